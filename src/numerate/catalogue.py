@@ -1,0 +1,94 @@
+"""Finding a part by its class name, without importing what is not asked for.
+
+Every folder of parts lists them in its `__init__.py` as `CATALOGUE = {kind: {class name: module}}`. From that follow
+the short names on the command line (`model.mixer=LSTM`), `numerate list`, `from numerate.mixers import LSTM`, and the
+promises in `tests/` that run on every variant. A one-line description is the first line of the class's docstring, read
+from the source as text, so that listing a hundred parts imports none of them.
+"""
+
+import ast
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from numerate.errors import Mistake, did_you_mean
+
+ROOMS = ("tasks", "tokens", "positions", "mixers", "models", "losses", "training", "recipes", "studies")
+"""The folders of `numerate` that hold parts."""
+
+_added: dict[str, dict[str, type]] = {}
+
+
+def kinds() -> dict[str, dict[str, str]]:
+    """Every kind of part with its variants: `{"Mixer": {"LSTM": "numerate.mixers.recurrent", ...}, ...}`."""
+    found: dict[str, dict[str, str]] = {}
+    for room in ROOMS:
+        listed = importlib.import_module(f"numerate.{room}").CATALOGUE
+        for kind, parts in listed.items():
+            found.setdefault(kind, {}).update({name: f"numerate.{room}.{module}" for name, module in parts.items()})
+    for kind, classes in _added.items():
+        found.setdefault(kind, {}).update({name: part.__module__ for name, part in classes.items()})
+    return found
+
+
+def add(kind: str, part: type) -> None:
+    """Adds a class of the user's own under its name, as `--parts my.py` does."""
+    _added.setdefault(kind, {})[part.__name__] = part
+
+
+def find(kind: str, name: str, where: str = "") -> type:
+    """The class called `name` among the parts of a kind.
+
+    Raises `Mistake` with the names that there are: `find("Mixer", "LTSM", "model.mixer")` says
+    `model.mixer: no Mixer is named 'LTSM'; there are: Attention, LSTM. Did you mean 'LSTM'?`
+    """
+    if name in _added.get(kind, {}):
+        return _added[kind][name]
+    parts = kinds().get(kind, {})
+    if name not in parts:
+        place = f"{where}: " if where else ""
+        names = ", ".join(sorted(parts)) or "none"
+        raise Mistake(f"{place}no {kind} is named {name!r}; there are: {names}.{did_you_mean(name, parts)}")
+    return getattr(importlib.import_module(parts[name]), name)  # type: ignore[no-any-return]
+
+
+def describe(kind: str, name: str) -> str:
+    """The first line of a part's docstring, without importing its module: `describe("Mixer", "LSTM")`."""
+    if name in _added.get(kind, {}):
+        lines = (_added[kind][name].__doc__ or "").strip().splitlines()
+        return lines[0] if lines else ""
+    return _first_lines(kinds()[kind][name]).get(name, "")
+
+
+@lru_cache
+def _first_lines(module: str) -> dict[str, str]:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return {}
+    with open(spec.origin, encoding="utf-8") as source:
+        tree = ast.parse(source.read())
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found[node.name] = (ast.get_docstring(node) or "").split("\n")[0]
+    return found
+
+
+def lazily(room: str, catalogue: dict[str, dict[str, str]]) -> Callable[[str], Any]:
+    """The `__getattr__` of a folder of parts, so that `from numerate.mixers import LSTM` imports only its file."""
+    where = {name: module for parts in catalogue.values() for name, module in parts.items()}
+
+    def __getattr__(name: str) -> Any:
+        if name in where:
+            return getattr(importlib.import_module(f"numerate.{room}.{where[name]}"), name)
+        raise AttributeError(f"numerate.{room} has no {name!r}")
+
+    return __getattr__
+
+
+def variants(kind: str) -> Iterator[type]:
+    """Every class of a kind, imported: what the promises in `tests/` run on."""
+    for name in sorted(kinds().get(kind, {})):
+        yield find(kind, name)

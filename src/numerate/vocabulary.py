@@ -1,0 +1,61 @@
+"""What each token id is: its symbol, its kind, its value. Knows numpy, not torch, so that `list` and `sample` start quickly."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
+"""Ids of the special tokens, the same in every vocabulary of the house (and in the published arithmetic one)."""
+
+SPECIAL, DIGIT, NUMBER, SIGN, POINT, TEXT = range(6)
+"""Kinds of tokens: special; one decimal digit; a whole number; a sign; a decimal point; any other text."""
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Per token id: `symbols` (text), `kinds` (int8, see `DIGIT` ...), `values` (float64, NaN where there is none).
+
+    `significance` (int64) is the power of ten that a token itself stands for, as in the `_5_2_` tokens of the
+    regression transformer; -1000 where the token does not say (an ordinary digit's depends on its place).
+
+    >>> v = Vocabulary.of(["+", "="])
+    >>> v.symbols[:6], v.size
+    (('[PAD]', '[UNK]', '[BOS]', '[EOS]', '0', '1'), 16)
+    """
+
+    symbols: tuple[str, ...]
+    kinds: NDArray[np.int8]
+    values: NDArray[np.float64]
+    significance: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> "Vocabulary":
+        """The four special tokens, the ten digits, then `texts` in their order, without repetition."""
+        rest = [text for text in dict.fromkeys(texts) if text not in set("0123456789")]
+        symbols = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", *"0123456789", *rest)
+        sort = {"-": SIGN, ".": POINT}
+        kinds = [SPECIAL] * 4 + [DIGIT] * 10 + [sort.get(text, TEXT) for text in rest]
+        values = [np.nan] * 4 + [float(d) for d in range(10)] + [np.nan] * len(rest)
+        return cls(
+            symbols,
+            np.array(kinds, dtype=np.int8),
+            np.array(values, dtype=np.float64),
+            np.full(len(symbols), -1000, dtype=np.int64),
+        )
+
+    @property
+    def size(self) -> int:
+        return len(self.symbols)
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """From symbol to id."""
+        return {symbol: i for i, symbol in enumerate(self.symbols)}
+
+    @cached_property
+    def is_digit(self) -> NDArray[np.bool_]:
+        """Per id: whether it is one decimal digit."""
+        return self.kinds == DIGIT
