@@ -1,0 +1,17 @@
+"""Everything about the settings of recipes, under one name: declaring, overriding, saving, loading, one's own parts."""
+
+from numerate.config.overrides import describe_settings as describe_settings
+from numerate.config.overrides import expand as expand
+from numerate.config.overrides import override as override
+from numerate.config.saving import from_tree as from_tree
+from numerate.config.saving import identity as identity
+from numerate.config.saving import load_yaml as load_yaml
+from numerate.config.saving import parse_yaml as parse_yaml
+from numerate.config.saving import save_yaml as save_yaml
+from numerate.config.saving import to_tree as to_tree
+from numerate.config.saving import yaml_text as yaml_text
+from numerate.config.settings import Span as Span
+from numerate.config.settings import setting as setting
+from numerate.config.user_parts import load_user_parts as load_user_parts
+from numerate.config.user_parts import user_object as user_object
+from numerate.config.values import as_text as as_text

@@ -1,0 +1,204 @@
+"""Recipes as plain data, as YAML, and as the twelve characters that identify a run.
+
+A tree names the class at every node (`kind: LSTM`), so that it can be read back without knowing what to expect. A class
+of the user's own stands with its file (`kind: my.py:Bitter`) and with that file's sha256 (`source`).
+
+YAML is read and written by rules of our own on PyYAML's: `1:20`, `no` and `2025-01-01` are texts (other readers make
+80, false and a date of them, so they are written with quotes), `1e6` is a number, a key given twice is refused, and
+`${` has no meaning.
+"""
+
+import hashlib
+import importlib
+import json
+import os
+import re
+from functools import lru_cache
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+from numerate import catalogue
+from numerate.errors import Fault, Mistake
+from numerate.config.settings import Span
+from numerate.config.user_parts import kind_of
+from numerate.config.values import alternatives, built, draft_from, is_spec, settings_of, under
+
+
+def to_tree(recipe: Any, path: str = "") -> dict[str, Any]:
+    """A recipe as plain data: dicts with `kind`, lists, texts, numbers, booleans and None.
+
+    `Span(1, 5)` becomes `"1:5"`, or a node of its own where the setting could also be a text. Raises `Mistake` for a
+    value that no recipe may hold, with its path.
+    """
+    if not is_spec(recipe):
+        raise Mistake(f"{path or 'recipe'}: {recipe!r} is no spec (a frozen dataclass)")
+    part = type(recipe)
+    kind, source = kind_of(part)
+    tree: dict[str, Any] = {"kind": kind} if source is None else {"kind": kind, "source": source}
+    for name, (_, hint) in settings_of(part).items():
+        if name in tree:
+            raise Mistake(f"{under(path, name)}: {part.__name__} may not call a setting {name!r}; trees use that word")
+        tree[name] = _plain(getattr(recipe, name), hint, under(path, name))
+    return tree
+
+
+def from_tree(tree: object, where: str | Path = "recipe.yaml", declared: type | None = None) -> Any:
+    """The recipe that a tree describes; `where` is the file it was read from, named in every error.
+
+    The class of the root is looked for among all kinds of parts, and, with `declared`, that class itself. Settings that
+    the tree leaves out keep their defaults. Raises `Mistake` for unknown names, wrong types and refused values, with
+    their path; warns where a user's file is no longer the one that was saved.
+    """
+    try:
+        if not isinstance(tree, dict) or not isinstance(tree.get("kind"), str):
+            raise Mistake("this describes no recipe; it needs a line such as kind: Recipe")
+        classes = [declared] if declared is not None else _classes_named(tree["kind"])
+        return built(draft_from(tree, classes, "", Path(where)), "")
+    except Mistake as error:
+        raise Mistake(f"{where}: {str(error).removeprefix(': ')}") from error
+
+
+def identity(recipe: object) -> str:
+    """Twelve hexadecimal characters that are the same for the same experiment.
+
+    A sha256 over everything but the settings declared with `identity=False`. A part of the user's own counts with its
+    class name and the content of its file, not with the file's place.
+    """
+    text = json.dumps(_essence(recipe), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def yaml_text(tree: object) -> str:
+    """Plain data as YAML, in its own order."""
+    yaml, _, dumper = _yaml()
+    text: str = yaml.dump(tree, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
+def parse_yaml(text: str, where: str | Path = "text") -> Any:
+    """Plain data from YAML. Raises `Mistake` with the line where it cannot be read."""
+    yaml, loader, _ = _yaml()
+    try:
+        return yaml.load(text, Loader=loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise Mistake(f"{where}{line}: this is no YAML that can be read: {problem}") from error
+
+
+def save_yaml(tree: object, path: str | Path) -> None:
+    """Writes plain data as YAML, all of it or nothing: beside the file, then renamed.
+
+    Raises `Mistake` for a folder that may not be written, `Fault` for a disk that is full or fails.
+    """
+    target = Path(path)
+    beside = target.with_name(f".{target.name}-{os.getpid()}")
+    text = yaml_text(tree)
+    try:
+        try:
+            with open(beside, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, target)
+        finally:
+            beside.unlink(missing_ok=True)
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise Mistake(f"{target}: cannot be written: {error.strerror}") from error
+    except OSError as error:
+        raise Fault(f"{target}: could not be written: {error.strerror}; what stood there is unharmed") from error
+
+
+def load_yaml(path: str | Path) -> Any:
+    """Reads plain data from a YAML file. Raises `Mistake` for a file that is not there or no YAML, with the line."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise Mistake(f"{path}: this is no text file (UTF-8)") from error
+    except OSError as error:
+        raise Mistake(f"{path}: cannot be read: {error.strerror}") from error
+    return parse_yaml(text, path)
+
+
+def _plain(value: Any, hint: Any, path: str) -> Any:
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    if isinstance(value, Span):
+        if {str, Any} & set(alternatives(hint)):
+            return {"kind": "Span", "low": value.low, "high": value.high}
+        return str(value)
+    if isinstance(value, tuple | list):
+        return [_plain(item, Any, under(path, i)) for i, item in enumerate(value)]
+    return to_tree(value, path)
+
+
+def _essence(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_essence(item) for item in value]
+    if not is_spec(value):
+        plain = _plain(value, None, "")
+        return int(plain) if isinstance(plain, float) and plain.is_integer() else plain  # 1.0 and 1 are one setting
+    kind, source = kind_of(type(value))
+    told = [name for name, (field, _) in settings_of(type(value)).items() if field.metadata.get("identity", True)]
+    essence = {name: _essence(getattr(value, name)) for name in told}
+    return {"kind": kind.rpartition(":")[2], "source": source, "settings": essence}
+
+
+def _classes_named(kind: str) -> list[type]:
+    """Every class that a root's name may mean."""
+    if ":" in kind:
+        return [object]
+    found = [catalogue.find(group, kind) for group, names in catalogue.kinds().items() if kind in names]
+    if not found:
+        raise Mistake(f"no part is named {kind!r}; was this saved by another version?")
+    return found[:1]
+
+
+@lru_cache
+def _yaml() -> tuple[Any, Any, Any]:
+    """PyYAML with a reader and a writer of our rules; imported only when YAML is read or written."""
+    yaml: Any = importlib.import_module("yaml")
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                event = self.peek_event()
+                raise yaml.MarkedYAMLError(problem="references (*) are not used here", problem_mark=event.start_mark)
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [key.value for key, _ in node.value]
+            for i, (key, _) in enumerate(node.value):
+                if key.value in keys[:i]:
+                    raise yaml.MarkedYAMLError(problem=f"{key.value!r} is given twice", problem_mark=key.start_mark)
+            return super().construct_mapping(node, deep)
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+        def represent_str(self, text: str) -> Any:
+            style = None if text.isprintable() else '"'  # in other styles PyYAML loses some line breaks of Unicode
+            return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+    Dumper.add_representer(str, Dumper.represent_str)
+    number = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+    rules = [
+        ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+        ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+        ("int", r"[-+]?[0-9]+", list("-+0123456789")),
+        ("float", number, list("-+.0123456789")),
+    ]
+    for name, rule, first in rules:
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(rf"(?:{rule})\Z"), first)
+        Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(rf"(?:{rule})\Z"), first)
+    Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
+    return yaml, Loader, Dumper

@@ -1,0 +1,81 @@
+"""The fields of a spec: what a setting is, and a range of sizes. Imports nothing but the errors."""
+
+import operator
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import TypeVar
+
+from numerate.errors import Mistake
+
+T = TypeVar("T")
+
+
+def setting(default: T, help: str, *, identity: bool = True) -> T:
+    """One field of a spec, with its one-line meaning (what `numerate show` prints).
+
+    `identity=False` keeps the field out of a run's identity: a larger budget extends a run, it does not make another.
+
+    >>> @dataclass(frozen=True)
+    ... class LSTM:
+    ...     layers: int = setting(2, "how many cells stand on each other")
+    >>> LSTM().layers
+    2
+    """
+    # To a reader of types a field is its value, which is also what an instance holds: hence the declared return.
+    return field(default=default, metadata={"help": help, "identity": identity})
+
+
+@dataclass(frozen=True, order=True)
+class Span:
+    """The whole numbers from `low` to `high`, both included; on the command line `1:5`.
+
+    >>> list(Span(1, 5)), 5 in Span(1, 5), len(Span(1, 5)), str(Span(1, 5))
+    ([1, 2, 3, 4, 5], True, 5, '1:5')
+
+    Raises `Mistake` where it would hold nothing.
+    """
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("low", self.low), ("high", self.high)):
+            if not isinstance(value, Integral) or isinstance(value, bool):
+                raise Mistake(f"{name}: {value!r} is no whole number; a span reads like 1:5")
+            object.__setattr__(self, name, operator.index(value))  # numpy's integers become Python's
+        if self.low > self.high:
+            raise Mistake(
+                f"the span {self.low}:{self.high} is empty; "
+                f"it goes from low to high, both included, such as {self.high}:{self.low}"
+            )
+
+    @classmethod
+    def of(cls, value: "int | Span") -> "Span":
+        """A span as it is, a number as the span of only itself: `Span.of(3) == Span(3, 3)`."""
+        return value if isinstance(value, Span) else cls(value, value)
+
+    @classmethod
+    def parse(cls, text: str) -> "Span":
+        """From its text: `3` is `Span(3, 3)`, `1:5` is `Span(1, 5)`. Raises `Mistake` for any other text."""
+        found = re.fullmatch(r"\s*([+-]?[0-9]+)\s*(?::\s*([+-]?[0-9]+)\s*)?", text)
+        if found is None:
+            raise Mistake(f"{text!r} is no span; write low:high, both included, such as 1:5")
+        try:
+            low = int(found[1])
+            return cls(low, low if found[2] is None else int(found[2]))
+        except ValueError as error:  # more digits than Python reads
+            raise Mistake("a number with thousands of digits is no size") from error
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.low, self.high + 1))
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, Integral) and self.low <= int(value) <= self.high
+
+    def __len__(self) -> int:
+        return self.high - self.low + 1
+
+    def __str__(self) -> str:
+        return f"{self.low}:{self.high}"

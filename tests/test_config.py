@@ -1,0 +1,338 @@
+"""Promises of settings, of recipes on disk, and of their identity."""
+
+import os
+import re
+import subprocess
+import sys
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from numerate import catalogue
+from numerate.config import (
+    Span,
+    from_tree,
+    identity,
+    load_yaml,
+    parse_yaml,
+    save_yaml,
+    setting,
+    to_tree,
+    yaml_text,
+)
+from numerate.errors import Fault, Mistake
+
+
+class Blend(ABC):
+    @abstractmethod
+    def blend(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Soft(Blend):
+    heads: int = setting(4, "how many heads")
+    scale: float | None = setting(None, "what scores are multiplied with")
+
+    def blend(self) -> int:
+        return self.heads
+
+    def __post_init__(self) -> None:
+        if self.heads < 1:
+            raise Mistake(f"heads: {self.heads} is too few; at least 1")
+
+
+@dataclass(frozen=True)
+class Hard(Blend):
+    layers: tuple[int, ...] = setting((1, 2), "sizes")
+
+    def blend(self) -> int:
+        return len(self.layers)
+
+
+@dataclass(frozen=True)
+class Maker:
+    width: int = setting(128, "numbers per place")
+    blend: Blend = setting(Soft(), "how places are blended")
+    others: tuple[Blend, ...] = setting((), "more of them")
+
+
+@dataclass(frozen=True)
+class Whole:
+    seed: int = setting(0, "what everything random follows from")
+    maker: Maker = setting(Maker(), "what answers")
+    digits: int | Span = setting(Span(1, 20), "digits of both numbers")
+    either: Span | str = setting("1:5", "a span, or any text")
+    order: Literal["normal", "reversed"] = setting("normal", "which digit comes first")
+    rate: float = setting(1e-3, "the learning rate")
+    note: str = setting("", "any text")
+    label: str | int | None = setting(None, "a name, a number, or none")
+    steps: int = setting(1000, "how long to train", identity=False)
+
+
+@pytest.fixture(autouse=True)
+def catalogue_of_made_up_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "ROOMS", ())
+    monkeypatch.setattr(catalogue, "_added", {})
+    for kind, part in (("Blend", Soft), ("Blend", Hard), ("Maker", Maker), ("Whole", Whole)):
+        catalogue.add(kind, part)
+
+
+def test_a_setting_is_its_default_and_a_spec_stays_frozen() -> None:
+    assert Whole().steps == 1000
+    with pytest.raises(AttributeError):
+        Whole().steps = 3  # type: ignore[misc]
+
+
+def test_a_span_holds_both_its_ends() -> None:
+    assert list(Span(2, 4)) == [2, 3, 4]
+    assert (2 in Span(2, 4), 4 in Span(2, 4), 5 in Span(2, 4), np.int64(3) in Span(2, 4)) == (True, True, False, True)
+    assert (len(Span(2, 4)), str(Span(2, 4))) == (3, "2:4")
+    assert Span.of(3) == Span.parse("3") == Span(3, 3)
+    assert Span.of(Span(1, 2)) == Span.parse("1:2") == Span.parse(str(Span(1, 2)))
+    assert type(Span(np.int64(1), np.int64(2)).low) is int  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make", [lambda: Span(5, 1), lambda: Span.parse("5:1"), lambda: Span.parse("1-5")])
+def test_a_span_that_holds_nothing_is_refused(make: Any) -> None:
+    with pytest.raises(Mistake, match=r"1:5"):
+        make()
+
+
+def test_a_span_of_anything_but_whole_numbers_is_refused() -> None:
+    with pytest.raises(Mistake, match=r"low: 1\.5 is no whole number"):
+        Span(1.5, 2)  # type: ignore[arg-type]
+    with pytest.raises(Mistake, match="high: True is no whole number"):
+        Span(1, True)
+
+
+def test_a_tree_names_the_class_at_every_node_and_holds_plain_data_only() -> None:
+    recipe = Whole(maker=Maker(blend=Hard((3,)), others=(Soft(),)), digits=Span(1, 5), either=Span(1, 5))
+    assert to_tree(recipe) == {
+        "kind": "Whole",
+        "seed": 0,
+        "maker": {
+            "kind": "Maker",
+            "width": 128,
+            "blend": {"kind": "Hard", "layers": [3]},
+            "others": [{"kind": "Soft", "heads": 4, "scale": None}],
+        },
+        "digits": "1:5",
+        "either": {"kind": "Span", "low": 1, "high": 5},
+        "order": "normal",
+        "rate": 0.001,
+        "note": "",
+        "label": None,
+        "steps": 1000,
+    }
+
+
+def test_what_no_recipe_may_hold_is_refused_with_its_path() -> None:
+    with pytest.raises(Mistake, match=r"maker\.blend: <object object .* is no spec"):
+        to_tree(Whole(maker=Maker(blend=object())))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sede": 1}, "r.yaml: sede: Whole has no setting 'sede'; it has: seed, .* Did you mean 'seed'?"),
+        ({"seed": "four"}, "r.yaml: seed: 'four' is no int; for example seed=4"),
+        ({"seed": True}, "r.yaml: seed: True is no int"),
+        ({"seed": 1.5}, "r.yaml: seed: 1.5 is no int"),
+        ({"seed": None}, "r.yaml: seed: null is no int"),
+        ({"note": 7}, "r.yaml: note: 7 is no str"),
+        ({"order": "backwards"}, "r.yaml: order: 'backwards' is none of normal | reversed."),
+        (
+            {"digits": "5:1"},
+            "r.yaml: digits: the span 5:1 is empty; it goes from low to high, both included, such as 1:5",
+        ),
+        ({"either": {"kind": "Span", "low": 2, "high": 1}}, "r.yaml: either: the span 2:1 is empty; .*"),
+        ({"maker": {"blend": {"kind": "Soft"}}, "kind": "Hole"}, "r.yaml: no part is named 'Hole'; .*"),
+        ({"maker": {"blend": {"heads": 1}}}, "r.yaml: maker.blend: kind is missing; it names one of: Hard, Soft"),
+        (
+            {"maker": {"blend": {"kind": "Sotf"}}},
+            "r.yaml: maker.blend: no Blend is named 'Sotf'; there are: Hard, Soft. Did you mean 'Soft'?",
+        ),
+        ({"maker": {"blend": {"kind": "Soft", "heads": 0}}}, "r.yaml: maker.blend.heads: 0 is too few; at least 1"),
+        ({"maker": {"others": [{"kind": "Soft"}, 3]}}, "r.yaml: maker.others.1: 3 is no Blend"),
+        (
+            {"maker": {"blend": {"kind": "Hard", "layers": {"a": 1}}}},
+            "r.yaml: maker.blend.layers: .* is no list of int",
+        ),
+        ({"maker": [1]}, r"r.yaml: maker: \[1\] is no Maker"),
+        ({"kind": 3}, "r.yaml: this describes no recipe; it needs a line such as kind: Recipe"),
+    ],
+)
+def test_a_tree_that_is_wrong_is_refused_with_file_and_path(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(Mistake) as refused:
+        from_tree({"kind": "Whole", **change}, "r.yaml")
+    pattern = message if "\\" in message else re.escape(message).replace(r"\.\*", ".*")
+    assert re.fullmatch(pattern, str(refused.value)), refused.value
+
+
+@pytest.mark.parametrize("nothing", [None, [], 3, "kind: Whole", {}])
+def test_what_is_no_tree_is_refused(nothing: object) -> None:
+    with pytest.raises(Mistake, match="describes no recipe"):
+        from_tree(nothing)
+
+
+def test_a_tree_by_hand_may_be_short_and_leave_defaults_out() -> None:
+    text = "kind: Whole\nseed: 1e3\ndigits: 1:20\nrate: 1\n"
+    text += "maker:\n  width: 64k\n  blend: Hard(layers=[5])\n  others: [Soft]\n"
+    made = from_tree(parse_yaml(text))
+    expected = Maker(width=64_000, blend=Hard((5,)), others=(Soft(),))
+    assert made == Whole(seed=1000, digits=Span(1, 20), rate=1.0, maker=expected)
+    assert (type(made.seed), type(made.rate)) == (int, float)
+
+
+def test_a_root_may_be_of_a_declared_class_that_no_catalogue_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = to_tree(Whole())
+    monkeypatch.setattr(catalogue, "_added", {"Blend": {"Soft": Soft}})
+    assert from_tree(tree, declared=Whole) == Whole()
+
+
+def test_yaml_is_read_without_surprises() -> None:
+    text = "a: 1:20\nb: no\nc: 1e6\nd: 2025-01-01\ne: 010\nf: ~\ng: true\nh: ${x}\ni: .5\nj: 1_000\nk: '5'\n"
+    assert parse_yaml(text) == {
+        "a": "1:20", "b": "no", "c": 1e6, "d": "2025-01-01", "e": 10, "f": None,
+        "g": True, "h": "${x}", "i": 0.5, "j": "1_000", "k": "5",
+    }  # fmt: skip
+
+
+def test_what_other_readers_would_mistake_is_written_with_quotes() -> None:
+    import yaml
+
+    texts = ["1:20", "no", "1e6", "010", "2025-01-01", "null", "5", "~", "=", "<<", "${x}", "???"]
+    assert yaml.safe_load(yaml_text(texts)) == parse_yaml(yaml_text(texts)) == texts
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\na: 2", "f.yaml, line 2: .*'a' is given twice"),
+        ("a: [1", "f.yaml, line 1: .*"),
+        ("a: &x 1\nb: *x", "f.yaml, line 2: .*references"),
+        ("a: !!python/object/apply:os.system ['true']", "f.yaml, line 1: .*could not determine a constructor"),
+        ("[" * 5000, "f.yaml.*"),
+        ("a: " + "9" * 5000, "f.yaml.*"),
+        ("a: \x00", "f.yaml.*"),
+    ],
+)
+def test_yaml_that_cannot_be_read_is_refused_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(Mistake) as refused:
+        parse_yaml(text, "f.yaml")
+    assert re.match(message, str(refused.value)), refused.value
+    assert "\n" not in str(refused.value)
+
+
+def test_files_that_cannot_be_read_or_written_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Mistake, match=r"none\.yaml: cannot be read: No such file"):
+        load_yaml(tmp_path / "none.yaml")
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(Mistake, match="no text file"):
+        load_yaml(tmp_path / "bytes.yaml")
+    with pytest.raises(Mistake, match="cannot be written"):
+        save_yaml({}, tmp_path / "no" / "such" / "folder.yaml")
+
+    save_yaml({"a": 1}, tmp_path / "kept.yaml")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(Fault, match="No space left on device; what stood there is unharmed"):
+        save_yaml({"a": 2}, tmp_path / "kept.yaml")
+    assert load_yaml(tmp_path / "kept.yaml") == {"a": 1}
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["bytes.yaml", "kept.yaml"]
+
+
+quick = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+whole = st.integers(-(10**20), 10**20)
+floats = st.floats(allow_nan=False)
+spans = st.tuples(st.integers(-99, 99), st.integers(0, 99)).map(lambda pair: Span(pair[0], pair[0] + pair[1]))
+tricky = st.sampled_from(
+    ["null", "1", "1:20", "no", "1e6", "${a}", "???", "Soft", "'a'", "\x85", "\u2028", "a\r\nb", " "]
+)
+texts = st.text(max_size=12) | tricky
+blends = st.builds(Soft, heads=st.integers(1, 9), scale=st.none() | floats) | st.builds(
+    Hard, layers=st.lists(whole, max_size=3).map(tuple)
+)
+wholes = st.builds(
+    Whole,
+    seed=whole,
+    maker=st.builds(Maker, width=whole, blend=blends, others=st.lists(blends, max_size=2).map(tuple)),
+    digits=whole | spans,
+    either=spans | texts,
+    order=st.sampled_from(["normal", "reversed"]),
+    rate=floats,
+    note=texts,
+    label=st.none() | texts | whole,
+)
+
+
+@quick
+@given(wholes)
+def test_any_recipe_survives_saving(recipe: Whole) -> None:
+    again = from_tree(parse_yaml(yaml_text(to_tree(recipe))))
+    assert again == recipe
+    assert to_tree(again) == to_tree(recipe)
+    assert identity(again) == identity(recipe)
+
+
+json_like = st.recursive(
+    st.none() | st.booleans() | whole | floats | texts, lambda x: st.lists(x) | st.dictionaries(texts, x)
+)
+
+
+@quick
+@given(json_like)
+def test_any_plain_data_survives_yaml(data: Any) -> None:
+    assert parse_yaml(yaml_text(data)) == data
+
+
+@quick
+@given(st.text(max_size=30) | st.text(alphabet="kind: Whole\n-[]{}&*!|>'\"%@`#,?", max_size=40))
+def test_any_text_as_a_recipe_is_either_read_or_refused(text: str) -> None:
+    said = ""
+    try:
+        from_tree(parse_yaml(text))
+    except Mistake as refused:
+        said = str(refused)
+    assert len(said.splitlines()) <= 2
+
+
+def test_identity_is_the_same_for_the_same_experiment_only() -> None:
+    same = identity(Whole())
+    assert re.fullmatch("[0-9a-f]{12}", same)
+    assert identity(Whole(steps=9)) == same, "a larger budget extends a run"
+    assert identity(Whole(rate=1)) == identity(Whole(rate=1.0)) != same
+    assert identity(Whole(seed=1)) != same
+    assert identity(Whole(maker=Maker(blend=Hard()))) != same
+    assert identity(Whole(digits=Span(3, 3))) != identity(Whole(digits=3))
+
+
+def test_identity_stays_what_it_was_in_earlier_versions() -> None:
+    assert identity(Whole(seed=3, note="ä", digits=Span(1, 5))) == "154326106cd6"
+
+
+def test_replacing_keeps_the_metadata_of_settings() -> None:
+    assert identity(replace(Whole(), steps=5)) == identity(Whole())
+
+
+def test_importing_it_imports_no_heavy_library() -> None:
+    code = (
+        "import sys, numerate.config; print([m for m in ('numpy', 'torch', 'omegaconf', 'yaml') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_no_warning_comes_from_a_recipe_of_the_house() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_tree(to_tree(Whole()))
