@@ -1,0 +1,197 @@
+"""What the two wings of the house may know of each other.
+
+The wing that asks (tasks, tokens, losses, evaluation) makes a `Batch`; the wing that thinks (positions, mixers, models)
+answers its `Tokens` with an `Output`. Neither imports the other: both import this file.
+
+Dimension names, the same everywhere: `rows` (examples of a batch), `time` (places), `asked` (places where something is
+asked), `width` (of the model), `vocabulary`, `heads`, `head_width`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from numerate.vocabulary import Vocabulary as Vocabulary
+
+IGNORE = -100
+"""The target where nothing is asked (also what `torch.nn.functional.cross_entropy` ignores)."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Where the random numbers of a forward come from. They are a function of it and of the rows, and of nothing else.
+
+    `Draw(seed, step)` is a training step: numberings draw their offsets from a counter hash of (seed, step, row).
+    `Draw.fixed(i)` is an evaluation: nothing is drawn; a numbering takes its i-th fixed placement (the 0-th is the one
+    without any offset).
+    """
+
+    seed: int = 0
+    step: int | None = None
+    placement: int = 0
+
+    @classmethod
+    def fixed(cls, placement: int = 0) -> "Draw":
+        return cls(placement=placement)
+
+    @property
+    def training(self) -> bool:
+        return self.step is not None
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What a model reads. Rows are padded on the right.
+
+    - `ids` are token ids (PAD beyond a row's length); `lengths` are the numbers of real tokens of each row.
+    - `row` is the global index of each example in its stream of data: what per-row draws are keyed by.
+    - `values` is the number that a token carries (xVal), None where the tokenizer has none.
+    - `hidden` is True at keys that nobody may attend to, None where there are none.
+    - `places` is the number that each place gets, one tensor per numbering of the model, filled in by `Model.place`.
+    """
+
+    ids: Int[Tensor, "rows time"]
+    lengths: Int[Tensor, " rows"]
+    row: Int[Tensor, " rows"]
+    values: Float[Tensor, "rows time"] | None = None
+    hidden: Bool[Tensor, "rows time"] | None = None
+    places: tuple[Tensor, ...] | None = None
+
+    def to(self, device: torch.device) -> "Tokens":
+        return replace(self, **_moved(self, device))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Questions with what must be said to them.
+
+    - `targets[r, t]` is what the output at place t must say (already shifted); `IGNORE` where nothing is asked.
+    - `asked` lists the places of each row where something is asked, in order; rows that ask less than others are filled
+      up with their last place, and `asked_targets` is IGNORE there.
+    - `target_values` are the numbers behind the targets where the tokenizer has values.
+    - `source` is what an encoder reads (layout Pair), None elsewhere.
+    - `counts` are what sums are divided by, known before any forward: `{"tokens": places asked, "examples": rows}`.
+    - `real` is the number of input tokens that are not padding.
+    """
+
+    tokens: Tokens
+    targets: Int[Tensor, "rows time"]
+    asked: Int[Tensor, "rows asked"]
+    asked_targets: Int[Tensor, "rows asked"]
+    counts: Mapping[str, int]
+    real: int
+    target_values: Float[Tensor, "rows time"] | None = None
+    source: Tokens | None = None
+
+    def to(self, device: torch.device) -> "Batch":
+        return replace(self, **_moved(self, device))
+
+    def targets_of(self, output: "Output") -> Tensor:
+        """The targets at the places that an output covers: all of them, or only those asked."""
+        return self.targets if output.asked is None else self.asked_targets
+
+
+def _moved(holder: Any, device: torch.device) -> dict[str, Any]:
+    moved: dict[str, Any] = {}
+    for name, value in vars(holder).items():
+        if isinstance(value, Tensor | Tokens):
+            moved[name] = value.to(device)
+        elif isinstance(value, tuple):
+            moved[name] = tuple(item.to(device) for item in value)
+    return moved
+
+
+class Output:
+    """What a model says: hidden states and the head that would turn them into logits.
+
+    Logits are made when asked for, so that a loss may take `hidden` and `head` and fuse the two without ever holding
+    rows x time x vocabulary. With `asked` given, `hidden` covers only those places of each row.
+    """
+
+    def __init__(
+        self,
+        hidden: Float[Tensor, "rows places width"],
+        head: Callable[[Tensor], Tensor],
+        *,
+        asked: Int[Tensor, "rows asked"] | None = None,
+        number_head: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.hidden = hidden
+        self.head = head
+        self.asked = asked
+        self.number_head = number_head
+
+    @property
+    def logits(self) -> Float[Tensor, "rows places vocabulary"]:
+        return self.head(self.hidden)
+
+    @property
+    def numbers(self) -> Float[Tensor, "rows places"] | None:
+        """What the number head says, for models that have one."""
+        return None if self.number_head is None else self.number_head(self.hidden)
+
+
+class Model(nn.Module, ABC):
+    """What training and evaluation know of a model: never more than this."""
+
+    @abstractmethod
+    def place(self, tokens: Tokens, draw: Draw) -> Tokens:
+        """Gives every token its place numbers. All randomness of a forward is here, before anything compiled."""
+
+    @abstractmethod
+    def forward(
+        self,
+        tokens: Tokens,
+        source: Tokens | None = None,
+        *,
+        turns: int | None = None,
+        asked: Int[Tensor, "rows asked"] | None = None,
+    ) -> Output:
+        """Reads whole rows. Tokens without `places` are placed as in evaluation. `turns` is for models with loops."""
+
+    @abstractmethod
+    def start(self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, placement: int = 0) -> "Started":
+        """Reads prompts of different lengths and returns the output at each row's last token, with the state to go on
+        from. `capacity` is the longest a row may become."""
+
+    @abstractmethod
+    def step(self, ids: Int[Tensor, " rows"], values: Tensor | None, state: Any) -> "Started":
+        """Reads one more token per row."""
+
+    @abstractmethod
+    def placements(self) -> int:
+        """How many fixed placements there are to evaluate at: 1 unless a numbering shifts or samples its places."""
+
+    @abstractmethod
+    def check(self, tokens: Tokens, trained: Tokens | None = None) -> list[str]:
+        """Raises `Mistake` if these tokens cannot be read (a place beyond a table), before any work is done. Returns
+        warnings, such as the first place that no token of the training task (`trained`, its longest rows) ever had."""
+
+    @abstractmethod
+    def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
+        """Per parameter name: (factor of the learning rate, whether weight decay applies)."""
+
+    @abstractmethod
+    def operations(self, rows: int, time: int) -> int:
+        """Floating-point operations of one forward, a multiply-add counted as two."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """An output at one place per row (`hidden` has one place) and the state behind it."""
+
+    output: Output
+    state: Any
+
+
+class ModelSpec(ABC):
+    """The description of a model in a recipe: a frozen dataclass that can build it."""
+
+    @abstractmethod
+    def build(self, vocabulary: Vocabulary, seed: int) -> Model:
+        """Builds the model with weights that are a function of `seed`. Raises `Mistake` for what cannot be built."""
