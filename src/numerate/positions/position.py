@@ -1,0 +1,58 @@
+"""What is done with the number of a place: added to the input, or used inside attention."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from numerate.positions.numbering import Numbering
+
+
+class Position(ABC):
+    """A use of place numbers: a frozen spec with a `numbering`. It acts on the input or inside attention, not both."""
+
+    numbering: Numbering
+
+    def build_input(self, width: int) -> "InputPosition | None":
+        """The part that acts on the embedded input, or None for a position that acts inside attention."""
+        return None
+
+    def build_attention(self, heads: int, head_width: int) -> "Rotation | Bias | None":
+        """The part that acts inside one layer's attention, or None for a position that acts on the input."""
+        return None
+
+    def size(self) -> int | None:
+        """How many different places there is room for, None where any number will do."""
+        return None
+
+
+class InputPosition(nn.Module, ABC):
+    """Changes the embedded tokens by their places."""
+
+    @abstractmethod
+    def forward(
+        self, x: Float[Tensor, "rows time width"], places: Int[Tensor, "#rows time"]
+    ) -> Float[Tensor, "rows time width"]: ...
+
+
+class Rotation(nn.Module, ABC):
+    """Turns queries and keys by their places."""
+
+    @abstractmethod
+    def prepare(self, places: Int[Tensor, "#rows time"]) -> Any:
+        """What depends on the places alone: made once in a forward and shared by all layers that rotate alike."""
+
+    @abstractmethod
+    def turn(
+        self, x: Float[Tensor, "rows heads time head_width"], prepared: Any
+    ) -> Float[Tensor, "rows heads time head_width"]: ...
+
+
+class Bias(nn.Module, ABC):
+    """Adds to the attention scores a number that depends on the places of query and key."""
+
+    @abstractmethod
+    def bias(
+        self, queries: Int[Tensor, "#rows query"], keys: Int[Tensor, "#rows key"]
+    ) -> Float[Tensor, "#rows heads query key"]: ...
