@@ -1,0 +1,159 @@
+"""Causal self-attention."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.mixers.mixer import Context, Mixer, TokenMixer
+from numerate.positions.position import Bias, Position, Rotation
+
+
+@dataclass(frozen=True)
+class Attention(Mixer):
+    """Multi-head causal self-attention: Vaswani et al. (2017), https://arxiv.org/abs/1706.03762.
+
+    Positions that act inside attention (`Rotary`, biases) are those of the model, not of this spec.
+    """
+
+    heads: int = setting(4, "how many heads; the width must be a multiple of it")
+    biases: bool = setting(False, "whether the projections have bias vectors")
+    dropout: float = setting(0.0, "share of attention weights dropped in training")
+
+    def __post_init__(self) -> None:
+        if self.heads < 1:
+            raise Mistake(f"heads: {self.heads} heads attend to nothing; 1 or more is right")
+        if not 0 <= self.dropout < 1:
+            raise Mistake(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
+
+    def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SelfAttention":
+        if width % self.heads:
+            fitting = [heads for heads in range(1, width + 1) if width % heads == 0 and heads <= 4 * self.heads]
+            raise Mistake(
+                f"mixer.heads: width {width} does not divide into {self.heads} heads; "
+                f"{', '.join(map(str, fitting))} heads would do"
+            )
+        return SelfAttention(width, self.heads, positions, biases=self.biases, dropout=self.dropout)
+
+    def attends(self) -> bool:
+        return True
+
+
+@dataclass
+class Cache:
+    """Keys and values of all places so far: rows x heads x capacity x head width each."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class SelfAttention(TokenMixer):
+    """One layer of causal self-attention, with a key-value cache in `step`."""
+
+    def __init__(
+        self, width: int, heads: int, positions: Sequence[Position], *, biases: bool = False, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.heads, self.head_width, self.dropout = heads, width // heads, dropout
+        self.inward = nn.Linear(width, 3 * width, bias=biases)
+        self.out = nn.Linear(width, width, bias=biases)
+        acting = [(i, position.build_attention(heads, width // heads)) for i, position in enumerate(positions)]
+        self.specs = {i: positions[i] for i, part in acting if part is not None}
+        self.rotations = nn.ModuleDict({str(i): part for i, part in acting if isinstance(part, Rotation)})
+        self.biases = nn.ModuleDict({str(i): part for i, part in acting if isinstance(part, Bias)})
+
+    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
+        queries, keys, values = self._projected(x, context)
+        return self._whole(queries, keys, values, context)
+
+    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Cache]:
+        queries, keys, values = self._projected(x, context)
+        rows, heads, time, head_width = keys.shape
+        cache = Cache(*(part.new_zeros(rows, heads, context.capacity, head_width) for part in (keys, values)))
+        cache.keys[:, :, :time], cache.values[:, :, :time] = keys, values
+        return self._whole(queries, keys, values, context), cache
+
+    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Cache) -> tuple[Tensor, Cache]:
+        assert context.index is not None
+        queries, keys, values = self._projected(x, context)
+        row = torch.arange(x.shape[0], device=x.device)
+        state.keys[row, :, context.index] = keys[:, :, 0]
+        state.values[row, :, context.index] = values[:, :, 0]
+        visible = torch.arange(context.seen, device=x.device)[None, :] <= context.index[:, None]
+        if context.hidden is not None:
+            visible = visible & ~context.hidden[:, : context.seen]
+        mask: Tensor = visible[:, None, None, :]
+        for name, part in self.biases.items():
+            places = context.places[int(name)]
+            own = places.expand(x.shape[0], -1).gather(1, context.index[:, None])
+            assert isinstance(part, Bias)
+            mask = _added(mask, part.bias(own, places[:, : context.seen]))
+        keys, values = state.keys[:, :, : context.seen], state.values[:, :, : context.seen]
+        mixed = scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+        return self.out(mixed.transpose(1, 2).flatten(2)), state
+
+    def _projected(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each rows x heads x time x head width, turned by the rotations."""
+        rows, time, _ = x.shape
+        queries, keys, values = self.inward(x).view(rows, time, 3, self.heads, self.head_width).unbind(2)
+        queries, keys, values = queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
+        for name, part in self.rotations.items():
+            assert isinstance(part, Rotation)
+            prepared = self._prepared(int(name), part, context, rows)
+            queries, keys = part.turn(queries, prepared), part.turn(keys, prepared)
+        return queries, keys, values
+
+    def _prepared(self, position: int, part: Rotation, context: Context, rows: int) -> object:
+        name = ("rotation", position, self.head_width)
+        if name not in context.prepared:
+            places = context.places[position]
+            if context.index is not None:
+                places = places.expand(rows, -1).gather(1, context.index[:, None])
+            context.prepared[name] = part.prepare(places)
+        return context.prepared[name]
+
+    def _whole(self, queries: Tensor, keys: Tensor, values: Tensor, context: Context) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+        mask = self._mask(queries.shape[2], queries.device, context)
+        mixed = scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=mask is None
+        )
+        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return out
+
+    def _mask(self, time: int, device: torch.device, context: Context) -> Tensor | None:
+        """None where plain causal attention will do (padding on the right is then seen by nothing real)."""
+        if context.hidden is None and not self.biases:
+            return None
+        mask: Tensor = torch.ones(time, time, dtype=torch.bool, device=device).tril()[None, None]
+        if context.hidden is not None:
+            # A place may always see itself: a row of nothing but hidden keys would otherwise have no softmax.
+            own = torch.eye(time, dtype=torch.bool, device=device)[None, None]
+            mask = mask & (~context.hidden[:, None, None, :] | own)
+        for name, part in self.biases.items():
+            places = context.places[int(name)]
+            assert isinstance(part, Bias)
+            mask = _added(mask, part.bias(places, places))
+        return mask
+
+    def outward(self) -> Sequence[nn.Linear]:
+        return (self.out,)
+
+    def operations(self, time: int) -> int:
+        width = self.heads * self.head_width
+        return 2 * time * 4 * width * width + 2 * 2 * width * time * (time + 1) // 2
+
+
+def _added(
+    mask: Bool[Tensor, "#rows 1 query key"] | Float[Tensor, "#rows #heads query key"],
+    bias: Float[Tensor, "#rows heads query key"],
+) -> Float[Tensor, "#rows heads query key"]:
+    if mask.dtype == torch.bool:
+        return bias.masked_fill(~mask, float("-inf"))
+    return mask + bias
+

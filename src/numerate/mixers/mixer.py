@@ -1,0 +1,86 @@
+"""The two forms of every mixer: over whole rows, and over one more token with an explicit state."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from numerate.positions.position import Position
+
+
+@dataclass
+class Context:
+    """What a mixer may know besides its input.
+
+    - `lengths`: real tokens per row so far. `hidden`: True at keys that nobody may attend to.
+    - `places`: per position of the model, the numbers of all places so far (first dimension 1 where all rows agree).
+    - `raw`: the embedded input, before any block.
+    - `index`: in a step, the place of the newest token in each row; None over whole rows.
+    - `seen`: in a step, how many places of the state need looking at (the longest row so far).
+    - `capacity`: in a prefill, the longest a row may become.
+    - `prepared`: what layers share within one forward, such as the cosines of rotary positions.
+    """
+
+    lengths: Int[Tensor, " rows"]
+    places: tuple[Tensor, ...]
+    raw: Tensor | None = None
+    hidden: Bool[Tensor, "rows time"] | None = None
+    index: Int[Tensor, " rows"] | None = None
+    seen: int = 0
+    capacity: int = 0
+    prepared: dict[Any, Any] = field(default_factory=dict)
+
+
+class TokenMixer(nn.Module, ABC):
+    """A layer's mixer. `forward` and `step` agree: reading at once and token by token give the same (a promise).
+
+    No place may see a later one, no row another, and padding on the right changes nothing (promises too).
+    """
+
+    @abstractmethod
+    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
+        """Mixes whole rows."""
+
+    @abstractmethod
+    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Any]:
+        """As `forward`, and the state behind each row's last real token."""
+
+    @abstractmethod
+    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Any) -> tuple[Tensor, Any]:
+        """One more token per row, and the state behind it."""
+
+    def claimed(self) -> set[str]:
+        """Names of parameters that this part initialises itself; a model's named initialisation leaves them alone."""
+        return set()
+
+    def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
+        """Parameters with wishes of their own: (factor of the learning rate, whether weight decay applies)."""
+        return {}
+
+    def outward(self) -> Sequence[nn.Linear]:
+        """The linear maps that write to the residual stream: initialisations make them small."""
+        return ()
+
+    @abstractmethod
+    def operations(self, time: int) -> int:
+        """Floating-point operations of one forward over one row of this length."""
+
+
+class Mixer(ABC):
+    """The description of a mixer in a recipe: a frozen dataclass that builds one layer's `TokenMixer`."""
+
+    @abstractmethod
+    def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> TokenMixer:
+        """The mixer of layer `layer` (from 0) of `depth`. `positions` are the model's, in the order of
+        `Context.places`; a mixer uses those that act inside attention. Raises `Mistake` for what cannot be built."""
+
+    def build_layers(self, width: int, depth: int, positions: Sequence[Position]) -> list[TokenMixer]:
+        """The mixers of all layers; a spec whose layers share parts makes them here."""
+        return [self.build(width, layer, depth, positions) for layer in range(depth)]
+
+    def attends(self) -> bool:
+        """Whether positions that act inside attention have something to act in."""
+        return False
