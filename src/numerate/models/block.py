@@ -1,0 +1,147 @@
+"""One layer of a model: norm, mixer, feed-forward, each on the residual stream."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import gelu, relu, silu
+
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.mixers.mixer import Context, TokenMixer
+
+Norm = Literal["layer", "rms", "none"]
+
+
+def make_norm(kind: Norm, width: int) -> nn.Module:
+    """LayerNorm (Ba et al., 2016), RMSNorm (Zhang and Sennrich, 2019), or nothing."""
+    if kind == "layer":
+        return nn.LayerNorm(width)
+    if kind == "rms":
+        return nn.RMSNorm(width, eps=1e-5)
+    return nn.Identity()
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """Two linear maps with something in between, at every place alone.
+
+    - `gelu`, `relu`: out(f(in(x))).
+    - `swiglu`, `geglu`: out(f(gate(x)) * in(x)), Shazeer (2020), https://arxiv.org/abs/2002.05202; f is SiLU or GELU.
+      One linear map makes gate and value side by side.
+    """
+
+    activation: Literal["gelu", "relu", "swiglu", "geglu"] = setting("gelu", "what stands between the two linear maps")
+    times: float = setting(4.0, "hidden width, in multiples of the model's width")
+    biases: bool = setting(True, "whether the linear maps have bias vectors")
+
+    def __post_init__(self) -> None:
+        if self.times <= 0:
+            raise Mistake(f"times: a hidden width of {self.times} widths is nothing; 4 is usual")
+
+    def build(self, width: int) -> "FeedForwardPart":
+        return FeedForwardPart(width, max(1, round(width * self.times)), self.activation, self.biases)
+
+
+class FeedForwardPart(nn.Module):
+    """The part behind `FeedForward`."""
+
+    def __init__(self, width: int, hidden: int, activation: str, biases: bool) -> None:
+        super().__init__()
+        self.gated = activation in ("swiglu", "geglu")
+        self.activation = {"gelu": gelu, "relu": relu, "swiglu": silu, "geglu": gelu}[activation]
+        self.inward = nn.Linear(width, hidden * (2 if self.gated else 1), bias=biases)
+        self.out = nn.Linear(hidden, width, bias=biases)
+
+    def forward(self, x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time width"]:
+        hidden = self.inward(x)
+        if self.gated:
+            gate, value = hidden.chunk(2, dim=-1)
+            hidden = self.activation(gate) * value
+        else:
+            hidden = self.activation(hidden)
+        out: Tensor = self.out(hidden)
+        return out
+
+    def operations(self, time: int) -> int:
+        return 2 * time * (self.inward.weight.numel() + self.out.weight.numel())
+
+
+class Block(nn.Module):
+    """Mixer and feed-forward, each added to the residual stream; each may be None.
+
+    Pre-norm: x + f(norm(x)), Xiong et al. (2020), https://arxiv.org/abs/2002.04745. Post-norm: norm(x + f(x)), as in
+    Vaswani et al. (2017).
+    """
+
+    def __init__(
+        self,
+        width: int,
+        mixer: TokenMixer | None,
+        feed_forward: FeedForwardPart | None,
+        *,
+        norm: Norm = "layer",
+        norm_first: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.norm_first = norm_first
+        self.mixer, self.feed_forward = mixer, feed_forward
+        self.mixer_norm = make_norm(norm, width) if mixer is not None else None
+        self.feed_forward_norm = make_norm(norm, width) if feed_forward is not None else None
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "rows time width"],
+        context: Context,
+        asked: Int[Tensor, "rows asked"] | None = None,
+    ) -> Float[Tensor, "rows places width"]:
+        """With `asked`, only those places come back: what follows the mixer is computed there alone."""
+        if self.mixer is not None and self.mixer_norm is not None:
+            mixed = self.mixer(self.mixer_norm(x) if self.norm_first else x, context)
+            if asked is not None:
+                x, mixed = at_places(x, asked), at_places(mixed, asked)
+            x = self._joined(x, mixed, self.mixer_norm)
+        elif asked is not None:
+            x = at_places(x, asked)
+        return self._fed(x)
+
+    def prefill(self, x: Tensor, context: Context) -> tuple[Tensor, Any]:
+        state = None
+        if self.mixer is not None and self.mixer_norm is not None:
+            mixed, state = self.mixer.prefill(self.mixer_norm(x) if self.norm_first else x, context)
+            x = self._joined(x, mixed, self.mixer_norm)
+        return self._fed(x), state
+
+    def step(self, x: Tensor, context: Context, state: Any) -> tuple[Tensor, Any]:
+        if self.mixer is not None and self.mixer_norm is not None:
+            mixed, state = self.mixer.step(self.mixer_norm(x) if self.norm_first else x, context, state)
+            x = self._joined(x, mixed, self.mixer_norm)
+        return self._fed(x), state
+
+    def _fed(self, x: Tensor) -> Tensor:
+        if self.feed_forward is None or self.feed_forward_norm is None:
+            return x
+        return self._joined(
+            x, self.feed_forward(self.feed_forward_norm(x) if self.norm_first else x), self.feed_forward_norm
+        )
+
+    def _joined(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
+        x = x + self.dropout(change)
+        return x if self.norm_first else norm(x)
+
+    def outward(self) -> Sequence[nn.Linear]:
+        """The linear maps that write to the residual stream."""
+        fed = (self.feed_forward.out,) if self.feed_forward is not None else ()
+        return (*(self.mixer.outward() if self.mixer is not None else ()), *fed)
+
+
+def at_places(
+    x: Float[Tensor, "rows time width"], asked: Int[Tensor, "rows asked"]
+) -> Float[Tensor, "rows asked width"]:
+    """The states at some places of each row."""
+    return torch.take_along_dim(x, asked[..., None], dim=1)

@@ -1,0 +1,257 @@
+"""A decoder-only language model: embedding, positions, trunk, norm, head."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from numerate.batch import Draw, Model, ModelSpec, Output, Started, Tokens
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.mixers.attention import Attention
+from numerate.mixers.mixer import Context, Mixer
+from numerate.models.block import Block, FeedForward, Norm, make_norm
+from numerate.models.initialisation import FanIn, Initialisation
+from numerate.models.trunk import Stack, Trunk
+from numerate.positions.position import InputPosition, Position
+from numerate.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Decoder(ModelSpec):
+    """A causal decoder with any trunk, mixer and positions.
+
+    `positions=()` is a model without positions (NoPE, Kazemnejad et al., 2023, https://arxiv.org/abs/2305.19466).
+    """
+
+    width: int = setting(128, "width of the residual stream")
+    trunk: Trunk = setting(Stack(), "how the blocks follow each other, and how many there are")
+    mixer: Mixer = setting(Attention(), "how tokens exchange information")
+    feed_forward: FeedForward | None = setting(FeedForward(), "what each block does at every place alone, or null")
+    positions: tuple[Position, ...] = setting((), "where a token stands; empty for none (NoPE)")
+    norm: Norm = setting("layer", "LayerNorm, RMSNorm or none")
+    norm_first: bool = setting(True, "pre-norm; false for post-norm")
+    embedding_norm: bool = setting(False, "whether the embedded input is normed before the first block")
+    tied: bool = setting(False, "whether the head shares its weights with the embedding")
+    dropout: float = setting(0.0, "share of each block's output dropped in training")
+    initialisation: Initialisation = setting(FanIn(), "how the weights are drawn")
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise Mistake(f"width: {self.width} is no width; 1 or more is right")
+        if not 0 <= self.dropout < 1:
+            raise Mistake(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
+        for number, position in enumerate(self.positions):
+            inside = position.build_attention(2, 8) is not None
+            if inside and not self.mixer.attends():
+                raise Mistake(
+                    f"positions.{number}: {type(position).__name__} acts inside attention, "
+                    f"which {type(self.mixer).__name__} does not have; Learned or Sinusoidal would do, or none"
+                )
+
+    def build(self, vocabulary: Vocabulary, seed: int) -> "DecoderModel":
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            return DecoderModel(self, vocabulary, seed)
+
+
+@dataclass
+class DecoderState:
+    """Behind the last token of each row: all ids so far, how many, and the trunk's own state."""
+
+    tokens: Tokens
+    trunk: list[Any]
+    placement: int
+    seen: int
+
+
+class DecoderModel(Model):
+    """The model behind `Decoder`."""
+
+    kinds: Tensor
+
+    def __init__(self, spec: Decoder, vocabulary: Vocabulary, seed: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.register_buffer("kinds", torch.from_numpy(vocabulary.kinds).long(), persistent=False)
+        self.embedding = nn.Embedding(vocabulary.size, spec.width)
+        inputs = [position.build_input(spec.width) for position in spec.positions]
+        self.input_positions = nn.ModuleDict({str(i): part for i, part in enumerate(inputs) if part is not None})
+        self.embedding_norm = make_norm(spec.norm, spec.width) if spec.embedding_norm else nn.Identity()
+        depth = spec.trunk.layers()
+        mixers = spec.mixer.build_layers(spec.width, depth, spec.positions)
+        blocks = [
+            Block(
+                spec.width,
+                mixer,
+                spec.feed_forward.build(spec.width) if spec.feed_forward is not None else None,
+                norm=spec.norm,
+                norm_first=spec.norm_first,
+                dropout=spec.dropout,
+            )
+            for mixer in mixers
+        ]
+        self.trunk = spec.trunk.build(blocks)
+        self.final_norm = make_norm(spec.norm if spec.norm_first else "none", spec.width)
+        self.head = nn.Linear(spec.width, vocabulary.size, bias=False)
+        if spec.tied:
+            self.head.weight = self.embedding.weight
+        spec.initialisation.apply(
+            self,
+            self._claimed(),
+            [linear for block in blocks for linear in block.outward()],
+            torch.Generator().manual_seed(seed),
+            shared=(self.head,) if spec.tied else (),
+        )
+
+    # What evaluation and training ask ---------------------------------------------------------------------------
+
+    def place(self, tokens: Tokens, draw: Draw) -> Tokens:
+        kinds = self.kinds[tokens.ids]
+        places = []
+        for number, position in enumerate(self.spec.positions):
+            fixed = draw
+            if not draw.training:
+                fixed = Draw.fixed(draw.placement % position.numbering.placements())
+            numbers = position.numbering.number(tokens, kinds, fixed)
+            size = position.size()
+            if size is not None and numbers.device.type == "cpu" and int(numbers.max()) >= size:
+                raise self._too_far(number, int(numbers.max()))
+            places.append(numbers)
+        return replace(tokens, places=tuple(places))
+
+    def forward(
+        self,
+        tokens: Tokens,
+        source: Tokens | None = None,
+        *,
+        turns: int | None = None,
+        asked: Int[Tensor, "rows asked"] | None = None,
+    ) -> Output:
+        _no_source(source)
+        if tokens.places is None:
+            tokens = self.place(tokens, Draw.fixed())
+        x, context = self._embedded(tokens)
+        x = self.trunk(x, context, asked, turns)
+        return Output(self.final_norm(x), self.head, asked=asked)
+
+    def start(self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, placement: int = 0) -> Started:
+        _no_source(source)
+        tokens = self.place(tokens, Draw.fixed(placement))
+        x, context = self._embedded(tokens)
+        context.capacity = capacity
+        x, states = self.trunk.prefill(x, context)
+        last = torch.take_along_dim(x, (tokens.lengths - 1)[:, None, None], dim=1)
+        time = tokens.ids.shape[1]
+        held = replace(
+            tokens,
+            ids=nn.functional.pad(tokens.ids, (0, capacity - time)),
+            hidden=None if tokens.hidden is None else nn.functional.pad(tokens.hidden, (0, capacity - time)),
+            places=None,
+        )
+        state = DecoderState(held, states, placement, int(tokens.lengths.max()))
+        return Started(Output(self.final_norm(last), self.head), state)
+
+    def step(self, ids: Int[Tensor, " rows"], values: Tensor | None, state: DecoderState) -> Started:
+        index = state.tokens.lengths
+        held = state.tokens.ids.scatter(1, index[:, None], ids[:, None])
+        tokens = replace(state.tokens, ids=held, lengths=index + 1)
+        # Places are numbered afresh from all tokens so far: cheap beside a layer, and right for every numbering.
+        seen = state.seen + 1
+        now = replace(tokens, ids=held[:, :seen])
+        numbered = self.place(now, Draw.fixed(state.placement))
+        assert numbered.places is not None
+        x = self.embedding(ids)[:, None]
+        for name, part in self.input_positions.items():
+            places = numbered.places[int(name)].expand(ids.shape[0], -1).gather(1, index[:, None])
+            x = part(x, places)
+        x = self.embedding_norm(x)
+        context = Context(tokens.lengths, numbered.places, raw=x, hidden=tokens.hidden, index=index, seen=seen)
+        x, states = self.trunk.step(x, context, state.trunk)
+        return Started(
+            Output(self.final_norm(x), self.head), DecoderState(tokens, states, state.placement, seen)
+        )
+
+    def placements(self) -> int:
+        return max((position.numbering.placements() for position in self.spec.positions), default=1)
+
+    def check(self, tokens: Tokens, trained: Tokens | None = None) -> list[str]:
+        warnings = []
+        for number, position in enumerate(self.spec.positions):
+            size, highest = position.size(), 0
+            if size is None:
+                continue
+            highest = self._highest(number, tokens)
+            if highest >= size:
+                raise self._too_far(number, highest)
+            if trained is not None:
+                reached = self._highest(number, trained) + position.numbering.headroom()
+                if reached >= size:
+                    raise self._too_far(number, reached)
+                if highest > reached:
+                    warnings.append(
+                        f"model.positions.{number}: place {reached + 1} is the first that no training example had; "
+                        f"here places up to {highest} are read, whose vectors are as initialised"
+                    )
+        return warnings
+
+    def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
+        plain = {}
+        for name, module in self.named_modules():
+            for own, parameter in module.named_parameters(recurse=False):
+                decays = parameter.dim() >= 2 and not isinstance(module, nn.LayerNorm | nn.RMSNorm)
+                plain[f"{name}.{own}" if name else own] = (1.0, decays)
+        for name, part in self._mixers():
+            plain.update({f"{name}.{own}": wish for own, wish in part.settings_by_parameter().items()})
+        named = {name for name, _ in self.named_parameters()}
+        return {name: wish for name, wish in plain.items() if name in named}
+
+    def operations(self, rows: int, time: int) -> int:
+        per_row = 2 * time * self.head.weight.numel()
+        for module in self.modules():
+            if isinstance(module, Block):
+                for part in (module.mixer, module.feed_forward):
+                    per_row += part.operations(time) if part is not None else 0
+        return rows * per_row
+
+    # Inside ------------------------------------------------------------------------------------------------------
+
+    def _embedded(self, tokens: Tokens) -> tuple[Tensor, Context]:
+        assert tokens.places is not None
+        x = self.embedding(tokens.ids)
+        for name, part in self.input_positions.items():
+            assert isinstance(part, InputPosition)
+            x = part(x, tokens.places[int(name)])
+        x = self.embedding_norm(x)
+        return x, Context(tokens.lengths, tokens.places, raw=x, hidden=tokens.hidden)
+
+    def _mixers(self) -> list[tuple[str, Any]]:
+        return [
+            (f"{name}.mixer", module.mixer)
+            for name, module in self.named_modules()
+            if isinstance(module, Block) and module.mixer is not None
+        ]
+
+    def _claimed(self) -> set[str]:
+        return {f"{name}.{own}" for name, part in self._mixers() for own in part.claimed()}
+
+    def _highest(self, number: int, tokens: Tokens) -> int:
+        numbering = self.spec.positions[number].numbering
+        kinds = self.kinds[tokens.ids]
+        each = [numbering.number(tokens, kinds, Draw.fixed(i)).max() for i in range(numbering.placements())]
+        return int(torch.stack(each).max())
+
+    def _too_far(self, number: int, highest: int) -> Mistake:
+        position = self.spec.positions[number]
+        return Mistake(
+            f"model.positions.{number}: place {highest} is beyond the table of {type(position).__name__}, which has "
+            f"{position.size()} places (0 to {(position.size() or 0) - 1}); "
+            f"shorter examples or model.positions.{number}.table={highest + 1} are right"
+        )
+
+
+def _no_source(source: Tokens | None) -> None:
+    if source is not None:
+        raise Mistake("model: a Decoder reads one text; for pairs (layout Pair) an encoder-decoder is needed")
