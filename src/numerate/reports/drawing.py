@@ -1,0 +1,254 @@
+"""Pieces of a report page: heat maps as tables with the interval on hover, charts as SVG, tables, keys."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from math import ceil, floor, log10
+from urllib.parse import quote
+
+from numerate.reports.colour import DARK, LIGHT, hexadecimal, ink, ramp
+from numerate.reports.grid import Grid, Point, axis_words, bracket, percent, place_words, tick_step, whole_percent
+
+MOST_NUMBERS = 24
+"""Maps with more columns than this show colours only; the numbers stay on hover."""
+
+_SIDES = {"top": "t", "bottom": "b", "left": "s", "right": "e"}
+_WIDTH, _HEIGHT = 390, 330
+_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 16, 12, 42
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart with its band, in the units of the axes. `colour` counts the series, `dashed` tells two apart;
+    `each` are thin lines behind it, one per seed."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    colour: int = 0
+    dashed: bool = False
+    dots: bool = False
+    tips: Sequence[str] | None = None
+    each: Sequence[Sequence[float]] = ()
+
+
+def tip(point: Point, operator: str | None = None) -> str:
+    """What a cell says when asked: place, share, interval or seeds, and whether training may have met its questions."""
+    lines = [place_words(point.at, operator)]
+    if len(point.each) == 1:
+        lines.append(f"{percent(point.value)} % right {bracket(point.low, point.high)}")
+        lines.append(f"{round(point.value * point.count)} of {point.count} questions")
+    else:
+        lines.append(f"median {percent(point.value)} %, seeds {bracket(point.low, point.high)}")
+        lines.append("each: " + ", ".join(percent(share) for share in point.each))
+    if point.note and point.value < 1:
+        lines.append(point.note)
+    if point.seen:
+        lines.append("too few questions to hold any out: training may have met these")
+    return "\n".join(lines)
+
+
+def heat_map(grid: Grid, operator: str | None = None, *, numbers: bool = True) -> str:
+    """A grid as an HTML table; colours for light and dark pages stand in each cell."""
+    sparse = len(grid.columns) > MOST_NUMBERS
+    every = tick_step(len(grid.columns), 10) if sparse else 1
+    every = every if numbers else max(every, 5)
+    numbers = numbers and len(grid.columns) <= MOST_NUMBERS
+    small = len(grid.columns) + 1
+
+    def label(value: int) -> str:
+        return str(value) if value % every == 0 or value == grid.columns[0] else ""
+
+    head = "".join(f'<th scope="col">{label(column)}</th>' for column in grid.columns)
+    rows = []
+    for i, row in enumerate(grid.rows):
+        cells = "".join(_cell(grid, i, j, operator, numbers) for j in range(len(grid.columns)))
+        rows.append(f'<tr><th scope="row">{label(row) if grid.row_axis else ""}</th>{cells}</tr>')
+    down = f"{axis_words(grid.row_axis)} (down), " if grid.row_axis else ""
+    across = axis_words(grid.column_axis)
+    if (grid.row_axis, grid.column_axis) == ("first_digits", "second_digits"):
+        down, across = "digits of the first (down) ", "and second number"
+    kind, widths = ("map sparse", "<col>") if sparse else ("map", "")
+    table_tag = f'<table class="{kind}" style="--n:{small}">{widths}'
+    caption = f'<p class="axis">{escape(down + across)}</p>'
+    return f'<div class="map-box">{table_tag}<tr><th></th>{head}</tr>{"".join(rows)}</table>{caption}</div>'
+
+
+def _cell(grid: Grid, i: int, j: int, operator: str | None, numbers: bool) -> str:
+    point = grid.points.get((grid.rows[i], grid.columns[j]))
+    if point is None:
+        return '<td class="off"></td>'
+    light, dark = ramp(point.value, LIGHT), ramp(point.value, DARK)
+    classes = [letter for side, letter in _SIDES.items() if grid.edge(i, j, side)]
+    classes += ["none"] * (point.value == 0) + ["seen"] * point.seen + ["far"] * (2 * j >= len(grid.columns))
+    colours = (
+        f"--l:{hexadecimal(light)};--d:{hexadecimal(dark)};--i:{hexadecimal(ink(light))};--j:{hexadecimal(ink(dark))}"
+    )
+    text = whole_percent(point.value) if numbers else ""
+    marks = f' class="{" ".join(classes)}"' if classes else ""
+    return f'<td{marks} style="{colours}" data-tip="{escape(tip(point, operator))}">{text}</td>'
+
+
+def scale(*, seen: bool) -> str:
+    """The key of heat maps: the ramp, the border of what was trained, and what a dotted underline is."""
+    marks = "<span><u>99</u> too few questions to hold any out</span>" if seen else ""
+    return f'<p class="scale"><span>0 %<i></i>100 % right</span><span><b></b>trained</span>{marks}</p>'
+
+
+def chart(
+    lines: Sequence[Line],
+    *,
+    x_label: str,
+    y_label: str,
+    shares: bool = False,
+    log: bool = False,
+    lengths: bool = False,
+    trained: tuple[float, float] | None = None,
+    name: str = "",
+) -> str:
+    """Lines with bands as SVG. `shares` fixes the vertical axis at 0 to 100 %, `log` makes it logarithmic, `lengths`
+    puts a tick at every whole number, `trained` shades what training covered. "" without lines to draw."""
+    lines = [line for line in lines if len(line.x)]
+    if not lines:
+        return ""
+    xs = [x for line in lines for x in line.x]
+    ys = [y for line in lines for y in (*line.y, *(line.low or ()), *(line.high or ())) if y > 0 or not log]
+    low_x, high_x = (min(xs) - 0.5, max(xs) + 0.5) if lengths else (min(0.0, *xs), max(xs))
+    ticks_x = _whole_ticks(xs) if lengths else _ticks(low_x, high_x)
+    if shares:
+        low_y, high_y, ticks_y = 0.0, 1.0, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    elif log:
+        low_y, high_y = float(floor(log10(min(ys)))), float(ceil(log10(max(ys)) + 1e-9))
+        ticks_y = [float(power) for power in range(int(low_y), int(high_y) + 1)]
+    else:
+        low_y, high_y = min(0.0, *ys), max(ys)
+        ticks_y = _ticks(low_y, high_y)
+
+    def to_x(x: float) -> float:
+        return _LEFT + (x - low_x) / ((high_x - low_x) or 1.0) * (_WIDTH - _LEFT - _RIGHT)
+
+    def to_y(y: float) -> float:
+        at = log10(max(y, 1e-300)) if log else y
+        at = min(max(at, low_y), high_y)
+        return _HEIGHT - _BOTTOM - (at - low_y) / ((high_y - low_y) or 1.0) * (_HEIGHT - _TOP - _BOTTOM)
+
+    top, bottom = _TOP, _HEIGHT - _BOTTOM
+    parts = [f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(name or y_label)}">']
+    if trained:
+        left, right = to_x(max(trained[0] - 0.5, low_x)), to_x(trained[1] + 0.5)
+        parts.append(
+            f'<rect class="inside" x="{left:.1f}" y="{top}" width="{right - left:.1f}" height="{bottom - top}"/>'
+        )
+    for tick in ticks_y:
+        y = to_y(10**tick if log else tick)
+        text = f"{100 * tick:.0f}" if shares else _power(tick) if log else f"{tick:g}"
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text x="{_LEFT - 7}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
+    for tick in ticks_x:
+        parts.append(f'<text x="{to_x(tick):.1f}" y="{bottom + 17}" text-anchor="middle">{tick:g}</text>')
+    parts.append(f'<line class="axis-line" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{bottom}" y2="{bottom}"/>')
+    if trained:
+        edge = to_x(trained[1] + 0.5)
+        parts.append(f'<line class="limit" x1="{edge:.1f}" x2="{edge:.1f}" y1="{top}" y2="{bottom}"/>')
+        parts.append(f'<text class="limit-text" x="{edge - 6:.1f}" y="{bottom - 8}" text-anchor="end">trained</text>')
+    parts += [_drawn(line, to_x, to_y) for line in lines]
+    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    parts.append(f'<text x="{middle:.0f}" y="{_HEIGHT - 5}" text-anchor="middle">{escape(x_label)}</text>')
+    turned = f'transform="translate(11 {(top + bottom) / 2:.0f}) rotate(-90)"'
+    parts.append(f'<text {turned} text-anchor="middle">{escape(y_label)}</text></svg>')
+    key = _key(lines) if len(lines) > 1 else ""
+    return "".join(parts) + key
+
+
+def _drawn(line: Line, to_x: Callable[[float], float], to_y: Callable[[float], float]) -> str:
+    at = [f"{to_x(x):.1f},{to_y(y):.1f}" for x, y in zip(line.x, line.y, strict=True)]
+    dash = ' stroke-dasharray="7 4"' if line.dashed else ""
+    parts = []
+    if line.low is not None and line.high is not None:
+        upper = [f"{to_x(x):.1f},{to_y(y):.1f}" for x, y in zip(line.x, line.high, strict=True)]
+        lower = [f"{to_x(x):.1f},{to_y(y):.1f}" for x, y in zip(line.x, line.low, strict=True)]
+        parts.append(f'<polygon class="band" points="{" ".join(upper + lower[::-1])}"/>')
+    for values in line.each:
+        thin = " ".join(f"{to_x(x):.1f},{to_y(y):.1f}" for x, y in zip(line.x, values, strict=True))
+        parts.append(f'<polyline class="seed" points="{thin}"/>')
+    parts.append(f'<polyline class="line"{dash} points="{" ".join(at)}"/>')
+    if line.dots:
+        for i, (x, y) in enumerate(zip(line.x, line.y, strict=True)):
+            if len(line.x) <= MOST_NUMBERS:
+                parts.append(_dot(to_x(x), to_y(y), line.colour))
+            if line.tips is not None:
+                where = f'cx="{to_x(x):.1f}" cy="{to_y(y):.1f}"'
+                parts.append(f'<circle class="target" {where} r="11"><title>{escape(line.tips[i])}</title></circle>')
+    return f'<g class="c{line.colour % 6}">{"".join(parts)}</g>'
+
+
+def _dot(x: float, y: float, series: int) -> str:
+    """Series differ in the shape of their dots too, not in colour alone."""
+    if series % 3 == 1:
+        return f'<rect class="dot" x="{x - 3.6:.1f}" y="{y - 3.6:.1f}" width="7.2" height="7.2"/>'
+    if series % 3 == 2:
+        corners = f"{x:.1f},{y - 5:.1f} {x + 5:.1f},{y + 4:.1f} {x - 5:.1f},{y + 4:.1f}"
+        return f'<polygon class="dot" points="{corners}"/>'
+    return f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
+
+
+def _key(lines: Sequence[Line]) -> str:
+    items = []
+    for line in lines:
+        dash = ' stroke-dasharray="7 4"' if line.dashed else ""
+        dot = _dot(18, 6, line.colour) if line.dots else ""
+        mark = f'<svg viewBox="0 0 36 12"><line class="line" x1="1" x2="35" y1="6" y2="6"{dash}/>{dot}</svg>'
+        items.append(f'<li class="c{line.colour % 6}">{mark}{escape(line.label)}</li>')
+    return f'<ul class="key">{"".join(items)}</ul>'
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Four to eight round numbers from low to high."""
+    span = (high - low) or 1.0
+    step = 10.0 ** floor(log10(span / 4))
+    step *= next(factor for factor in (1, 2, 5, 10) if span / (step * factor) <= 6)
+    return [step * i for i in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
+
+
+def _whole_ticks(values: Sequence[float]) -> list[float]:
+    found = sorted(set(values))
+    every = tick_step(len(found), 15)
+    return [value for i, value in enumerate(found) if i == 0 or value % every == 0]
+
+
+def _power(tick: float) -> str:
+    """A power of ten as text: `_power(-3)` is "10⁻³"."""
+    return "1" if tick == 0 else "10" + f"{tick:.0f}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = (), mono: Sequence[int] = ()
+) -> str:
+    """A table; the columns in `numbers` to the right, those in `mono` in fixed width. Cells are HTML already."""
+
+    def mark(i: int) -> str:
+        classes = ["num"] * (i in numbers) + ["mono"] * (i in mono)
+        return f' class="{" ".join(classes)}"' if classes else ""
+
+    head = "".join(f"<th{mark(i)}>{cell}</th>" for i, cell in enumerate(header))
+    body = "".join(
+        "<tr>" + "".join(f"<td{mark(i)}>{cell}</td>" for i, cell in enumerate(row)) + "</tr>" for row in rows
+    )
+    return f'<div class="scroll"><table class="data"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def facts(pairs: Mapping[str, str]) -> str:
+    """A row of figures with their names, values as HTML."""
+    return (
+        '<dl class="facts">'
+        + "".join(f"<div><dt>{escape(k)}</dt><dd>{v}</dd></div>" for k, v in pairs.items())
+        + "</dl>"
+    )
+
+
+def csv_link(name: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A link that saves numbers as CSV, the data inside the page."""
+    text = "\n".join(",".join(str(cell) for cell in row) for row in [header, *rows]) + "\n"
+    return f'<a download="{escape(name)}" href="data:text/csv;charset=utf-8,{quote(text)}">the numbers as CSV</a>'

@@ -1,0 +1,290 @@
+"""Figures for papers and trackers, by matplotlib: the one file that imports it. Agg through objects, no pyplot.
+
+Every function returns a `matplotlib.figure.Figure`, sized in inches for a page; `save` writes it as PNG, SVG or PDF.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from numerate.errors import Mistake
+from numerate.evaluation.statistics import seeds_band
+from numerate.reports.colour import FRAME, LIGHT, SERIES, hexadecimal, ink, ramp
+from numerate.reports.grid import Grid, Point, axis_words, tick_step, whole_percent
+from numerate.reports.records import Records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MARKERS = "osD^vP"
+LINES = ("-", (0, (5, 1.5)), "-.", ":", (0, (3, 1, 1, 1)), "-")
+FORMATS = ("png", "svg", "pdf")
+MOST_NUMBERS = 24
+"""Grids with more columns than this are drawn without numbers in the cells."""
+
+_STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.labelsize": 8,
+    "axes.linewidth": 0.6,
+    "axes.edgecolor": "#444444",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7.5,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "numerate",
+    "pdf.fonttype": 42,
+}
+
+
+@contextmanager
+def _styled() -> Iterator[None]:
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE):
+        yield
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def heat_maps(grids: Sequence[Grid], *, columns: int = 3) -> Figure:
+    """Heat maps side by side on one scale, per cents in the cells, the border of what was trained in red.
+
+    Raises `Mistake` without grids.
+    """
+    if not grids:
+        raise Mistake("grids: nothing to draw; evaluate the run first")
+    across = min(columns, len(grids))
+    down = -(-len(grids) // across)
+    with _styled():
+        figure = _figure(0.7 + 3.1 * across, 0.5 + 3.0 * down)
+        table = figure.subplots(down, across, squeeze=False)
+        for i, axes in enumerate(table.flat):
+            if i < len(grids):
+                _draw_map(axes, grids[i], first=i % across == 0)
+            else:
+                axes.set_axis_off()
+        _scale(figure, list(table.flat))
+    return figure
+
+
+def length_curves(series: Mapping[str, Mapping[int, Point]], *, axis: str = "n") -> Figure:
+    """Share right along the diagonal of grids, one line per label, the interval as a band, trained lengths shaded."""
+    with _styled():
+        figure = _figure(3.6, 2.7)
+        _draw_lengths(figure.subplots(), series, axis)
+    return figure
+
+
+def comparison(grids: Mapping[str, Grid], diagonals: Mapping[str, Mapping[int, Point]]) -> Figure:
+    """The figure of a study: a heat map per label, then all of them along the diagonal with their intervals.
+
+    Raises `Mistake` without grids.
+    """
+    if not grids:
+        raise Mistake("grids: nothing to draw; evaluate the runs first")
+    maps = list(grids.values())
+    with _styled():
+        figure = _figure(2.75 * len(maps) + 3.3, 3.1)
+        panels = figure.subplots(1, len(maps) + 1, width_ratios=[1.0] * len(maps) + [1.05], squeeze=False)[0]
+        for i, (label, grid) in enumerate(grids.items()):
+            _draw_map(panels[i], grid, first=i == 0, title=label)
+        _scale(figure, list(panels[: len(maps)]))
+        _draw_lengths(panels[-1], diagonals, _along(maps[0]), title="by length")
+        for letter, axes in zip("abcdefghijklmnop", panels, strict=False):
+            axes.set_title(letter, loc="left", fontweight="bold")
+    return figure
+
+
+def training_curves(runs: Mapping[str, Sequence[Records]]) -> Figure:
+    """Loss by step (logarithmic), and exact match on the development sets by step, per label.
+
+    One seed: exact match carries the interval over its questions; several: the median with lowest and highest.
+    """
+    with _styled():
+        figure = _figure(6.6, 2.5)
+        loss, exact = figure.subplots(1, 2)
+        for i, (label, seeds) in enumerate(runs.items()):
+            colour = SERIES[i % len(SERIES)]
+            _band(loss, [_series(run.training(), "loss") for run in seeds], colour, "-", label)
+            for name, line in (("development", "-"), ("beyond-development", "--")):
+                words = {"development": "trained lengths", "beyond-development": "next lengths"}[name]
+                curves = [_series(run.split(name), "exact") for run in seeds if run.split(name)]
+                text = f"{label}, {words}" if len(runs) > 1 else words
+                _band(exact, curves, colour, line, text, scale=100.0)
+                if len(seeds) == 1 and curves:
+                    lines = seeds[0].split(name)
+                    low, high = ([100.0 * row.get(key, row["exact"]) for row in lines] for key in ("low", "high"))
+                    exact.fill_between([row["step"] for row in lines], low, high, color=colour, alpha=0.18, linewidth=0)
+        loss.set(xlabel="step", ylabel="loss, nats per token", yscale="log")
+        exact.set(xlabel="step", ylabel="exact match, %", ylim=(-3, 103))
+        for axes in (loss, exact):
+            axes.grid(color="#dddddd", linewidth=0.5)
+            axes.set_axisbelow(True)
+            if axes.get_legend_handles_labels()[0]:
+                _legend(axes, 2)
+    return figure
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """Writes a figure as its name ends, .png (300 dpi), .svg or .pdf, without the time of day in it.
+
+    Raises `Mistake` for another ending.
+    """
+    path = Path(path)
+    kind = path.suffix.lstrip(".").lower()
+    if kind not in FORMATS:
+        raise Mistake(
+            f"{path}: figures are written as {', '.join(FORMATS)}; for example {path.with_suffix('.svg').name}"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    dated = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with _styled():
+        figure.savefig(path, dpi=300, metadata=dated[kind])
+    return path
+
+
+def _draw_map(axes: Axes, grid: Grid, *, first: bool, title: str = "") -> None:
+    rows, columns = len(grid.rows), len(grid.columns)
+    picture = np.ones((rows, columns, 3))
+    size = 5.8 if columns <= 12 else max(2.4, 5.8 * 12 / columns)
+    for i, row in enumerate(grid.rows):
+        for j, column in enumerate(grid.columns):
+            point = grid.points.get((row, column))
+            if point is None:
+                continue
+            paper = ramp(point.value)
+            picture[i, j] = [part / 255 for part in paper]
+            if columns <= MOST_NUMBERS:
+                # Nothing right is said quietly, so that the shape of what works is seen first.
+                front = "#a9a79c" if point.value == 0 else hexadecimal(ink(paper))
+                axes.text(j, i, whole_percent(point.value), ha="center", va="center", fontsize=size, color=front)
+    axes.imshow(picture, aspect="equal" if grid.row_axis else "auto", interpolation="nearest")
+    for i in range(rows):
+        for j in range(columns):
+            for side in ("top", "left", "bottom", "right"):
+                if grid.edge(i, j, side):
+                    _edge(axes, i, j, side)
+    _ticks(axes, grid)
+    axes.set_title(title or grid.title or "exact match, %")
+    axes.set_xlabel(axis_words(grid.column_axis))
+    if first and grid.row_axis:
+        axes.set_ylabel(axis_words(grid.row_axis))
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.tick_params(length=0)
+
+
+def _edge(axes: Axes, i: int, j: int, side: str) -> None:
+    ends = {
+        "top": ((j - 0.5, j + 0.5), (i - 0.5, i - 0.5)),
+        "bottom": ((j - 0.5, j + 0.5), (i + 0.5, i + 0.5)),
+        "left": ((j - 0.5, j - 0.5), (i - 0.5, i + 0.5)),
+        "right": ((j + 0.5, j + 0.5), (i - 0.5, i + 0.5)),
+    }
+    axes.plot(*ends[side], color=FRAME, linewidth=1.6, solid_capstyle="projecting", clip_on=False, zorder=5)
+
+
+def _ticks(axes: Axes, grid: Grid) -> None:
+    for values, place in ((grid.columns, axes.set_xticks), (grid.rows, axes.set_yticks)):
+        every = 1 if len(values) <= MOST_NUMBERS else tick_step(len(values), 10)
+        at = [i for i, value in enumerate(values) if i == 0 or value % every == 0]
+        place(at, [str(values[i]) for i in at])
+    if not grid.row_axis:
+        axes.set_yticks([])
+
+
+def _scale(figure: Figure, panels: list[Axes]) -> None:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
+
+    colours = LinearSegmentedColormap.from_list("numerate", list(LIGHT))
+    bar = figure.colorbar(ScalarMappable(Normalize(0, 100), colours), ax=panels, fraction=0.035, pad=0.015, aspect=30)
+    bar.ax.set_title("%", fontsize=8)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=2)
+
+
+def _legend(axes: Axes, columns: int) -> None:
+    """A legend below its panel, where it covers nothing."""
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.19), ncols=columns, handlelength=2.8, columnspacing=1.4)
+
+
+def _along(grid: Grid) -> str:
+    digits = (grid.row_axis, grid.column_axis) == ("first_digits", "second_digits")
+    return (
+        "n, digits of each number"
+        if digits
+        else "n, along the diagonal"
+        if grid.row_axis
+        else axis_words(grid.column_axis)
+    )
+
+
+def _draw_lengths(axes: Axes, series: Mapping[str, Mapping[int, Point]], axis: str, title: str = "") -> None:
+    lengths = sorted({n for along in series.values() for n in along})
+    trained = sorted({n for along in series.values() for n, point in along.items() if point.region == "trained"})
+    if trained:
+        axes.axvspan(trained[0] - 0.5, trained[-1] + 0.5, color="#f0efe9", linewidth=0, zorder=0)
+        axes.axvline(trained[-1] + 0.5, color=FRAME, linewidth=1.1, zorder=1)
+        axes.text(trained[-1] + 0.35, 4, "trained", color=FRAME, fontsize=7, ha="right", va="bottom", rotation=90)
+    for i, (label, along) in enumerate(series.items()):
+        colour, marker = SERIES[i % len(SERIES)], MARKERS[i % len(MARKERS)]
+        steps = list(along)
+        low, high = ([100 * getattr(along[n], name) for n in steps] for name in ("low", "high"))
+        values = [100 * along[n].value for n in steps]
+        axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+        seeds = min((len(point.each) for point in along.values()), default=0)
+        for seed in range(seeds if seeds > 1 else 0):
+            axes.plot(steps, [100 * along[n].each[seed] for n in steps], color=colour, linewidth=0.5, alpha=0.7)
+        line = LINES[i % len(LINES)]
+        marker = marker if len(steps) <= MOST_NUMBERS else ""
+        axes.plot(
+            steps, values, color=colour, marker=marker, markersize=3.2, linewidth=1.3, linestyle=line, label=label
+        )
+    axes.set(xlabel=axis, ylabel="exact match, %", ylim=(-3, 103))
+    if lengths:
+        every = tick_step(len(lengths), 13)
+        axes.set_xticks([n for i, n in enumerate(lengths) if i == 0 or n % every == 0])
+        axes.set_xlim(lengths[0] - 0.5, lengths[-1] + 0.5)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.set_title(title)
+    if len(series) > 1:
+        _legend(axes, 3)
+
+
+def _series(lines: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
+    kept = {float(line["step"]): float(line[name]) for line in lines if line.get(name) is not None}
+    return list(kept), list(kept.values())
+
+
+def _band(axes: Axes, curves: list[Any], colour: str, line: Any, label: str, scale: float = 1.0) -> None:
+    curves = [curve for curve in curves if curve[0]]
+    if not curves:
+        return
+    band = seeds_band(curves)
+    axes.plot(band.steps, scale * band.median, color=colour, linestyle=line, linewidth=1.2, label=label)
+    if band.count > 1:
+        axes.fill_between(band.steps, scale * band.low, scale * band.high, color=colour, alpha=0.18, linewidth=0)

@@ -1,0 +1,267 @@
+"""The finding of a run or of a study in one sentence, written from records alone.
+
+A reader takes the sentence home, so it claims only what the records show: that a model solves its training region is
+said from a stated mean on, how far it goes beyond is read off the diagonal of the grid without gaps, intervals stand
+beside the numbers, and where there is one seed the sentence says so.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from numerate.evaluation.statistics import difference
+from numerate.reports.grid import Point, bracket, percent, place_words, span_words
+from numerate.reports.groups import Group
+
+SOLVED = 0.99
+"""The mean of the trained region, over held-out questions, from which on a model "solves" it."""
+
+REACHED = 0.90
+"""The share right that every length up to n must have for a model to "go to n"."""
+
+WEAK = 0.95
+"""A trained cell whose interval lies wholly below this is named even if the mean of the region is high."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the records of one group show, for sentences.
+
+    `trained` are the trained-region means of each seed; `reach` the last n such that all untrained lengths up to n+n
+    have at least `REACHED` (the median, where there are several seeds), None if not even the first has; `reaches` the
+    same for each seed alone; `first` the first untrained length.
+    """
+
+    group: Group
+    trained: tuple[float, ...]
+    low: float
+    high: float
+    reach: Point | None
+    reaches: tuple[int | None, ...]
+    first: Point | None
+    at_the_end: bool
+    weak: str
+    only_seen: bool
+
+    @property
+    def label(self) -> str:
+        return self.group.label
+
+    @property
+    def seeds(self) -> int:
+        return len(self.trained)
+
+    @property
+    def solved(self) -> int:
+        """How many seeds solve what they were trained on."""
+        return sum(mean >= SOLVED for mean in self.trained)
+
+    @property
+    def solves(self) -> bool:
+        return bool(self.trained) and self.solved == self.seeds
+
+    @property
+    def trained_text(self) -> str:
+        return f"{percent(median(self.trained))} % {bracket(self.low, self.high)}"
+
+    def words(self, point: Point) -> str:
+        return place_words(point.at, self.group.operator)
+
+
+def outcome(group: Group) -> Outcome:
+    """Reads a group's records for what a sentence may claim."""
+    found = [regions["trained"] for regions in group.regions if "trained" in regions]
+    means = tuple(region.share.value for region in found)
+    low, high = (min(means), max(means)) if len(means) > 1 else (0.0, 1.0)
+    if len(found) == 1:
+        low, high = found[0].share.low, found[0].share.high
+    weakest = min((region.weakest for region in found), key=lambda cell: cell.accuracy, default=None)
+    weak = ""
+    if weakest is not None and weakest.high < WEAK:
+        weak = f"{place_words(weakest.at, group.operator)}: {percent(weakest.accuracy)} %"
+    trained = [n for n, point in group.diagonal.items() if point.region == "trained"]
+    beyond = [point for n, point in group.diagonal.items() if n > max(trained, default=0) and point.region != "trained"]
+    seeds = len(beyond[0].each) if beyond else 0
+    reach = _reach([(point, point.value) for point in beyond])
+    alone = [_reach([(point, point.each[i]) for point in beyond]) for i in range(seeds)]
+    return Outcome(
+        group=group,
+        trained=means,
+        low=low,
+        high=high,
+        reach=reach,
+        reaches=tuple(None if point is None else _n(point) for point in alone),
+        first=beyond[0] if beyond else None,
+        at_the_end=bool(beyond) and reach is beyond[-1],
+        weak=weak,
+        only_seen=bool(found) and all(region.only_seen for region in found),
+    )
+
+
+def _reach(along: Sequence[tuple[Point, float]]) -> Point | None:
+    last = None
+    for point, share in along:
+        if share < REACHED:
+            break
+        last = point
+    return last
+
+
+def _n(point: Point) -> int:
+    return next(iter(point.at.values()))
+
+
+def finding(groups: Sequence[Group]) -> str:
+    """The finding of one group or of several, as one sentence with the numbers in it.
+
+    For the contrast that the quickstart is about it reads like: "Both solve what they were trained on, 1 to 5 digits
+    (Abacus 99.9 % [99.7, 100], rotary 99.6 % [99.2, 99.8]), but only Abacus goes beyond: it stays at 90 % or more up
+    to 8+8 digits (90.5 % [85.6, 93.8] there), while rotary falls to 0 % [0, 1.9] at 6+6 digits; one seed each, ..."
+    """
+    outcomes = [outcome(group) for group in groups]
+    evaluated = [one for one in outcomes if one.trained or one.first]
+    if not evaluated:
+        return "Nothing was evaluated yet, so there is nothing to say."
+    missing = [one.label for one in outcomes if one not in evaluated]
+    opening, join = _trained(evaluated)
+    text = opening + join + _beyond(evaluated)
+    text += f"; {_doubt(evaluated)}"
+    if missing:
+        text += f"; not evaluated yet: {', '.join(missing)}"
+    # A sentence that begins with a run's name keeps the name as it is.
+    named = any(text.startswith(one.label) for one in evaluated)
+    return (text if named else text[0].upper() + text[1:]) + "."
+
+
+def _trained(outcomes: Sequence[Outcome]) -> tuple[str, str]:
+    """The half of the sentence about what was trained, and what joins the other half to it."""
+    known = [one for one in outcomes if one.trained]
+    if not known:
+        return (
+            "no trained cell was evaluated",
+            ", so what follows may be slow learning as well as failing to generalise: ",
+        )
+    span = span_words(point for point in known[0].group.points if point.region == "trained")
+    what = f"what {'it was' if len(known) == 1 else 'they were'} trained on, {span}"
+    seen = ", on questions that training may have met" if any(one.only_seen for one in known) else ""
+    texts = [f"{one.label} {one.trained_text}{_seeds_solved(one)}{_weak(one)}" for one in known]
+    solving = [one for one in known if one.solves]
+    if len(known) == 1:
+        verb = "solves" if solving else "does not solve"
+        values = f"{known[0].trained_text}{_seeds_solved(known[0])}{_weak(known[0])}{_threshold(solving, known)}{seen}"
+        return f"{known[0].label} {verb} {what} ({values})", " and " if solving else "; "
+    values = f" ({', '.join(texts)}{_threshold(solving, known)}{seen})"
+    if len(solving) == len(known):
+        # "But" belongs before a contrast only.
+        contrast = 0 < sum(one.reach is not None for one in known) < len(known)
+        everyone = "both" if len(known) == 2 else f"all {len(known)}"
+        return f"{everyone} solve {what}{values}", ", but " if contrast else ", and "
+    if not solving:
+        nobody = "neither" if len(known) == 2 else f"none of the {len(known)}"
+        return f"{nobody} solves {what.replace('they were', 'it was')}{values}", "; "
+    names = _listed([one.label for one in solving])
+    verb = "solves" if len(solving) == 1 else "solve"
+    return (
+        f"only {names} {verb} {what.replace('they were', 'it was' if len(solving) == 1 else 'they were')}{values}",
+        "; ",
+    )
+
+
+def _threshold(solving: Sequence[Outcome], known: Sequence[Outcome]) -> str:
+    if len(solving) == len(known):
+        return ""
+    every = " in every seed" if any(one.seeds > 1 for one in known) else ""
+    return f"; solving means a mean of at least {percent(SOLVED)} %{every}"
+
+
+def _seeds_solved(one: Outcome) -> str:
+    return "" if one.seeds == 1 or one.solved in (0, one.seeds) else f", {one.solved} of {one.seeds} seeds solve it"
+
+
+def _weak(one: Outcome) -> str:
+    return f", weakest {one.weak}" if one.solves and one.weak else ""
+
+
+def _beyond(outcomes: Sequence[Outcome]) -> str:
+    """The half of the sentence about what lies beyond training."""
+    judged = [one for one in outcomes if one.first is not None]
+    if not judged:
+        return "nothing beyond it was evaluated"
+    going = [one for one in judged if one.reach is not None]
+    staying = [one for one in judged if one.reach is None]
+    alone = len(judged) == 1 and len(outcomes) == 1
+    who = "" if judged[0].solves else f"{'it' if judged[0].trained else judged[0].label} "
+    if not staying:
+        if alone:
+            return f"{who}goes beyond: {_goes(going[0], 'it')}"
+        everyone = "both go" if len(going) == 2 else f"all {len(going)} go"
+        return f"{everyone} beyond: " + ", ".join(_goes(one, one.label) for one in going)
+    if not going:
+        if alone:
+            return f"{who}does not go beyond: it {_stays(staying[0])}"
+        nobody = "neither goes" if len(staying) == 2 else f"none of the {len(staying)} goes"
+        return f"{nobody} beyond at {percent(REACHED)} % or more: " + ", ".join(
+            f"{one.label} {_stays(one)}" for one in staying
+        )
+    text = f"only {_listed([one.label for one in going])} {'goes' if len(going) == 1 else 'go'} beyond: "
+    text += ", ".join(_goes(one, "it" if len(going) == 1 else one.label) for one in going)
+    text += ", while " + _listed([f"{one.label} {_stays(one)}" for one in staying])
+    if any(not _apart(one, other) for one in going for other in staying):
+        text += ", a difference that these records cannot tell from chance"
+    return text
+
+
+def _goes(one: Outcome, name: str) -> str:
+    point = one.reach
+    if point is None:
+        return ""
+    end = ", the end of the grid" if one.at_the_end else ""
+    seeds = ""
+    if one.seeds > 1 and len(set(one.reaches)) > 1:
+        seeds = "; seed by seed up to " + _listed(["none" if n is None else str(n) for n in one.reaches])
+    there = f"{percent(point.value)} % {bracket(point.low, point.high)} there{seeds}"
+    return f"{name} stays at {percent(REACHED)} % or more up to {one.words(point)}{end} ({there})"
+
+
+def _stays(one: Outcome) -> str:
+    point = one.first
+    if point is None:
+        return "was not evaluated beyond"
+    verb = "falls to" if one.solves else "has"
+    text = f"{verb} {percent(point.value)} % {bracket(point.low, point.high)} at {one.words(point)}"
+    if one.solves or not one.trained:
+        return text
+    who = "it has" if one.solved == 0 else "not every seed has"
+    return f"{text}, which says little as {who + ' not' * (one.solved == 0)} learned what it was trained on"
+
+
+def _apart(one: Outcome, other: Outcome) -> bool:
+    """Whether two groups differ at the first untrained length by more than chance, as far as the records can say."""
+    here, there = one.first, other.first
+    if here is None or there is None or here.at != there.at:
+        return True
+    if len(here.each) == 1 and len(there.each) == 1:
+        gap = difference((round(here.value * here.count), here.count), (round(there.value * there.count), there.count))
+        return gap.low > 0.0 or gap.high < 0.0
+    return here.low > there.high or there.low > here.high
+
+
+def _doubt(outcomes: Sequence[Outcome]) -> str:
+    """What the brackets are, and what the numbers cannot say."""
+    counts = sorted({len(one.group.regions) for one in outcomes})
+    each = " each" if len(outcomes) > 1 else ""
+    if counts == [1]:
+        asked = sorted({point.count for one in outcomes for point in one.group.points})
+        questions = f"{asked[0]}" if len(asked) == 1 else f"{asked[0]} to {asked[-1]}"
+        return (
+            f"one seed{each}, so how much seeds differ is not known "
+            f"(brackets: 95 % intervals about the questions asked, {questions} per cell)"
+        )
+    if len(counts) == 1:
+        return f"medians of {counts[0]} seeds{each} (brackets: lowest and highest seed)"
+    seeds = ", ".join(f"{one.label} {len(one.group.regions)}" for one in outcomes)
+    return f"seeds: {seeds} (brackets: lowest and highest seed; for one seed the 95 % interval about the questions)"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,221 @@
+"""Cells put in their places: grids, diagonals and regions, of one run or of several seeds of it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from numerate.evaluation.statistics import Share, region_mean
+from numerate.reports.records import Cell
+
+REGIONS = {"trained": "trained", "band": "next lengths", "beyond": "further beyond"}
+"""The regions of an evaluation, nearest to training first, with the words that reports use for them."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One cell over the seeds at hand.
+
+    With one seed `low` to `high` is the Wilson interval over its questions; with several, `value` is the median of the
+    seeds and `low` to `high` are the lowest and the highest of them. `each` holds every seed's share right.
+    """
+
+    at: Mapping[str, int]
+    value: float
+    low: float
+    high: float
+    each: tuple[float, ...]
+    count: int
+    region: str
+    seen: bool
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Points by row and column. A grid of one axis has a single row, whose axis is named ""."""
+
+    row_axis: str
+    column_axis: str
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    points: Mapping[tuple[int, int], Point]
+    title: str = ""
+
+    def trained(self, row: int, column: int) -> bool:
+        point = self.points.get((row, column))
+        return point is not None and point.region == "trained"
+
+    def edge(self, i: int, j: int, side: str) -> bool:
+        """Whether the border of what was trained runs along a side ("top", "left", "bottom", "right") of row i, column
+        j (indices, not values)."""
+        step_i, step_j = {"top": (-1, 0), "left": (0, -1), "bottom": (1, 0), "right": (0, 1)}[side]
+        other = (i + step_i, j + step_j)
+        inside = 0 <= other[0] < len(self.rows) and 0 <= other[1] < len(self.columns)
+        beside = inside and self.trained(self.rows[other[0]], self.columns[other[1]])
+        return self.trained(self.rows[i], self.columns[j]) and not beside
+
+
+@dataclass(frozen=True)
+class Region:
+    """The mean over a region's cells. Cells that training may have met ("seen") are left out of it, unless all are."""
+
+    name: str
+    share: Share
+    cells: int
+    seen_left_out: int
+    only_seen: bool
+    weakest: Cell
+
+
+def points(seeds: Sequence[Sequence[Cell]]) -> list[Point]:
+    """Joins the cells of several seeds, each seed a list of cells; cells that some seed lacks are left out."""
+    tables = [{tuple(sorted(cell.at.items())): cell for cell in cells} for cells in seeds]
+    joined = []
+    for place, cell in tables[0].items() if tables else ():
+        if not all(place in table for table in tables):
+            continue
+        same = [table[place] for table in tables]
+        each = tuple(one.accuracy for one in same)
+        low, high = (cell.low, cell.high) if len(same) == 1 else (min(each), max(each))
+        joined.append(
+            Point(
+                at=cell.at,
+                value=median(each),
+                low=low,
+                high=high,
+                each=each,
+                count=cell.count,
+                region=cell.region,
+                seen=cell.seen,
+                note=_first_wrong(same),
+            )
+        )
+    return joined
+
+
+def _first_wrong(cells: Sequence[Cell]) -> str:
+    """In words, the place where most wrong answers go wrong first: the n-th token said, counted from 1."""
+    wrong = [cell.first_wrong for cell in cells if cell.first_wrong]
+    if not wrong:
+        return ""
+    places = [sum(times[i] for times in wrong if i < len(times)) for i in range(max(len(times) for times in wrong))]
+    if not any(places):
+        return ""
+    at = places.index(max(places))
+    return f"wrong answers first go wrong mostly at token {at + 1} ({100 * places[at] / sum(places):.0f} % of them)"
+
+
+def grids(found: Sequence[Point], title: str = "") -> list[Grid]:
+    """The grids that points make: one for one or two axes, one per combination of the further axes otherwise.
+
+    The first axis runs down and the second across, as in the published heat maps.
+    """
+    if not found:
+        return []
+    axes = tuple(found[0].at)
+    row_axis, column_axis = ("", axes[0]) if len(axes) == 1 else axes[:2]
+    slices: dict[tuple[tuple[str, int], ...], dict[tuple[int, int], Point]] = {}
+    for point in found:
+        rest = tuple((axis, point.at[axis]) for axis in axes[2:])
+        slices.setdefault(rest, {})[(point.at[row_axis] if row_axis else 0, point.at[column_axis])] = point
+    return [
+        Grid(
+            row_axis,
+            column_axis,
+            tuple(sorted({row for row, _ in table})),
+            tuple(sorted({column for _, column in table})),
+            table,
+            ", ".join([title] * bool(title) + [f"{axis_words(axis)} {value}" for axis, value in rest]),
+        )
+        for rest, table in sorted(slices.items())
+    ]
+
+
+def diagonal(found: Iterable[Point]) -> dict[int, Point]:
+    """The points where all axes agree (n+n digits; every point, where there is one axis), by n, ascending."""
+    along = {next(iter(point.at.values())): point for point in found if len(set(point.at.values())) == 1}
+    return dict(sorted(along.items()))
+
+
+def regions(cells: Sequence[Cell]) -> dict[str, Region]:
+    """The regions that were evaluated, nearest to training first, each with its mean; "untrained" is all that is not
+    "trained", where it holds more than one region."""
+    groups = {name: [cell for cell in cells if cell.region == name] for name in REGIONS}
+    if groups["band"] and groups["beyond"]:
+        groups["untrained"] = groups["band"] + groups["beyond"]
+    return {name: _region(name, inside) for name, inside in groups.items() if inside}
+
+
+def _region(name: str, inside: Sequence[Cell]) -> Region:
+    held_out = [cell for cell in inside if not cell.seen]
+    scored = held_out or inside
+    return Region(
+        name=name,
+        share=region_mean([(cell.correct, cell.count) for cell in scored]),
+        cells=len(scored),
+        seen_left_out=len(inside) - len(scored),
+        only_seen=not held_out,
+        weakest=min(scored, key=lambda cell: (cell.accuracy, [-n for n in cell.at.values()])),
+    )
+
+
+def place_words(at: Mapping[str, int], operator: str | None = None) -> str:
+    """A cell in words: `{"first_digits": 3, "second_digits": 4}` is "3+4 digits", `{"length": 9}` is "length 9"."""
+    values = list(at.values())
+    if tuple(at) == ("first_digits", "second_digits"):
+        return f"{values[0]}{operator or ' and '}{values[1]} digits"
+    if tuple(at) == ("digits",):
+        return f"{values[0]} digits"
+    return ", ".join(f"{axis_words(axis)} {value}" for axis, value in at.items())
+
+
+def axis_words(axis: str) -> str:
+    """The label of an axis: "first_digits" is "digits of the first number", "length" stays "length"."""
+    order = {"first_digits": "first", "second_digits": "second"}
+    return f"digits of the {order[axis]} number" if axis in order else axis.replace("_", " ")
+
+
+def span_words(cells: Iterable[Point | Cell]) -> str:
+    """What an area covers, in words: "1 to 5 digits"; "" where it is empty."""
+    inside = list(cells)
+    if not inside:
+        return ""
+    spans = {axis: sorted({cell.at[axis] for cell in inside}) for axis in inside[0].at}
+    texts = {axis: f"{seen[0]} to {seen[-1]}" if len(seen) > 1 else f"{seen[0]}" for axis, seen in spans.items()}
+    digits = all(axis.endswith("digits") for axis in spans)
+    if digits and len(set(texts.values())) == 1:
+        return f"{next(iter(texts.values()))} digits"
+    return ", ".join(f"{axis_words(axis)} {text}" for axis, text in texts.items())
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share as a percentage that never rounds an error away: 1.0 is "100", 0.9996 is "99.96", 0.905 is "90.5".
+
+    Only what is exactly all or nothing reads 100 or 0.
+    """
+    if share in (0.0, 1.0):
+        return f"{100 * share:.0f}"
+    for places in range(digits, 7):
+        text = f"{100 * share:.{places}f}"
+        if 0.0 < float(text) < 100.0:
+            return text.rstrip("0").rstrip(".") if "." in text else text
+    return "<0.0001" if share < 0.5 else ">99.9999"
+
+
+def whole_percent(share: float) -> str:
+    """A percentage without decimals, for the cells of a map: 100 only where everything is right, 0 only where nothing
+    is; 0.996 is "99" and 0.004 is "1"."""
+    if share in (0.0, 1.0):
+        return f"{100 * share:.0f}"
+    return str(min(max(round(100 * share), 1), 99))
+
+
+def tick_step(count: int, most: int) -> int:
+    """Every how many values a label is written so that at most about `most` are: 1, 2, 5, 10, 20, 50, ..."""
+    steps = (factor * 10**power for power in range(9) for factor in (1, 2, 5))
+    return next(step for step in steps if count <= most * step)
+
+
+def bracket(low: float, high: float) -> str:
+    """An interval in per cent: "[85.6, 93.8]"."""
+    return f"[{percent(low)}, {percent(high)}]"

@@ -1,0 +1,132 @@
+"""Runs of one recipe, which differ in nothing but the seed, taken together; and what distinguishes such groups."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numerate.reports.grid import Grid, Point, Region, diagonal, grids, points, regions
+from numerate.reports.records import Records
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ only in the seed, under one label."""
+
+    label: str
+    runs: tuple[Records, ...]
+
+    @property
+    def points(self) -> list[Point]:
+        """The cells of the chosen checkpoint, over the seeds that were evaluated."""
+        return points([cells for run in self.runs if (cells := run.select())])
+
+    @property
+    def grids(self) -> list[Grid]:
+        return grids(self.points)
+
+    @property
+    def diagonal(self) -> dict[int, Point]:
+        return diagonal(self.points)
+
+    @property
+    def regions(self) -> list[dict[str, Region]]:
+        """The region means, one dictionary per seed that was evaluated."""
+        return [regions(cells) for run in self.runs if (cells := run.select())]
+
+    @property
+    def operator(self) -> str | None:
+        return self.runs[0].operator
+
+    @property
+    def seeds(self) -> list[int | None]:
+        return [run.seed for run in self.runs]
+
+
+def grouped(runs: Sequence[Records], labels: Mapping[str, str] | None = None) -> list[Group]:
+    """Groups runs whose recipes are equal without their seeds (and, where the head of a run has a `variant`, without
+    settings such as its budget and labels, which make no other experiment), in order of appearance.
+
+    `labels` renames a group by the label its runs carry (`{"addition_abacus": "Abacus"}`). Groups that would carry
+    the same label are told apart by the settings in which they differ.
+    """
+    together: dict[str, list[Records]] = {}
+    for run in runs:
+        tree = _without_seed(run.recipe) if run.recipe else {"label": run.label}
+        same = str(run.head.get("variant") or json.dumps(tree, sort_keys=True, default=str))
+        together.setdefault(same, []).append(run)
+    groups = [
+        Group(_label(members, labels or {}), tuple(sorted(members, key=lambda run: run.seed or 0)))
+        for members in together.values()
+    ]
+    for label in {group.label for group in groups}:
+        same = [group for group in groups if group.label == label]
+        if len(same) > 1:
+            unlike = differing([group.runs[0].recipe for group in same])
+            for i, group in enumerate(same):
+                what = ", ".join(f"{path}={texts[i]}" for path, texts in unlike.items())
+                groups[groups.index(group)] = replace(group, label=f"{label} ({what})" if what else f"{label} {i + 1}")
+    return groups
+
+
+def _label(runs: Sequence[Records], labels: Mapping[str, str]) -> str:
+    names = {run.label for run in runs}
+    # Seeds of one recipe may each have been given a name of their own; then the recipe's name is what they share.
+    name = names.pop() if len(names) == 1 else runs[0].folder.resolve().parent.name
+    return labels.get(name, name)
+
+
+def _without_seed(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _without_seed(value) for key, value in tree.items() if key != "seed"}
+    return [_without_seed(value) for value in tree] if isinstance(tree, list | tuple) else tree
+
+
+def differing(recipes: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """The settings in which recipes differ, seeds aside: path to one text per recipe.
+
+    Parts of different kinds are shown whole: `{"model.positions.0": ("Learned(max_offset=10)", "Rotary()")}`.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    _compare("", [_without_seed(recipe) for recipe in recipes], found)
+    return found
+
+
+def _compare(path: str, values: Sequence[Any], found: dict[str, tuple[str, ...]]) -> None:
+    if all(value == values[0] for value in values):
+        return
+    if all(isinstance(value, Mapping) for value in values) and len({value.get("kind") for value in values}) == 1:
+        for key in dict.fromkeys(key for value in values for key in value):
+            _compare(f"{path}.{key}".lstrip("."), [value.get(key) for value in values], found)
+    elif all(isinstance(value, list | tuple) for value in values) and len({len(value) for value in values}) == 1:
+        for i in range(len(values[0])):
+            _compare(f"{path}.{i}", [value[i] for value in values], found)
+    else:
+        found[path] = tuple(setting_text(value) for value in values)
+
+
+def setting_text(value: Any) -> str:
+    """A setting as one would write it in Python: `Learned(numbering=DigitIndex(max_offset=10))`."""
+    if isinstance(value, Mapping):
+        kind = str(value.get("kind", ""))
+        inner = ", ".join(f"{key}={setting_text(item)}" for key, item in value.items() if key != "kind")
+        return f"{kind}({inner})"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(setting_text(item) for item in value) + "]"
+    return str(value)
+
+
+def flattened(tree: Any, path: str = "") -> dict[str, str]:
+    """A recipe as path to text, leaf by leaf, the kind of a part at the part's own path."""
+    if isinstance(tree, Mapping) and tree:
+        found: dict[str, str] = {path: str(tree["kind"])} if "kind" in tree else {}
+        for key, value in tree.items():
+            if key != "kind":
+                found.update(flattened(value, f"{path}.{key}".lstrip(".")))
+        return found
+    if isinstance(tree, list | tuple) and any(isinstance(item, Mapping) for item in tree):
+        found = {}
+        for i, item in enumerate(tree):
+            found.update(flattened(item, f"{path}.{i}"))
+        return found
+    return {path: setting_text(tree)}

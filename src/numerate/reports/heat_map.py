@@ -1,0 +1,108 @@
+"""Heat maps of grids in a terminal: coloured cells where it shows colours, numbers alone where it does not."""
+
+from itertools import groupby
+
+from numerate.reports.colour import FRAME_DARK, Colour, Look, ink, rgb
+from numerate.reports.grid import Grid, axis_words, whole_percent
+
+_FRAME = {True: {"bar": "┃", "rule": "━", "zero": "·"}, False: {"bar": "|", "rule": "-", "zero": "."}}
+_CORNERS = {"top": ("┏", "┓"), "bottom": ("┗", "┛")}
+QUIET: Colour = (128, 134, 146)
+MOST_NUMBERS = 40
+"""Grids with more columns than this are drawn without numbers, two columns of the terminal per cell."""
+
+
+def heat_map(grid: Grid, look: Look | None = None) -> str:
+    """A grid as text, per cents in the cells, the border of what was trained drawn around it.
+
+    The first axis runs down and the second across. A cell with nothing right shows a dot where there is no colour,
+    cells that were not evaluated stay empty.
+    """
+    look = look or Look()
+    wide = 4 if len(grid.columns) <= MOST_NUMBERS else 2
+    margin = max((len(str(row)) for row in grid.rows), default=1) + 1 if grid.row_axis else 1
+    lines = [look.paint(grid.title, bold=True)] if grid.title else []
+    lines.append(" " * (margin + 1) + _columns(grid, wide))
+    for i, row in enumerate(grid.rows):
+        lines += _rule(grid, i, "top", wide, margin, look)
+        label = str(row).rjust(margin) if grid.row_axis and _labelled(i, len(grid.rows), wide) else " " * margin
+        lines.append(label + _row(grid, i, wide, look))
+        lines += _rule(grid, i, "bottom", wide, margin, look)
+    lines.append(" " * (margin + 1) + look.paint(_axes(grid), front=QUIET))
+    return "\n".join(lines)
+
+
+def legend(look: Look | None = None) -> str:
+    """What the colours and marks of a heat map mean, in one line."""
+    look = look or Look()
+    marks = _FRAME[look.unicode]
+    frame = look.paint(f"{marks['bar']} {marks['bar']}", front=rgb(FRAME_DARK))
+    if look.colours:
+        shares = (0.0, 0.25, 0.5, 0.75, 1.0)
+        scale = "".join(look.paint(f" {s * 100:.0f} ", front=ink(look.ramp(s)), back=look.ramp(s)) for s in shares)
+        return f"{scale}  % right   {frame} trained"
+    return f"% right, {marks['zero']} is 0   {frame} trained"
+
+
+def _axes(grid: Grid) -> str:
+    if (grid.row_axis, grid.column_axis) == ("first_digits", "second_digits"):
+        return "digits of the first (down), second (across)"
+    across = f"across: {axis_words(grid.column_axis)}"
+    return f"down: {axis_words(grid.row_axis)}, {across}" if grid.row_axis else across
+
+
+def _labelled(i: int, count: int, wide: int) -> bool:
+    return wide == 4 or i == 0 or i == count - 1 or (i + 1) % 5 == 0
+
+
+def _columns(grid: Grid, wide: int) -> str:
+    if wide == 4:
+        return "".join(str(column).rjust(3) + " " for column in grid.columns).rstrip()
+    line = ""
+    for j, column in enumerate(grid.columns):
+        # Only every fifth label is written, and only where the one before leaves room.
+        if (j == 0 or (j + 1) % 5 == 0) and len(line) <= j * wide:
+            line = line.ljust(j * wide) + str(column)
+    return line
+
+
+def _row(grid: Grid, i: int, wide: int, look: Look) -> str:
+    marks = _FRAME[look.unicode]
+    bar = rgb(FRAME_DARK)
+    text = look.paint(marks["bar"], front=bar) if grid.edge(i, 0, "left") else " "
+    for j in range(len(grid.columns)):
+        paper, body = _cell(grid, i, j, wide, look)
+        text += look.paint(body, front=ink(paper) if paper and body.strip() != "0" else QUIET, back=paper)
+        framed = grid.edge(i, j, "right") or (j + 1 < len(grid.columns) and grid.edge(i, j + 1, "left"))
+        text += look.paint(marks["bar"], front=bar) if framed else look.paint(" ", back=paper)
+    return text if look.colours else text.rstrip()
+
+
+def _cell(grid: Grid, i: int, j: int, wide: int, look: Look) -> tuple[Colour | None, str]:
+    point = grid.points.get((grid.rows[i], grid.columns[j]))
+    room = wide - 1
+    if point is None:
+        return None, " " * room
+    if look.colours:
+        body = whole_percent(point.value).rjust(room) if room > 1 else " "
+        return look.ramp(point.value), body
+    if room > 1:
+        return None, (whole_percent(point.value) if point.value > 0 else _FRAME[look.unicode]["zero"]).rjust(room)
+    tenth = "#" if point.value == 1 else str(int(10 * point.value))
+    return None, tenth if point.value > 0 else _FRAME[look.unicode]["zero"]
+
+
+def _rule(grid: Grid, i: int, side: str, wide: int, margin: int, look: Look) -> list[str]:
+    """The horizontal border above or below a row, where there is one."""
+    edges = [grid.edge(i, j, side) for j in range(len(grid.columns))]
+    if not any(edges):
+        return []
+    marks = _FRAME[look.unicode]
+    start, end = _CORNERS[side] if look.unicode else ("+", "+")
+    line = [" "] * (len(edges) * wide + 1)
+    for there, run in groupby(range(len(edges)), key=lambda j: edges[j]):
+        if there:
+            inside = list(run)
+            first, last = inside[0] * wide, (inside[-1] + 1) * wide
+            line[first : last + 1] = [start, *marks["rule"] * (last - first - 1), end]
+    return [" " * margin + look.paint("".join(line).rstrip(), front=rgb(FRAME_DARK))]

@@ -1,0 +1,104 @@
+"""The report of a run: one HTML file that needs nothing else, written from the records in the run's folder."""
+
+from html import escape
+from pathlib import Path
+
+from numerate.errors import Fault, Mistake
+from numerate.reports import sections
+from numerate.reports.drawing import facts, table
+from numerate.reports.finding import REACHED, finding, outcome
+from numerate.reports.grid import bracket, percent, regions
+from numerate.reports.groups import Group, grouped
+from numerate.reports.records import Records, read
+from numerate.reports.sheet import page
+
+
+def write_page(run_folder: str | Path) -> Path:
+    """Writes report.html into a run's folder and returns its path.
+
+    It is a function of the records alone: the same records give the same bytes. Raises `Mistake` when the folder is no
+    run or must not be written to, `Fault` when its records are damaged or the disk is full.
+    """
+    run = read(run_folder)
+    return write_text(run.folder / "report.html", run_page(run))
+
+
+def run_page(run: Records) -> str:
+    """The page of one run as text."""
+    group = grouped([run])[0]
+    title = run.label
+    body = [
+        f'<p class="over">numerate · a run · {escape(run.id)}</p><h1>{escape(title)}</h1>',
+        sections.sentence(finding([group])),
+        _facts(group, run),
+        sections.maps_and_lengths([group]),
+        sections.heading("Regions", sections.region_table([group])),
+        sections.heading("Checkpoints and placements", _other_evaluations(run)),
+        sections.heading("Training", sections.training([group])),
+        sections.heading("Samples", sections.samples(run)),
+        sections.heading("To run it again", sections.reproduce([run])),
+        sections.heading("Recipe", _details(sections.recipe(run))),
+        sections.heading("Left out of this report", sections.warnings([run])),
+    ]
+    return page(f"{title}: report", "\n".join(part for part in body if part))
+
+
+def fragment(run_folder: str | Path) -> str:
+    """The finding and the main figure of a run for a notebook, in a frame of its own so that no style leaks out."""
+    run = read(run_folder)
+    group = grouped([run])[0]
+    body = sections.sentence(finding([group])) + sections.maps_and_lengths([group])
+    inside = escape(page(run.label, body))
+    return f'<iframe title="{escape(run.label)}" srcdoc="{inside}" style="width:100%;height:760px;border:0"></iframe>'
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Writes a file whole: beside it first, then renamed over it."""
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except PermissionError:
+        raise Mistake(
+            f"{path}: no permission to write there; give another path or change the folder's rights"
+        ) from None
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise Fault(f"{path}: could not be written: {error.strerror}; the records themselves are untouched") from None
+    return path
+
+
+def _facts(group: Group, run: Records) -> str:
+    pairs = {}
+    found = group.regions[0] if group.regions else {}
+    for name, words in sections.REGION_WORDS.items():
+        if name in found and not (name == "untrained" and len(found) > 3 and not found[name].cells):
+            share = found[name].share
+            interval = f'<span class="quiet">{bracket(share.low, share.high)}</span>'
+            pairs[f"{words}, mean"] = f"{percent(share.value)} % {interval}"
+    reach = outcome(group).reach
+    if reach is not None:
+        pairs[f"at least {percent(REACHED)} % up to"] = escape(outcome(group).words(reach))
+    known = sections.provenance(run)
+    pairs.update({name: escape(known[name]) for name in ("parameters", "steps", "examples") if name in known})
+    return facts(pairs) if pairs else ""
+
+
+def _other_evaluations(run: Records) -> str:
+    """One row per checkpoint and placement, where more than one was evaluated."""
+    rows = []
+    for checkpoint in run.checkpoints():
+        for placement in run.placements():
+            cells = run.select(checkpoint, placement)
+            if cells:
+                found = regions(cells)
+                shares = [found[name].share if name in found else None for name in sections.REGION_WORDS]
+                texts = ["" if s is None else f"{percent(s.value)} {bracket(s.low, s.high)}" for s in shares]
+                rows.append([escape(checkpoint[0]), f"{checkpoint[1]:,}", str(placement), *texts])
+    header = ["checkpoint", "step", "placement", *(f"{words}, %" for words in sections.REGION_WORDS.values())]
+    return table(header, rows, numbers=[1, 2, 3, 4, 5, 6]) if len(rows) > 1 else ""
+
+
+def _details(body: str) -> str:
+    return f"<details><summary>Every setting</summary>{body}</details>" if body else ""

@@ -1,0 +1,215 @@
+"""The records that a run leaves in its folder, read back: the only thing that reports know of a run."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from numerate.errors import Fault, Mistake
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of an evaluation: so many right of so many, with the interval written by the evaluator.
+
+    `at` says where it is (`{"first_digits": 3, "second_digits": 4}`). `region` is "trained", "band" (the next lengths)
+    or "beyond". `seen` cells have too few questions to hold any out: training may have met them.
+    """
+
+    at: Mapping[str, int]
+    correct: int
+    count: int
+    low: float
+    high: float
+    region: str
+    seen: bool = False
+    digit_accuracy: float | None = None
+    first_wrong: tuple[int, ...] | None = None
+    seed: int = 0
+    checkpoint: str = "final"
+    step: int = 0
+    placement: int = 0
+    method: str = "one pass"
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.count
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A question with the right answer and what the model said."""
+
+    at: Mapping[str, int]
+    question: str
+    gold: str
+    said: str
+    right: bool
+    as_written: str
+
+
+@dataclass(frozen=True)
+class Records:
+    """Everything a run folder says. `warnings` names what could not be read and was left out."""
+
+    folder: Path
+    head: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, Any]] = ()
+    cells: Sequence[Cell] = ()
+    samples: Sequence[Sample] = ()
+    warnings: Sequence[str] = field(default=())
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """The recipe as nested plain data."""
+        tree = self.head.get("recipe")
+        return tree if isinstance(tree, Mapping) else {}
+
+    @property
+    def label(self) -> str:
+        """How the run is called: its `name`, else the recipe's folder, as in runs/<recipe>/<id>."""
+        return str(self.head.get("name") or self.folder.resolve().parent.name)
+
+    @property
+    def id(self) -> str:
+        return str(self.head.get("id") or self.folder.resolve().name)
+
+    @cached_property
+    def seed(self) -> int | None:
+        """The seed in the recipe, else the one in the cells, None where neither says."""
+        for tree in (self.recipe, self.recipe.get("training")):
+            if isinstance(tree, Mapping) and isinstance(tree.get("seed"), int):
+                return int(tree["seed"])
+        return self.cells[0].seed if self.cells else None
+
+    @property
+    def operator(self) -> str | None:
+        """What stands between the two numbers of a question, where the task has such a thing."""
+        task = self.recipe.get("task")
+        return str(task["operator"]) if isinstance(task, Mapping) and "operator" in task else None
+
+    def checkpoints(self) -> list[tuple[str, int]]:
+        """The evaluated checkpoints as (name, step), earliest first."""
+        return sorted({(cell.checkpoint, cell.step) for cell in self.cells}, key=lambda pair: (pair[1], pair[0]))
+
+    def placements(self) -> list[int]:
+        return sorted({cell.placement for cell in self.cells})
+
+    def chosen(self) -> tuple[str, int] | None:
+        """The checkpoint that a report is about: "final" where it was evaluated, else the latest one."""
+        evaluated = self.checkpoints()
+        final = [pair for pair in evaluated if pair[0] == "final"]
+        return (final or evaluated)[-1] if evaluated else None
+
+    def select(self, checkpoint: tuple[str, int] | None = None, placement: int | None = None) -> list[Cell]:
+        """The cells of one checkpoint at one placement: by default the chosen checkpoint and the first placement."""
+        wanted = checkpoint or self.chosen()
+        if wanted is None:
+            return []
+        there = [cell for cell in self.cells if (cell.checkpoint, cell.step) == wanted]
+        at = min(cell.placement for cell in there) if placement is None else placement
+        return [cell for cell in there if cell.placement == at]
+
+    def split(self, name: str) -> list[Mapping[str, Any]]:
+        """The lines of metrics.jsonl about a split ("development", "beyond-development")."""
+        return [line for line in self.metrics if line.get("split") == name]
+
+    def training(self) -> list[Mapping[str, Any]]:
+        """The lines of metrics.jsonl about training itself: step, examples, loss, rate, ..."""
+        return [line for line in self.metrics if "split" not in line and "loss" in line]
+
+
+def read(folder: str | Path) -> Records:
+    """Reads a run folder. Files that are not there yet count as empty; a torn last line is left out and said.
+
+    Raises `Mistake` when the folder is no run, `Fault` when a line in the middle of a file cannot be read.
+    """
+    folder = Path(folder)
+    if not (folder / "recipe.yaml").is_file():
+        what = "holds no recipe.yaml" if folder.is_dir() else "does not exist"
+        raise Mistake(f"{folder}: no run, it {what}; a run folder looks like runs/<recipe>/<id>")
+    warnings: list[str] = []
+    # A cell evaluated again replaces the earlier line: what is written last holds.
+    cells: dict[tuple[Any, ...], Cell] = {}
+    for number, line in _lines(folder / "evaluation.jsonl", warnings):
+        cell = _cell(line, f"{folder / 'evaluation.jsonl'}, line {number}")
+        if cell.count > 0:
+            key = (cell.seed, cell.checkpoint, cell.step, cell.placement, tuple(sorted(cell.at.items())))
+            cells[key] = cell
+    samples = [
+        Sample(
+            line.get("cell") or {},
+            str(line.get("question", "")),
+            str(line.get("gold", "")),
+            str(line.get("said", "")),
+            bool(line.get("right", False)),
+            str(line.get("as_written", "")),
+        )
+        for _, line in _lines(folder / "samples.jsonl", warnings)
+    ]
+    metrics = [line for _, line in _lines(folder / "metrics.jsonl", warnings)]
+    head = _head(folder / "recipe.yaml")
+    return Records(folder, head, metrics, list(cells.values()), samples, tuple(warnings))
+
+
+def _head(path: Path) -> Mapping[str, Any]:
+    import yaml
+
+    try:
+        head = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError) as error:
+        first = " ".join(str(error).split())
+        raise Fault(f"{path}: cannot be read as YAML: {first}") from None
+    if not isinstance(head, Mapping):
+        raise Fault(f"{path}: holds no settings; a run writes recipe, id, command and more into it")
+    return head
+
+
+def _lines(path: Path, warnings: list[str]) -> list[tuple[int, Mapping[str, Any]]]:
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    found: list[tuple[int, Mapping[str, Any]]] = []
+    for number, text in enumerate(lines, start=1):
+        if not text.strip():
+            continue
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            value = None
+        if isinstance(value, Mapping):
+            found.append((number, value))
+        elif number == len(lines):
+            warnings.append(f"{path.name}: the last line is torn and was left out")
+        else:
+            raise Fault(f"{path}, line {number}: no JSON object; the file was changed or damaged after it was written")
+    return found
+
+
+def _cell(line: Mapping[str, Any], where: str) -> Cell:
+    try:
+        correct, count = int(line["correct"]), int(line["count"])
+        wrong = line.get("first_wrong")
+        digits = line.get("digit_accuracy")
+        if not 0 <= correct <= count:
+            raise Fault(f"{where}: {correct} right of {count} cannot be")
+        return Cell(
+            at={str(axis): int(value) for axis, value in line["cell"].items()},
+            correct=correct,
+            count=count,
+            low=float(line["low"]),
+            high=float(line["high"]),
+            region=str(line.get("region", "beyond")),
+            seen=bool(line.get("seen", False)),
+            digit_accuracy=None if digits is None else float(digits),
+            first_wrong=None if wrong is None else tuple(int(times) for times in wrong),
+            seed=int(line.get("seed") or 0),
+            checkpoint=str(line.get("checkpoint", "final")),
+            step=int(line.get("step") or 0),
+            placement=int(line.get("placement") or 0),
+            method=str(line.get("method", "one pass")),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Fault(f"{where}: no record of a cell ({type(error).__name__}: {error})") from None

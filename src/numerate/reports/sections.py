@@ -1,0 +1,367 @@
+"""The sections that report pages are made of, each from groups of runs; a single run is a group of one."""
+
+import re
+from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
+from html import escape
+from statistics import median
+from typing import Any
+
+from numerate.evaluation.statistics import Band, seeds_band
+from numerate.reports.drawing import Line, chart, csv_link, heat_map, scale, table, tip
+from numerate.reports.finding import REACHED, SOLVED, Outcome, outcome
+from numerate.reports.grid import REGIONS, Grid, Point, Region, bracket, percent, place_words
+from numerate.reports.groups import Group, flattened
+from numerate.reports.records import Records, Sample
+
+SPLITS = {"development": "trained lengths", "beyond-development": "next lengths"}
+MOST_SAMPLES = 40
+REGION_WORDS = {**REGIONS, "untrained": "all untrained"}
+
+
+def heading(text: str, body: str) -> str:
+    """A section, or nothing where there is nothing in it."""
+    return f"<section><h2>{escape(text)}</h2>\n{body}</section>\n" if body else ""
+
+
+def sentence(text: str) -> str:
+    """The finding as HTML, intervals and per cents kept on one line."""
+    whole = re.sub(r"\[([\d.]+), ([\d.]+)\]", "[\\1,\N{NO-BREAK SPACE}\\2]", text).replace(" %", "\N{NO-BREAK SPACE}%")
+    return f'<p class="finding">{escape(whole)}</p>'
+
+
+def maps_and_lengths(groups: Sequence[Group]) -> str:
+    """The main figure: a heat map per group, then all groups along the diagonal with their intervals."""
+    panels = [
+        f"<figure><h3>{_map_title(i, group, grid, len(groups))}</h3>{heat_map(grid, group.operator)}</figure>"
+        for i, group in enumerate(groups)
+        for grid in group.grids
+        if grid.row_axis
+    ]
+    curve = lengths_chart(groups)
+    if curve:
+        title = "Both numbers n digits long" if _two_numbers(groups) else "By length"
+        panels.append(f"<figure><h3>{title}</h3>{curve}</figure>")
+    if not panels:
+        return ""
+    seen = any(point.seen for group in groups for point in group.points)
+    key = scale(seen=seen) if any(grid.row_axis for group in groups for grid in group.grids) else ""
+    return f'<div class="panels">{"".join(panels)}</div>{key}<figcaption>{_caption(groups)} {_csv(groups)}</figcaption>'
+
+
+def _map_title(i: int, group: Group, grid: Grid, groups: int) -> str:
+    if groups == 1:
+        return escape(grid.title) or "Exact match, %"
+    name = f"{group.label}, {grid.title}" if grid.title else group.label
+    reach = escape(reach_words(outcome(group)))
+    return f'<span class="swatch c{i % 6}"></span>{escape(name)}<span class="quiet">{reach}</span>'
+
+
+def reach_words(found: Outcome) -> str:
+    """How far a group goes, in a few words: "90 % or more up to 8+8 digits"."""
+    if found.first is None:
+        return "nothing untrained evaluated"
+    if found.reach is None:
+        return f"{percent(found.first.value)} % at {found.words(found.first)}"
+    return f"{percent(REACHED)} % or more up to {found.words(found.reach)}"
+
+
+def _two_numbers(groups: Sequence[Group]) -> bool:
+    return any(set(point.at) == {"first_digits", "second_digits"} for group in groups for point in group.points[:1])
+
+
+def _caption(groups: Sequence[Group]) -> str:
+    asked = sorted({point.count for group in groups for point in group.points})
+    questions = f"{asked[0]:,}" if len(asked) == 1 else f"{asked[0]:,} to {asked[-1]:,}" if asked else "no"
+    method = sorted({cell.method for group in groups for run in group.runs for cell in run.select()})
+    seeds = {len(group.regions) for group in groups}
+    band = (
+        "bands are 95 % Wilson intervals about these questions"
+        if seeds == {1}
+        else "values are medians over the seeds, bands run from the lowest to the highest, thin lines are single seeds"
+    )
+    chosen = sorted(
+        {
+            f"{name} (step {step:,})"
+            for g in groups
+            for run in g.runs
+            if run.chosen()
+            for name, step in [run.chosen() or ("", 0)]
+        }
+    )
+    return (
+        f"Exact match in per cent, {questions} questions per cell, {escape(' and '.join(method))}; {band}. "
+        f"Checkpoint: {escape(', '.join(chosen))}. A cell reads 100 or 0 only where all or none were right."
+    )
+
+
+def _csv(groups: Sequence[Group]) -> str:
+    axes = list(groups[0].points[0].at) if groups and groups[0].points else []
+    rows: list[list[object]] = []
+    for group in groups:
+        for run in group.runs:
+            for cell in run.select():
+                place = [cell.at.get(axis, "") for axis in axes]
+                name = group.label.replace(",", ";").replace('"', "'")
+                rows.append([name, run.seed, *place, cell.correct, cell.count, cell.low, cell.high, cell.region])
+    return csv_link("cells.csv", ["run", "seed", *axes, "correct", "count", "low", "high", "region"], rows)
+
+
+def lengths_chart(groups: Sequence[Group]) -> str:
+    """Share right along the diagonal of the grids, a line per group."""
+    lines = []
+    trained: list[int] = []
+    for i, group in enumerate(groups):
+        along = group.diagonal
+        trained += [n for n, point in along.items() if point.region == "trained"]
+        lines.append(
+            Line(
+                group.label,
+                list(along),
+                [point.value for point in along.values()],
+                [point.low for point in along.values()],
+                [point.high for point in along.values()],
+                colour=i,
+                dashed=bool(i % 2),
+                dots=True,
+                tips=[f"{group.label}\n{tip(point, group.operator)}" for point in along.values()],
+                each=seed_lines(along),
+            )
+        )
+    two = _two_numbers(groups)
+    return chart(
+        lines,
+        x_label="n, digits of each number" if two else "length",
+        y_label="exact match, %",
+        shares=True,
+        lengths=True,
+        trained=(min(trained), max(trained)) if trained else None,
+        name="exact match by length",
+    )
+
+
+def seed_lines(along: Mapping[int, Point]) -> list[list[float]]:
+    """The share right along a diagonal of each seed by itself; nothing where there is one."""
+    seeds = min((len(point.each) for point in along.values()), default=0)
+    return [[point.each[i] for point in along.values()] for i in range(seeds)] if seeds > 1 else []
+
+
+def training(groups: Sequence[Group]) -> str:
+    """Loss and exact match while training."""
+    losses: list[Line] = []
+    exact: list[Line] = []
+    for i, group in enumerate(groups):
+        curves = [_series(run.training(), "loss") for run in group.runs if run.training()]
+        losses += _banded(group.label, curves, i, dashed=bool(i % 2))
+        for name, words in SPLITS.items():
+            lines = [run.split(name) for run in group.runs if run.split(name)]
+            label = f"{group.label}, {words}" if len(groups) > 1 else words
+            drawn = _banded(label, [_series(rows, "exact") for rows in lines], i, dashed=name != "development")
+            exact += [_with_interval(drawn[0], lines[0])] if len(lines) == 1 and drawn else drawn
+    left = chart(losses, x_label="step", y_label="loss, nats per token", log=True, name="training loss by step")
+    right = chart(exact, x_label="step", y_label="exact match, %", shares=True, name="exact match by step")
+    panels = [
+        f"<figure><h3>{title}</h3>{drawing}</figure>"
+        for title, drawing in (("Training loss", left), ("Development sets", right))
+        if drawing
+    ]
+    note = (
+        "Trained lengths: held-out questions of the trained region; "
+        "next lengths: the band by which the best checkpoint is chosen."
+    )
+    caption = f"<figcaption>{note}</figcaption>" if right else ""
+    return f'<div class="panels">{"".join(panels)}</div>{caption}' if panels else ""
+
+
+def _series(lines: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
+    kept = {float(line["step"]): float(line[name]) for line in lines if "step" in line and line.get(name) is not None}
+    return list(kept), list(kept.values())
+
+
+def _banded(label: str, curves: Sequence[tuple[list[float], list[float]]], colour: int, *, dashed: bool) -> list[Line]:
+    if not curves:
+        return []
+    band: Band = seeds_band(curves)
+    steps, middle = band.steps.tolist(), band.median.tolist()
+    low, high = (band.low.tolist(), band.high.tolist()) if band.count > 1 else (None, None)
+    return [Line(label, steps, middle, low, high, colour=colour, dashed=dashed)]
+
+
+def _with_interval(line: Line, rows: Sequence[Mapping[str, Any]]) -> Line:
+    by_step = {float(row["step"]): row for row in rows if "step" in row}
+    if not all("low" in by_step[step] and "high" in by_step[step] for step in line.x):
+        return line
+    low, high = ([float(by_step[step][name]) for step in line.x] for name in ("low", "high"))
+    return Line(line.label, line.x, line.y, low, high, colour=line.colour, dashed=line.dashed)
+
+
+def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+    """The table of regions as text: per group and region the mean, its interval or the seeds' spread."""
+    several = any(len(group.regions) > 1 for group in groups)
+    header = [
+        "run",
+        "region",
+        "exact match, %",
+        "lowest to highest seed" if several else "95 % interval",
+        "cells",
+        "questions",
+    ]
+    header += ["each seed, %", f"seeds at {percent(SOLVED)} %"] * several
+    rows = []
+    for group in groups:
+        for name, words in REGION_WORDS.items():
+            seeds = [regions[name] for regions in group.regions if name in regions]
+            if not seeds:
+                continue
+            values = [region.share.value for region in seeds]
+            one = seeds[0]
+            span = bracket(one.share.low, one.share.high) if len(seeds) == 1 else bracket(min(values), max(values))
+            row = [group.label, words, percent(median(values)), span, _cells(one), f"{one.share.count:,}"]
+            reached = sum(value >= SOLVED for value in values)
+            rows.append(row + [", ".join(percent(value) for value in values), f"{reached} of {len(values)}"] * several)
+    return header, rows
+
+
+def _cells(region: Region) -> str:
+    if region.only_seen:
+        return f"{region.cells}, all seen in training"
+    return f"{region.cells}" + (f" (+{region.seen_left_out} not held out)" if region.seen_left_out else "")
+
+
+def region_table(groups: Sequence[Group]) -> str:
+    """The regions of one group line by line, of several groups side by side."""
+    header, rows = region_rows(groups)
+    if not rows:
+        return ""
+    note = (
+        "The mean gives every cell the same weight. "
+        "Cells whose questions are too few to hold any out are not counted in it. "
+        + ("Brackets: lowest and highest seed. " if len({len(group.regions) for group in groups} - {1}) else "")
+        + "The 95 % interval is about the questions: another seed may lie outside of it."
+    )
+    if len(groups) == 1:
+        shown = table(header[1:], [[escape(cell) for cell in row[1:]] for row in rows], numbers=[1, 2, 4])
+    else:
+        shown = _regions_side_by_side(groups, rows)
+    return f"{shown}<figcaption>{note}</figcaption>"
+
+
+def _regions_side_by_side(groups: Sequence[Group], rows: Sequence[Sequence[str]]) -> str:
+    found = {(row[0], row[1]): row for row in rows}
+    lines = []
+    for words in dict.fromkeys(row[1] for row in rows):
+        any_row = next(row for row in rows if row[1] == words)
+        line = [escape(words)]
+        for group in groups:
+            row = found.get((group.label, words))
+            solved = (
+                f'<br><span class="quiet">{row[7]} seeds at {percent(SOLVED)} %</span>' if row and len(row) > 7 else ""
+            )
+            line.append(f"{row[2]} {row[3]}{solved}" if row else "")
+        lines.append([*line, any_row[5], escape(any_row[4])])
+    labels = [f"{escape(group.label)}, %" for group in groups]
+    return table(["region", *labels, "questions", "cells"], lines, numbers=range(1, 2 + len(groups)))
+
+
+def samples(run: Records) -> str:
+    """Questions with what was said, wrong letters marked."""
+    if not run.samples:
+        return ""
+    rows = [
+        [
+            escape(place_words(sample.at, run.operator)),
+            escape(sample.question),
+            escape(sample.gold),
+            _marked(sample),
+            '<span class="right">right</span>' if sample.right else '<span class="wrong">wrong</span>',
+            escape(sample.as_written),
+        ]
+        for sample in run.samples[:MOST_SAMPLES]
+    ]
+    left = len(run.samples) - len(rows)
+    more = f'<p class="quiet">{left} more in samples.jsonl.</p>' if left > 0 else ""
+    header = ["cell", "question", "truth", "said", "", "as the model reads and writes it"]
+    return table(header, rows, mono=[1, 2, 3, 5]) + more
+
+
+def said(sample: Sample) -> str:
+    """What was said with a tick or a cross before it, so that colour is not needed to tell."""
+    mark = '<span class="right">✓</span>' if sample.right else '<span class="wrong">✗</span>'
+    return f"{mark} {_marked(sample)}"
+
+
+def _marked(sample: Sample) -> str:
+    """What was said, the letters that differ from the truth marked."""
+    if sample.right:
+        return escape(sample.said)
+    if not sample.said:
+        return "<mark>(nothing)</mark>"
+    parts = []
+    for kind, _, _, start, end in SequenceMatcher(None, sample.gold, sample.said, autojunk=False).get_opcodes():
+        text = escape(sample.said[start:end])
+        parts.append(text if kind == "equal" else f"<mark>{text}</mark>" if text else "")
+    return "".join(parts)
+
+
+def provenance(run: Records) -> dict[str, str]:
+    """What else is known of a run, as name to text: parameters, steps, examples, time, versions."""
+    head, known = run.head, {}
+    if isinstance(head.get("parameters"), int):
+        known["parameters"] = f"{head['parameters']:,}"
+    last = run.training()[-1] if run.training() else {}
+    for name in ("step", "examples", "tokens"):
+        if isinstance(last.get(name), int | float):
+            known["steps" if name == "step" else name] = f"{last[name]:,.0f}"
+    for name in ("times", "hardware", "git", "versions"):
+        if head.get(name):
+            known[name] = _plain(head[name])
+    return known
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def reproduce(runs: Sequence[Records]) -> str:
+    """Commands, where and with what it ran, and what to cite."""
+    commands = [str(run.head["command"]) for run in runs if run.head.get("command")]
+    parts = [f"<pre>{escape(chr(10).join(dict.fromkeys(commands)))}</pre>"] if commands else []
+    rows = []
+    for run in runs:
+        known = provenance(run)
+        cells = (
+            known.get(name, "") for name in ("parameters", "steps", "examples", "times", "hardware", "git", "versions")
+        )
+        rows.append(
+            [escape(f"{run.label} / {run.id}"), str(run.seed if run.seed is not None else ""), *map(escape, cells)]
+        )
+    if len(runs) == 1:
+        pairs = [["run", escape(f"{runs[0].label} / {runs[0].id}")]]
+        pairs += [[escape(name), escape(text)] for name, text in provenance(runs[0]).items()]
+        parts.append(table(["", ""], pairs))
+    else:
+        parts.append(
+            table(
+                ["run", "seed", "parameters", "steps", "examples", "times", "hardware", "git", "versions"],
+                rows,
+                numbers=[2, 3, 4],
+            )
+        )
+    entries = dict.fromkeys(str(run.head["bibtex"]).strip() for run in runs if run.head.get("bibtex"))
+    if entries:
+        parts.append(f"<h3>To cite</h3><pre>{escape(chr(10).join(entries))}</pre>")
+    return "".join(parts)
+
+
+def recipe(run: Records) -> str:
+    """Every setting of the recipe, as it would be overridden on the command line."""
+    settings = flattened(run.recipe)
+    rows = [[escape(path), escape(text)] for path, text in settings.items() if path]
+    return table(["setting", "value"], rows, mono=[0, 1]) if rows else ""
+
+
+def warnings(runs: Sequence[Records]) -> str:
+    found = [f"<li>{escape(run.id)}: {escape(warning)}</li>" for run in runs for warning in run.warnings]
+    return f'<ul class="reading">{"".join(found)}</ul>' if found else ""

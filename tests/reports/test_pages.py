@@ -1,0 +1,246 @@
+"""The HTML pages: whole, offline, true to the records, safe against what is in them; and figures for papers."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from numerate.errors import Fault, Mistake
+from numerate.reports import figures
+from numerate.reports.compare import write_comparison
+from numerate.reports.groups import grouped
+from numerate.reports.page import fragment, write_page
+from numerate.reports.records import read
+
+VOID = {"meta", "br", "col"}
+
+
+class Outline(HTMLParser):
+    """Checks that tags close in order, and collects text, headings and what would be fetched."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.text, self.fetched, self.cells, self.tags = [], "", [], [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href") and not value.startswith("data:"):
+                self.fetched.append(value)
+            if name == "data-tip":
+                self.cells.append((dict(attrs).get("class", ""), value))
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture
+def pair(make_run):
+    return [make_run("abacus", lambda n: n <= 7), make_run("rotary", lambda n: n <= 5)]
+
+
+def outline(path):
+    page = Outline(path.read_text())
+    assert page.open == []
+    return page
+
+
+def test_a_run_gets_one_page_that_fetches_nothing_and_runs_nothing(pair):
+    path = write_page(pair[0])
+    assert path == pair[0] / "report.html"
+    page = outline(path)
+    assert page.fetched == []
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    assert "@import" not in path.read_text()
+    assert "http" not in re.sub(r"<pre>.*?</pre>", "", path.read_text(), flags=re.S)
+
+
+def test_the_page_of_a_run_holds_all_that_it_should(make_run):
+    page = outline(write_page(make_run("abacus", lambda n: n <= 7, bibtex="@article{key, title={T}}")))
+    for expected in (
+        "addition_abacus solves what it was trained on",
+        "trained, mean",
+        "next lengths",
+        "Training loss",
+        "Development sets",
+        "12+9=",
+        "21+9=12",
+        "numerate run addition_abacus",
+        "@article{key, title={T}}",
+        "model.positions.0.numbering.max_offset",
+        "123,456",
+        "0123abc",
+    ):
+        assert expected in page.text
+
+
+def test_every_cell_tells_its_value_and_interval_when_asked(pair):
+    cells = outline(write_page(pair[0])).cells
+    assert len(cells) == 64
+    assert cells[-1][1] == "8+8 digits\n0 % right [0, 3.7]\n0 of 100 questions"
+
+
+def test_the_same_records_give_the_same_bytes(pair):
+    first = write_page(pair[0]).read_bytes()
+    assert write_page(pair[0]).read_bytes() == first
+
+
+def test_names_and_samples_cannot_break_the_page(make_run):
+    evil = '"><script>alert(1)</script>&'
+    folder = make_run("abacus", lambda n: 0.5, name=evil, command=evil)
+    sample = {
+        "cell": {"first_digits": 1, "second_digits": 1},
+        "question": evil,
+        "gold": "1",
+        "said": evil,
+        "right": False,
+    }
+    (folder / "samples.jsonl").write_text(json.dumps(sample | {"as_written": evil}) + "\n")
+    page = outline(write_page(folder))
+    assert "script" not in page.tags
+    assert page.text.count(evil) >= 4
+
+
+def test_a_run_without_results_yet_still_has_a_page(make_run):
+    folder = make_run("abacus", lambda n: 1.0)
+    for name in ("metrics.jsonl", "evaluation.jsonl", "samples.jsonl"):
+        (folder / name).unlink()
+    assert "Nothing was evaluated yet" in outline(write_page(folder)).text
+
+
+def test_wrong_letters_are_marked_in_samples(make_run):
+    folder = make_run("abacus", lambda n: 1.0)
+    sample = {"cell": {"first_digits": 2, "second_digits": 2}, "question": "12+34=", "gold": "46", "said": "56"}
+    (folder / "samples.jsonl").write_text(json.dumps(sample | {"right": False, "as_written": ""}) + "\n")
+    assert "<mark>5</mark>6" in write_page(folder).read_text()
+
+
+def test_several_checkpoints_and_placements_get_a_row_each(make_run):
+    folder = make_run("abacus", lambda n: 1.0)
+    lines = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
+    with open(folder / "evaluation.jsonl", "a") as file:
+        file.writelines(
+            json.dumps(line | {"placement": 3, "correct": 50, "low": 0.4, "high": 0.6}) + "\n" for line in lines
+        )
+    page = outline(write_page(folder))
+    assert "Checkpoints and placements" in page.text
+    assert len(page.cells) == 64
+
+
+def test_a_task_with_one_axis_is_a_curve_without_a_map(make_run):
+    folder = make_run("abacus", lambda n: 1.0)
+    line = json.loads((folder / "evaluation.jsonl").read_text().splitlines()[0])
+    lines = [
+        line | {"cell": {"length": n}, "region": "trained" if n < 4 else "beyond", "seen": False} for n in range(1, 8)
+    ]
+    (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = outline(write_page(folder))
+    assert page.cells == []
+    assert "By length" in page.text
+    assert "length 1 to 3" in page.text
+
+
+def test_a_notebook_gets_a_frame_of_its_own(pair):
+    assert re.fullmatch(r"<iframe [^<>]*></iframe>", fragment(pair[0]))
+
+
+def test_a_comparison_shows_both_maps_what_differs_and_how_to_read_it(pair, tmp_path):
+    labels = {"addition_abacus": "Abacus", "addition_rotary": "rotary"}
+    path = write_comparison(pair, tmp_path / "new" / "report.html", labels=labels)
+    page = outline(path)
+    assert page.fetched == []
+    assert len(page.cells) == 128
+    for expected in (
+        "but only Abacus goes beyond",
+        "Abacus90 % or more up to 7+7 digits",
+        "rotary0 % at 6+6 digits",
+        "They differ in this one setting",
+        "One seed per recipe",
+        "difference, points",
+        "+100.0 [+94.8, +100.0]",
+        "✓ 21",
+    ):
+        assert expected in page.text
+
+
+def test_a_comparison_of_seeds_shows_each_and_how_many_succeed(make_run, tmp_path):
+    runs = [make_run("abacus", lambda n, last=last: n <= last, seed=last) for last in (5, 7, 8)]
+    runs += [make_run("rotary", lambda n: n <= 5, seed=seed) for seed in range(3)]
+    page = outline(write_comparison(runs, tmp_path / "report.html"))
+    assert len(page.cells) == 8 * 64
+    assert page.text.count("seed ") >= 6
+    assert "At 6+6 digits, 2 of 3 seeds of addition_abacus and 0 of 3 of addition_rotary" in page.text
+    assert "Fisher's exact p = 0.4" in page.text
+    assert "One seed per recipe" not in page.text
+
+
+def test_a_comparison_warns_of_unequal_budgets_and_of_what_was_not_learned(make_run, tmp_path):
+    runs = [make_run("abacus", lambda n: 0.3), make_run("rotary", lambda n: n <= 5, examples=12800)]
+    text = outline(write_comparison(runs, tmp_path / "report.html")).text
+    assert "addition_abacus 6,400; addition_rotary 12,800" in text
+    assert "addition_abacus did not solve the trained region: low scores beyond it may only mean slow learning" in text
+
+
+def test_a_comparison_of_nothing_or_of_no_runs_is_refused(tmp_path):
+    with pytest.raises(Mistake, match="no runs are named"):
+        write_comparison([], tmp_path / "report.html")
+    with pytest.raises(Mistake, match="no run"):
+        write_comparison([tmp_path], tmp_path / "report.html")
+
+
+def test_a_full_disk_harms_neither_the_records_nor_an_earlier_page(pair, monkeypatch):
+    earlier = write_page(pair[0]).read_text()
+
+    def full(self, *args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    with pytest.raises(Fault, match=r"report\.html: could not be written: No space left on device"):
+        write_page(pair[0])
+    assert (pair[0] / "report.html").read_text() == earlier
+    assert not list(pair[0].glob(".report*"))
+
+
+def test_a_figure_has_a_panel_for_each_map_and_one_for_the_lengths(pair):
+    groups = grouped([read(run) for run in pair])
+    figure = figures.comparison({g.label: g.grids[0] for g in groups}, {g.label: g.diagonal for g in groups})
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles[:3] == ["addition_abacus", "addition_rotary", "by length"]
+    numbers = [text.get_text() for text in figure.axes[1].texts]
+    assert len(numbers) == 64
+    assert set(numbers) == {"100", "0"}
+    curves = {line.get_label(): list(line.get_ydata()) for line in figure.axes[2].get_lines()}
+    assert curves["addition_abacus"] == [100] * 7 + [0]
+    assert curves["addition_rotary"] == [100] * 5 + [0] * 3
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_figures_are_written_as_their_name_ends_and_alike_each_time(pair, tmp_path, ending):
+    group = grouped([read(pair[0])])[0]
+    paths = [figures.save(figures.heat_maps(group.grids), tmp_path / f"{name}.{ending}") for name in "ab"]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert paths[0].stat().st_size > 1000
+
+
+def test_a_figure_of_training_has_loss_and_exact_match(pair):
+    loss, exact = figures.training_curves({"a": [read(pair[0])]}).axes
+    assert loss.get_yscale() == "log"
+    assert [list(line.get_ydata()) for line in exact.get_lines()] == [[50.0, 50.0], [50.0, 50.0]]
+
+
+def test_a_figure_in_another_format_or_of_nothing_is_refused(pair, tmp_path):
+    group = grouped([read(pair[0])])[0]
+    with pytest.raises(Mistake, match="png, svg, pdf"):
+        figures.save(figures.length_curves({"a": group.diagonal}), tmp_path / "map.gif")
+    with pytest.raises(Mistake, match="evaluate the run first"):
+        figures.heat_maps([])

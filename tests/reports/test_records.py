@@ -1,0 +1,92 @@
+"""Reading what a run left: whole, torn, damaged, or no run at all."""
+
+import json
+
+import pytest
+
+from numerate.errors import Fault, Mistake
+from numerate.reports.records import read
+
+
+def test_a_run_folder_is_read_whole(make_run):
+    run = read(make_run("abacus", lambda n: 1.0, seed=3))
+    assert (run.label, run.id, run.seed, run.operator) == ("addition_abacus", "abacus3", 3, "+")
+    assert len(run.cells) == 64
+    assert run.cells[0].at == {"first_digits": 1, "second_digits": 1}
+    assert run.cells[0].accuracy == 1.0
+    assert [line["step"] for line in run.training()] == [50, 100]
+    assert [line["exact"] for line in run.split("beyond-development")] == [0.5, 0.5]
+    assert run.samples[0].said == "21"
+    assert run.warnings == ()
+
+
+def test_a_torn_last_line_is_left_out_and_said(make_run):
+    folder = make_run("abacus", lambda n: 1.0)
+    with open(folder / "evaluation.jsonl", "a") as file:
+        file.write('{"cell": {"first_digits": 9, "sec')
+    run = read(folder)
+    assert len(run.cells) == 64
+    assert run.warnings == ("evaluation.jsonl: the last line is torn and was left out",)
+
+
+def test_a_damaged_line_in_the_middle_is_a_fault_that_names_it(make_run):
+    folder = make_run("abacus", lambda n: 1.0)
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    (folder / "metrics.jsonl").write_text("\n".join([lines[0], "{oops", *lines[1:]]) + "\n")
+    with pytest.raises(Fault, match=r"metrics\.jsonl, line 2"):
+        read(folder)
+
+
+@pytest.mark.parametrize("broken", [{"correct": 101}, {"cell": None}, {"low": "x"}])
+def test_a_cell_that_cannot_be_is_a_fault_that_names_its_line(make_run, broken):
+    folder = make_run("abacus", lambda n: 1.0)
+    lines = (folder / "evaluation.jsonl").read_text().splitlines()
+    lines[4] = json.dumps(json.loads(lines[4]) | broken)
+    (folder / "evaluation.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(Fault, match=r"evaluation\.jsonl, line 5"):
+        read(folder)
+
+
+def test_a_cell_evaluated_again_replaces_the_earlier_line(make_run):
+    folder = make_run("abacus", lambda n: 1.0)
+    line = json.loads((folder / "evaluation.jsonl").read_text().splitlines()[0])
+    with open(folder / "evaluation.jsonl", "a") as file:
+        file.write(json.dumps(line | {"correct": 7, "low": 0.03, "high": 0.14}) + "\n")
+    cells = [cell for cell in read(folder).cells if cell.at == {"first_digits": 1, "second_digits": 1}]
+    assert [cell.correct for cell in cells] == [7]
+
+
+def test_the_report_is_about_the_final_checkpoint_where_there_are_several(make_run):
+    folder = make_run("abacus", lambda n: 1.0)
+    lines = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
+    with open(folder / "evaluation.jsonl", "a") as file:
+        file.writelines(json.dumps(line | {"checkpoint": "best", "step": 900, "correct": 1}) + "\n" for line in lines)
+    run = read(folder)
+    assert run.checkpoints() == [("final", 100), ("best", 900)]
+    assert run.chosen() == ("final", 100)
+    assert {cell.checkpoint for cell in run.select()} == {"final"}
+    assert {cell.correct for cell in run.select(("best", 900))} == {1}
+
+
+def test_files_that_are_not_there_yet_count_as_empty(make_run):
+    folder = make_run("abacus", lambda n: 1.0)
+    for name in ("metrics.jsonl", "evaluation.jsonl", "samples.jsonl"):
+        (folder / name).unlink()
+    run = read(folder)
+    assert (list(run.cells), list(run.metrics), list(run.samples)) == ([], [], [])
+    assert run.select() == []
+
+
+def test_a_folder_that_is_no_run_is_a_mistake_that_says_what_a_run_is(tmp_path):
+    with pytest.raises(Mistake, match=r"no run, it holds no recipe\.yaml"):
+        read(tmp_path)
+    with pytest.raises(Mistake, match="does not exist"):
+        read(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("text", ["recipe: [", "- just a list"])
+def test_a_head_that_cannot_be_read_is_a_fault(make_run, text):
+    folder = make_run("abacus", lambda n: 1.0)
+    (folder / "recipe.yaml").write_text(text)
+    with pytest.raises(Fault, match=r"recipe\.yaml"):
+        read(folder)
