@@ -1,0 +1,189 @@
+"""Sums of two whole numbers, drawn by the lengths of their operands."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.config import Span, setting
+from numerate.errors import Mistake, did_you_mean
+from numerate.tasks import decimals
+from numerate.tasks.draws import Draws
+from numerate.tasks.questions import Numbers, Questions, mix
+from numerate.tasks.task import Task, large_enough
+
+
+@dataclass(frozen=True)
+class Operator:
+    """How an operator answers: `answer_digits(first, second)` is the most digits that the answer to operands of so many
+    digits has; `solve(first, second, out)` writes the answers, all `[rows, width]` as in `decimals`."""
+
+    commutative: bool
+    answer_digits: Callable[[int, int], int]
+    solve: Callable[[decimals.Digits, decimals.Digits, decimals.Digits], None]
+
+
+OPERATORS = {
+    "+": Operator(True, lambda first, second: max(first, second) + 1, decimals.add),
+}
+
+
+@dataclass(frozen=True)
+class Arithmetic(Task):
+    """Two numbers, an operator, and the value: `12+9=` is `21`.
+
+    McLeish et al. (2024), "Transformers Can Do Arithmetic with the Right Embeddings", https://arxiv.org/abs/2405.17399.
+    Their sampler draws every pair of operand lengths equally often, and each operand uniformly from the numbers with
+    exactly so many digits, without zero; so do the defaults here. The place of a pair in the cycle is its index modulo
+    the number of pairs: with `digits=Span(1, 2)`, the examples 0, 1, 2, 3 have the lengths 1+1, 1+2, 2+1, 2+2.
+
+    A question and its mirror image (3+4, 4+3) belong to the same split, so that no test question was trained on with
+    its operands exchanged. Cells with fewer than 4,000 questions (1+1, 1+2 and 2+1 digits) are seen, not held out.
+    """
+
+    operator: str = setting("+", "what is done with the two numbers")
+    digits: int | Span = setting(Span(1, 20), "how many digits the operands have")
+    first_digits: int | Span | None = setting(None, "how many digits the first operand has; null: as digits says")
+    second_digits: int | Span | None = setting(None, "how many digits the second operand has; null: as digits says")
+    lengths: Literal["cycle", "uniform"] = setting("cycle", "every pair of lengths in turn, or drawn uniformly")
+    zero: bool = setting(False, "whether 0 is among the numbers of one digit")
+
+    def __post_init__(self) -> None:
+        if self.operator not in OPERATORS:
+            raise Mistake(
+                f"operator: there is no {self.operator!r}; there are: {', '.join(OPERATORS)}."
+                + did_you_mean(self.operator, OPERATORS)
+            )
+        if self.lengths not in ("cycle", "uniform"):
+            raise Mistake(f"lengths: {self.lengths!r} is neither 'cycle' nor 'uniform'")
+        for name in ("digits", "first_digits", "second_digits"):
+            value = getattr(self, name)
+            if value is not None and Span.of(value).low < 1:
+                raise Mistake(f"{name}: a number has at least 1 digit, not {Span.of(value).low}")
+
+    @property
+    def spans(self) -> tuple[Span, Span]:
+        """The lengths of the first and of the second operand."""
+        first = self.digits if self.first_digits is None else self.first_digits
+        second = self.digits if self.second_digits is None else self.second_digits
+        return Span.of(first), Span.of(second)
+
+    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+        rows = len(index)
+        first_span, second_span = self.spans
+        operands = np.empty((rows, 2), dtype=np.int64)
+        if self.lengths == "cycle":
+            pair = index % (len(first_span) * len(second_span))
+            np.floor_divide(pair, len(second_span), out=operands[:, 0])
+            np.remainder(pair, len(second_span), out=operands[:, 1])
+        else:
+            operands[:, 0] = draws.below(len(first_span), (rows,))
+            operands[:, 1] = draws.below(len(second_span), (rows,))
+        operands += (first_span.low, second_span.low)
+        low, high = min(first_span.low, second_span.low), max(first_span.high, second_span.high)
+        width = self._width(first_span.high, second_span.high)
+        numbers = np.empty((rows, 3, width), dtype=np.uint8)
+        words = numbers.view("<u8")
+        drawn = draws.digits(2 * rows, width).view("<u8").reshape(rows, 2, -1)
+        kept = (decimals.masks(low, high, width) * np.uint8(255)).view("<u8").take(operands - low, axis=0)
+        np.bitwise_and(drawn, kept, out=words[:, :2])
+        if self.zero:
+            single = operands == 1
+            leading = draws.below(np.where(single, 10, 9), (rows, 2), np.uint8) + np.uint8(1) - single
+        else:
+            leading = draws.below(9, (rows, 2), np.uint8) + np.uint8(1)
+        starts = np.arange(rows)[:, None] * (3 * width) + (-1, width - 1)
+        numbers.reshape(-1)[starts + operands] = leading
+        return self._questions(numbers, operands)
+
+    def _width(self, first: int, second: int) -> int:
+        return decimals.width(max(first, second, OPERATORS[self.operator].answer_digits(first, second)))
+
+    def _questions(self, numbers: NDArray[np.uint8], operands: NDArray[np.int64]) -> Questions:
+        """Works out the third number of each row, given the first two with their lengths, and says what is what."""
+        rows = len(numbers)
+        OPERATORS[self.operator].solve(numbers[:, 0], numbers[:, 1], numbers[:, 2])
+        lengths = np.empty((rows, 3), dtype=np.int64)
+        lengths[:, :2] = operands
+        lengths[:, 2] = decimals.length(numbers[:, 2])
+        return Questions(
+            (self.operator, "="),
+            np.broadcast_to(np.array([-1, 0, -2, 1, -3], dtype=np.int16), (rows, 5)),
+            Numbers(numbers[..., ::-1], lengths),
+            np.broadcast_to(np.int64(4), (rows,)),
+            facts={"first_digits": lengths[:, 0], "second_digits": lengths[:, 1]},
+        )
+
+    def axes(self) -> tuple[str, ...]:
+        return ("first_digits", "second_digits")
+
+    def trained(self) -> dict[str, Span]:
+        return dict(zip(self.axes(), self.spans, strict=True))
+
+    def beyond(self) -> "Arithmetic":
+        """Both operands longer than any trained: `Span(1, 20)` is followed by `Span(21, 24)`, 20 % more."""
+        first, second = (Span(span.high + 1, span.high + max(1, span.high // 5)) for span in self.spans)
+        return replace(self, first_digits=first, second_digits=second)
+
+    def canonical(self, questions: Questions) -> NDArray[np.uint64]:
+        """A hash of the two operands; for a commutative operator their order does not count."""
+        hashes = questions.numbers.hashes(2)
+        if not OPERATORS[self.operator].commutative:
+            hashes[:, 1] *= np.uint64(0x2545F4914F6CDD1D)
+        return mix(hashes[:, 0] + hashes[:, 1])
+
+    def space(self) -> int:
+        first, second = (sum(_choices(digits, self.zero) for digits in span) for span in self.spans)
+        return first * second
+
+    def seen_cells(self) -> list[dict[str, int]]:
+        """The cells that are too small to be divided, so that no question of theirs is new to training."""
+        first, second = (range(span.low, min(span.high, _SMALL) + 1) for span in self.spans)
+        return [
+            {"first_digits": i, "second_digits": j}
+            for i in first
+            for j in second
+            if not large_enough(_choices(i, self.zero) * _choices(j, self.zero))
+        ]
+
+    def held_out(self, split: str) -> bool:
+        return split != "train" and not self.seen_cells()
+
+    def divided(self, questions: Questions) -> NDArray[np.bool_]:
+        cells = np.minimum(questions.numbers.lengths[:, :2], _SMALL) - 1
+        large: NDArray[np.bool_] = _large_cells(self.zero)[cells[:, 0] * _SMALL + cells[:, 1]]
+        return large
+
+    def alphabet(self) -> tuple[str, ...]:
+        return (self.operator, "=")
+
+    def read(self, text: str) -> Questions:
+        found = re.fullmatch(rf"\s*([0-9]+)\s*{re.escape(self.operator)}\s*([0-9]+)\s*=?\s*", text)
+        if found is None:
+            raise Mistake(f"question: {text!r} is no question of this task; it reads like 12{self.operator}9=")
+        first, second = (found[i].lstrip("0") or "0" for i in (1, 2))
+        width = self._width(len(first), len(second))
+        numbers = np.zeros((1, 3, width), dtype=np.uint8)
+        numbers[0, 0], numbers[0, 1] = decimals.parse(first, width), decimals.parse(second, width)
+        return self._questions(numbers, np.array([[len(first), len(second)]]))
+
+
+_SMALL = 5
+"""Cells with an operand of so many digits are large enough whatever the other is."""
+
+
+def _choices(digits: int, zero: bool) -> int:
+    """How many numbers have so many digits."""
+    numbers: int = 9 * 10 ** (digits - 1)
+    return numbers + (digits == 1 and zero)
+
+
+@lru_cache
+def _large_cells(zero: bool) -> NDArray[np.bool_]:
+    """Whether the cell of i + 1 and j + 1 digits can be divided, at i * _SMALL + j."""
+    choices = [_choices(digits, zero) for digits in Span(1, _SMALL)]
+    return np.array([large_enough(first * second) for first in choices for second in choices])

@@ -1,0 +1,29 @@
+"""Questions as a person writes them: 12+9= with the answer 21, whatever the order that a model reads."""
+
+from numerate.tasks.questions import EMPTY, Questions
+
+
+def plain_text(questions: Questions, row: int) -> tuple[str, str]:
+    """Question and answer of one row. For aligned labels, the text and its labels, each piece by piece.
+
+    >>> plain_text(Arithmetic().read("12+9="), 0)
+    ('12+9=', '21')
+    """
+    pieces = [int(symbol) for symbol in questions.symbols[row] if symbol != EMPTY]
+    texts = [_piece(questions, row, piece) for piece in pieces]
+    if questions.labels is not None:
+        labels = [int(label) for label in questions.labels[row]][: len(pieces)]
+        return " ".join(texts), " ".join("." if label == EMPTY else questions.alphabet[label] for label in labels)
+    asked = len(pieces) if questions.prompt_length is None else int(questions.prompt_length[row])
+    return "".join(texts[:asked]), "".join(texts[asked:])
+
+
+def _piece(questions: Questions, row: int, piece: int) -> str:
+    if piece >= 0:
+        return questions.alphabet[piece]
+    numbers, slot = questions.numbers, -1 - piece
+    digits = "".join(map(str, numbers.digits[row, slot]))[-int(numbers.lengths[row, slot]) :]
+    if numbers.point is not None and numbers.point[row, slot]:
+        behind = int(numbers.point[row, slot])
+        digits = f"{digits[:-behind] or '0'}.{digits[-behind:]}"
+    return f"-{digits}" if numbers.negative is not None and numbers.negative[row, slot] else digits

@@ -1,0 +1,250 @@
+"""Blocks of questions as arrays: what a task draws and a tokenizer spells."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+EMPTY = -1000
+"""A symbol or label that is not there."""
+
+Rows = NDArray[Any] | slice
+"""What picks rows of a block: indices, a mask, or a slice."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One question and its answer in free text, which a tokenizer writes as it is."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """The numbers of a block of questions, `slots` of them in each.
+
+    - `digits` uint8 `[rows, slots, columns]`, most significant first, units in the last column, zeros in front.
+    - `lengths` int64 `[rows, slots]`: how many digits each has (leading zeros do not count; zero has one).
+    - `negative` bool `[rows, slots]`, None where no number is.
+    - `point` int64 `[rows, slots]`: digits behind the decimal point, None where all are whole.
+
+    Kept in memory units first (`digits` is then a reversed view), which is what carries and most spellings want.
+    """
+
+    digits: NDArray[np.uint8]
+    lengths: NDArray[np.int64]
+    negative: NDArray[np.bool_] | None = None
+    point: NDArray[np.int64] | None = None
+
+    @classmethod
+    def none(cls, rows: int) -> "Numbers":
+        """For questions without number slots."""
+        return cls(np.zeros((rows, 0, 1), dtype=np.uint8), np.zeros((rows, 0), dtype=np.int64))
+
+    @property
+    def units_first(self) -> NDArray[np.uint8]:
+        """The digits with the units in column 0."""
+        return self.digits[..., ::-1]
+
+    def take(self, rows: Rows) -> "Numbers":
+        return Numbers(
+            self.units_first[rows][..., ::-1],
+            self.lengths[rows],
+            None if self.negative is None else self.negative[rows],
+            None if self.point is None else self.point[rows],
+        )
+
+    def hashes(self, slots: int | None = None) -> NDArray[np.uint64]:
+        """A 64-bit hash of each of the first `slots` numbers, `[rows, slots]`; zeros in front do not change it."""
+        digits = self.units_first[:, :slots]
+        short = -digits.shape[-1] % 8
+        if short:
+            digits = np.pad(digits, ((0, 0), (0, 0), (0, short)))
+        words = np.ascontiguousarray(digits).view("<u8")
+        total = np.zeros(words.shape[:2], dtype=np.uint64)
+        for place, factor in enumerate(_odd_constants(words.shape[2])):
+            total += words[:, :, place] * factor
+        if self.negative is not None:
+            total ^= self.negative[:, :slots] * np.uint64(0x5851F42D4C957F2D)
+        if self.point is not None:
+            total += self.point[:, :slots].astype(np.uint64) * np.uint64(0xD6E8FEB86659FD93)
+        return mix(total)
+
+
+@dataclass(frozen=True, eq=False)
+class Questions:
+    """A block of questions. A task never spells: its numbers are slots, the rest are texts of its alphabet.
+
+    - `symbols` int16 `[rows, pieces]`: `alphabet[s]` for s >= 0, number slot k for s = -1-k, `EMPTY` beyond the end.
+    - `prompt_length` int64 `[rows]`: how many pieces are the question, the others being the answer; None where answers
+      are labels.
+    - `labels` int16 `[rows, pieces]`: index into the alphabet of what is to be said at a piece, `EMPTY` where nothing
+      is asked; None where answers are continuations.
+    - `facts`: per question, what results are grouped by, such as `first_digits`.
+
+    12 + 9 = 21 has the alphabet `("+", "=")`, the symbols `[-1, 0, -2, 1, -3]`, and a prompt of 4 pieces.
+    """
+
+    alphabet: tuple[str, ...]
+    symbols: NDArray[np.int16]
+    numbers: Numbers
+    prompt_length: NDArray[np.int64] | None = None
+    labels: NDArray[np.int16] | None = None
+    facts: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return int(self.symbols.shape[0])
+
+    def take(self, rows: Rows) -> "Questions":
+        """These rows, in this order."""
+        return replace(
+            self,
+            symbols=_rows_of(self.symbols, rows),
+            numbers=self.numbers.take(rows),
+            prompt_length=None if self.prompt_length is None else _rows_of(self.prompt_length, rows),
+            labels=None if self.labels is None else self.labels[rows],
+            facts={name: values[rows] for name, values in self.facts.items()},
+        )
+
+    @staticmethod
+    def concatenate(blocks: "Sequence[Questions]") -> "Questions":
+        """One block after the other. Alphabets are united; missing columns are filled. Raises `ValueError` where there
+        is nothing to join, or where the blocks do not have the same facts or kind of answer."""
+        first = blocks[0]
+        if len(blocks) == 1:
+            return first
+        if any(set(block.facts) != set(first.facts) for block in blocks):
+            raise ValueError("blocks of questions with different facts cannot be joined")
+        if any((block.labels is None) != (first.labels is None) for block in blocks):
+            raise ValueError("questions with labels and questions with continuations cannot be joined")
+        alphabet = tuple(dict.fromkeys(text for block in blocks for text in block.alphabet))
+        return Questions(
+            alphabet,
+            _joined([_respelled(block.symbols, block.alphabet, alphabet) for block in blocks]),
+            _joined_numbers([block.numbers for block in blocks]),
+            _joined_prompts([block.prompt_length for block in blocks]),
+            None
+            if first.labels is None
+            else _joined([_respelled(b.labels, b.alphabet, alphabet) for b in blocks if b.labels is not None]),
+            {name: np.concatenate([block.facts[name] for block in blocks]) for name in first.facts},
+        )
+
+    @staticmethod
+    def of_texts(examples: Sequence[Example]) -> "Questions":
+        """Free text, one piece per character."""
+        texts = [example.question + example.answer for example in examples]
+        alphabet = tuple(sorted(set("".join(texts))))
+        ids = {character: i for i, character in enumerate(alphabet)}
+        symbols = np.full((len(texts), max(map(len, texts), default=0)), EMPTY, dtype=np.int16)
+        for row, text in enumerate(texts):
+            symbols[row, : len(text)] = [ids[character] for character in text]
+        prompts = np.array([len(example.question) for example in examples], dtype=np.int64)
+        return Questions(alphabet, symbols, Numbers.none(len(texts)), prompts)
+
+    def hashes(self) -> NDArray[np.uint64]:
+        """A 64-bit hash of each question, its answer left out: of the texts and numbers before the answer, in order."""
+        pieces = np.arange(self.symbols.shape[1])
+        shown = self.symbols != EMPTY
+        if self.prompt_length is not None:
+            shown &= pieces < self.prompt_length[:, None]
+        texts = np.array([*(text_hash(text) for text in self.alphabet), 0], dtype=np.uint64)
+        values = texts[np.maximum(self.symbols, -1)]
+        numbers = self.numbers.hashes()
+        for slot in range(numbers.shape[1]):
+            values = np.where(self.symbols == -1 - slot, numbers[:, slot, None], values)
+        placed = mix(values + (pieces.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15))
+        return mix(np.where(shown, placed, np.uint64(0)).sum(axis=1, dtype=np.uint64))
+
+
+def text_hash(text: str) -> int:
+    """A 64-bit hash of a text, the same on every machine."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection in which every bit moves every other."""
+    words = words ^ (words >> np.uint64(30))
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words
+
+
+def _odd_constants(count: int) -> NDArray[np.uint64]:
+    steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return mix(steps) | np.uint64(1)
+
+
+def _rows_of(array: NDArray[Any], rows: Rows) -> NDArray[Any]:
+    """`array[rows]`, but a row that is repeated without being stored stays so."""
+    if array.strides[0] == 0 and array.shape[0]:
+        count = np.empty(array.shape[0], dtype=np.bool_)[rows].shape[0]
+        return np.broadcast_to(array[:1], (count, *array.shape[1:]))
+    return array[rows]
+
+
+def _respelled(symbols: NDArray[np.int16], old: tuple[str, ...], new: tuple[str, ...]) -> NDArray[np.int16]:
+    if old == new:
+        return symbols
+    table = np.array([*(new.index(text) for text in old), 0], dtype=np.int16)
+    return np.where(symbols >= 0, table[np.maximum(symbols, -1)], symbols)
+
+
+def _joined(parts: Sequence[NDArray[np.int16]]) -> NDArray[np.int16]:
+    columns = max(part.shape[1] for part in parts)
+    first = parts[0][:1]
+    if all(part.strides[0] == 0 and part.shape[0] and np.array_equal(part[:1], first) for part in parts):
+        return np.broadcast_to(first, (sum(len(part) for part in parts), columns))
+    joined = np.full((sum(len(part) for part in parts), columns), EMPTY, dtype=np.int16)
+    row = 0
+    for part in parts:
+        joined[row : row + len(part), : part.shape[1]] = part
+        row += len(part)
+    return joined
+
+
+def _joined_prompts(parts: Sequence[NDArray[np.int64] | None]) -> NDArray[np.int64] | None:
+    given = [part for part in parts if part is not None]
+    if len(given) != len(parts):
+        return None
+    if all(part.strides[0] == 0 and part.shape[0] and part[0] == given[0][0] for part in given):
+        return np.broadcast_to(given[0][:1], (sum(len(part) for part in given),))
+    return np.concatenate(given)
+
+
+def _joined_numbers(parts: Sequence[Numbers]) -> Numbers:
+    slots, columns = (max(part.digits.shape[axis] for part in parts) for axis in (1, 2))
+    rows = sum(len(part.digits) for part in parts)
+    if all(part.digits.shape[1:] == (slots, columns) for part in parts):
+        digits = np.concatenate([part.units_first for part in parts])
+    else:
+        digits = np.zeros((rows, slots, columns), dtype=np.uint8)
+        row = 0
+        for part in parts:
+            _, held, wide = part.digits.shape
+            digits[row : row + len(part.digits), :held, :wide] = part.units_first
+            row += len(part.digits)
+
+    def joined(name: str, fill: int) -> Any:
+        arrays = [getattr(part, name) for part in parts]
+        if all(array is None for array in arrays):
+            return None
+        kind = next(array.dtype for array in arrays if array is not None)
+        filled = [
+            np.full((len(part.digits), slots), fill, dtype=kind) if array is None else _widened(array, slots, fill)
+            for part, array in zip(parts, arrays, strict=True)
+        ]
+        return np.concatenate(filled)
+
+    return Numbers(digits[..., ::-1], joined("lengths", 1), joined("negative", 0), joined("point", 0))
+
+
+def _widened(array: NDArray[Any], slots: int, fill: int) -> NDArray[Any]:
+    return (
+        array if array.shape[1] == slots else np.pad(array, ((0, 0), (0, slots - array.shape[1])), constant_values=fill)
+    )

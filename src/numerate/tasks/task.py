@@ -1,0 +1,196 @@
+"""What a task is: a source of questions with answers, where the same key always gives the same questions."""
+
+import random
+from abc import ABC
+from dataclasses import fields, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.config import Span
+from numerate.errors import Mistake, did_you_mean
+from numerate.tasks.draws import Draws, key
+from numerate.tasks.questions import EMPTY as EMPTY
+from numerate.tasks.questions import Example as Example
+from numerate.tasks.questions import Numbers as Numbers
+from numerate.tasks.questions import Questions as Questions
+
+TEST, DEVELOPMENT, BEYOND_DEVELOPMENT = 0.05, 0.025, 0.025
+"""The shares of all questions that are held out for each split; training has the rest."""
+
+SPLITS: dict[str, tuple[float, float]] = {
+    "test": (0.0, TEST),
+    "development": (TEST, TEST + DEVELOPMENT),
+    "beyond-development": (TEST + DEVELOPMENT, TEST + DEVELOPMENT + BEYOND_DEVELOPMENT),
+    "train": (TEST + DEVELOPMENT + BEYOND_DEVELOPMENT, 1.0),
+}
+"""Per split, the interval that a question's hash, as a fraction of one, falls in. `beyond-development` is drawn from
+the next band of the task (`Task.beyond`), the others from the task itself."""
+
+ENOUGH = 100
+"""The fewest held-out questions that the smallest split of a cell must have; cells with fewer are seen in training."""
+
+HELD_OUT_BLOCK = 128
+"""How many examples are drawn as one in splits other than training, where a cell of a grid wants about a hundred."""
+
+_ATTEMPTS = 24
+"""How often questions of another split are drawn again. Each attempt finds at least three in four of them, so that one
+block in 10**12 would need more, unless the questions are too few."""
+
+
+class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_subclass__ sees to)
+    """Questions with answers. A frozen dataclass whose every field has a default; difficulty is a field `int | Span`.
+
+    A task gives either `draw` (whole blocks of arrays, quick) or `example` (one question at a time, simple):
+
+        @dataclass(frozen=True)
+        class Doubling(Task):
+            digits: int = setting(3, "how many digits the number may have")
+
+            def example(self, rng: random.Random) -> Example:
+                number = rng.randrange(10**self.digits)
+                return Example(f"2*{number}=", str(2 * number))
+    """
+
+    block: ClassVar[int] = 4096
+    """How many training examples are drawn as one."""
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        if cls.draw is Task.draw and cls.example is Task.example:
+            raise TypeError(f"{cls.__name__}: a task gives draw(self, draws, index) or example(self, rng)")
+
+    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+        """One question for each of these global indices. A function of its two arguments and the fields alone; an index
+        may come more than once and must then give another question. Unless a task gives its own, it loops over
+        `example`."""
+        drawn = [self.example(random.Random(key(draws.key, row, i))) for row, i in enumerate(index)]
+        texts = [example for example in drawn if isinstance(example, Example)]
+        if len(texts) == len(drawn):
+            return Questions.of_texts(texts)
+        return Questions.concatenate(
+            [Questions.of_texts([example]) if isinstance(example, Example) else example for example in drawn]
+        )
+
+    def example(self, rng: random.Random) -> Example | Questions:
+        """One question, drawn from `rng` and nothing else."""
+        raise NotImplementedError(f"{type(self).__name__} draws whole blocks")
+
+    def pinned(self, **cell: Any) -> Self:
+        """The same task with fields pinned: a cell of a grid. Raises `Mistake` for a field that there is not.
+
+        >>> Arithmetic().pinned(first_digits=3, second_digits=4).space()
+        8100000
+        """
+        names = [f.name for f in fields(self)]  # type: ignore[arg-type]
+        for name in cell:
+            if name not in names:
+                raise Mistake(
+                    f"{name}: {type(self).__name__} has no setting {name!r}; it has: {', '.join(names)}."
+                    + did_you_mean(name, names)
+                )
+        return replace(self, **cell)  # type: ignore[type-var]
+
+    def axes(self) -> tuple[str, ...]:
+        """The fields that make the axes of a grid, such as `("first_digits", "second_digits")`."""
+        return ()
+
+    def trained(self) -> dict[str, Span]:
+        """Per axis, what training covers."""
+        return {axis: Span.of(getattr(self, axis)) for axis in self.axes()}
+
+    def beyond(self) -> "Task | None":
+        """The next band of difficulty, where "best" is chosen; None where there is none."""
+        return None
+
+    def canonical(self, questions: Questions) -> NDArray[np.uint64] | None:
+        """A hash of each question without its answer, which decides its split. It does not depend on how the numbers
+        are padded or spelled. None where questions cannot be told apart, so that nothing is held out."""
+        return questions.hashes()
+
+    def space(self) -> int | None:
+        """How many different questions there are; None where it is unknown or beyond counting."""
+        return None
+
+    def alphabet(self) -> tuple[str, ...]:
+        """All texts that questions and answers may use beside their numbers. Unless a task says, those found in its
+        first training block: name them where a rare one may be missed."""
+        drawn = self._block("train", 0, 0, 1024)
+        texts = [drawn.alphabet[i] for i in np.unique(drawn.symbols[drawn.symbols >= 0])]
+        if drawn.labels is not None:
+            texts += [drawn.alphabet[i] for i in np.unique(drawn.labels[drawn.labels >= 0])]
+        return tuple(dict.fromkeys(texts))
+
+    def read(self, text: str) -> Questions:
+        """The question that a person writes, with its answer worked out. Raises `Mistake` for any other text."""
+        raise Mistake(f"question: {type(self).__name__} does not read questions from text")
+
+    def held_out(self, split: str) -> bool:
+        """Whether every question drawn for this split is new to training: the split is not training itself, and every
+        cell of the task is large enough to be divided."""
+        space = self.space()
+        return split != "train" and (space is None or large_enough(space))
+
+    def divided(self, questions: Questions) -> NDArray[np.bool_]:
+        """Per question, whether its own cell is large enough to be divided into splits. Where it is not, the cell is
+        "seen": every split draws from all of it."""
+        return np.full(len(questions), self.held_out("test"))
+
+    def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
+        """The data: examples `start` .. `start + count - 1` of a split. A function of the fields, the split, the seed
+        and the index: asked for in other portions, the same examples come. Raises `Mistake` for an unknown split.
+        """
+        if split not in SPLITS:
+            raise Mistake(
+                f"split: there is no {split!r}; there are: {', '.join(SPLITS)}." + did_you_mean(split, SPLITS)
+            )
+        task: Task = self
+        if split == "beyond-development":
+            band = self.beyond()
+            if band is None:
+                raise Mistake(f"split: {type(self).__name__} has no next band to draw 'beyond-development' from")
+            task = band
+        size = self.block if split == "train" else HELD_OUT_BLOCK
+        blocks = []
+        for block in range(start // size, max(start // size + 1, -(-(start + count) // size))):
+            low, high = max(start - block * size, 0), min(start + count - block * size, size)
+            drawn = task._block(split, seed, block, size)
+            blocks.append(drawn if high - low == size else drawn.take(slice(low, high)))
+        return Questions.concatenate(blocks)
+
+    def _block(self, split: str, seed: int, block: int, size: int) -> Questions:
+        """One whole block. Questions of another split are drawn again, each time under the next attempt's key."""
+        low, high = SPLITS[split]
+        missing = np.arange(size)
+        chosen: list[Questions] = []
+        places: list[NDArray[np.int64]] = []
+        for attempt in range(_ATTEMPTS):
+            # Several questions for each that is missing, of which the first right one is taken: nearly all first ones
+            # are right for training, one in twenty for a test.
+            tries = 1 if split == "train" and attempt == 0 else max(4, round(1.5 / (high - low)))
+            drawn = self.draw(Draws(key(self, split, seed, block, attempt)), np.repeat(block * size + missing, tries))
+            right = self._in_split(drawn, low, high).reshape(-1, tries)
+            found = right.any(axis=1)
+            if tries == 1 and not chosen and found.all():
+                return drawn
+            chosen.append(drawn.take(np.flatnonzero(found) * tries + right.argmax(axis=1)[found]))
+            places.append(missing[found])
+            missing = missing[~found]
+            if not len(missing):
+                return Questions.concatenate(chosen).take(np.argsort(np.concatenate(places), kind="stable"))
+        raise Mistake(
+            f"split: {type(self).__name__} has too few questions for {split!r}; its space() must say how many it has"
+        )
+
+    def _in_split(self, questions: Questions, low: float, high: float) -> NDArray[np.bool_]:
+        hashes = self.canonical(questions)
+        if hashes is None:
+            return np.ones(len(questions), dtype=np.bool_)
+        fraction = (hashes >> np.uint64(32)).astype(np.float64) / 2.0**32
+        return (fraction >= low) & (fraction < high) | ~self.divided(questions)
+
+
+def large_enough(space: int) -> bool:
+    """Whether a cell of so many questions can be divided: its smallest split has `ENOUGH` of them."""
+    return space * min(high - low for low, high in SPLITS.values()) >= ENOUGH - 1e-6

@@ -1,0 +1,181 @@
+"""Promises of sums."""
+
+import hashlib
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from numerate.config import Span
+from numerate.errors import Mistake
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.draws import Draws
+from numerate.tasks.questions import Questions
+from numerate.tasks.task import SPLITS
+
+spans = st.tuples(st.integers(1, 40), st.integers(0, 5)).map(lambda pair: Span(pair[0], pair[0] + pair[1]))
+
+
+def values(questions: Questions) -> list[list[int]]:
+    """The numbers of each row, read digit by digit."""
+    rows = questions.numbers.digits.tolist()
+    return [[int("".join(map(str, number))) for number in row] for row in rows]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    first=spans,
+    second=spans,
+    lengths=st.sampled_from(["cycle", "uniform"]),
+    zero=st.booleans(),
+    split=st.sampled_from(["train", "test", "development"]),
+    seed=st.integers(0, 2**40),
+    start=st.integers(0, 10**12),
+)
+def test_sums_are_right_and_operands_have_the_lengths_asked_for(
+    first: Span, second: Span, lengths: str, zero: bool, split: str, seed: int, start: int
+) -> None:
+    task = Arithmetic(first_digits=first, second_digits=second, lengths=lengths, zero=zero)  # type: ignore[arg-type]
+    drawn = task.examples(split, seed, start, 37)
+    for row, (a, b, total) in enumerate(values(drawn)):
+        assert a + b == total
+        assert drawn.numbers.lengths[row].tolist() == [len(str(a)), len(str(b)), len(str(total))]
+        assert len(str(a)) in first
+        assert len(str(b)) in second
+        assert zero or (a and b)
+        assert drawn.facts["first_digits"][row] == len(str(a))
+        assert drawn.facts["second_digits"][row] == len(str(b))
+
+
+def test_blocks_are_those_they_have_always_been() -> None:
+    def digest(task: Arithmetic, split: str) -> str:
+        drawn = task.examples(split, 1, 0, 300)
+        return hashlib.sha256("".join(f"{a}+{b}={c};" for a, b, c in values(drawn)).encode()).hexdigest()[:16]
+
+    assert digest(Arithmetic(), "train") == "37e441b82a41bdee"
+    assert digest(Arithmetic(), "test") == "08c81ba62665fd31"
+    assert digest(Arithmetic(), "beyond-development") == "d8451a3dd241b419"
+    assert digest(Arithmetic(digits=3), "development") == "2fa4695b326b6217"
+    assert digest(Arithmetic(lengths="uniform", zero=True, digits=Span(1, 5)), "train") == "a731ec4470ae2111"
+
+
+def test_every_pair_of_lengths_comes_equally_often_in_every_split() -> None:
+    task = Arithmetic(first_digits=Span(1, 3), second_digits=Span(2, 5))
+    for split in ("train", "test", "development"):
+        lengths = task.examples(split, 0, 0, 12 * 50).numbers.lengths
+        assert set(Counter(map(tuple, lengths[:, :2].tolist())).values()) == {50}
+    assert lengths[:4, :2].tolist() == [[1, 2], [1, 3], [1, 4], [1, 5]]
+
+
+def test_uniform_lengths_come_about_equally_often() -> None:
+    lengths = Arithmetic(digits=Span(1, 4), lengths="uniform").draw(Draws(1), np.arange(32_000)).numbers.lengths
+    counts = np.array(list(Counter(map(tuple, lengths[:, :2].tolist())).values()))
+    assert len(counts) == 16
+    assert np.abs(counts - 2000).max() < 5 * 2000**0.5
+
+
+def test_operands_are_uniform_over_the_numbers_of_their_length() -> None:
+    drawn = Arithmetic(digits=2).draw(Draws(1), np.arange(90_000))
+    for slot in (0, 1):
+        counts = np.bincount([row[slot] for row in values(drawn)], minlength=100)
+        assert counts[:10].sum() == 0
+        assert np.abs(counts[10:] - 1000).max() < 5 * 1000**0.5
+
+
+def test_zero_comes_only_where_it_is_allowed() -> None:
+    counts = [
+        np.bincount([row[0] for row in values(Arithmetic(digits=1, zero=zero).draw(Draws(1), np.arange(9000)))])
+        for zero in (False, True)
+    ]
+    assert counts[0][0] == 0
+    assert (counts[0][1:] > 850).all()
+    assert len(counts[1]) == 10
+    assert (counts[1] > 750).all()
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_the_cells_of_a_grid_know_nothing_of_each_other(split: str) -> None:
+    cells = [(8, 8), (8, 9), (9, 8), (9, 9)]
+    digits = [
+        Arithmetic().pinned(first_digits=i, second_digits=j).examples(split, 0, 0, 1000).numbers.digits
+        for i, j in cells
+    ]
+    units = np.array([cell[:, slot, -place] for cell in digits for slot in (0, 1) for place in (1, 2, 3)], dtype=float)
+    assert np.abs(np.corrcoef(units) - np.eye(len(units))).max() < 0.15
+
+
+def test_a_question_and_its_mirror_image_are_in_the_same_split() -> None:
+    task = Arithmetic()
+    one, other = task.read("123+45678="), task.read("45678+123=")
+    assert task.canonical(one) == task.canonical(other) != task.canonical(task.read("123+45679="))
+    assert task.canonical(one) == task.canonical(Arithmetic(digits=Span(1, 90)).read(" 000123 + 45678"))
+
+
+def test_padding_does_not_change_what_a_question_is() -> None:
+    cell = Arithmetic().pinned(first_digits=3, second_digits=4)
+    drawn = cell.examples("test", 0, 0, 200)
+    texts = [f"{a}+{b}=" for a, b, _ in values(drawn)]
+    wide = Questions.concatenate([*(cell.read(text) for text in texts), Arithmetic().read("1" * 60 + "+1=")])
+    assert np.array_equal(cell.canonical(wide)[:-1], cell.canonical(drawn))
+
+
+def test_held_out_shares_are_what_they_are_said_to_be() -> None:
+    task = Arithmetic(digits=6)
+    fractions = task.canonical(task.draw(Draws(1), np.arange(100_000))) / 2.0**64
+    for split, share in {"test": 0.05, "development": 0.025, "beyond-development": 0.025, "train": 0.9}.items():
+        low, high = SPLITS[split]
+        found = ((fractions >= low) & (fractions < high)).mean()
+        assert abs(found - share) < 5 * (share * (1 - share) / 100_000) ** 0.5
+
+
+def test_small_cells_are_seen_and_the_task_says_which() -> None:
+    task = Arithmetic(digits=Span(1, 5))
+    seen = [(cell["first_digits"], cell["second_digits"]) for cell in task.seen_cells()]
+    assert seen == [(1, 1), (1, 2), (2, 1)]
+    for i, j in [(1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (5, 5)]:
+        cell = task.pinned(first_digits=i, second_digits=j)
+        assert cell.held_out("test") == ((i, j) not in seen)
+        assert not cell.held_out("train")
+    drawn = task.examples("train", 0, 0, 25 * 160)
+    by_cell = {tuple(row) for row in drawn.numbers.lengths[~task.divided(drawn), :2].tolist()}
+    assert by_cell == set(seen)
+    single = {(a, b) for a, b, _ in values(drawn) if a < 10 and b < 10}
+    assert len(single) > 60  # of 81, in 160 draws, from the whole of the cell
+    assert Arithmetic(digits=Span(7, 9)).seen_cells() == []
+
+
+def test_space_counts_the_questions() -> None:
+    assert Arithmetic(digits=1).space() == 81
+    assert Arithmetic(digits=1, zero=True).space() == 100
+    assert Arithmetic(digits=Span(1, 2)).space() == 99 * 99
+    assert Arithmetic(first_digits=1, second_digits=3).space() == 9 * 900
+
+
+def test_the_next_band_is_a_fifth_longer_and_at_least_one_digit() -> None:
+    assert Arithmetic().beyond().trained() == {"first_digits": Span(21, 24), "second_digits": Span(21, 24)}
+    assert Arithmetic(digits=3).beyond().spans == (Span(4, 4), Span(4, 4))
+    lengths = Arithmetic(digits=Span(1, 5)).examples("beyond-development", 0, 0, 40).numbers.lengths
+    assert set(lengths[:, :2].reshape(-1).tolist()) == {6}
+
+
+def test_a_question_is_read_as_a_person_writes_it() -> None:
+    task = Arithmetic()
+    assert values(task.read("321+654=")) == [[321, 654, 975]]
+    assert values(task.read(" 007 + 0")) == [[7, 0, 7]]
+    assert task.read("007+0=").numbers.lengths.tolist() == [[1, 1, 1]]
+    for text in ("321-654=", "12+", "+9=", "1+2=3", "one+two", "", "٣+٤="):
+        with pytest.raises(Mistake, match=r"it reads like 12\+9="):
+            task.read(text)
+
+
+def test_impossible_settings_are_refused_by_name() -> None:
+    with pytest.raises(Mistake, match=r"^operator: there is no 'plus'; there are: \+"):
+        Arithmetic(operator="plus")
+    with pytest.raises(Mistake, match=r"^digits: a number has at least 1 digit, not 0"):
+        Arithmetic(digits=0)
+    with pytest.raises(Mistake, match=r"^second_digits: .* not -2"):
+        Arithmetic(second_digits=Span(-2, 3))
+    with pytest.raises(Mistake, match=r"^lengths: 'random' is neither"):
+        Arithmetic(lengths="random")  # type: ignore[arg-type]

@@ -1,0 +1,193 @@
+"""Promises of every task, and of what a newcomer writes."""
+
+import itertools
+import random
+import subprocess
+import sys
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pytest
+
+from numerate import tasks
+from numerate.config import Span, setting
+from numerate.errors import Mistake
+from numerate.tasks.draws import Draws
+from numerate.tasks.questions import Example, Numbers, Questions
+from numerate.tasks.task import ENOUGH, HELD_OUT_BLOCK, SPLITS, Task, large_enough
+
+EVERY = [getattr(tasks, name)() for name in tasks.CATALOGUE["Task"]]
+every_task = pytest.mark.parametrize("task", EVERY, ids=lambda task: type(task).__name__)
+
+
+@dataclass(frozen=True)
+class Doubling(Task):
+    """What a newcomer writes: one example at a time."""
+
+    digits: int | Span = setting(Span(1, 4), "how many digits the number has")
+
+    def example(self, rng: random.Random) -> Example:
+        digits = rng.randint(Span.of(self.digits).low, Span.of(self.digits).high)
+        number = rng.randrange(10**digits)
+        return Example(f"2*{number}=", str(2 * number))
+
+
+@dataclass(frozen=True)
+class Tiny(Task):
+    """Ten questions in all."""
+
+    says_so: bool = setting(True, "whether it knows that it is small")
+
+    def draw(self, draws: Draws, index: np.ndarray) -> Questions:
+        number = draws.below(10, (len(index), 1), np.int16)
+        symbols = np.concatenate([number, np.full_like(number, 10), number], axis=1)
+        return Questions((*"0123456789?",), symbols, Numbers.none(len(index)), np.full(len(index), 2))
+
+    def space(self) -> int | None:
+        return 10 if self.says_so else None
+
+
+def same(one: Questions, other: Questions) -> bool:
+    arrays = [(one.symbols, other.symbols), (one.numbers.lengths, other.numbers.lengths)]
+    arrays += [(one.prompt_length, other.prompt_length), (one.numbers.digits, other.numbers.digits)]
+    arrays += [(one.facts[name], other.facts[name]) for name in one.facts]
+    return one.alphabet == other.alphabet and all(np.array_equal(a, b) for a, b in arrays)
+
+
+@every_task
+@pytest.mark.parametrize("split", SPLITS)
+def test_an_example_is_the_same_in_whatever_portions_it_is_asked_for(task: Task, split: str) -> None:
+    size = task.block if split == "train" else HELD_OUT_BLOCK
+    start, count = size - 30, 60
+    whole = task.examples(split, 3, start, count)
+    assert len(whole) == count
+    portions = [task.examples(split, 3, start + i, n) for i, n in ((0, 7), (7, 40), (47, 13))]
+    assert same(whole, Questions.concatenate(portions))
+    assert same(whole, task.examples(split, 3, 0, size + 30).take(slice(start, None)))
+
+
+@every_task
+def test_seed_and_split_change_what_is_drawn(task: Task) -> None:
+    drawn = {
+        what: task.examples(split, seed, 0, 200).hashes().tobytes()
+        for what, (split, seed) in {
+            "a": ("train", 0),
+            "b": ("train", 1),
+            "c": ("test", 0),
+            "d": ("development", 0),
+        }.items()
+    }
+    assert len(set(drawn.values())) == 4
+
+
+@every_task
+def test_no_question_that_can_be_held_out_is_in_two_splits(task: Task) -> None:
+    seen: dict[str, set[int]] = {}
+    for split in SPLITS:
+        source = task if split != "beyond-development" else task.beyond()
+        assert source is not None
+        block = task.examples(split, 0, 0, 3000)
+        hashes = source.canonical(block)
+        assert hashes is not None
+        seen[split] = set(hashes[source.divided(block)].tolist())
+        assert len(seen[split]) > 1000
+    for one in SPLITS:
+        for other in SPLITS:
+            assert one == other or not seen[one] & seen[other]
+
+
+@every_task
+def test_every_field_has_a_default_and_a_meaning(task: Task) -> None:
+    assert all(f.metadata["help"] for f in fields(task))  # type: ignore[arg-type]
+
+
+@every_task
+def test_its_alphabet_holds_all_the_texts_it_uses(task: Task) -> None:
+    assert set(task.examples("train", 0, 0, 500).alphabet) <= set(task.alphabet())
+
+
+@every_task
+def test_the_axes_of_its_grid_are_fields_that_can_be_pinned(task: Task) -> None:
+    assert set(task.trained()) == set(task.axes())
+    cell = dict.fromkeys(task.axes(), 3)
+    drawn = task.pinned(**cell).examples("test", 0, 0, 50)
+    for axis in task.axes():
+        assert set(drawn.facts[axis].tolist()) == {3}
+
+
+def test_a_newcomer_gives_one_example_at_a_time() -> None:
+    task = Doubling()
+    drawn = task.examples("train", 0, 0, 50)
+    for row in range(50):
+        text = "".join(drawn.alphabet[s] for s in drawn.symbols[row] if s >= 0)
+        question, answer = text[: drawn.prompt_length[row]], text[drawn.prompt_length[row] :]
+        assert int(question[2:-1]) * 2 == int(answer)
+    assert same(drawn.take(slice(20, 30)), task.examples("train", 0, 20, 10))
+    assert set(task.alphabet()) == set("0123456789*=")
+    test, train = (set(task.examples(split, 0, 0, 600).hashes().tolist()) for split in ("test", "train"))
+    assert not test & train
+
+
+def test_a_newcomer_may_give_questions_with_number_slots_too() -> None:
+    @dataclass(frozen=True)
+    class Naming(Task):
+        def example(self, rng: random.Random) -> Questions:
+            digits = np.array([[[rng.randrange(1, 10)]]], dtype=np.uint8)
+            symbols = np.array([[-1, 0, -1]], dtype=np.int16)
+            return Questions(("=",), symbols, Numbers(digits, np.ones((1, 1), dtype=np.int64)), np.array([2]))
+
+        def space(self) -> int:
+            return 9
+
+    drawn = Naming().examples("train", 0, 0, 20)
+    assert len(drawn) == 20
+    assert len(set(drawn.numbers.digits.reshape(-1).tolist())) > 3
+
+
+def test_a_small_task_is_seen_and_every_split_draws_from_all_of_it() -> None:
+    task = Tiny()
+    assert not task.held_out("test")
+    for split in ("train", "development", "test"):
+        assert len(set(task.examples(split, 0, 0, 300).hashes().tolist())) == 10
+
+
+def test_a_small_task_that_does_not_say_so_is_told() -> None:
+    ten = Questions.of_texts([Example(f"{number}?", str(number)) for number in range(10)])
+    fractions = Tiny().canonical(ten) / 2.0**64
+    empty = next(split for split, (low, high) in SPLITS.items() if not ((fractions >= low) & (fractions < high)).any())
+    with pytest.raises(Mistake, match=rf"too few questions for '{empty}'; its space\(\) must say"):
+        Tiny(says_so=False).examples(empty, 0, 0, 300)
+
+
+def test_a_task_is_divided_where_its_smallest_split_has_enough_questions() -> None:
+    assert ENOUGH == 100
+    assert large_enough(4000)
+    assert not large_enough(3999)
+
+
+def test_the_splits_share_all_questions_out() -> None:
+    edges = sorted(SPLITS.values())
+    assert edges[0][0] == 0
+    assert edges[-1][1] == 1
+    assert all(one[1] == other[0] for one, other in itertools.pairwise(edges))
+    assert SPLITS["train"] == (0.1, 1.0)
+
+
+def test_mistakes_say_what_would_be_right() -> None:
+    with pytest.raises(
+        Mistake, match=r"digitz: Doubling has no setting 'digitz'; it has: digits. Did you mean 'digits'\?"
+    ):
+        Doubling().pinned(digitz=3)
+    with pytest.raises(Mistake, match=r"split: there is no 'tset'; there are: .* Did you mean 'test'\?"):
+        Doubling().examples("tset", 0, 0, 1)
+    with pytest.raises(Mistake, match="no next band"):
+        Doubling().examples("beyond-development", 0, 0, 1)
+    with pytest.raises(Mistake, match="does not read"):
+        Doubling().read("2*3=")
+    with pytest.raises(TypeError, match="draw"):
+        type("Silent", (Task,), {})
+
+
+def test_questions_are_drawn_and_tokenised_without_torch() -> None:
+    code = "import sys, numerate.tasks.arithmetic, numerate.tokens.tokenizer; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0
