@@ -1,0 +1,144 @@
+"""Promises of layouts: a batch asks for exactly the answer, each place for the token that follows."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from numerate import tokens
+from numerate.batch import IGNORE, Batch
+from numerate.errors import Mistake
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.questions import Numbers, Questions
+from numerate.tokens.layout import Aligned, Continuation, Layout
+from numerate.tokens.tokenizer import Characters, Rows
+from numerate.vocabulary import END, PAD
+
+torch.set_num_threads(1)
+
+EVERY = [getattr(tokens, name)() for name in tokens.CATALOGUE["Layout"]] + [Continuation("all")]
+every_layout = pytest.mark.parametrize("layout", EVERY, ids=repr)
+
+
+@st.composite
+def any_rows(draw: st.DrawFn, labelled: bool) -> Rows:
+    """Rows that ask for anything anywhere: nothing, runs, and places with gaps between them."""
+    count = draw(st.integers(1, 5))
+    lengths = np.array(draw(st.lists(st.integers(1, 9), min_size=count, max_size=count)))
+    longest = int(lengths.max())
+    inside = np.arange(longest) < lengths[:, None]
+    ids = np.array(draw(st.lists(st.integers(4, 200), min_size=count * longest, max_size=count * longest)))
+    asked = np.array(draw(st.lists(st.booleans(), min_size=count * longest, max_size=count * longest)))
+    ids, asked = (ids.reshape(count, longest) * inside).astype(np.uint8), asked.reshape(count, longest) & inside
+    return Rows(ids, lengths, asked, (ids[:, ::-1] + 1).astype(np.uint8) if labelled else None)
+
+
+def rows_for(layout: Layout) -> st.SearchStrategy[Rows]:
+    return any_rows(labelled=isinstance(layout, Aligned))
+
+
+def plain(layout: Layout, rows: Rows, row: int) -> tuple[list[int], list[int]]:
+    """What one row reads and what it must say, token by token."""
+    length = int(rows.lengths[row])
+    ids = rows.ids[row, :length].tolist()
+    if isinstance(layout, Aligned):
+        assert rows.labels is not None
+        labels = rows.labels[row, :length].tolist()
+        return ids, [label if asks else IGNORE for label, asks in zip(labels, rows.asked[row], strict=False)]
+    asked = rows.asked[row, 1:length] if layout == Continuation() else [True] * (length - 1)
+    return ids[:-1], [following if asks else IGNORE for following, asks in zip(ids[1:], asked, strict=True)]
+
+
+@every_layout
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_a_batch_is_what_the_plain_form_lays_out_token_by_token(layout: Layout, data: st.DataObject) -> None:
+    rows = data.draw(rows_for(layout))
+    batch = layout.batch(rows, np.arange(len(rows)) + 10**12)
+    total = 0
+    for row in range(len(rows)):
+        read, said = plain(layout, rows, row)
+        assert batch.tokens.lengths[row] == len(read)
+        assert batch.tokens.ids[row].tolist() == read + [PAD] * (batch.tokens.ids.shape[1] - len(read))
+        assert batch.targets[row].tolist() == said + [IGNORE] * (batch.targets.shape[1] - len(said))
+        asked = [place for place, target in enumerate(said) if target != IGNORE]
+        most = batch.asked.shape[1]
+        last = asked[-1] if asked else 0
+        assert batch.asked[row].tolist() == asked + [last] * (most - len(asked))
+        assert batch.asked_targets[row].tolist() == [said[p] for p in asked] + [IGNORE] * (most - len(asked))
+        total += len(asked)
+    assert batch.counts == {"tokens": total, "examples": len(rows)}
+    assert batch.real == int(batch.tokens.lengths.sum())
+    assert batch.tokens.row.tolist() == [10**12 + row for row in range(len(rows))]
+
+
+@every_layout
+def test_everything_is_a_64_bit_tensor_that_shares_nothing_with_its_rows(layout: Layout) -> None:
+    ids = np.array([[5, 6, END]], dtype=np.uint8)
+    rows = Rows(ids, np.array([3]), np.ones((1, 3), dtype=np.bool_), ids if isinstance(layout, Aligned) else None)
+    index = np.array([7])
+    batch = layout.batch(rows, index)
+    tensors = (
+        batch.tokens.ids,
+        batch.tokens.lengths,
+        batch.tokens.row,
+        batch.targets,
+        batch.asked,
+        batch.asked_targets,
+    )
+    for tensor in tensors:
+        assert tensor.dtype == torch.int64
+        assert tensor.is_contiguous()
+        tensor.fill_(-5)
+    assert ids.tolist() == [[5, 6, END]]
+    assert rows.lengths.tolist() == [3]
+    assert index.tolist() == [7]
+
+
+def sum_of(text: str, ask: str) -> Batch:
+    task, tokenizer = Arithmetic(), Characters()
+    rows = tokenizer.rows(task.read(text), tokenizer.vocabulary(task))
+    return Continuation(ask).batch(rows, np.arange(1))  # type: ignore[arg-type]
+
+
+def test_twelve_and_nine_by_hand() -> None:
+    # 2 1 + 9 = 1 2 [EOS] are the ids 6 5 14 13 17 5 6 3.
+    answer = sum_of("12+9=", "answer")
+    assert answer.tokens.ids.tolist() == [[6, 5, 14, 13, 17, 5, 6]]
+    assert answer.targets.tolist() == [[IGNORE] * 4 + [5, 6, END]]
+    assert answer.asked.tolist() == [[4, 5, 6]]
+    assert answer.asked_targets.tolist() == [[5, 6, END]]
+    assert answer.counts == {"tokens": 3, "examples": 1}
+    assert answer.real == 7
+    everything = sum_of("12+9=", "all")
+    assert everything.targets.tolist() == [[5, 14, 13, 17, 5, 6, END]]
+    assert everything.asked.tolist() == [list(range(7))]
+
+
+def test_labels_are_said_where_their_token_stands() -> None:
+    block = Questions(
+        ("a", "b", "1", "2"),
+        np.array([[0, 1, 0]], dtype=np.int16),
+        Numbers.none(1),
+        labels=np.array([[2, -1000, 3]], dtype=np.int16),
+    )
+    tokenizer = Characters()
+    vocabulary = tokenizer.vocabulary(block.alphabet)
+    batch = Aligned().batch(tokenizer.rows(block, vocabulary), np.arange(1))
+    a, b, one, two = tokenizer.encode("ab12", vocabulary)
+    assert batch.tokens.ids.tolist() == [[a, b, a]]
+    assert batch.targets.tolist() == [[one, IGNORE, two]]
+    assert batch.asked.tolist() == [[0, 2]]
+    assert batch.asked_targets.tolist() == [[one, two]]
+
+
+def test_a_layout_refuses_questions_of_the_other_kind() -> None:
+    ids = np.array([[5, 6, END]], dtype=np.uint8)
+    asked = np.ones((1, 3), dtype=np.bool_)
+    with pytest.raises(Mistake, match="take Aligned"):
+        Continuation().batch(Rows(ids, np.array([3]), asked, labels=ids), np.arange(1))
+    with pytest.raises(Mistake, match="take Continuation"):
+        Aligned().batch(Rows(ids, np.array([3]), asked), np.arange(1))
+    with pytest.raises(Mistake, match=r"^ask: 'question' is neither"):
+        Continuation("question")  # type: ignore[arg-type]
