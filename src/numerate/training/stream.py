@@ -1,0 +1,100 @@
+"""The order in which a run sees its examples: a function of its place, whatever the workers and processes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.batch import Batch
+from numerate.errors import Mistake
+from numerate.tasks.draws import Draws, key
+from numerate.tasks.task import Task
+from numerate.tokens.layout import Layout
+from numerate.tokens.tokenizer import Rows, Tokenizer
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run stands in its data: how many examples it has seen. All that a resumed run needs to know."""
+
+    examples: int = 0
+
+    def next(self, batch_size: int) -> "Place":
+        """The place after one more global batch."""
+        return Place(self.examples + batch_size)
+
+
+@dataclass(frozen=True, eq=False)
+class _Window:
+    """One window of examples, shortest first, in batches of equal size; `order` says which batch comes when."""
+
+    number: int
+    rows: Rows
+    index: NDArray[np.int64]
+    order: NDArray[np.int64]
+
+
+class Stream:
+    """Batches of a split of a task, grouped by length.
+
+    `window` global batches of examples are drawn at once, sorted by length (ties by index), cut into batches, and the
+    batches shuffled by a key of (seed, split, window). A rank, or a part of an accumulated step, gets an equal slice of
+    a global batch, cut to its own longest row: so all of them together see the same examples as one process does.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        tokenizer: Tokenizer,
+        layout: Layout,
+        *,
+        seed: int,
+        split: str = "train",
+        batch_size: int,
+        window: int = 64,
+    ) -> None:
+        for name, value in (("batch_size", batch_size), ("window", window)):
+            if value < 1:
+                raise Mistake(f"{name}: {value} is too small; at least 1")
+        self.task, self.tokenizer, self.layout = task, tokenizer, layout
+        self.seed, self.split, self.batch_size, self.window = seed, split, batch_size, window
+        self.vocabulary = tokenizer.vocabulary(task)
+        self._held: _Window | None = None
+
+    def batch(self, place: Place, rank: int = 0, ranks: int = 1, part: int = 0, parts: int = 1) -> Batch:
+        """The batch at a place, or the slice of it that part `part` of rank `rank` computes.
+
+        Raises `Mistake` where the global batch does not divide into the slices, or where the place is between two
+        batches of this size.
+        """
+        if self.batch_size % (ranks * parts):
+            raise Mistake(
+                f"batch_size: {self.batch_size} examples do not divide among {ranks} processes with {parts} parts "
+                f"each; take a multiple of {ranks * parts}"
+            )
+        if place.examples % self.batch_size:
+            raise Mistake(
+                f"batch_size: {place.examples} examples have been seen, which is no whole number of batches of "
+                f"{self.batch_size}; keep the batch size of the run"
+            )
+        number, turn = divmod(place.examples // self.batch_size, self.window)
+        held = self._window(number)
+        share = self.batch_size // (ranks * parts)
+        start = int(held.order[turn]) * self.batch_size + (rank * parts + part) * share
+        chosen = slice(start, start + share)
+        return self.layout.batch(held.rows.take(chosen), held.index[chosen])
+
+    @staticmethod
+    def padding(batch: Batch) -> float:
+        """The share of a batch's input tokens that is padding, from 0 to 1."""
+        return 1.0 - batch.real / max(1, batch.tokens.ids.numel())
+
+    def _window(self, number: int) -> _Window:
+        if self._held is None or self._held.number != number:
+            count = self.window * self.batch_size
+            questions = self.task.examples(self.split, self.seed, number * count, count)
+            rows = self.tokenizer.rows(questions, self.vocabulary)
+            by_length = np.argsort(rows.lengths, kind="stable")
+            order = Draws(key("window", self.seed, self.split, number)).permutation(self.window)
+            self._held = _Window(number, rows.take(by_length), number * count + by_length, order)
+        return self._held
