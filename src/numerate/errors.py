@@ -8,11 +8,16 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-class Mistake(Exception):
+class _Told(Exception):
+    speaker: bool | None = None
+    """Whether this process says it, of several that it ends; None: the first one does."""
+
+
+class Mistake(_Told):
     """Something the user can put right: a mistyped name, an impossible value, a folder that is no run."""
 
 
-class Fault(Exception):
+class Fault(_Told):
     """Something that went wrong while working: a full disk, a loss that is not finite, a checkpoint that is torn."""
 
 

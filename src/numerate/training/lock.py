@@ -1,0 +1,141 @@
+"""One writer at a time: a lock that a process holds on a folder, and that dies with it."""
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+from numerate.errors import Fault, Mistake
+from numerate.training import disk
+
+_all: "WeakSet[Lock]" = WeakSet()
+_BUSY = {errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK}
+_CANNOT = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+
+
+class Lock:
+    """An exclusive `flock` on a file, which says who holds it: `{"host", "pid", "started", "doing"}`.
+
+    The kernel gives it back when the process ends in whatever way, so there is no stale lock and nothing to delete; a
+    file that a killed process left says nothing by being there. A forked child does not inherit it. The folder is
+    locked as well, where the file system can, so that deleting the file while it is held does not let a second writer
+    in.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._held: list[int] = []
+        self._depth = 0
+        _all.add(self)
+
+    @contextlib.contextmanager
+    def hold(self, doing: str) -> Iterator[bool]:
+        """Holds the lock; yields True for the outermost hold of this object. Raises `Mistake` naming who has it."""
+        if self._depth == 0:
+            with disk.explained(self.path):
+                self._take(doing)
+        self._depth += 1
+        try:
+            yield self._depth == 1
+        finally:
+            if self._depth:  # 0 in a forked child, which holds nothing
+                self._depth -= 1
+                if self._depth == 0:
+                    self._give_back()
+
+    def _take(self, doing: str) -> None:
+        import fcntl
+
+        try:
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            self._held.append(folder)
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
+                    raise self._refusal() from error  # other errors: this file system locks files only
+            number = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            self._held.append(number)
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in _CANNOT:
+                    raise Fault(
+                        f"{self.path}: this file system cannot lock files, so two processes could write one run; "
+                        "give runs_dir= on another one."
+                    ) from error
+                if error.errno in _BUSY:
+                    raise self._refusal() from error
+                raise
+        except BaseException:
+            self._close()
+            raise
+        holder = {"host": socket.gethostname(), "pid": os.getpid(), "started": _now(), "doing": doing}
+        with contextlib.suppress(OSError):  # a full disk: then a second process is refused without a name
+            os.ftruncate(number, 0)
+            os.pwrite(number, json.dumps(holder).encode() + b"\n", 0)
+
+    def _give_back(self) -> None:
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._held[-1], 0)
+        self._close()
+
+    def _close(self) -> None:
+        while self._held:
+            os.close(self._held.pop())
+
+    def forget(self) -> None:
+        """In a forked child: the parent's lock is not ours. Closing a copy leaves the parent's in place."""
+        self._close()
+        self._depth = 0
+
+    def _refusal(self) -> Mistake:
+        holder = self._holder()
+        if holder is None:
+            who = "another process"
+        else:
+            who = f"process {holder['pid']} on {holder['host']} ({holder.get('doing')}, since {holder.get('started')})"
+        return Mistake(f"{self.path.parent}: is being written by {who}. Wait until it has ended, or stop it.")
+
+    def _holder(self) -> dict[str, Any] | None:
+        """Who wrote the file last, given a moment to whoever took the lock just now and is about to write."""
+        for _ in range(10):
+            try:
+                found = disk.record_of(self.path.read_bytes())
+            except OSError:
+                found = None
+            if found is not None and {"host", "pid"} <= set(found) and not _gone(found):
+                return found
+            time.sleep(0.02)
+        return None
+
+
+def _gone(holder: dict[str, Any]) -> bool:
+    if holder["host"] != socket.gethostname():
+        return False
+    try:
+        os.kill(int(holder["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError, TypeError, OverflowError):
+        return False
+    return False
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _after_fork() -> None:
+    for lock in list(_all):
+        lock.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,156 @@
+"""Where a result comes from: versions, command line, git commit, hardware, time. Quick, and imports nothing heavy."""
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("numerate", "torch", "numpy", "omegaconf", "safetensors")
+"""Whose versions are recorded, with Python's."""
+
+_PATIENCE = 2.0  # seconds for git, whose answer on a huge tree or a sleeping disk is not worth a wait
+
+
+def provenance() -> dict[str, Any]:
+    """The entries `command`, `git`, `hardware`, `versions` and `times` of a run's head, as plain data."""
+    return {
+        "command": command(),
+        "git": git(),
+        "hardware": hardware(),
+        "versions": versions(),
+        "times": {"started": now()},
+    }
+
+
+def now() -> str:
+    """The time as UTC to the second, such as `2026-03-01T12:00:00+00:00`."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def command(words: Sequence[str] | None = None) -> str:
+    """The command line as one would type it again: `numerate train addition_abacus seed=1`.
+
+    `words` are those that Python was started with, `sys.orig_argv` if not given.
+    """
+    words = list(sys.orig_argv if words is None else words)
+    for at, word in enumerate(words):
+        if Path(word).name == "numerate" or words[at : at + 2] == ["-m", "numerate"]:
+            words = ["numerate", *words[at + 1 + (word == "-m") :]]
+            break
+    return shlex.join(words).encode(errors="replace").decode()
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that results depend on; those not installed are left out."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def changed_versions(then: dict[str, str]) -> list[str]:
+    """What differs from the versions a run was made with: `["torch 2.12.0, now 2.13.0"]`."""
+    today = versions()
+    return [f"{name} {old}, now {today.get(name, 'absent')}" for name, old in then.items() if today.get(name) != old]
+
+
+def git() -> dict[str, dict[str, Any]]:
+    """Commit, and whether files differ from it, of the repository worked in (`here`) and of the package's own
+    (`numerate`, if it runs from a checkout). Empty without git or a repository."""
+    package = Path(__file__).resolve().parents[3]
+    places = {"here": Path.cwd()}
+    if (package / ".git").exists():
+        places["numerate"] = package
+    if shutil.which("git") is None:
+        return {}
+    asked = {name: _ask_git(place) for name, place in places.items()}
+    found = {name: _answer(process) for name, process in asked.items()}
+    return {name: answer for name, answer in found.items() if answer is not None}
+
+
+def _ask_git(place: Path) -> "subprocess.Popen[str] | None":
+    """Starts `git status`, which must not write the index: another git command may be at work in this tree."""
+    words = ["git", "--no-optional-locks", "-C", str(place), "status", "--porcelain=v2", "--branch"]
+    try:
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+        )
+    except OSError:
+        return None
+
+
+def _answer(process: "subprocess.Popen[str] | None") -> dict[str, Any] | None:
+    if process is None:
+        return None
+    with process:
+        try:
+            lines = process.communicate(timeout=_PATIENCE)[0].splitlines()
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return None
+    if process.returncode != 0:
+        return None
+    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid")), None)
+    dirty = any(not line.startswith("#") for line in lines)
+    return {"commit": None if commit == "(initial)" else commit, "dirty": dirty}
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores (usable and present), memory in bytes, graphics cards, threads of torch, operating system.
+
+    torch is asked only if it is loaded already.
+    """
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found: dict[str, Any] = {
+        "processor": _processor(),
+        "cores": usable,
+        "cores_present": os.cpu_count(),
+        "memory": _memory(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "gpus": _gpus(),
+    }
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        found["threads"] = torch.get_num_threads()
+    return found
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith(("model name", "Model", "cpu model")):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+
+
+def _gpus() -> list[str]:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    found = []
+    for card in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        with contextlib.suppress(OSError):
+            lines = card.read_text(errors="replace").splitlines()
+            found += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+    return found

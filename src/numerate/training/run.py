@@ -1,0 +1,318 @@
+"""The folder of a run: where it is, what is in it, who may write it.
+
+    runs/<recipe>/<id>/
+      recipe.yaml      the head: recipe, name, id, command, git, hardware, versions, times
+      starts.jsonl     one line per start of training: its command, git, hardware, versions, time
+      metrics.jsonl    one line per logged step; what a resumed run does again is moved to metrics-undone.jsonl
+      checkpoints/     see `numerate.training.checkpoint`
+      log.txt          what was said while it ran
+      lock             held while a process writes
+
+Runs are under `runs_dir=` if given, else the environment's NUMERATE_RUNS, else `./runs`. No file names another place
+or depends on the time of day, so that a folder may be copied anywhere and a wrong clock does no harm.
+"""
+
+import contextlib
+import errno
+import glob
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from numerate.errors import Fault, Mistake, did_you_mean
+from numerate.training import checkpoint, disk
+from numerate.training.lock import Lock
+
+FORMAT = 1
+"""Of recipe.yaml. A folder of a later format is refused rather than misread."""
+
+_STARTS = ".starts"
+_TAKEN = {errno.ENOTEMPTY, errno.EEXIST}
+_OF_A_START = ("command", "git", "hardware", "versions", "times")
+
+
+class RunFolder:
+    """The folder of one run. Reading needs no lock; whoever writes holds `lock()`.
+
+    >>> run = RunFolder.create(runs_directory(), "addition_abacus", "3f2a9c01b7de", {"recipe": tree})
+    >>> with run.lock():
+    ...     run.begin(head)
+    ...     run.append("metrics.jsonl", {"step": 500, "loss": 0.0123})
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = Lock(path / "lock")
+
+    @classmethod
+    def create(cls, runs: Path, recipe_name: str, id: str, head: Mapping[str, Any]) -> "RunFolder":
+        """The folder of a run, made if it is not there yet; one that is there stays as it is.
+
+        It comes into being with its `recipe.yaml` by one rename, so that no run is ever without. Raises `Mistake`
+        where it may not be written or something else is in its place, `Fault` on a full disk.
+        """
+        recipe_name = folder_name(recipe_name)
+        path = runs / recipe_name / folder_name(id)
+        if not (path / "recipe.yaml").exists():
+            content = _to_yaml({"format": FORMAT, "name": None, "id": id, **head} | {"id": id})
+            new = disk.beside(path)
+            try:
+                with disk.explained(path):
+                    new.mkdir(parents=True)
+                    disk.replace(new / "recipe.yaml", content)
+                    os.rename(new, path)
+                    disk.sync(path.parent)
+            except BaseException as error:
+                shutil.rmtree(new, ignore_errors=True)
+                made_by_another = isinstance(error, Mistake | Fault) and (path / "recipe.yaml").exists()
+                if not made_by_another:
+                    if isinstance(error.__cause__, OSError) and error.__cause__.errno in _TAKEN:
+                        raise Mistake(
+                            f"{path}: is in the place of this run but holds no recipe.yaml; move it away, or give "
+                            "another runs_dir=."
+                        ) from error
+                    raise
+        with contextlib.suppress(Mistake, Fault):  # only `latest` is the poorer for it
+            disk.append_text(runs / _STARTS, f"\n{recipe_name}/{path.name}\n")  # the first line end is for a torn line
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """A run's folder that is there already. Raises `Mistake` if it is none."""
+        if not (path / "recipe.yaml").is_file():
+            what = "is no run: it has no recipe.yaml" if path.is_dir() else "there is no such folder"
+            raise Mistake(f"{path}: {what}.{did_you_mean(path.name, _runs_in(path.parent))}")
+        return cls(path)
+
+    @property
+    def id(self) -> str:
+        return self.path.absolute().name
+
+    @property
+    def recipe_name(self) -> str:
+        return self.path.absolute().parent.name
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def file(self, name: str) -> Path:
+        return self.path / name
+
+    def head(self) -> dict[str, Any]:
+        """What `recipe.yaml` holds. Raises `Fault` if it cannot be read, `Mistake` if a later version wrote it."""
+        path = self.file("recipe.yaml")
+        with disk.explained(path):
+            text = path.read_bytes()
+        try:
+            head = yaml.load(text, Loader=_Loader)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            mark = getattr(error, "problem_mark", None)
+            where = f", line {mark.line + 1}" if mark else ""
+            raise Fault(f"{path}{where}: cannot be read as YAML; nothing in this folder was changed.") from error
+        if not isinstance(head, dict) or "recipe" not in head:
+            raise Fault(f"{path}: holds no recipe; nothing in this folder was changed.")
+        written = head.get("format")
+        if not isinstance(written, int) or written > FORMAT:
+            raise Mistake(f"{path}: is of format {written}, this version reads up to {FORMAT}; update numerate.")
+        return head
+
+    def begin(self, head: Mapping[str, Any]) -> None:
+        """Notes a start of training, under the lock: a line in `starts.jsonl`, and `head` as the new head.
+
+        What the old head has and the new one has not, and the time the run was first created, stay.
+        """
+        old = self.head()
+        disk.append(self.file("starts.jsonl"), [{key: head.get(key) for key in _OF_A_START}], durable=True)
+        times = {**old.get("times", {}), **head.get("times", {})}
+        times["created"] = old.get("times", {}).get("created", times.get("created", times.get("started")))
+        given = {key: value for key, value in head.items() if value is not None}
+        self._write_head({**old, **given, "times": times, "id": old["id"]})
+
+    def update_head(self, **changes: Any) -> None:
+        """Sets entries of the head, under the lock. `times` is merged with the times already there."""
+        old = self.head()
+        if "times" in changes:
+            changes["times"] = {**old.get("times", {}), **changes["times"]}
+        self._write_head({**old, **changes})
+
+    def _write_head(self, head: dict[str, Any]) -> None:
+        disk.replace(self.file("recipe.yaml"), _to_yaml(head), safe="The run itself is unharmed.")
+
+    def append(self, name: str, *records: Mapping[str, Any], durable: bool = False) -> None:
+        """Appends records to one of the run's `.jsonl` files: all of them, or none when the disk is full."""
+        disk.append(self.file(name), records, durable=durable, safe="What was written before is safe.")
+
+    def records(self, name: str) -> list[dict[str, Any]]:
+        """The records of one of the run's `.jsonl` files; none if there is no such file."""
+        return disk.records(self.file(name))
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Puts a file into the folder, as a whole or not at all."""
+        raw = content.encode() if isinstance(content, str) else content
+        disk.replace(self.file(name), raw, safe="What was there before is unharmed.")
+
+    def cut_metrics(self, step: int) -> int:
+        """Takes the records of steps after `step` out of `metrics.jsonl`, since a resumed run will write them again.
+
+        They are moved to `metrics-undone.jsonl`, not lost. Half a last line goes; any other line that cannot be read
+        stays where it is. Returns how many records were moved.
+        """
+        path = self.file("metrics.jsonl")
+        if not path.exists():
+            return 0
+        with disk.explained(path):
+            content = path.read_bytes()
+        kept, moved = [], []
+        *lines, last = content.split(b"\n")
+        for text in [*lines, last] if disk.record_of(last) is not None else lines:
+            record = disk.record_of(text)
+            at = record.get("step") if record is not None else None
+            if record is not None and isinstance(at, int | float) and at > step:
+                moved.append(record)
+            else:
+                kept.append(text + b"\n")
+        if moved:
+            self.append("metrics-undone.jsonl", *moved, durable=True)
+        if (new := b"".join(kept)) != content:
+            disk.replace(path, new, safe="The metrics are unharmed.")
+        return len(moved)
+
+    @contextlib.contextmanager
+    def lock(self, doing: str = "training") -> Iterator[None]:
+        """Holds the folder for writing; may be nested. Raises `Mistake` that names the process that holds it already.
+
+        The lock belongs to the process and dies with it, also by `kill -9`. What an earlier holder left unfinished is
+        put right first.
+        """
+        with self._lock.hold(doing) as first:
+            if first:
+                with disk.explained(self.path):
+                    self._tidy()
+            yield
+
+    def _tidy(self) -> None:
+        name = glob.escape(self.path.name)
+        for left in (*self.path.glob(f"{disk.BESIDE}*"), *self.path.parent.glob(f"{disk.BESIDE}{name}-*")):
+            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink(missing_ok=True)
+        checkpoint.tidy(self.checkpoints)
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Plain data only."""
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Plain data only, with text quoted that another reader of YAML might take for a number, a truth or a date."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_AMBIGUOUS = re.compile(
+    r"[-+.]?[\d_.:]+([eE][-+]?\d+)?|0[xob]\w+|[-+]?\.(inf|nan)|y|n|true|false|yes|no|on|off|null|~|", re.IGNORECASE
+)
+
+
+def _text(dumper: Any, value: str) -> Any:
+    style = '"' if _AMBIGUOUS.fullmatch(value) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _to_yaml(head: Mapping[str, Any]) -> bytes:
+    text = yaml.dump(disk.plain(head), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    return str(text).encode()
+
+
+def folder_name(text: str) -> str:
+    """A text as one folder's name: `folder_name("my.py:small add")` is `"my.py-small-add"`."""
+    name = re.sub(r"[^\w.+=-]+", "-", text).lstrip(".-")
+    if not name:
+        raise Mistake(f"{text!r} cannot name a folder; use letters and digits.")
+    return name[:100]
+
+
+def runs_directory(given: str | os.PathLike[str] | None = None) -> Path:
+    """Where runs are: `given` (the setting runs_dir=), else NUMERATE_RUNS, else `./runs`."""
+    return Path(os.path.expanduser(given or os.environ.get("NUMERATE_RUNS") or "runs"))
+
+
+def all_runs(runs: Path) -> list[RunFolder]:
+    """Every run below a folder of runs, by recipe and id."""
+    with disk.explained(runs):
+        heads = sorted(runs.glob("[!.]*/[!.]*/recipe.yaml"))
+    return [RunFolder(head.parent) for head in heads]
+
+
+def latest(runs: Path) -> RunFolder | None:
+    """The run that was created or continued last, by the order of starts and not by any clock."""
+    try:
+        started = (runs / _STARTS).read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        started = []
+    for name in reversed(started):
+        if name and os.path.isfile(runs / name / "recipe.yaml"):
+            return RunFolder(runs / name)
+    dated = [(_quick(run, "  started") or "", run.path) for run in all_runs(runs)]
+    return RunFolder(max(dated)[1]) if dated else None
+
+
+def find(address: str | os.PathLike[str], runs: Path) -> RunFolder:
+    """The run that is meant: a path, `latest`, a `name=` label, an id or the beginning of one, a recipe with one run.
+
+    Raises `Mistake` that lists the runs meant when there are several, or the nearest name when there is none.
+    """
+    text = os.fspath(address)
+    path = Path(os.path.expanduser(text))
+    if os.path.isfile(path / "recipe.yaml"):
+        return RunFolder(path)
+    if path.name == "recipe.yaml" and os.path.isfile(path):
+        return RunFolder(path.parent)
+    if os.path.isfile(runs / text / "recipe.yaml") and text.strip("./"):
+        return RunFolder(runs / text)
+    every = all_runs(runs)
+    if text == "latest":
+        if (last := latest(runs)) is None:
+            raise Mistake(f"{runs}: there is no run here yet; `numerate train RECIPE` makes one.")
+        return last
+    named = {run.path: _quick(run, "name") for run in every}
+    for fits in (
+        [run for run in every if run.id == text],
+        [run for run in every if named[run.path] == text],
+        [run for run in every if text and run.id.startswith(text)],
+        [run for run in every if run.recipe_name == text.rstrip("/")],
+        [run for run in every if "/" in text and f"{run.recipe_name}/{run.id}".startswith(text)],
+    ):
+        if len(fits) == 1:
+            return fits[0]
+        if fits:
+            shown = ", ".join(f"{run.recipe_name}/{run.id}" for run in fits[:8]) + (", ..." if len(fits) > 8 else "")
+            raise Mistake(f"{text!r} may mean {len(fits)} runs in {runs}: {shown}. Give one of these, or a path.")
+    if os.path.isdir(path):
+        raise Mistake(f"{path}: is no run: it has no recipe.yaml.")
+    if os.sep in text:
+        raise Mistake(f"{path}: there is no such folder.{did_you_mean(path.name, _runs_in(path.parent))}")
+    known = [run.id for run in every] + [name for name in named.values() if name] + ["latest"]
+    raise Mistake(f"no run in {runs} has the id, name or path {text!r}.{did_you_mean(text, known)}")
+
+
+def _runs_in(folder: Path) -> list[str]:
+    return [head.parent.name for head in folder.glob("*/recipe.yaml")]
+
+
+def _quick(run: RunFolder, key: str) -> str | None:
+    """One line of a run's head without parsing all of it, so that a thousand runs are looked through quickly."""
+    try:
+        found = re.search(rf"^{key}: (.+)$", run.file("recipe.yaml").read_text(encoding="utf-8"), re.MULTILINE)
+        value = yaml.safe_load(found[1]) if found else None
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    return None if value is None else str(value)

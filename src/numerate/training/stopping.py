@@ -1,0 +1,75 @@
+"""Stopping at the end of a step when asked to: Ctrl-C, SIGTERM, SIGHUP."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+_AGAIN = 0.1  # seconds; a terminal and a launcher often both send the same Ctrl-C
+
+
+class Stop:
+    """Turns SIGINT (Ctrl-C), SIGTERM and SIGHUP into a question that the training loop asks after each step.
+
+    >>> with Stop() as stop:
+    ...     while not stop.asked:
+    ...         step()
+
+    A second Ctrl-C stops at once, by `KeyboardInterrupt`. A SIGHUP that is ignored (`nohup`) stays ignored. The
+    handlers that were there before come back at the end. Outside the main thread, where Python allows no handlers,
+    `ask` still works.
+    """
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self._asked = False
+        self._interrupted: float | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    @property
+    def asked(self) -> bool:
+        """Whether to stop at the end of this step."""
+        return self._asked
+
+    @property
+    def status(self) -> int:
+        """The exit status that a shell expects of who stopped by this signal: 130 for Ctrl-C, 143 for SIGTERM."""
+        return 128 + self.signal if self.signal else 0
+
+    def ask(self) -> None:
+        """Asks to stop, as a signal does (another rank was stopped, time is up)."""
+        self._asked = True
+
+    def __enter__(self) -> "Stop":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                before = signal.getsignal(number)
+                if number == signal.SIGHUP and before == signal.SIG_IGN:
+                    continue
+                self._before[number] = before
+                signal.signal(number, self._received)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before if before is not None else signal.SIG_DFL)
+        self._before.clear()
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            if self._interrupted is not None:
+                if time.monotonic() - self._interrupted > _AGAIN:
+                    raise KeyboardInterrupt
+                return
+            self._interrupted = time.monotonic()
+        self.signal = self.signal or signal.Signals(number)
+        self._asked = True
+        again = "; again to stop at once" if number == signal.SIGINT else ""
+        text = f"\n{signal.Signals(number).name}: stopping at the end of this step{again}\n"
+        with contextlib.suppress(OSError):  # os.write, since a handler may interrupt a print
+            os.write(2, text.encode())

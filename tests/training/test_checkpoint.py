@@ -1,0 +1,447 @@
+"""Promises of checkpoints: whole or not there, recognised when torn, and the last good one never lost."""
+
+import errno
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from numerate.errors import Fault, Mistake
+from numerate.training import checkpoint
+from numerate.training.checkpoint import by_name, latest_good, resume, steps, tidy, torn, write
+
+torch.set_num_threads(1)
+
+
+def tensors(step: int) -> dict[str, dict[str, Tensor]]:
+    return {"weights": {"w": torch.full((8, 8), float(step))}, "optimizer": {"m": torch.arange(4) + step}}
+
+
+def put(folder: Path, step: int, **settings: Any) -> checkpoint.Checkpoint:
+    return write(folder, step, tensors(step), {"place": step}, **settings)
+
+
+def is_sound(found: checkpoint.Checkpoint) -> bool:
+    groups = found.read()
+    wanted = tensors(found.step)
+    return found.state == {"place": found.step} and all(
+        torch.equal(groups[group][name], value) for group in wanted for name, value in wanted[group].items()
+    )
+
+
+def garble(path: Path) -> None:
+    """Changes one bit in the middle."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_tensors_and_state_come_back_bit_by_bit_and_in_order(tmp_path: Path) -> None:
+    shared = torch.randn(3, 4)
+    groups = {
+        "weights": {
+            "z": shared,
+            "tied": shared,
+            "column": shared[:, 1],
+            "turned": shared.t(),
+            "half": torch.tensor([1.5, float("nan"), float("-inf")], dtype=torch.bfloat16),
+            "empty": torch.zeros(0, 3),
+            "empty too": torch.zeros(0, 3),
+            "number": torch.tensor(2**62),
+            "learned": torch.nn.Parameter(torch.randn(2)),
+        },
+        "random": {"torch": torch.get_rng_state()},
+    }
+    state = {"rate": 0.1 + 0.2, "key": 2**127 + 1, "best": float("inf"), "list": [1, None, True], "text": "ü"}
+    write(tmp_path, 7, groups, state)
+    found, warnings = latest_good(tmp_path)
+    assert found is not None
+    assert not warnings
+    assert found.state == state
+    back = found.read()
+    for group, named in groups.items():
+        assert list(back[group]) == list(named)
+        for name, value in named.items():
+            assert back[group][name].dtype == value.dtype
+            assert back[group][name].shape == value.shape
+            assert torch.equal(back[group][name].nan_to_num(5), value.detach().nan_to_num(5))
+    assert back["weights"]["tied"].data_ptr() == back["weights"]["z"].data_ptr()
+
+
+def test_one_group_is_read_without_the_others(tmp_path: Path) -> None:
+    found = put(tmp_path, 1)
+    (found.path / "optimizer.safetensors").unlink()
+    assert list(found.read(only=["weights"])) == ["weights"]
+    with pytest.raises(Fault, match=r"optimizer.safetensors is missing"):
+        found.read()
+    with pytest.raises(Mistake, match="has no 'moments'; there are: weights, optimizer"):
+        found.read(only=["moments"])
+
+
+def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4, 5):
+        put(tmp_path, step, keep_last=2, best=2 if step >= 2 else None)
+    assert steps(tmp_path) == [2, 4, 5]
+    put(tmp_path, 6, keep_last=None)
+    assert steps(tmp_path) == [2, 4, 5, 6]
+    put(tmp_path, 7, keep_last=1, best=7)
+    assert steps(tmp_path) == [7]
+    with pytest.raises(Mistake, match="keep_last"):
+        put(tmp_path, 8, keep_last=0)
+
+
+def test_what_a_kept_checkpoint_knew_as_best_is_kept_with_it(tmp_path: Path) -> None:
+    put(tmp_path, 1, best=1)
+    put(tmp_path, 2, best=1)
+    put(tmp_path, 3, best=3)
+    garble(tmp_path / "step-000003" / "weights.safetensors")
+    [best], warnings = by_name(tmp_path, "best")
+    assert best.step == 1
+    assert is_sound(best)
+    assert len(warnings) == 1
+
+
+def test_later_steps_than_the_one_written_are_never_removed(tmp_path: Path) -> None:
+    put(tmp_path, 100)
+    put(tmp_path, 200)
+    put(tmp_path, 50, keep_last=1)
+    assert steps(tmp_path) == [50, 100, 200]
+
+
+def test_steps_are_ordered_as_numbers(tmp_path: Path) -> None:
+    for step in (999_999, 1_000_000, 5):
+        put(tmp_path, step, keep_last=None)
+    assert steps(tmp_path) == [5, 999_999, 1_000_000]
+    assert steps(tmp_path / "nowhere") == []
+
+
+# Torn checkpoints
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def zeroed(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("harm", [cut_short, garble, emptied, zeroed, removed])
+@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "state.json"])
+def test_a_torn_checkpoint_is_recognised_and_the_one_before_is_taken_and_said(
+    tmp_path: Path, name: str, harm: Callable[[Path], None]
+) -> None:
+    put(tmp_path, 100)
+    put(tmp_path, 200)
+    harm(tmp_path / "step-000200" / name)
+    found, warnings = latest_good(tmp_path)
+    assert found is not None
+    assert found.step == 100
+    assert is_sound(found)
+    assert len(warnings) == 1
+    assert "step-000200" in warnings[0]
+    assert name in warnings[0]
+    with pytest.raises(Fault, match=rf"not whole: {name}"):
+        checkpoint.read(tmp_path / "step-000200")
+
+
+def test_every_single_changed_byte_of_the_state_is_noticed(tmp_path: Path) -> None:
+    path = put(tmp_path, 100).path / "state.json"
+    content = path.read_bytes()
+    meaning = json.loads(content)
+    for at in range(len(content)):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        if torn(path.parent) is None:  # white space only
+            assert json.loads(path.read_bytes()) == meaning
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "{}", "[" * 100_000, '{"sha256": 1}', '{"sha256": null, "files": 3}'])
+def test_a_state_that_is_something_else_is_torn(tmp_path: Path, content: str) -> None:
+    put(tmp_path, 100)
+    (put(tmp_path, 200).path / "state.json").write_text(content)
+    found, warnings = latest_good(tmp_path)
+    assert found is not None
+    assert found.step == 100
+    assert "state.json" in warnings[0]
+
+
+def test_a_file_in_the_place_of_a_checkpoint_is_torn(tmp_path: Path) -> None:
+    (tmp_path / "step-000300").write_text("")
+    put(tmp_path, 100)
+    found, warnings = latest_good(tmp_path)
+    assert found is not None
+    assert found.step == 100
+    assert len(warnings) == 1
+
+
+def test_resuming_sets_torn_checkpoints_aside_and_loses_none(tmp_path: Path) -> None:
+    for step in (100, 200, 300):
+        put(tmp_path, step, keep_last=None)
+    garble(tmp_path / "step-000300" / "optimizer.safetensors")
+    cut_short(tmp_path / "step-000100" / "state.json")
+    found, warnings = resume(tmp_path)
+    assert found is not None
+    assert found.step == 200
+    assert [warning.partition("set aside as ")[2] for warning in warnings] == ["torn-000100.", "torn-000300."]
+    assert (tmp_path / "torn-000300" / "weights.safetensors").exists()
+    put(tmp_path, 300, keep_last=1)
+    assert sorted(os.listdir(tmp_path)) == ["step-000300", "torn-000100", "torn-000300"]
+
+
+def test_without_a_sound_checkpoint_there_is_none_and_it_is_said(tmp_path: Path) -> None:
+    assert latest_good(tmp_path / "nowhere") == (None, [])
+    emptied(put(tmp_path, 100).path / "weights.safetensors")
+    found, warnings = resume(tmp_path)
+    assert found is None
+    assert len(warnings) == 1
+    with pytest.raises(Mistake, match="no sound checkpoint"):
+        by_name(tmp_path, "final")
+
+
+def test_a_later_format_is_refused_and_not_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "FORMAT", 2)
+        put(tmp_path, 100)
+    with pytest.raises(Mistake, match=r"format 2.*update numerate"):
+        resume(tmp_path)
+    assert steps(tmp_path) == [100]
+
+
+def test_a_disk_that_cannot_be_read_is_not_taken_for_a_torn_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, 100)
+
+    def fail(path: Path) -> str:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(checkpoint, "_digest_of", fail)
+    with pytest.raises(Fault, match="Input/output error"):
+        resume(tmp_path)
+    assert steps(tmp_path) == [100]
+
+
+# Names
+
+
+def test_checkpoints_are_named_final_best_all_or_by_their_step(tmp_path: Path) -> None:
+    for step in (100, 200, 300):
+        put(tmp_path, step, keep_last=None, best=200)
+    named = {
+        name: [at.step for at in by_name(tmp_path, name)[0]] for name in ("final", "best", "all", "100", "step-000200")
+    }
+    assert named == {"final": [300], "best": [200], "all": [100, 200, 300], "100": [100], "step-000200": [200]}
+    garble(tmp_path / "step-000300" / "weights.safetensors")
+    good, warnings = by_name(tmp_path, "all")
+    assert [at.step for at in good] == [100, 200]
+    assert len(warnings) == 1
+    assert [at.step for at in by_name(tmp_path, "final")[0]] == [200]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("400", "no checkpoint of step 400; there are: 100"), ("last", "none of final")]
+)
+def test_a_name_that_is_not_there_is_a_mistake_with_those_that_are(tmp_path: Path, name: str, says: str) -> None:
+    put(tmp_path, 100)
+    with pytest.raises(Mistake, match=says):
+        by_name(tmp_path, name)
+    with pytest.raises(Mistake, match="no best checkpoint was chosen"):
+        by_name(tmp_path, "best")
+
+
+# Interruptions
+
+
+def three(place: Path) -> None:
+    for step in (100, 200):
+        put(place, step, best=100)
+
+
+def check_folder(place: Path, at_least: int) -> None:
+    tidy(place)
+    found, warnings = resume(place)
+    assert found is not None
+    assert found.step >= at_least
+    assert is_sound(found)
+    assert not warnings
+    assert not list(place.glob(".*")), "something unfinished was left"
+    assert 100 in steps(place), "the best was lost"
+
+
+def test_killed_at_any_moment_of_writing_the_folder_opens_with_a_good_checkpoint(
+    tmp_path: Path, killed_at_every_moment: Any
+) -> None:
+    def write_one(place: Path) -> None:
+        put(place, 300, keep_last=1, best=100)
+
+    def check(place: Path, finished: bool) -> None:
+        check_folder(place, 300 if finished else 200)
+
+    assert killed_at_every_moment(tmp_path, three, write_one, check) > 15
+
+
+def test_killed_at_any_moment_of_writing_a_step_again_that_step_is_there(
+    tmp_path: Path, killed_at_every_moment: Any
+) -> None:
+    def write_again(place: Path) -> None:
+        put(place, 200, best=100)
+
+    assert killed_at_every_moment(tmp_path, three, write_again, lambda place, finished: check_folder(place, 200)) > 15
+
+
+def test_killed_at_any_moment_of_putting_things_right_it_is_put_right_the_next_time(
+    tmp_path: Path, killed_at_every_moment: Any
+) -> None:
+    def prepare(place: Path) -> None:
+        three(place)
+        put(place, 300, keep_last=None, best=100)
+        os.rename(place / "step-000200", place / ".old-step-000200")
+        shutil.copytree(place / "step-000300", place / ".old-step-000300")
+        shutil.copytree(place / "step-000300", place / ".tmp-step-000400-1-x")
+
+    def put_right(place: Path) -> None:
+        tidy(place)
+        resume(place)
+
+    def check(place: Path, finished: bool) -> None:
+        check_folder(place, 300)
+        assert steps(place) == [100, 200, 300]
+
+    assert killed_at_every_moment(tmp_path, prepare, put_right, check) > 5
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EIO])
+def test_a_disk_that_fails_at_any_moment_harms_no_earlier_checkpoint(
+    tmp_path: Path, code: int, failing_at_every_moment: Any
+) -> None:
+    def write_one(place: Path) -> None:
+        put(place, 300, keep_last=1, best=100)
+
+    def check(place: Path, finished: bool) -> None:
+        assert [at.step for at in by_name(place, "best")[0]] == [100]
+        check_folder(place, 300 if finished else 200)
+
+    assert failing_at_every_moment(tmp_path, code, three, write_one, check) > 15
+
+
+WRITER = """
+import sys, torch
+from pathlib import Path
+from numerate.training.checkpoint import write
+step = int(sys.argv[2])
+while True:
+    step += 1
+    groups = {"weights": {"w": torch.full((500, 500), float(step))}, "optimizer": {"m": torch.arange(100_000) + step}}
+    write(Path(sys.argv[1]), step, groups, {"place": step}, keep_last=2, best=1)
+    print(step, flush=True)
+"""
+
+
+def test_a_process_killed_again_and_again_goes_on_from_the_last_checkpoint_it_told_of(tmp_path: Path) -> None:
+    told = 0
+    for wait in random.Random(0).choices([0.0, 0.003, 0.01, 0.03, 0.1], k=3):
+        words = [sys.executable, "-c", WRITER, str(tmp_path), str(told)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+            assert process.stdout is not None
+            told = int(process.stdout.readline())
+            time.sleep(wait)
+            os.kill(process.pid, signal.SIGKILL)
+            told = max([told, *map(int, process.stdout.read().split("\n")[:-1])])
+        tidy(tmp_path)
+        found, warnings = resume(tmp_path)
+        assert found is not None
+        assert found.step in (told, told + 1)
+        assert not warnings
+        assert torch.equal(found.read()["weights"]["w"], torch.full((500, 500), float(found.step)))
+        assert 1 in steps(tmp_path)
+        told = found.step
+
+
+def test_on_a_full_disk_writing_is_a_fault_and_the_checkpoints_before_stay(small_disk: Any) -> None:
+    place = small_disk(1 << 20)
+    groups = {"weights": {"w": torch.zeros(75_000)}}  # 300 kB; the third does not fit beside the two before
+    write(place / "c", 1, groups, {})
+    write(place / "c", 2, groups, {})
+    write(place / "c", 3, groups, {})
+    (place / "ballast").write_bytes(bytes(300_000))
+    with pytest.raises(
+        Fault, match=r"step-000004: the disk is full \(.* free\)\. The checkpoints of step 3 and before are safe"
+    ):
+        write(place / "c", 4, groups, {})
+    assert os.listdir(place / "c") == ["step-000003", "step-000002"]
+    found, warnings = latest_good(place / "c")
+    assert found is not None
+    assert found.step == 3
+    assert not warnings
+
+
+def test_a_limit_on_the_size_of_files_is_a_fault_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    child = os.fork()
+    if child == 0:
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+            with pytest.raises(Fault, match=r"larger than this process may write.* step 1 and before are safe"):
+                write(tmp_path, 2, {"weights": {"w": torch.zeros(100_000)}}, {})
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.listdir(tmp_path) == ["step-000001"]
+
+
+def test_an_error_of_safetensors_that_is_no_disk_error_is_not_taken_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise SafetensorError("something else")
+
+    monkeypatch.setattr("safetensors.torch.save_file", fail)
+    with pytest.raises(SafetensorError):
+        put(tmp_path, 1)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_read_only_place_is_a_mistake_and_reading_still_works(small_disk: Any) -> None:
+    place = small_disk(1 << 20)
+    put(place, 1)
+    small_disk.make_read_only(place)
+    with pytest.raises(Mistake, match="cannot be written"):
+        put(place, 2)
+    found, _ = latest_good(place)
+    assert found is not None
+    assert is_sound(found)
+
+
+def test_no_pickle_is_written(tmp_path: Path) -> None:
+    assert sorted(os.listdir(put(tmp_path, 1).path)) == ["optimizer.safetensors", "state.json", "weights.safetensors"]
+
+
+def test_files_may_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        modes = {oct(path.stat().st_mode & 0o777) for path in put(tmp_path, 1).path.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == {"0o644"}

@@ -1,0 +1,116 @@
+"""Promises of progress: the time left is told, the log is written, and no terminal ever stops a run."""
+
+import io
+import os
+import pty
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate.training.progress import Progress, duration
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run(progress: Progress, clock: Clock, steps: range, **shown: Any) -> None:
+    for step in steps:
+        clock.now += 1.0
+        progress.step(step, **shown)
+
+
+def test_without_a_terminal_plain_lines_tell_how_far_and_how_long(tmp_path: Path) -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Progress(100, label="add", log=tmp_path / "log.txt", every=30, stream=stream, clock=clock) as progress:
+        run(progress, clock, range(1, 76), loss=0.012345)
+        progress.say("development: 98 %")
+    lines = [re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", "", line) for line in stream.getvalue().splitlines()]
+    assert lines == [
+        "add 1/100 (1 %), loss 0.01235",
+        "add 31/100 (31 %), 1:09 left, loss 0.01235",
+        "add 61/100 (61 %), 0:39 left, loss 0.01235",
+        "development: 98 %",
+        "add 75/100 (75 %), 0:25 left, loss 0.01235",
+    ]
+    assert [line[21:] for line in (tmp_path / "log.txt").read_text().splitlines()] == lines
+
+
+def test_the_first_step_does_not_count_for_the_time_left() -> None:
+    clock = Clock()
+    progress = Progress(11, stream=io.StringIO(), clock=clock)
+    assert progress.left() is None
+    clock.now += 1000
+    progress.step(1)
+    assert progress.left() is None
+    clock.now += 2
+    progress.step(2)
+    assert progress.left() == pytest.approx(18.0)
+
+
+def test_a_resumed_run_judges_by_its_own_steps() -> None:
+    clock = Clock()
+    progress = Progress(1000, done=900, stream=io.StringIO(), clock=clock)
+    run(progress, clock, range(901, 911))
+    assert progress.left() == pytest.approx(90.0)
+
+
+def test_on_a_terminal_there_is_a_bar_and_the_log_has_plain_lines(tmp_path: Path) -> None:
+    reader, writer = pty.openpty()
+    with os.fdopen(writer, "w") as terminal:
+        with Progress(10, label="add", log=tmp_path / "log.txt", stream=terminal) as progress:
+            for step in range(1, 11):
+                progress.step(step, loss=0.5)
+            progress.say("a word")
+        shown = os.read(reader, 100_000).decode()
+    os.close(reader)
+    assert "add: 100%" in shown
+    assert "a word" in shown
+    assert "\n2" not in shown
+    assert "add 10/10 (100 %), loss 0.5" in (tmp_path / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_that_goes_away_does_not_stop_the_run(tmp_path: Path, terminal: bool) -> None:
+    reader, writer = pty.openpty() if terminal else os.pipe()
+    stream = os.fdopen(writer, "w", buffering=1)
+    progress = Progress(10, log=tmp_path / "log.txt", every=0, stream=stream)
+    progress.step(1)
+    os.close(reader)
+    for step in range(2, 11):
+        progress.step(step)
+        progress.say("still there")
+    progress.close()
+    assert (tmp_path / "log.txt").read_text().count("still there") == 9
+    try:
+        stream.close()
+    except OSError:
+        assert stream.closed
+
+
+def test_a_log_that_cannot_be_written_is_said_once_and_does_not_stop_the_run(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    with Progress(3, log=tmp_path / "missing" / "log.txt", every=0, stream=stream) as progress:
+        for step in (1, 2, 3):
+            progress.step(step)
+    assert stream.getvalue().count("warning: the log is not written any more") == 1
+    assert "3/3" in stream.getvalue()
+
+
+def test_a_silent_one_says_and_writes_nothing(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    with Progress(3, log=tmp_path / "log.txt", silent=True, stream=stream) as progress:
+        progress.step(1)
+        progress.say("a word")
+    assert stream.getvalue() == ""
+    assert not (tmp_path / "log.txt").exists()
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (124, "2:04"), (3723, "1:02:03")])
+def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,487 @@
+"""Promises of the folder of a run: nothing in it is ever lost, and it always opens."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from numerate.errors import Fault, Mistake
+from numerate.training import disk
+from numerate.training.run import RunFolder, all_runs, find, latest, runs_directory
+
+HEAD: dict[str, Any] = {"name": None, "recipe": {"kind": "Recipe", "steps": 100}, "times": {"started": "2026-01-01"}}
+
+
+def make(runs: Path, id: str = "3f2a9c01b7de", under: str = "addition", **head: Any) -> RunFolder:
+    return RunFolder.create(runs, under, id, {**HEAD, **head})
+
+
+def test_runs_are_in_the_given_place_then_where_the_environment_says_then_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMERATE_RUNS", "/from/environment")
+    assert runs_directory("/given") == Path("/given")
+    assert runs_directory() == Path("/from/environment")
+    monkeypatch.setenv("NUMERATE_RUNS", "")
+    assert runs_directory() == Path("runs")
+
+
+def test_a_run_stands_under_its_recipe_and_id_with_a_readable_head(tmp_path: Path) -> None:
+    run = make(tmp_path, command="numerate train addition")
+    assert run.path == tmp_path / "addition" / "3f2a9c01b7de"
+    assert (run.id, run.recipe_name) == ("3f2a9c01b7de", "addition")
+    assert run.head()["recipe"] == HEAD["recipe"]
+    assert RunFolder.open(run.path).head()["command"] == "numerate train addition"
+
+
+def test_creating_a_run_again_leaves_it_as_it_is(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    before = run.file("recipe.yaml").read_bytes()
+    make(tmp_path, command="another")
+    assert run.file("recipe.yaml").read_bytes() == before
+
+
+def test_a_folder_with_other_things_in_the_place_of_a_run_is_left_alone(tmp_path: Path) -> None:
+    place = tmp_path / "addition" / "3f2a9c01b7de"
+    place.mkdir(parents=True)
+    (place / "thesis.txt").write_text("years of work")
+    with pytest.raises(Mistake, match="in the place of this run"):
+        make(tmp_path)
+    assert os.listdir(place) == ["thesis.txt"]
+    assert os.listdir(place.parent) == [place.name]
+
+
+def test_a_file_where_the_runs_should_be_is_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(Mistake, match="not a place"):
+        make(tmp_path / "runs")
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=8,
+    )
+)
+def test_a_head_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
+    run = make(tmp_path_factory.mktemp("runs"), recipe={"value": value})
+    run.update_head(recipe={"value": value})
+    assert run.head()["recipe"] == {"value": value}
+
+
+@pytest.mark.parametrize("text", ["1e-3", "0123", "on", "no", "12e456789012", "1:30", "null", "2026-01-01", "0x1f", ""])
+def test_text_that_looks_like_something_else_is_text_to_any_reader_of_yaml(tmp_path: Path, text: str) -> None:
+    from omegaconf import OmegaConf
+
+    run = make(tmp_path, recipe={"text": text})
+    assert run.head()["recipe"]["text"] == text
+    read = OmegaConf.to_container(OmegaConf.load(run.file("recipe.yaml")), resolve=False)
+    assert isinstance(read, dict)
+    assert read["recipe"]["text"] == text
+
+
+def test_each_start_is_noted_and_the_first_time_and_label_stay(tmp_path: Path) -> None:
+    run = make(tmp_path, name="mine", command="first", notes="by hand")
+    with run.lock():
+        run.begin({**HEAD, "command": "first"})
+        run.begin({"recipe": {"steps": 200}, "command": "second", "times": {"started": "2026-01-02"}})
+        run.update_head(times={"finished": "2026-01-03"})
+    head = run.head()
+    assert (head["name"], head["command"], head["recipe"], head["notes"]) == (
+        "mine",
+        "second",
+        {"steps": 200},
+        "by hand",
+    )
+    assert head["times"] == {"started": "2026-01-02", "created": "2026-01-01", "finished": "2026-01-03"}
+    assert [start["command"] for start in run.records("starts.jsonl")] == ["first", "second"]
+
+
+def test_a_head_that_cannot_be_read_is_a_fault_and_is_not_written_over(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    run.file("recipe.yaml").write_text("recipe: {steps: 1\nname: [")
+    for action in (run.head, lambda: run.begin(HEAD), lambda: run.update_head(name="x")):
+        with pytest.raises(Fault, match=r"recipe.yaml, line \d"):
+            action()
+    assert run.file("recipe.yaml").read_text() == "recipe: {steps: 1\nname: ["
+    assert not run.file("starts.jsonl").exists()
+
+
+def test_a_head_of_a_later_format_is_refused(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    run.file("recipe.yaml").write_text(yaml.safe_dump({"format": 99, "recipe": {}}))
+    with pytest.raises(Mistake, match=r"format 99.*update numerate"):
+        run.head()
+
+
+# Finding
+
+
+def test_a_run_is_found_by_path_id_beginning_label_recipe_and_latest(tmp_path: Path) -> None:
+    first = make(tmp_path, "aaa111aaa111", name="small")
+    second = make(tmp_path, "bbb222bbb222", under="other")
+    for address in (
+        str(first.path),
+        str(first.path / "recipe.yaml"),
+        "aaa111aaa111",
+        "aa",
+        "small",
+        "addition",
+        "addition/aaa",
+        "addition/aaa111aaa111",
+    ):
+        assert find(address, tmp_path).path == first.path, address
+    assert find("latest", tmp_path).path == second.path
+    assert [run.path for run in all_runs(tmp_path)] == [first.path, second.path]
+
+
+def test_an_address_with_several_meanings_is_a_mistake_that_lists_them(tmp_path: Path) -> None:
+    make(tmp_path, "aaa111aaa111", name="both")
+    make(tmp_path, "aaa222aaa222", name="both")
+    for address in ("aaa", "both", "addition"):
+        with pytest.raises(Mistake, match=r"2 runs .*: addition/aaa111aaa111, addition/aaa222aaa222"):
+            find(address, tmp_path)
+
+
+def test_an_address_without_a_run_is_a_mistake_with_the_nearest_name(tmp_path: Path) -> None:
+    make(tmp_path, "aaa111aaa111", name="quicksort")
+    with pytest.raises(Mistake, match="Did you mean 'quicksort'"):
+        find("quiksort", tmp_path)
+    with pytest.raises(Mistake, match="Did you mean 'aaa111aaa111'"):
+        find(str(tmp_path / "addition" / "aaa111aaa11x"), tmp_path)
+    with pytest.raises(Mistake, match=r"no recipe.yaml"):
+        find(str(tmp_path), tmp_path)
+    with pytest.raises(Mistake, match="is no run"):
+        RunFolder.open(tmp_path)
+    with pytest.raises(Mistake, match="no run here yet"):
+        find("latest", tmp_path / "nowhere")
+
+
+def test_a_label_inside_the_recipe_is_not_taken_for_the_label_of_the_run(tmp_path: Path) -> None:
+    make(tmp_path, recipe={"name": "inner", "task": {"name": "deeper"}})
+    with pytest.raises(Mistake):
+        find("inner", tmp_path)
+
+
+def test_a_garbled_run_does_not_hide_the_others(tmp_path: Path) -> None:
+    make(tmp_path, "bad").file("recipe.yaml").write_bytes(b"\xff\xfename: \x00")
+    good = make(tmp_path, "aaa111", name="good")
+    assert find("good", tmp_path).path == good.path
+
+
+def test_latest_goes_by_the_order_of_starts_and_not_by_any_clock(tmp_path: Path) -> None:
+    first, second = make(tmp_path, "a", times={"started": "2099"}), make(tmp_path, "b", times={"started": "1999"})
+    os.utime(first.path / "recipe.yaml", (4e9, 4e9))
+    assert find("latest", tmp_path).path == second.path
+    make(tmp_path, "a")
+    assert find("latest", tmp_path).path == first.path
+    shutil.rmtree(first.path)
+    assert find("latest", tmp_path).path == second.path
+    (tmp_path / ".starts").unlink()
+    assert latest(tmp_path) is not None
+
+
+def test_a_copied_folder_is_the_same_run_and_free(tmp_path: Path) -> None:
+    run = make(tmp_path / "here")
+    run.append("metrics.jsonl", {"step": 1})
+    with run.lock():
+        shutil.copytree(tmp_path / "here", tmp_path / "there")
+        copy = find("latest", tmp_path / "there")
+        assert copy.path == tmp_path / "there" / "addition" / run.id
+        with copy.lock():
+            assert copy.head() == run.head()
+            assert copy.records("metrics.jsonl") == [{"step": 1}]
+
+
+# Lines
+
+
+def test_records_come_back_as_plain_numbers_and_what_is_not_finite_as_null(tmp_path: Path) -> None:
+    import numpy as np
+    import torch
+
+    run = make(tmp_path)
+    run.append(
+        "a.jsonl", {"a": np.float32(0.5), "b": torch.tensor(2), "c": float("nan"), "d": (np.int64(1), Path("x"))}
+    )
+    assert run.records("a.jsonl") == [{"a": 0.5, "b": 2, "c": None, "d": [1, "x"]}]
+    run.append("a.jsonl", {"text": "\udc80 ü \n"})
+    assert run.records("a.jsonl")[1] == {"text": "\udc80 ü \n"}
+    assert run.file("a.jsonl").read_bytes().count(b"\n") == 2
+
+
+@pytest.mark.parametrize("tail", [b'{"step": 3, "lo', b"\0" * 5000, b'{"a": "' + b"x" * 200_000, b"3"])
+def test_half_a_line_is_cleared_away_before_the_next_is_written(tmp_path: Path, tail: bytes) -> None:
+    run = make(tmp_path)
+    run.append("metrics.jsonl", {"step": 1}, {"step": 2})
+    with open(run.file("metrics.jsonl"), "ab") as file:
+        file.write(tail)
+    assert run.records("metrics.jsonl") == [{"step": 1}, {"step": 2}]
+    run.append("metrics.jsonl", {"step": 3})
+    assert run.file("metrics.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n{"step": 3}\n'
+
+
+def test_a_last_line_that_only_lacks_its_end_is_kept(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    run.file("metrics.jsonl").write_bytes(b'{"step": 1}\n{"step": 2}')
+    run.append("metrics.jsonl", {"step": 3})
+    assert run.records("metrics.jsonl") == [{"step": 1}, {"step": 2}, {"step": 3}]
+
+
+def test_cutting_metrics_moves_later_steps_aside_and_loses_nothing_else(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    lines = ['{"step": 1}', '{"note": "no step"}', "what a user wrote", '{"step": 2}', '{"step": 3}', '{"step": 4, "lo']
+    run.file("metrics.jsonl").write_text("\n".join(lines))
+    assert run.cut_metrics(2) == 1
+    assert run.file("metrics.jsonl").read_text() == "\n".join(lines[:4]) + "\n"
+    assert run.records("metrics-undone.jsonl") == [{"step": 3}]
+    assert run.cut_metrics(2) == 0
+
+
+def test_cutting_metrics_of_a_run_without_any_does_nothing(tmp_path: Path) -> None:
+    assert make(tmp_path).cut_metrics(0) == 0
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_line_leaves_no_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(tmp_path)
+    run.append("metrics.jsonl", {"step": 1})
+    real, room = os.write, [5]
+
+    def write(number: int, content: bytes) -> int:
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(number, content[: room.pop()])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", write)
+        with pytest.raises(Fault, match=r"metrics.jsonl: the disk is full .*What was written before is safe"):
+            run.append("metrics.jsonl", {"step": 2})
+    assert run.file("metrics.jsonl").read_text() == '{"step": 1}\n'
+
+
+# Interruptions
+
+
+def test_killed_at_any_moment_of_its_creation_a_run_is_whole_or_not_there(
+    tmp_path: Path, killed_at_every_moment: Any
+) -> None:
+    def check(place: Path, finished: bool) -> None:
+        runs = all_runs(place)
+        assert runs or not finished
+        assert all(run.head()["recipe"] == HEAD["recipe"] for run in runs)
+        run = make(place)
+        with run.lock():
+            assert run.head()["recipe"] == HEAD["recipe"]
+        assert [path.name for path in run.path.parent.iterdir()] == [run.id]
+
+    assert killed_at_every_moment(tmp_path, lambda place: None, make, check) > 5
+
+
+def _logged(place: Path) -> None:
+    make(place, command="old").append("metrics.jsonl", *({"step": step} for step in range(1, 6)))
+
+
+def test_killed_at_any_moment_a_start_leaves_the_old_head_or_the_new(
+    tmp_path: Path, killed_at_every_moment: Any
+) -> None:
+    def begin(place: Path) -> None:
+        with make(place).lock():
+            make(place).begin({**HEAD, "command": "new"})
+
+    def check(place: Path, finished: bool) -> None:
+        with make(place).lock():
+            assert make(place).head()["command"] in (("new",) if finished else ("new", "old"))
+        assert not list(make(place).path.glob(".*"))
+
+    assert killed_at_every_moment(tmp_path, _logged, begin, check) > 10
+
+
+def test_killed_at_any_moment_cutting_and_appending_lose_no_earlier_line(
+    tmp_path: Path, killed_at_every_moment: Any
+) -> None:
+    def cut(place: Path) -> None:
+        make(place).cut_metrics(3)
+        make(place).append("metrics.jsonl", {"step": 4})
+
+    def check(place: Path, finished: bool) -> None:
+        run = make(place)
+        left = [record["step"] for record in run.records("metrics.jsonl")]
+        assert left[:3] == [1, 2, 3]
+        assert left in ([1, 2, 3, 4, 5], [1, 2, 3], [1, 2, 3, 4])
+        assert {4, 5} <= {*left, *(record["step"] for record in run.records("metrics-undone.jsonl"))}
+
+    assert killed_at_every_moment(tmp_path, _logged, cut, check) > 5
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_a_disk_that_fails_at_any_moment_is_told_in_our_words_and_harms_no_line(
+    tmp_path: Path, code: int, failing_at_every_moment: Any
+) -> None:
+    def work(place: Path) -> None:
+        run = make(place)
+        with run.lock():
+            run.begin({**HEAD, "command": "new"})
+            run.cut_metrics(3)
+            run.append("metrics.jsonl", {"step": 4})
+
+    def check(place: Path, finished: bool) -> None:
+        run = make(place)
+        assert run.head()["command"] in ("new", "old")
+        assert [record["step"] for record in run.records("metrics.jsonl")][:3] == [1, 2, 3]
+
+    assert failing_at_every_moment(tmp_path, code, _logged, work, check) > 10
+
+
+def test_a_read_only_place_is_a_mistake_that_names_another_way(small_disk: Any) -> None:
+    place = small_disk(1 << 20)
+    run = make(place)
+    small_disk.make_read_only(place)
+    for action in (lambda: make(place, "new"), lambda: run.append("metrics.jsonl", {}), lambda: run.lock().__enter__()):
+        with pytest.raises(Mistake, match=r"cannot be written .*NUMERATE_RUNS"):
+            action()
+    assert find("latest", place).head()["recipe"] == HEAD["recipe"]
+    assert make(place).path == run.path
+
+
+def test_on_a_full_disk_lines_are_refused_and_the_run_still_opens(small_disk: Any) -> None:
+    place = small_disk(64 << 10)
+    run = make(place)
+    written = 0
+
+    def fill() -> None:
+        nonlocal written
+        while True:
+            run.append("metrics.jsonl", {"step": written, "text": "x" * 300})
+            written += 1
+
+    with pytest.raises(Fault, match="the disk is full"):
+        fill()
+    assert len(run.records("metrics.jsonl")) == written > 10
+    with pytest.raises(Fault, match="the disk is full"):
+        run.update_head(notes="x" * 10_000)
+    with pytest.raises(Fault, match="the disk is full"):
+        make(place, "another")
+    assert [run.path.name for run in all_runs(place)] == [run.id]
+    with run.lock():
+        assert run.head()["recipe"] == HEAD["recipe"]
+
+
+# Two processes
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from numerate.training.run import RunFolder
+with RunFolder(Path(sys.argv[1])).lock("evaluation"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def hold(run: RunFolder) -> "subprocess.Popen[str]":
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(run.path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_second_process_is_refused_with_the_first_named_until_that_is_killed(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    with hold(run) as first:
+        with pytest.raises(
+            Mistake, match=rf"{run.id}: is being written by process {first.pid} on .*\(evaluation, since"
+        ):
+            run.lock().__enter__()
+        run.file("lock").unlink()
+        with pytest.raises(Mistake, match="is being written by"):
+            run.lock().__enter__()
+        first.kill()
+        first.wait()
+        with run.lock():
+            assert json.loads(run.file("lock").read_text())["pid"] == os.getpid()
+
+
+def test_what_a_killed_process_left_in_the_lock_file_is_not_taken_for_a_holder(tmp_path: Path) -> None:
+    run, other = make(tmp_path), make(tmp_path)
+    for left in (b'{"host": "elsewhere", "pid": 1}', b"\xff{", b"[]", b'{"pid": "x", "host": 3}'):
+        run.file("lock").write_bytes(left)
+        with run.lock(), pytest.raises(Mistake, match=f"process {os.getpid()} "):
+            other.lock().__enter__()
+
+
+def test_the_lock_may_be_nested_and_is_free_afterwards(tmp_path: Path) -> None:
+    run, other = make(tmp_path), make(tmp_path)
+    with run.lock():
+        with run.lock("report"):
+            pass
+        with pytest.raises(Mistake):
+            other.lock().__enter__()
+    with other.lock():
+        pass
+
+
+def test_a_forked_child_neither_keeps_nor_releases_its_parents_lock(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    asleep, wake = os.pipe()
+    holding = run.lock()
+    holding.__enter__()
+    child = os.fork()
+    if child == 0:
+        try:
+            with pytest.raises(Mistake):
+                run.lock().__enter__()
+            holding.__exit__(None, None, None)
+            os.close(wake)
+            os.read(asleep, 1)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    with pytest.raises(Mistake):
+        make(tmp_path).lock().__enter__()
+    holding.__exit__(None, None, None)
+    with make(tmp_path).lock():
+        assert os.waitpid(child, os.WNOHANG) == (0, 0)
+    os.close(wake)
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(asleep)
+
+
+def test_the_holder_of_the_lock_clears_away_what_was_left_unfinished(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    left = [disk.beside(run.file("recipe.yaml")), disk.beside(run.path), run.checkpoints / ".tmp-step-000100-1-abc"]
+    for path in left:
+        path.mkdir(parents=True)
+    notes = run.file("notes.txt")
+    notes.write_text("mine")
+    with run.lock():
+        assert not any(path.exists() for path in left)
+        assert notes.exists()
+
+
+@pytest.mark.parametrize("address", ["x" * 5000, "~nobody-of-this-name/run", "\0", "", "[", "../..", "."])
+def test_an_odd_address_is_a_mistake_and_nothing_worse(tmp_path: Path, address: str) -> None:
+    make(tmp_path, "aaa111")
+    make(tmp_path, "aaa222")
+    with pytest.raises(Mistake):
+        find(address, tmp_path)
+
+
+def test_who_has_a_file_open_while_it_is_replaced_reads_the_old_one_whole(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    run.append("metrics.jsonl", {"step": 1}, {"step": 2})
+    with open(run.file("recipe.yaml"), "rb") as head, open(run.file("metrics.jsonl"), "rb") as metrics:
+        run.update_head(recipe={})
+        run.cut_metrics(0)
+        assert yaml.safe_load(head.read())["recipe"] == HEAD["recipe"]
+        assert metrics.read() == b'{"step": 1}\n{"step": 2}\n'
