@@ -1,0 +1,420 @@
+"""Sending a run's curves, pictures and samples to a tracker as well: wandb, tensorboard, trackio, mlflow.
+
+The files of a run come first and are complete without any of this. Each tracker works in a thread of its own, so that
+a server which is slow, unreachable or full of errors costs a run one warning and nothing else. A tracker's library is
+imported when it is named.
+"""
+
+import importlib.util
+import io
+import os
+import queue
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from numerate.errors import Mistake, did_you_mean
+
+Record = Mapping[str, Any]
+
+_PATIENCE = 30.0  # seconds that the end of a run waits for a tracker
+_WAITING = 10_000  # records that may wait for a tracker before it counts as stuck
+
+
+@dataclass(frozen=True)
+class TrackerSettings:
+    """Where a tracker puts a run. `project` falls back to WANDB_PROJECT, then `numerate`; `entity` to WANDB_ENTITY."""
+
+    project: str | None = None
+    entity: str | None = None
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+
+    @property
+    def project_name(self) -> str:
+        return self.project or os.environ.get("WANDB_PROJECT") or "numerate"
+
+    @property
+    def entity_name(self) -> str | None:
+        return self.entity or os.environ.get("WANDB_ENTITY") or None
+
+
+class Tracker(ABC):
+    """What a run tells a tracker. Any exception is allowed: it ends this tracker, not the run.
+
+    `figure` gets a picture as PNG, `table` rows with the same columns as text or numbers.
+    """
+
+    package: str
+    """What must be importable."""
+    install: str
+    """What pip installs for that."""
+
+    def __init__(self, settings: TrackerSettings) -> None:
+        self.settings = settings
+
+    @abstractmethod
+    def start(self, head: Record, folder: Path, step: int) -> None:
+        """Begins, or goes on with a run that is at `step`."""
+
+    @abstractmethod
+    def log(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    @abstractmethod
+    def figure(self, step: int, name: str, png: bytes) -> None: ...
+
+    @abstractmethod
+    def table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None: ...
+
+    @abstractmethod
+    def finish(self) -> None: ...
+
+
+class Wandb(Tracker):
+    """Weights & Biases; `WANDB_MODE=offline` writes into the run's folder. https://docs.wandb.ai"""
+
+    package = "wandb"
+    install = "wandb"
+
+    def start(self, head: Record, folder: Path, step: int) -> None:
+        import wandb
+
+        online = wandb.setup().settings.mode not in ("offline", "dryrun", "disabled")
+        if online and not wandb.login(prompt=False):  # wandb.init would ask for a key, and a run waits for nobody
+            raise PermissionError("no key is known; `wandb login` sets one, WANDB_MODE=offline needs none")
+        self._run = wandb.init(
+            project=self.settings.project_name,
+            entity=self.settings.entity_name,
+            group=self.settings.group,
+            tags=list(self.settings.tags),
+            name=run_name(head, folder),
+            id=run_key(head),
+            resume="allow" if step else None,
+            dir=str(folder),
+            config=dict(head),
+            settings=wandb.Settings(init_timeout=_PATIENCE / 2, console="off"),
+        )
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log({"step": step, **values})
+
+    def figure(self, step: int, name: str, png: bytes) -> None:
+        import wandb
+
+        self._run.log({"step": step, name: wandb.Image(_picture(png))})
+
+    def table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        import wandb
+
+        table = wandb.Table(columns=list(columns), data=[list(row) for row in rows], allow_mixed_types=True)
+        self._run.log({"step": step, name: table})
+
+    def finish(self) -> None:
+        self._run.finish()
+
+
+class Tensorboard(Tracker):
+    """TensorBoard, into `tensorboard/` of the run's folder. https://www.tensorflow.org/tensorboard"""
+
+    package = "tensorboard"
+    install = "tensorboard"
+
+    def start(self, head: Record, folder: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
+        text = "\n".join(f"    {name}: {value}" for name, value in flat(head).items())
+        self._writer.add_text("run", text, step)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def figure(self, step: int, name: str, png: bytes) -> None:
+        import numpy
+
+        self._writer.add_image(name, numpy.asarray(_picture(png).convert("RGB")), step, dataformats="HWC")
+
+    def table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        lines = [columns, ["---"] * len(columns), *rows]
+        self._writer.add_text(name, "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines), step)
+
+    def finish(self) -> None:
+        self._writer.close()
+
+
+class Trackio(Tracker):
+    """Trackio, which keeps its data on this machine. https://huggingface.co/docs/trackio"""
+
+    package = "trackio"
+    install = "trackio"
+
+    def start(self, head: Record, folder: Path, step: int) -> None:
+        import trackio
+
+        trackio.init(
+            project=self.settings.project_name,
+            name=f"{run_name(head, folder)}-{run_key(head)[-4:]}",
+            group=self.settings.group,
+            config={**flat(head), "tags": ", ".join(self.settings.tags)},
+            resume="allow",
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        import trackio
+
+        trackio.log(dict(values), step=step)
+
+    def figure(self, step: int, name: str, png: bytes) -> None:
+        import trackio
+
+        trackio.log({name: trackio.Image(_picture(png))}, step=step)
+
+    def table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        import trackio
+
+        table = trackio.Table(columns=list(columns), data=[[str(value) for value in row] for row in rows])
+        trackio.log({name: table}, step=step)
+
+    def finish(self) -> None:
+        import trackio
+
+        trackio.finish()
+
+
+class Mlflow(Tracker):
+    """MLflow, at MLFLOW_TRACKING_URI or its own default. https://mlflow.org/docs/latest"""
+
+    package = "mlflow"
+    install = "mlflow"
+
+    def start(self, head: Record, folder: Path, step: int) -> None:
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")  # its own default tries for many minutes
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        import mlflow
+
+        mlflow.set_experiment(self.settings.project_name)
+        key = run_key(head)
+        earlier = mlflow.search_runs(filter_string=f"tags.numerate = '{key}'", output_format="list") if step else []
+        tags = {"numerate": key, **({"group": self.settings.group} if self.settings.group else {})}
+        tags |= dict.fromkeys(self.settings.tags, "")
+        if earlier:
+            mlflow.start_run(run_id=earlier[0].info.run_id)
+        else:
+            mlflow.start_run(run_name=run_name(head, folder), tags=tags)
+            mlflow.log_params({name: str(value)[:500] for name, value in flat(head).items()})
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        import mlflow
+
+        mlflow.log_metrics(dict(values), step=step)
+
+    def figure(self, step: int, name: str, png: bytes) -> None:
+        import mlflow
+
+        mlflow.log_image(_picture(png), artifact_file=f"{name}-{step:06d}.png")
+
+    def table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        import mlflow
+
+        mlflow.log_dict({"columns": list(columns), "rows": [list(row) for row in rows]}, f"{name}-{step:06d}.json")
+
+    def finish(self) -> None:
+        import mlflow
+
+        mlflow.end_run()
+
+
+TRACKERS: dict[str, type[Tracker]] = {"wandb": Wandb, "tensorboard": Tensorboard, "trackio": Trackio, "mlflow": Mlflow}
+
+
+class Trackers:
+    """The trackers of a run, none by default. No call raises, and none waits, but `finish` for a moment.
+
+    >>> trackers = make("tensorboard", TrackerSettings(project="abacus"))
+    >>> trackers.start(run.head(), run.path)
+    >>> trackers.log({"step": 500, "loss": 0.0123})
+    >>> trackers.finish()
+    """
+
+    def __init__(self, trackers: Mapping[str, Tracker], warn: Callable[[str], None]) -> None:
+        self._workers = [_Worker(name, tracker, warn) for name, tracker in trackers.items()]
+
+    def start(self, head: Record, folder: Path, step: int = 0) -> None:
+        """Tells of the head of a run and its folder; `step` is where a resumed run goes on."""
+        self._tell("start", dict(head), folder, step)
+
+    def log(self, record: Record) -> None:
+        """Tells of a record of `metrics.jsonl`: its numbers, as `train/loss` or `development/exact`."""
+        if self._workers:
+            self._tell("log", int(record.get("step", 0)), numbers(record))
+
+    def figure(self, name: str, figure: Any, step: int = 0) -> None:
+        """Tells of a picture: a matplotlib figure, or the path of a PNG."""
+        for worker in self._workers:
+            worker.tell("figure", lambda: (step, name, _png(figure)))
+
+    def table(self, name: str, samples: Sequence[Record], step: int = 0) -> None:
+        """Tells of samples, such as records of `samples.jsonl`."""
+        columns = list(dict.fromkeys(key for sample in samples for key in sample))
+        rows = [[_cell(sample.get(column)) for column in columns] for sample in samples]
+        self._tell("table", step, name, columns, rows)
+
+    def finish(self, patience: float = _PATIENCE) -> None:
+        """Ends every tracker, and waits `patience` seconds at most for what is still on its way."""
+        for worker in self._workers:
+            worker.tell("finish", lambda: ())
+        for worker in self._workers:
+            worker.join(patience)
+        self._workers = []
+
+    def _tell(self, what: str, *values: Any) -> None:
+        for worker in self._workers:
+            worker.tell(what, lambda: values)
+
+
+class _Worker:
+    """One tracker and the thread it works in. At the first error it is dropped, with one warning."""
+
+    def __init__(self, name: str, tracker: Tracker, warn: Callable[[str], None]) -> None:
+        self._name, self._tracker, self._warn = name, tracker, warn
+        self._dropped = threading.Event()
+        self._calls: queue.Queue[tuple[str, tuple[Any, ...]]] = queue.Queue(_WAITING)
+        self._thread: threading.Thread | None = None
+
+    def tell(self, what: str, values: Callable[[], tuple[Any, ...]]) -> None:
+        if self._dropped.is_set():
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=f"tracker {self._name}", daemon=True)
+            self._thread.start()
+        try:
+            self._calls.put_nowait((what, values()))
+        except queue.Full:
+            self._drop("it does not keep up")
+        except Exception as error:
+            self._drop(_reason(error))
+
+    def join(self, patience: float) -> None:
+        if self._thread is not None and not self._dropped.is_set():
+            self._thread.join(patience)
+            if self._thread.is_alive():
+                self._drop(f"it did not finish within {patience:g} s")
+
+    def _work(self) -> None:
+        while not self._dropped.is_set():
+            what, values = self._calls.get()
+            try:
+                getattr(self._tracker, what)(*values)
+            except (Exception, SystemExit) as error:
+                self._drop(_reason(error))
+            if what == "finish":
+                return
+
+    def _drop(self, reason: str) -> None:
+        if not self._dropped.is_set():
+            self._dropped.set()
+            self._warn(f"warning: tracker {self._name}: {reason}. The run goes on without it; its files are complete.")
+
+
+def make(
+    names: str | Sequence[str], settings: TrackerSettings | None = None, warn: Callable[[str], None] | None = None
+) -> Trackers:
+    """The trackers of these names: `make("wandb,tensorboard")`, `make(())` for none.
+
+    `warn` is told the one line about a tracker that is dropped (else it goes to stderr). Raises `Mistake` for a name
+    that is unknown or whose package is not installed, since at the start of a run that can still be put right.
+    """
+    wanted = [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
+    chosen = {}
+    for name in dict.fromkeys(name for name in wanted if name):
+        kind = TRACKERS.get(name.lower())
+        if kind is None:
+            there = ", ".join(TRACKERS)
+            raise Mistake(f"trackers: no tracker is named {name!r}; there are: {there}.{did_you_mean(name, TRACKERS)}")
+        spec = importlib.util.find_spec(kind.package)
+        if spec is None or spec.origin is None:  # a folder ./wandb is no package
+            raise Mistake(f"trackers: {kind.package} is not installed; `pip install {kind.install}` does that.")
+        chosen[name.lower()] = kind(settings or TrackerSettings())
+    return Trackers(chosen, warn or _to_stderr)
+
+
+def numbers(record: Record) -> dict[str, float]:
+    """The numbers of a record under the names of curves.
+
+    `{"step": 500, "split": "development", "exact": 0.98}` gives `{"development/exact": 0.98}`; a record without a
+    split is of training, `train/loss`.
+    """
+    part = record.get("split", "train")
+    return {
+        f"{part}/{name}": float(value)
+        for name, value in record.items()
+        if name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def flat(tree: Any, path: str = "") -> dict[str, Any]:
+    """A tree of settings as one level: `flat({"model": {"width": 64}})` is `{"model.width": 64}`."""
+    if isinstance(tree, Mapping):
+        items = tree.items()
+    elif isinstance(tree, list | tuple) and any(isinstance(item, Mapping | list | tuple) for item in tree):
+        items = dict(enumerate(tree)).items()
+    else:
+        return {path: tree}
+    found: dict[str, Any] = {}
+    for key, value in items:
+        found |= flat(value, f"{path}.{key}" if path else str(key))
+    return found
+
+
+def run_name(head: Record, folder: Path) -> str:
+    """What a tracker shows: the run's `name=`, else its recipe and the beginning of its id."""
+    return str(head.get("name") or f"{folder.absolute().parent.name}-{folder.absolute().name[:6]}")
+
+
+def run_key(head: Record) -> str:
+    """The same for every start of one run's folder, and different for another folder of the same recipe."""
+    created = head.get("times", {}).get("created") or head.get("times", {}).get("started")
+    return f"{head.get('id')}-{sha256(str(created).encode()).hexdigest()[:4]}"
+
+
+def _png(figure: Any) -> bytes:
+    if isinstance(figure, str | os.PathLike):
+        return Path(figure).read_bytes()
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=150)
+    return content.getvalue()
+
+
+def _picture(png: bytes) -> Any:
+    from PIL import Image
+
+    return Image.open(io.BytesIO(png))
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={item}" for key, item in value.items())
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
+
+
+def _reason(error: BaseException) -> str:
+    text = " ".join(str(error).split())[:200].rstrip(". ")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _to_stderr(text: str) -> None:
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return

@@ -1,0 +1,248 @@
+"""Promises of trackers: they get what a run tells, and whatever happens to them, the run goes on."""
+
+import importlib.machinery
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate.errors import Mistake
+from numerate.integrations import trackers
+from numerate.integrations.trackers import Tracker, Trackers, TrackerSettings, flat, make, numbers, run_key, run_name
+
+HEAD = {"id": "3f2a9c01b7de", "name": None, "recipe": {"model": {"width": 64}}, "times": {"created": "2026-01-01"}}
+SAMPLES = [{"cell": {"first_digits": 3}, "question": "12+9=", "said": "21", "right": True}, {"question": "1+1="}]
+METRICS = {"step": 500, "loss": 0.25, "rate": 1e-3}
+DEVELOPMENT = {"step": 500, "split": "development", "exact": 0.75, "note": "text is left out", "done": True}
+
+
+class Told(Tracker):
+    """Remembers what it is told; fails where it is asked to."""
+
+    package = install = "told"
+
+    def __init__(self, fails_at: str = "", error: BaseException | None = None) -> None:
+        super().__init__(TrackerSettings())
+        self.calls: list[tuple[Any, ...]] = []
+        self.fails_at, self.error = fails_at, error
+        self.hanging = threading.Event()
+
+    def _note(self, what: str, *values: Any) -> None:
+        if what == self.fails_at:
+            if self.error is None:
+                self.hanging.wait(20)
+            else:
+                raise self.error
+        self.calls.append((what, *values))
+
+    def start(self, head: Mapping[str, Any], folder: Path, step: int) -> None:
+        self._note("start", head, folder, step)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._note("log", step, values)
+
+    def figure(self, step: int, name: str, png: bytes) -> None:
+        self._note("figure", step, name, png)
+
+    def table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        self._note("table", step, name, columns, rows)
+
+    def finish(self) -> None:
+        self._note("finish")
+
+
+def picture() -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1, 1))
+    figure.add_subplot().plot([1, 2])
+    return figure
+
+
+def tell_everything(told: Trackers, folder: Path) -> None:
+    told.start(HEAD, folder)
+    told.log(METRICS)
+    told.log(DEVELOPMENT)
+    told.figure("heat map", picture(), 500)
+    told.table("samples", SAMPLES, 500)
+    told.finish()
+
+
+def test_a_tracker_is_told_everything_in_order(tmp_path: Path) -> None:
+    tracker, warnings = Told(), []
+    tell_everything(Trackers({"told": tracker}, warnings.append), tmp_path)
+    assert not warnings
+    assert [call[0] for call in tracker.calls] == ["start", "log", "log", "figure", "table", "finish"]
+    assert tracker.calls[1][1:] == (500, {"train/loss": 0.25, "train/rate": 1e-3})
+    assert tracker.calls[2][1:] == (500, {"development/exact": 0.75})
+    assert tracker.calls[3][1:3] == (500, "heat map")
+    assert tracker.calls[3][3].startswith(b"\x89PNG")
+    columns, rows = tracker.calls[4][3:]
+    assert columns == ["cell", "question", "said", "right"]
+    assert rows == [["first_digits=3", "12+9=", "21", True], [None, "1+1=", None, None]]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no network\nat all"), SystemExit(1), OSError(28, "No space left")])
+@pytest.mark.parametrize("moment", ["start", "log", "figure", "table", "finish"])
+def test_a_tracker_that_fails_is_dropped_with_one_warning_and_the_others_go_on(
+    tmp_path: Path, moment: str, error: BaseException
+) -> None:
+    good, warnings = Told(), []
+    both = Trackers({"bad": Told(moment, error), "good": good}, warnings.append)
+    tell_everything(both, tmp_path)
+    both.log(METRICS)
+    [warning] = warnings
+    assert "tracker bad" in warning
+    assert "\n" not in warning
+    assert "goes on without it" in warning
+    assert [call[0] for call in good.calls] == ["start", "log", "log", "figure", "table", "finish"]
+
+
+def test_a_tracker_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
+    bad, warnings = Told("start"), []
+    told = Trackers({"bad": bad}, warnings.append)
+    told.start(HEAD, tmp_path)
+    told.log(METRICS)
+    begun = time.monotonic()
+    told.finish(patience=0.05)
+    bad.hanging.set()
+    assert time.monotonic() - begun < 15
+    assert "did not finish within" in warnings[0]
+    assert len(warnings) == 1
+
+
+def test_a_tracker_that_does_not_keep_up_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers, "_WAITING", 10)
+    bad, warnings = Told("start"), []
+    told = Trackers({"bad": bad}, warnings.append)
+    told.start(HEAD, tmp_path)
+    for _ in range(30):
+        told.log(METRICS)
+    told.finish()
+    bad.hanging.set()
+    assert len(warnings) == 1
+    assert "does not keep up" in warnings[0]
+
+
+def test_a_picture_that_is_not_there_drops_the_tracker_and_not_the_run(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    told = Trackers({"told": Told()}, warnings.append)
+    told.figure("map", tmp_path / "missing.png")
+    told.finish()
+    assert len(warnings) == 1
+    assert "missing.png" in warnings[0]
+
+
+def test_without_trackers_nothing_is_started(tmp_path: Path) -> None:
+    before = threading.active_count()
+    for names in ("", (), []):
+        told = make(names)
+        told.start(HEAD, tmp_path)
+        assert threading.active_count() == before
+        told.finish()
+
+
+def test_an_unknown_tracker_is_a_mistake_with_the_nearest_name() -> None:
+    with pytest.raises(
+        Mistake, match=r"'wandbb'; there are: wandb, tensorboard, trackio, mlflow. Did you mean 'wandb'"
+    ):
+        make("tensorboard,wandbb")
+
+
+@pytest.mark.parametrize("spec", [None, importlib.machinery.ModuleSpec("mlflow", None)])
+def test_a_package_that_is_not_installed_is_a_mistake_with_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, spec: Any
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
+    with pytest.raises(Mistake, match="pip install mlflow"):
+        make(["mlflow"])
+
+
+def test_no_tracker_is_imported_before_it_is_named() -> None:
+    code = (
+        "import sys; import numerate.integrations.trackers as t; t.make(()); "
+        "print([name for name in ('torch', 'wandb', 'tensorboard', 'mlflow', 'matplotlib') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_project_and_entity_come_from_the_settings_then_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    monkeypatch.delenv("WANDB_ENTITY", raising=False)
+    assert (TrackerSettings().project_name, TrackerSettings().entity_name) == ("numerate", None)
+    monkeypatch.setenv("WANDB_PROJECT", "p")
+    monkeypatch.setenv("WANDB_ENTITY", "e")
+    assert (TrackerSettings().project_name, TrackerSettings().entity_name) == ("p", "e")
+    given = TrackerSettings(project="x", entity="y")
+    assert (given.project_name, given.entity_name) == ("x", "y")
+
+
+def test_a_run_keeps_its_key_in_a_tracker_and_another_folder_has_another() -> None:
+    again = {**HEAD, "times": {"created": "2026-01-01", "started": "2026-02-02"}}
+    other = {**HEAD, "times": {"created": "2026-03-03"}}
+    assert run_key(again) == run_key(HEAD) != run_key(other)
+    assert run_name(HEAD, Path("runs/addition/3f2a9c01b7de")) == "addition-3f2a9c"
+    assert run_name({**HEAD, "name": "mine"}, Path("runs/a/b")) == "mine"
+
+
+def test_settings_and_records_become_flat() -> None:
+    assert flat({"model": {"width": 64, "positions": [{"base": 2}], "sizes": [1, 2]}}) == {
+        "model.width": 64,
+        "model.positions.0.base": 2,
+        "model.sizes": [1, 2],
+    }
+    assert numbers({"step": 1, "loss": None, "padding": 0}) == {"train/padding": 0.0}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_gets_curves_pictures_and_tables(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    warnings: list[str] = []
+    tell_everything(make("tensorboard", warn=warnings.append), tmp_path)
+    assert not warnings
+    read = EventAccumulator(str(tmp_path / "tensorboard"))
+    read.Reload()
+    assert [(event.step, event.value) for event in read.Scalars("development/exact")] == [(500, 0.75)]
+    assert [(event.step, event.value) for event in read.Scalars("train/loss")] == [(500, 0.25)]
+    assert read.Tags()["images"] == ["heat map"]
+    assert "samples/text_summary" in read.Tags()["tensors"]
+
+
+WANDB = """
+import json, sys
+from pathlib import Path
+from numerate.integrations.trackers import TrackerSettings, make
+sys.path.insert(0, {here!r})
+import importlib.util
+spec = importlib.util.spec_from_file_location("promises", {file!r})
+promises = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(promises)
+warnings = []
+settings = TrackerSettings(project="abacus", group="g", tags=("t",))
+promises.tell_everything(make("wandb", settings, warnings.append), Path({folder!r}))
+print(json.dumps(warnings))
+"""
+
+
+def test_wandb_offline_writes_into_the_folder_of_the_run(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    code = WANDB.format(here=str(Path(__file__).parent), file=__file__, folder=str(tmp_path))
+    environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == []
+    [log] = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
+    content = log.read_bytes()
+    for part in (b"train/loss", b"development/exact", b"heat map", b"samples", b"abacus", HEAD["id"].encode()):
+        assert part in content, part
+    assert list((tmp_path / "wandb").glob("offline-run-*/files/media/images/*.png"))
