@@ -1,4 +1,4 @@
-"""What each token id is: its symbol, its kind, its value. Knows numpy, not torch, so that `list` and `sample` start quickly."""
+"""What each token id is: its symbol, its kind, its value. Knows numpy, not torch, so that commands start quickly."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,4 +58,5 @@ class Vocabulary:
     @cached_property
     def is_digit(self) -> NDArray[np.bool_]:
         """Per id: whether it is one decimal digit."""
-        return self.kinds == DIGIT
+        found: NDArray[np.bool_] = self.kinds == DIGIT
+        return found

@@ -17,7 +17,6 @@ from itertools import product
 from math import prod
 from typing import Any, TypeVar, get_origin
 
-from numerate.errors import Mistake, did_you_mean
 from numerate.config.user_parts import kind_of
 from numerate.config.values import (
     Draft,
@@ -38,6 +37,7 @@ from numerate.config.values import (
     type_text,
     under,
 )
+from numerate.errors import Mistake, did_you_mean
 
 R = TypeVar("R")
 

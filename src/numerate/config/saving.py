@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from numerate import catalogue
-from numerate.errors import Fault, Mistake
 from numerate.config.settings import Span
 from numerate.config.user_parts import kind_of
 from numerate.config.values import alternatives, built, draft_from, is_spec, settings_of, under
+from numerate.errors import Fault, Mistake
 
 
 def to_tree(recipe: Any, path: str = "") -> dict[str, Any]:

@@ -17,9 +17,9 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from numerate import catalogue
-from numerate.errors import Mistake, did_you_mean
 from numerate.config.settings import Span
 from numerate.config.user_parts import is_abstract, kind_of, packaged_object, user_object
+from numerate.errors import Mistake, did_you_mean
 
 NOTHING = ("null", "none")
 TRUE, FALSE = ("true", "yes", "on"), ("false", "no", "off")

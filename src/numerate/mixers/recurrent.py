@@ -45,21 +45,26 @@ class RecurrentMixer(TokenMixer):
     def reset(self) -> None:
         """The layer's own initialisation, from torch's global generator (which the model seeds)."""
         with torch.no_grad():
-            self.recurrence.weight_ih_l0.normal_(std=self.width**-0.5)
-            for gate in self.recurrence.weight_hh_l0.chunk(4):
+            inward, recurrent, inward_bias, recurrent_bias = (
+                self.recurrence.get_parameter(f"{name}_l0") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
+            inward.normal_(std=self.width**-0.5)
+            for gate in recurrent.chunk(4):
                 nn.init.orthogonal_(gate)
-            self.recurrence.bias_ih_l0.zero_()
-            self.recurrence.bias_hh_l0.zero_()
-            self.recurrence.bias_ih_l0[self.cells : 2 * self.cells] = 1.0
+            inward_bias.zero_()
+            recurrent_bias.zero_()
+            inward_bias[self.cells : 2 * self.cells] = 1.0
 
     def claimed(self) -> set[str]:
         return {f"recurrence.{name}" for name, _ in self.recurrence.named_parameters()}
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
+        _nothing_hidden(context)
         out: Tensor = self.out(self.recurrence(x)[0])
         return out
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        _nothing_hidden(context)
         packed = pack_padded_sequence(x, context.lengths.cpu(), batch_first=True, enforce_sorted=False)
         _, (hidden, cell) = self.recurrence(packed)
         return self.out(self.recurrence(x)[0]), (hidden, cell)
@@ -75,3 +80,8 @@ class RecurrentMixer(TokenMixer):
 
     def operations(self, time: int) -> int:
         return 2 * time * (4 * self.cells * (self.width + self.cells) + self.cells * self.width)
+
+
+def _nothing_hidden(context: Context) -> None:
+    if context.hidden is not None:
+        raise Mistake("model.mixer: LSTM reads every token and cannot hide any; Attention can")

@@ -35,13 +35,13 @@ class Initialisation(ABC):
         layers = max(1, len(outward))
         with torch.no_grad():
             for name, module in model.named_modules():
-                if f"{name}.weight" in claimed or module in shared:
-                    continue
+                free = f"{name}.weight" not in claimed and module not in shared
                 if isinstance(module, nn.Linear):
-                    self.linear(module.weight, module in outward, layers, generator)
-                    if module.bias is not None:
+                    if free:
+                        self.linear(module.weight, module in outward, layers, generator)
+                    if module.bias is not None and f"{name}.bias" not in claimed:
                         module.bias.zero_()
-                elif isinstance(module, nn.Embedding):
+                elif isinstance(module, nn.Embedding) and free:
                     self.embedding(module.weight, generator)
 
 
@@ -54,6 +54,11 @@ class FanIn(Initialisation):
 
     outward: float = setting(0.5, "factor on the linear maps that write to the residual stream")
     embeddings: float = setting(1.0, "standard deviation of embeddings")
+
+    def __post_init__(self) -> None:
+        for name in ("outward", "embeddings"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise Mistake(f"{name}: {getattr(self, name)} is no width of a distribution; 0 or more is right")
 
     def linear(self, weight: torch.Tensor, outward: bool, layers: int, generator: Generator) -> None:
         scale = self.outward if outward else 1.0

@@ -43,7 +43,8 @@ class LearnedTable(InputPosition):
     def forward(
         self, x: Float[Tensor, "rows time width"], places: Int[Tensor, "#rows time"]
     ) -> Float[Tensor, "rows time width"]:
-        return x + self.vectors(places)
+        vectors: Tensor = self.vectors(places)
+        return x + vectors
 
 
 @dataclass(frozen=True)

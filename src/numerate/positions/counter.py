@@ -1,6 +1,5 @@
 """Random numbers without a generator: a hash of (seed, step, row), the same for every rank, worker and device."""
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 

@@ -66,7 +66,7 @@ class HalfSplitRotation(Rotation):
     ) -> Float[Tensor, "rows heads time head_width"]:
         cosines, sines = (part.to(x.dtype) for part in prepared)
         if self.turned == x.shape[-1]:
-            return x * cosines + x.roll(self.turned // 2, dims=-1) * sines
+            return torch.addcmul(x * cosines, x.roll(self.turned // 2, dims=-1), sines)
         turned, kept = x[..., : self.turned], x[..., self.turned :]
-        turned = turned * cosines + turned.roll(self.turned // 2, dims=-1) * sines
+        turned = torch.addcmul(turned * cosines, turned.roll(self.turned // 2, dims=-1), sines)
         return torch.cat([turned, kept], dim=-1)

@@ -1,0 +1,292 @@
+"""Every test runs on one thread, off the network, with shapes checked; and on every variant of what it names.
+
+A test that takes `any_mixer` runs on every Mixer of the catalogue with its defaults, and on the further settings that
+`FURTHER` lists; `any_numbering`, `any_position`, `any_loss` and so on alike, `any_part` on every class of every kind.
+So a part is covered by the promises of its abstraction as soon as its folder's catalogue names it.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jaxtyping import install_import_hook
+
+for name, value in {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}.items():
+    os.environ.setdefault(name, value)
+for name in ("NUMERATE_RUNS", "WANDB_PROJECT", "WANDB_ENTITY"):  # the developer's own must not change what is tested
+    os.environ.pop(name, None)
+
+CHECKED = (
+    "batch",
+    "positions",
+    "mixers",
+    "models",
+    "losses",
+    "evaluation.evaluator",
+    "evaluation.generate",
+    "evaluation.samples",
+)
+"""The rooms whose shape annotations are checked at every call. It must be said before any of them is imported."""
+
+_hook = install_import_hook([f"numerate.{room}" for room in CHECKED], "beartype.beartype")
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from numerate import catalogue  # noqa: E402
+from numerate.batch import Model, Tokens  # noqa: E402
+from numerate.config import Span  # noqa: E402
+from numerate.losses.cross_entropy import CrossEntropy  # noqa: E402
+from numerate.mixers.attention import Attention  # noqa: E402
+from numerate.mixers.mixer import Context, Mixer, TokenMixer  # noqa: E402
+from numerate.mixers.recurrent import LSTM  # noqa: E402
+from numerate.models.block import FeedForward  # noqa: E402
+from numerate.models.decoder import Decoder  # noqa: E402
+from numerate.models.trunk import Stack  # noqa: E402
+from numerate.positions.added import Learned, Sinusoidal  # noqa: E402
+from numerate.positions.numbering import DigitIndex, Sequential, Shifted  # noqa: E402
+from numerate.positions.position import Bias, Position  # noqa: E402
+from numerate.positions.rotary import Rotary  # noqa: E402
+from numerate.tasks.arithmetic import Arithmetic  # noqa: E402
+from numerate.tasks.draws import Draws  # noqa: E402
+from numerate.tasks.questions import EMPTY, Numbers, Questions  # noqa: E402
+from numerate.tasks.task import Task  # noqa: E402
+from numerate.tokens.layout import Continuation  # noqa: E402
+from numerate.vocabulary import PAD, Vocabulary  # noqa: E402
+
+torch.set_num_threads(1)
+
+NOT_SPECS = {"Recipe", "Study"}
+"""Kinds whose entries are functions, not classes with settings."""
+
+
+@dataclass(frozen=True)
+class Slope(Position):
+    """A bias on the scores that grows with the distance, so that promises run on biases even before there is one."""
+
+    numbering: Any = Sequential()
+
+    def build_attention(self, heads: int, head_width: int) -> Bias:
+        return SlopeBias(heads)
+
+
+class SlopeBias(Bias):
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.slopes = torch.nn.Parameter(0.5 ** torch.arange(1, heads + 1))
+
+    def bias(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        far = (queries[:, None, :, None] - keys[:, None, None, :]).abs()
+        return -far * self.slopes[None, :, None, None]
+
+
+@dataclass(frozen=True)
+class RunningParity(Task):
+    """Labels: at each bit, whether the number of ones so far is odd. So that promises run on labels."""
+
+    def draw(self, draws: Draws, index: Any) -> Questions:
+        bits = draws.below(2, (len(index), 24)).astype(np.int16)
+        length = 12 + draws.below(13, (len(index), 1))
+        there = np.arange(24) < length
+        bits, labels = (np.where(there, values, EMPTY) for values in (bits, (bits.cumsum(1) % 2).astype(np.int16)))
+        return Questions(("0", "1"), bits, Numbers.none(len(index)), labels=labels)
+
+
+FURTHER: dict[str, list[Any]] = {
+    "Task": [Arithmetic(digits=Span(1, 2), zero=True), Arithmetic(digits=3, lengths="uniform"), RunningParity()],
+    "Layout": [Continuation(ask="all")],
+    "Numbering": [
+        DigitIndex(max_offset=7),
+        DigitIndex(max_offset=7, per="batch"),
+        Shifted(max_shift=9, evaluate_at=1),
+        Shifted(max_shift=0),
+    ],
+    "Position": [Rotary(share=0.5, base=100.0), Sinusoidal(scale=0.3), Slope(), Slope(numbering=DigitIndex())],
+    "Mixer": [Attention(heads=1), Attention(heads=2, biases=True), LSTM(cells=12)],
+    "Trunk": [Stack(depth=1), Stack(depth=3, inject="add")],
+    "Loss": [CrossEntropy(over="examples")],
+}
+"""Settings beside the defaults that the promises run on too."""
+
+FURTHER_MODELS = [
+    Decoder(width=16, norm="rms", positions=(Rotary(),), embedding_norm=True),
+    Decoder(width=16, norm="rms", norm_first=False, positions=(Rotary(),)),
+    Decoder(width=16, norm="layer", norm_first=False, positions=(Sinusoidal(),)),
+    Decoder(width=16, norm="none", positions=(Learned(),)),
+    Decoder(width=16, norm="none", norm_first=False, mixer=LSTM()),
+    Decoder(width=16, tied=True, positions=(Learned(numbering=DigitIndex(max_offset=5)), Rotary())),
+    Decoder(width=16, dropout=0.2, mixer=Attention(heads=2, dropout=0.2), positions=(Rotary(),)),
+    Decoder(width=16, feed_forward=None, positions=(Rotary(),)),
+    Decoder(width=16, feed_forward=FeedForward("relu", biases=False), positions=(Rotary(),)),
+    Decoder(width=16, feed_forward=FeedForward("swiglu", times=8 / 3), positions=(Slope(), Sinusoidal())),
+    Decoder(width=16, feed_forward=FeedForward("geglu"), mixer=LSTM()),
+    Decoder(width=16, positions=(Learned(numbering=Shifted(max_shift=5)), Rotary(numbering=DigitIndex()), Slope())),
+]
+
+
+def every(kind: str) -> list[Any]:
+    """Each class of a kind with its defaults, then its further settings."""
+    return [part() for part in catalogue.variants(kind)] + FURTHER.get(kind, [])
+
+
+def every_mixing() -> list[tuple[Mixer, tuple[Position, ...]]]:
+    """Each mixer with no position, and with each of those that act inside attention where it attends."""
+    inside = [position for position in every("Position") if position.build_attention(4, 8) is not None]
+    return [
+        (mixer, positions)
+        for mixer in every("Mixer")
+        for positions in [(), *(((position,) for position in inside) if mixer.attends() else ())]
+    ]
+
+
+def every_model() -> list[Any]:
+    """Each model with its defaults; small decoders with each mixer and position, the first mixer with each numbering
+    of each; each trunk, each initialisation; and the further models."""
+    models: list[Any] = [part() for part in catalogue.variants("ModelSpec")]
+    plain = every("Position")
+    numbered = [
+        replace(position(), numbering=numbering)
+        for position in catalogue.variants("Position")
+        for numbering in [part() for part in catalogue.variants("Numbering")] + [DigitIndex(max_offset=7)]
+        if numbering != position().numbering
+    ]
+    for first, mixer in enumerate(part() for part in catalogue.variants("Mixer")):
+        for positions in [(), *((position,) for position in plain + (numbered if first == 0 else []))]:
+            inside = any(position.build_attention(4, 4) is not None for position in positions)
+            if mixer.attends() or not inside:
+                models.append(Decoder(width=16, mixer=mixer, positions=positions))
+    models += [Decoder(width=16, mixer=mixer, positions=(Sinusoidal(),)) for mixer in FURTHER["Mixer"]]
+    models += [Decoder(width=16, trunk=trunk, positions=(Rotary(),)) for trunk in every("Trunk")]
+    models += [Decoder(width=16, initialisation=part(), tied=True) for part in catalogue.variants("Initialisation")]
+    return models + FURTHER_MODELS
+
+
+def every_part() -> list[type]:
+    """Every class with settings that any catalogue names."""
+    return [part for kind in catalogue.kinds() if kind not in NOT_SPECS for part in catalogue.variants(kind)]
+
+
+def _of_a_kind(kind: str) -> Callable[[], list[Any]]:
+    return lambda: every(kind)
+
+
+VARIANTS: dict[str, Callable[[], list[Any]]] = {
+    **{
+        f"any_{kind.lower()}": _of_a_kind(kind)
+        for kind in ("Task", "Layout", "Tokenizer", "Numbering", "Position", "Mixer", "Trunk", "Loss", "Schedule")
+    },
+    "any_initialisation": _of_a_kind("Initialisation"),
+    "any_optimizer": _of_a_kind("Optimizer"),
+    "any_mixing": every_mixing,
+    "any_model": every_model,
+    "any_part": every_part,
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    for name in metafunc.fixturenames:
+        if name in VARIANTS:
+            found = VARIANTS[name]()
+            metafunc.parametrize(name, found, ids=[_name(part) for part in found])
+
+
+def _name(part: Any) -> str:
+    """Short enough to read in a list of tests: classes, and settings that differ from their defaults."""
+    if isinstance(part, type):
+        return part.__name__
+    if isinstance(part, tuple):
+        return "+".join(map(_name, part)) or "none"
+    fields = getattr(part, "__dataclass_fields__", None)
+    if fields is None:
+        return str(part)
+    told = [
+        f"{name}={_name(getattr(part, name))}" for name, field in fields.items() if getattr(part, name) != field.default
+    ]
+    return type(part).__name__ + (f"({','.join(told)})" if told else "")
+
+
+@pytest.fixture(scope="session")
+def vocabulary() -> Vocabulary:
+    """The published one: four specials, ten digits, `+ - x =` and the space."""
+    return Vocabulary.of(["+", "-", "x", "=", " "])
+
+
+@pytest.fixture(scope="session")
+def make_tokens() -> Callable[..., Tokens]:
+    """make_tokens([5, 9, 1], seed=0): rows of these lengths with any ids, numbered from 1000 on."""
+
+    def make(lengths: Sequence[int], seed: int = 0, width: int | None = None) -> Tokens:
+        generator = torch.Generator().manual_seed(seed)
+        time = max(lengths) if width is None else width
+        ids = torch.randint(1, 19, (len(lengths), time), generator=generator)
+        sizes = torch.tensor(lengths)
+        ids[torch.arange(time) >= sizes[:, None]] = PAD
+        return Tokens(ids, sizes, torch.arange(1000, 1000 + len(lengths)))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def build(vocabulary: Vocabulary) -> Callable[..., Model]:
+    """build(spec): the model in float64 and evaluation, so that only mistakes are larger than rounding."""
+
+    def make(spec: Any, seed: int = 0) -> Model:
+        model: Model = spec.build(vocabulary, seed).double().eval()
+        return model
+
+    return make
+
+
+class Mixing:
+    """A layer's mixer with the places that its positions would get, read at once or token by token."""
+
+    def __init__(self, part: TokenMixer, positions: Sequence[Position]) -> None:
+        self.part, self.count = part, len(positions)
+
+    def context(self, lengths: torch.Tensor, time: int, **more: Any) -> Context:
+        return Context(lengths, tuple(torch.arange(time)[None] for _ in range(self.count)), **more)
+
+    def at_once(self, x: torch.Tensor, lengths: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
+        rows, time, _ = x.shape
+        sizes = torch.full((rows,), time) if lengths is None else lengths
+        return self.part(x, self.context(sizes, time, **more))
+
+    def token_by_token(self, x: torch.Tensor, prompts: Sequence[int], more: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Reads each row's prompt, then `more` further tokens of it; what came of the prompt and of the tokens."""
+        rows = torch.arange(x.shape[0])
+        lengths = torch.tensor(prompts)
+        longest, capacity = max(prompts), max(prompts) + more
+        first, state = self.part.prefill(x[:, :longest], self.context(lengths, longest, capacity=capacity))
+        said = []
+        for step in range(more):
+            index = lengths + step
+            context = self.context(index + 1, longest + step + 1, index=index, seen=longest + step + 1)
+            out, state = self.part.step(x[rows, index][:, None], context, state)
+            said.append(out[:, 0])
+        return first, torch.stack(said, dim=1)
+
+
+@pytest.fixture
+def mix() -> Callable[..., Mixing]:
+    """mix((mixer, positions), width=8): the first of two layers, in float64 and evaluation."""
+
+    def make(mixing: tuple[Mixer, tuple[Position, ...]], width: int = 16) -> Mixing:
+        mixer, positions = mixing
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(3)
+            part = mixer.build(width, 0, 2, positions).double().eval()
+        return Mixing(part, positions)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of cases and data beside the checkout; tests that need it are skipped where it is absent."""
+    folder = Path(__file__).resolve().parents[2] / "shared"
+    if not folder.is_dir():
+        pytest.skip("the folder `shared` with published cases is not beside this checkout")
+    return folder

@@ -1,0 +1,165 @@
+"""Promises of losses, on every one of them: sums with counts, so that only the trainer divides."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from numerate.batch import IGNORE, Batch, Output, Tokens
+from numerate.losses.cross_entropy import CrossEntropy, CrossEntropyPart
+
+VOCABULARY = 19
+
+
+def question(asked: list[list[int]], time: int = 6, seed: int = 0) -> tuple[torch.Tensor, Batch]:
+    """Logits for every place, and a batch that asks for any tokens at these places of each row."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, most = len(asked), max(1, *map(len, asked))
+    logits = torch.randn(rows, time, VOCABULARY, generator=generator)
+    wanted = torch.randint(4, 14, (rows, time), generator=generator)
+    targets = torch.full((rows, time), IGNORE)
+    places = torch.zeros(rows, most, dtype=torch.long)
+    asked_targets = torch.full((rows, most), IGNORE)
+    for row, own in enumerate(asked):
+        targets[row, own] = wanted[row, own]
+        places[row] = own[-1] if own else 0
+        places[row, : len(own)] = torch.tensor(own, dtype=torch.long)
+        asked_targets[row, : len(own)] = wanted[row, own]
+    counts = {"tokens": sum(map(len, asked)), "examples": rows}
+    tokens = Tokens(wanted, torch.full((rows,), time), torch.arange(rows))
+    return logits, Batch(tokens, targets, places, asked_targets, counts, rows * time)
+
+
+def whole(logits: torch.Tensor) -> Output:
+    return Output(logits, lambda hidden: hidden)
+
+
+def at_asked(logits: torch.Tensor, batch: Batch) -> Output:
+    hidden = torch.take_along_dim(logits, batch.asked[..., None], dim=1)
+    return Output(hidden, lambda hidden: hidden, asked=batch.asked)
+
+
+def total(loss: Any, output: Output, batch: Batch) -> float:
+    terms, counts = loss(output, batch), loss.counts(batch)
+    return sum(loss.weights[name] * float(terms[name]) / counts[name] for name in terms)
+
+
+RAGGED = [[1, 2, 3], [4], [2, 3, 4, 5], [5]]
+
+
+def rows_of(batch: Batch, rows: slice | torch.Tensor) -> Batch:
+    asked_targets, targets = batch.asked_targets[rows], batch.targets[rows]
+    tokens = Tokens(batch.tokens.ids[rows], batch.tokens.lengths[rows], batch.tokens.row[rows])
+    counts = {"tokens": int((targets != IGNORE).sum()), "examples": len(targets)}
+    return replace(
+        batch, tokens=tokens, targets=targets, asked=batch.asked[rows], asked_targets=asked_targets, counts=counts
+    )
+
+
+def test_every_term_has_a_weight_and_a_count_that_the_batch_alone_tells(any_loss: Any, vocabulary: Any) -> None:
+    loss = any_loss.build(vocabulary)
+    logits, batch = question(RAGGED)
+    terms, counts = loss(whole(logits), batch), loss.counts(batch)
+    assert set(terms) == set(loss.weights) == set(counts)
+    for name, term in terms.items():
+        assert term.shape == ()
+        assert term.isfinite()
+        assert isinstance(counts[name], int)
+        assert counts[name] > 0
+
+
+@pytest.mark.parametrize("cuts", [[0, 1, 4], [0, 2, 4], [0, 1, 2, 3, 4]])
+def test_a_batch_in_parts_has_the_sums_and_counts_of_the_whole(any_loss: Any, vocabulary: Any, cuts: list[int]) -> None:
+    loss = any_loss.build(vocabulary)
+    logits, batch = question(RAGGED)
+    terms, counts = loss(whole(logits), batch), loss.counts(batch)
+    parts = [slice(low, high) for low, high in pairwise(cuts)]
+    for name in terms:
+        found = sum(float(loss(whole(logits[part]), rows_of(batch, part))[name]) for part in parts)
+        assert found == pytest.approx(float(terms[name]), rel=1e-5)
+        assert sum(loss.counts(rows_of(batch, part))[name] for part in parts) == counts[name]
+
+
+def test_the_gradient_of_the_parts_is_that_of_the_whole(any_loss: Any, vocabulary: Any) -> None:
+    loss = any_loss.build(vocabulary)
+    logits, batch = question(RAGGED)
+    logits.requires_grad_()
+    (expected,) = torch.autograd.grad(sum(loss(whole(logits), batch).values()), logits)
+    for row in range(4):
+        sum(loss(whole(logits[row : row + 1]), rows_of(batch, slice(row, row + 1))).values()).backward()
+    torch.testing.assert_close(logits.grad, expected, atol=1e-6, rtol=1e-5)
+    assert bool((expected[batch.targets != IGNORE].abs().sum(-1) > 0).all())
+    assert float(expected[batch.targets == IGNORE].abs().sum()) == 0.0, "nothing is learned where nothing is asked"
+
+
+def test_asked_places_alone_give_the_same_as_all_places(any_loss: Any, vocabulary: Any) -> None:
+    loss = any_loss.build(vocabulary)
+    logits, batch = question(RAGGED)
+    everywhere, there = loss(whole(logits), batch), loss(at_asked(logits, batch), batch)
+    for name in everywhere:
+        assert float(there[name]) == pytest.approx(float(everywhere[name]), rel=1e-5)
+
+
+def test_a_better_answer_costs_less(any_loss: Any, vocabulary: Any) -> None:
+    loss = any_loss.build(vocabulary)
+    logits, batch = question(RAGGED)
+    right = torch.nn.functional.one_hot(batch.targets.clamp(min=0), VOCABULARY).float()
+    costs = [total(loss, whole(logits + strength * right), batch) for strength in (0.0, 2.0, 4.0, 40.0)]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] == pytest.approx(0.0, abs=1e-4)
+
+
+def test_half_precision_is_summed_in_full(any_loss: Any, vocabulary: Any) -> None:
+    loss = any_loss.build(vocabulary)
+    logits, batch = question([list(range(6))] * 64)
+    rough = logits.bfloat16()
+    for name, term in loss(whole(rough), batch).items():
+        assert term.dtype == torch.float32
+        assert float(term) == pytest.approx(float(loss(whole(rough.float()), batch)[name]), rel=1e-6)
+
+
+# By hand -------------------------------------------------------------------------------------------------------------
+
+
+def built(over: Any, vocabulary: Any) -> Any:
+    return CrossEntropy(over=over).build(vocabulary)
+
+
+def test_over_tokens_it_is_torchs_mean(vocabulary: Any) -> None:
+    logits, batch = question(RAGGED)
+    expected = float(cross_entropy(logits.flatten(0, 1), batch.targets.flatten()))
+    loss = built("tokens", vocabulary)
+    assert loss.counts(batch) == {"cross_entropy": 9}
+    assert total(loss, whole(logits), batch) == pytest.approx(expected, rel=1e-6)
+    assert total(loss, at_asked(logits, batch), batch) == pytest.approx(expected, rel=1e-6)
+
+
+def test_over_examples_it_is_the_mean_of_each_ones_mean(vocabulary: Any) -> None:
+    logits, batch = question(RAGGED)
+    logs = logits.log_softmax(-1)
+    means = [-sum(float(logs[row, t, batch.targets[row, t]]) for t in own) / len(own) for row, own in enumerate(RAGGED)]
+    loss = built("examples", vocabulary)
+    assert loss.counts(batch) == {"cross_entropy": 4}
+    assert total(loss, whole(logits), batch) == pytest.approx(sum(means) / 4, rel=1e-5)
+    assert total(loss, whole(logits), batch) != pytest.approx(total(built("tokens", vocabulary), whole(logits), batch))
+
+
+def test_an_even_guess_costs_the_logarithm_of_the_choices(vocabulary: Any) -> None:
+    _, batch = question(RAGGED)
+    for over in ("tokens", "examples"):
+        found = total(built(over, vocabulary), whole(torch.zeros(4, 6, VOCABULARY)), batch)
+        assert found == pytest.approx(2.944439, abs=1e-5)
+
+
+def test_a_row_that_is_asked_nothing_adds_nothing(vocabulary: Any) -> None:
+    logits, batch = question([[1, 2], [], [3]])
+    for over in ("tokens", "examples"):
+        part = built(over, vocabulary)
+        terms = part(whole(logits), batch)["cross_entropy"]
+        without = torch.tensor([0, 2])
+        kept = rows_of(batch, without)
+        assert float(terms) == pytest.approx(float(part(whole(logits[without]), kept)["cross_entropy"]), rel=1e-6)
+    assert isinstance(part, CrossEntropyPart)

@@ -1,0 +1,133 @@
+"""Attention against a written-out softmax."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.errors import Mistake
+from numerate.mixers.attention import Attention, SelfAttention
+from numerate.mixers.mixer import Context
+from numerate.positions.numbering import DigitIndex
+from numerate.positions.position import Bias, Position
+from numerate.positions.rotary import Rotary
+
+
+@torch.no_grad()
+def written_out(
+    part: SelfAttention,
+    x: torch.Tensor,
+    hidden: torch.Tensor | None = None,
+    turned: Any = lambda x, places: x,
+    bias: Any = lambda head, query, key: 0.0,
+) -> torch.Tensor:
+    """One score, one exponential, one sum at a time."""
+    rows, time, width = x.shape
+    heads, size = part.heads, width // part.heads
+    projected = x @ part.inward.weight.T + (0.0 if part.inward.bias is None else part.inward.bias)
+    q, k, v = projected[..., :width], projected[..., width : 2 * width], projected[..., 2 * width :]
+    mixed = torch.zeros_like(x)
+    for row in range(rows):
+        for head in range(heads):
+            own = slice(head * size, (head + 1) * size)
+            queries, keys = turned(q[row, :, own], range(time)), turned(k[row, :, own], range(time))
+            for i in range(time):
+                seen = [j for j in range(i + 1) if j == i or hidden is None or not hidden[row, j]]
+                scores = [float(queries[i] @ keys[j]) / math.sqrt(size) + bias(head, i, j) for j in seen]
+                weights = [math.exp(score) for score in scores]
+                for j, weight in zip(seen, weights, strict=True):
+                    mixed[row, i, own] += weight / sum(weights) * v[row, j, own]
+    return mixed @ part.out.weight.T + (0.0 if part.out.bias is None else part.out.bias)
+
+
+def inputs(rows: int, time: int, width: int) -> torch.Tensor:
+    return torch.randn(rows, time, width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def made(spec: Attention, width: int, positions: tuple[Position, ...] = ()) -> SelfAttention:
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        return spec.build(width, 0, 1, positions).double().eval()
+
+
+def places(time: int, count: int) -> Context:
+    return Context(torch.full((2,), time), tuple(torch.arange(time)[None] for _ in range(count)))
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4])
+@pytest.mark.parametrize("biases", [False, True])
+def test_it_is_the_written_out_softmax(heads: int, biases: bool) -> None:
+    part, x = made(Attention(heads=heads, biases=biases), 8), inputs(2, 5, 8)
+    torch.testing.assert_close(part(x, places(5, 0)), written_out(part, x), atol=1e-10, rtol=1e-10)
+
+
+def test_hidden_keys_are_left_out_of_the_written_out_softmax() -> None:
+    part, x = made(Attention(heads=2), 8), inputs(2, 5, 8)
+    hidden = torch.tensor([[True, False, True, False, False], [False, True, True, True, True]])
+    context = places(5, 0)
+    context.hidden = hidden
+    torch.testing.assert_close(part(x, context), written_out(part, x, hidden), atol=1e-10, rtol=1e-10)
+
+
+def test_rotary_turns_queries_and_keys_of_the_written_out_softmax() -> None:
+    def turned(x: torch.Tensor, places: range) -> torch.Tensor:
+        left, right = x[:, :2], x[:, 2:]
+        angles = torch.tensor([[place / 100.0 ** (i / 2) for i in range(2)] for place in places], dtype=torch.float64)
+        sines, cosines = angles.sin(), angles.cos()
+        return torch.cat([left * cosines - right * sines, right * cosines + left * sines], dim=1)
+
+    part, x = made(Attention(heads=2), 8, (Rotary(base=100.0),)), inputs(2, 5, 8)
+    torch.testing.assert_close(part(x, places(5, 1)), written_out(part, x, turned=turned), atol=1e-6, rtol=1e-6)
+
+
+class Nearness(Position):
+    numbering = DigitIndex()
+
+    def build_attention(self, heads: int, head_width: int) -> Bias:
+        return NearnessBias()
+
+
+class NearnessBias(Bias):
+    def bias(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        far = (queries[:, None, :, None] - keys[:, None, None, :]).double()
+        return far * torch.tensor([-0.5, 0.25]).double()[None, :, None, None]
+
+
+def test_biases_are_added_to_the_written_out_scores() -> None:
+    part, x = made(Attention(heads=2), 8, (Nearness(),)), inputs(2, 5, 8)
+    expected = written_out(part, x, bias=lambda head, i, j: [-0.5, 0.25][head] * (i - j))
+    torch.testing.assert_close(part(x, places(5, 1)), expected, atol=1e-10, rtol=1e-10)
+
+
+def test_several_biases_add_up() -> None:
+    part, x = made(Attention(heads=2), 8, (Nearness(), Rotary(share=0.5), Nearness())), inputs(2, 5, 8)
+    single = made(Attention(heads=2), 8, (Nearness(), Rotary(share=0.5)))
+    single.load_state_dict(part.state_dict())
+    assert not torch.allclose(part(x, places(5, 3)), single(x, places(5, 2)))
+
+
+def test_dropout_drops_in_training_only() -> None:
+    part, x = made(Attention(heads=2, dropout=0.5), 8), inputs(2, 5, 8)
+    calm = part(x, places(5, 0))
+    assert torch.equal(calm, part(x, places(5, 0)))
+    part.train()
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        assert not torch.allclose(part(x, places(5, 0)), calm)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Attention(heads=0), "^heads: 0"),
+        (lambda: Attention(dropout=1.0), "^dropout: 1.0"),
+        (
+            lambda: Attention(heads=3).build(8, 0, 1, ()),
+            "width 8 does not divide into 3 heads; 1, 2, 4, 8 heads would do",
+        ),
+    ],
+)
+def test_what_cannot_be_built_is_refused(make: Any, words: str) -> None:
+    with pytest.raises(Mistake, match=words):
+        make()

@@ -1,0 +1,108 @@
+"""Promises of mixers, on every one of them with every position that acts inside it. All in float64."""
+
+from typing import Any
+
+import pytest
+import torch
+
+EXACT = {"atol": 1e-9, "rtol": 1e-9}
+
+
+def inputs(rows: int, time: int, width: int = 16, seed: int = 0) -> torch.Tensor:
+    return torch.randn(rows, time, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_never_looks_ahead(any_mixing: Any, mix: Any) -> None:
+    mixing, x = mix(any_mixing), inputs(3, 9)
+    whole = mixing.at_once(x)
+    for place in range(1, 9):
+        changed = x.clone()
+        changed[:, place:] = inputs(3, 9 - place, seed=place)
+        after = mixing.at_once(changed)
+        torch.testing.assert_close(after[:, :place], whole[:, :place], **EXACT)
+        assert not torch.allclose(after[:, place:], whole[:, place:], **EXACT)
+
+
+def test_earlier_tokens_matter(any_mixing: Any, mix: Any) -> None:
+    mixing, x = mix(any_mixing), inputs(2, 7)
+    whole, changed = mixing.at_once(x), x.clone()
+    changed[:, 0] = inputs(2, 1, seed=1)[:, 0]
+    assert not torch.allclose(mixing.at_once(changed)[:, -1], whole[:, -1], **EXACT), "it mixes nothing"
+
+
+def test_rows_do_not_see_each_other(any_mixing: Any, mix: Any) -> None:
+    mixing, x = mix(any_mixing), inputs(4, 6)
+    whole, changed = mixing.at_once(x), x.clone()
+    changed[1] = inputs(1, 6, seed=1)[0]
+    after = mixing.at_once(changed)
+    torch.testing.assert_close(after[[0, 2, 3]], whole[[0, 2, 3]], **EXACT)
+    torch.testing.assert_close(mixing.at_once(x[2:3]), whole[2:3], **EXACT)
+
+
+def test_padding_on_the_right_changes_nothing(any_mixing: Any, mix: Any) -> None:
+    mixing, x = mix(any_mixing), inputs(2, 10)
+    lengths = torch.tensor([4, 6])
+    whole = mixing.at_once(x, lengths)
+    for row, length in enumerate([4, 6]):
+        alone = mixing.at_once(x[row : row + 1, :length])
+        torch.testing.assert_close(whole[row, :length], alone[0], **EXACT)
+
+
+@pytest.mark.parametrize("prompts", [[5, 5, 5], [1, 4, 7], [7, 1, 2], [1, 1, 1]])
+def test_reading_at_once_is_reading_token_by_token(any_mixing: Any, mix: Any, prompts: list[int]) -> None:
+    mixing, x = mix(any_mixing), inputs(3, 12)
+    whole = mixing.at_once(x)
+    first, further = mixing.token_by_token(x, prompts, more=5)
+    for row, length in enumerate(prompts):
+        torch.testing.assert_close(first[row, :length], whole[row, :length], **EXACT)
+        torch.testing.assert_close(further[row], whole[row, length : length + 5], **EXACT)
+
+
+def test_hidden_keys_are_not_seen(any_mixing: Any, mix: Any) -> None:
+    if not any_mixing[0].attends():
+        pytest.skip("it has no keys to hide")
+    mixing, x = mix(any_mixing), inputs(2, 8)
+    hidden = torch.zeros(2, 8, dtype=torch.bool)
+    hidden[0, [0, 3]] = hidden[1, 5] = True
+    changed = torch.where(hidden[..., None], inputs(2, 8, seed=1), x)
+    before, after = mixing.at_once(x, hidden=hidden), mixing.at_once(changed, hidden=hidden)
+    assert before.isfinite().all()
+    torch.testing.assert_close(after[~hidden], before[~hidden], **EXACT)
+    assert not torch.allclose(mixing.at_once(changed)[~hidden], mixing.at_once(x)[~hidden], **EXACT)
+
+
+def test_asked_places_are_those_of_the_whole(any_mixing: Any, mix: Any) -> None:
+    mixing, x = mix(any_mixing), inputs(3, 8)
+    asked = torch.tensor([[0, 3, 7], [1, 2, 2], [7, 0, 4]])
+    hidden = torch.zeros(3, 8, dtype=torch.bool)
+    hidden[0, 3] = hidden[1, 0] = True
+    for more in ({}, {"hidden": hidden}):
+        context = mixing.context(torch.full((3,), 8), 8, **more)
+        expected = mixing.at_once(x, **more)[torch.arange(3)[:, None], asked]
+        torch.testing.assert_close(mixing.part.forward_at(x, context, asked), expected, **EXACT)
+
+
+def test_every_parameter_gets_a_finite_gradient(any_mixing: Any, mix: Any) -> None:
+    mixing = mix(any_mixing)
+    (mixing.at_once(inputs(3, 6)) * inputs(3, 6, seed=1)).sum().backward()
+    named = dict(mixing.part.named_parameters())
+    assert named
+    for name, parameter in named.items():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert float(parameter.grad.abs().sum()) > 0, name
+
+
+def test_what_it_says_of_its_parameters_is_true_of_them(any_mixing: Any, mix: Any) -> None:
+    part = mix(any_mixing).part
+    named, modules = dict(part.named_parameters()), set(part.modules())
+    assert part.claimed() <= set(named)
+    assert set(part.settings_by_parameter()) <= set(named)
+    assert set(part.outward()) <= modules
+    for linear in part.outward():
+        assert linear.out_features == 16
+
+
+def test_longer_rows_cost_more(any_mixing: Any, mix: Any) -> None:
+    part = mix(any_mixing).part
+    assert 0 < 2 * part.operations(10) <= part.operations(20) <= 4 * part.operations(10)

@@ -1,0 +1,89 @@
+"""The LSTM against torch.nn.LSTM and against its equations written out."""
+
+import pytest
+import torch
+from torch import nn
+
+from numerate.errors import Mistake
+from numerate.mixers.mixer import Context
+from numerate.mixers.recurrent import LSTM, RecurrentMixer
+
+
+def made(cells: int | None = None, width: int = 6) -> RecurrentMixer:
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        return LSTM(cells=cells).build(width, 0, 1, ()).double()
+
+
+def inputs(rows: int, time: int, width: int = 6) -> torch.Tensor:
+    return torch.randn(rows, time, width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def context(lengths: list[int]) -> Context:
+    return Context(torch.tensor(lengths), ())
+
+
+@pytest.mark.parametrize("cells", [None, 9])
+def test_it_is_torchs_lstm_and_a_linear_map(cells: int | None) -> None:
+    part, x = made(cells), inputs(3, 5)
+    theirs = nn.LSTM(6, cells or 6, batch_first=True).double()
+    theirs.load_state_dict(part.recurrence.state_dict())
+    expected = theirs(x)[0] @ part.out.weight.T
+    torch.testing.assert_close(part(x, context([5, 5, 5])), expected, atol=1e-12, rtol=1e-12)
+
+
+def test_it_is_the_written_out_equations() -> None:
+    part, x = made(4), inputs(1, 5)
+    net = part.recurrence
+    h, c = torch.zeros(4).double(), torch.zeros(4).double()
+    for time in range(5):
+        gates = net.weight_ih_l0 @ x[0, time] + net.bias_ih_l0 + net.weight_hh_l0 @ h + net.bias_hh_l0
+        i, f, g, o = gates.chunk(4)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+    torch.testing.assert_close(part(x, context([5]))[0, -1], part.out.weight @ h, atol=1e-12, rtol=1e-12)
+
+
+def test_the_state_of_a_prompt_is_the_one_behind_its_last_real_token() -> None:
+    part, x = made(), inputs(2, 7)
+    _, (hidden, cell) = part.prefill(x, context([3, 7]))
+    _, (alone, alone_cell) = part.recurrence(x[:1, :3])
+    torch.testing.assert_close(hidden[:, :1], alone, atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(cell[:, :1], alone_cell, atol=1e-12, rtol=1e-12)
+
+
+def test_its_own_initialisation() -> None:
+    part = made(64, width=100)
+    net = part.recurrence
+    assert float(net.weight_ih_l0.detach().std()) == pytest.approx(100**-0.5, rel=0.05)
+    for gate in net.weight_hh_l0.chunk(4):
+        torch.testing.assert_close(gate @ gate.T, torch.eye(64).double(), atol=1e-5, rtol=0)
+    biases = (net.bias_ih_l0 + net.bias_hh_l0).chunk(4)
+    for number, bias in enumerate(biases):
+        assert torch.equal(bias, torch.full_like(bias, 1.0 if number == 1 else 0.0)), "only the forget gate is open"
+
+
+def test_it_claims_its_recurrence_and_leaves_the_linear_map_to_the_model() -> None:
+    part = made()
+    assert part.claimed() == {name for name, _ in part.named_parameters()} - {"out.weight"}
+
+
+def test_it_costs_what_its_matrices_cost() -> None:
+    part = made(9)
+    matrices = sum(weight.numel() for weight in part.parameters() if weight.dim() == 2)
+    assert part.operations(10) == 2 * 10 * matrices
+
+
+def test_no_cells_are_refused() -> None:
+    with pytest.raises(Mistake, match=r"^cells: 0 cells remember nothing"):
+        LSTM(cells=0)
+    assert bool(made(1)(inputs(1, 2), context([2])).isfinite().all())
+
+
+def test_hidden_keys_are_refused_rather_than_seen() -> None:
+    mixer = LSTM().build(8, 0, 1, ())
+    context = Context(torch.tensor([3]), (), hidden=torch.tensor([[False, True, False]]))
+    with pytest.raises(Mistake, match="cannot hide any"):
+        mixer(torch.zeros(1, 3, 8), context)
+    with pytest.raises(Mistake, match="cannot hide any"):
+        mixer.prefill(torch.zeros(1, 3, 8), context)

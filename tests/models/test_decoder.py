@@ -1,0 +1,146 @@
+"""The decoder by hand: what its settings do, and what it refuses."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import gelu, layer_norm
+from torch.utils.flop_counter import FlopCounterMode
+
+from numerate.batch import Draw, Tokens
+from numerate.errors import Mistake
+from numerate.mixers.attention import Attention
+from numerate.mixers.recurrent import LSTM
+from numerate.models.block import FeedForward
+from numerate.models.decoder import Decoder
+from numerate.models.trunk import Stack
+from numerate.positions.added import Learned, Sinusoidal
+from numerate.positions.numbering import DigitIndex, Shifted
+from numerate.positions.rotary import Rotary
+
+
+def test_a_layer_written_out(build: Any, make_tokens: Any) -> None:
+    """Pre-norm, one LSTM layer, GELU: embedding, x + mixer(norm(x)), x + feed-forward(norm(x)), norm, head."""
+    model = build(Decoder(width=8, trunk=Stack(depth=1), mixer=LSTM(), positions=(Sinusoidal(),)))
+    tokens = make_tokens([6, 6])
+    block = model.trunk.blocks[0]
+    x = model.input_positions["0"](model.embedding(tokens.ids), torch.arange(6)[None])
+
+    def normed(x: torch.Tensor, norm: Any) -> torch.Tensor:
+        return layer_norm(x, (8,), norm.weight, norm.bias)
+
+    x = x + block.mixer.out(block.mixer.recurrence(normed(x, block.mixer_norm))[0])
+    x = x + block.feed_forward.out(gelu(block.feed_forward.inward(normed(x, block.feed_forward_norm))))
+    expected = normed(x, model.final_norm) @ model.head.weight.T
+    torch.testing.assert_close(model(tokens).logits, expected, atol=1e-12, rtol=1e-12)
+
+
+def test_no_positions_no_order(build: Any, make_tokens: Any) -> None:
+    """One layer of attention without positions sees a bag of tokens: earlier ones may change places."""
+    tokens = make_tokens([6])
+    turned = Tokens(tokens.ids[:, [3, 1, 0, 4, 2, 5]], tokens.lengths, tokens.row)
+    assert not torch.equal(tokens.ids, turned.ids)
+    without = build(Decoder(width=16, trunk=Stack(depth=1)))
+    torch.testing.assert_close(without(tokens).logits[:, -1], without(turned).logits[:, -1], atol=1e-10, rtol=0)
+    for position in (Rotary(), Learned(), Sinusoidal()):
+        placed = build(Decoder(width=16, trunk=Stack(depth=1), positions=(position,)))
+        assert not torch.allclose(placed(tokens).logits[:, -1], placed(turned).logits[:, -1], atol=1e-6)
+
+
+def test_a_tied_head_is_the_embedding(build: Any, make_tokens: Any, vocabulary: Any) -> None:
+    tied, free = build(Decoder(width=16, tied=True)), build(Decoder(width=16))
+    assert tied.head.weight is tied.embedding.weight
+    assert free.head.weight is not free.embedding.weight
+    count = {model: sum(p.numel() for p in model.parameters()) for model in (tied, free)}
+    assert count[free] - count[tied] == vocabulary.size * 16
+    assert "head.weight" not in tied.settings_by_parameter()
+    before = tied(make_tokens([3])).logits
+    with torch.no_grad():
+        tied.embedding.weight[7, 0] += 1.0
+    assert not torch.allclose(tied(make_tokens([3])).logits[..., 7], before[..., 7])
+
+
+def test_dropout_is_of_training_alone(build: Any, make_tokens: Any) -> None:
+    spec = Decoder(width=16, dropout=0.5, positions=(Rotary(),))
+    model, calm = build(spec), build(Decoder(width=16, positions=(Rotary(),)))
+    tokens = make_tokens([6])
+    assert torch.equal(model(tokens).logits, calm(tokens).logits)
+    model.train()
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        assert not torch.allclose(model(tokens).logits, calm(tokens).logits)
+
+
+def test_the_embedding_norm_norms_the_embedded_input(build: Any, make_tokens: Any) -> None:
+    model = build(Decoder(width=16, embedding_norm=True, positions=(Sinusoidal(),)))
+    seen = []
+    model.trunk.blocks[0].register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    model(make_tokens([6]))
+    torch.testing.assert_close(seen[0].mean(-1), torch.zeros(1, 6).double(), atol=1e-9, rtol=0)
+    torch.testing.assert_close(seen[0].var(-1, unbiased=False), torch.ones(1, 6).double(), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms", "none"])
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_the_norms_asked_for_are_there_and_no_others(norm: Any, norm_first: bool, vocabulary: Any) -> None:
+    model = Decoder(width=16, norm=norm, norm_first=norm_first, trunk=Stack(depth=3)).build(vocabulary, 0)
+    kinds = {"layer": torch.nn.LayerNorm, "rms": torch.nn.RMSNorm}
+    found = [module for module in model.modules() if isinstance(module, tuple(kinds.values()))]
+    assert len(found) == (0 if norm == "none" else 3 * 2 + norm_first)
+    assert all(isinstance(module, kinds[norm]) for module in found)
+
+
+def test_several_positions_each_have_places_of_their_own(build: Any, make_tokens: Any) -> None:
+    model = build(Decoder(width=16, positions=(Learned(numbering=DigitIndex()), Sinusoidal(), Rotary())))
+    placed = model.place(make_tokens([6, 6]), Draw.fixed())
+    assert [places.shape[0] for places in placed.places] == [2, 1, 1]
+    assert not torch.equal(placed.places[0], placed.places[1].expand(2, -1))
+
+
+def test_there_are_as_many_placements_as_the_numbering_with_most(build: Any, make_tokens: Any) -> None:
+    positions = (Learned(numbering=Shifted(max_shift=8, evaluate_at=3)), Rotary(numbering=Shifted(8, 2)), Sinusoidal())
+    model = build(Decoder(width=16, positions=positions))
+    assert model.placements() == 3
+    first = [[int(p[0, 0]) for p in model.place(make_tokens([4]), Draw.fixed(i)).places] for i in range(3)]
+    assert first == [[0, 0, 0], [4, 8, 0], [8, 0, 0]], "fewer placements start again"
+
+
+def test_operations_are_those_that_torch_counts(vocabulary: Any, make_tokens: Any) -> None:
+    """Torch counts attention over all pairs of places; half of them, and the diagonal, are computed."""
+    model = Decoder(width=32, positions=(Rotary(),), feed_forward=FeedForward("geglu")).build(vocabulary, 0)
+    time, rows, depth = 24, 3, 2
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(make_tokens([time] * rows)).logits  # noqa: B018
+    pairs = rows * depth * 2 * 2 * 32 * (time * time - time * (time + 1) // 2)
+    assert model.operations(rows, time) == counter.get_total_flops() - pairs
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Decoder(width=0), "^width: 0"),
+        (lambda: Decoder(dropout=1.0), "^dropout: 1.0"),
+        (lambda: Decoder(mixer=LSTM(), positions=(Learned(), Rotary())), "^positions.1: Rotary acts inside attention"),
+        (lambda: Stack(depth=0), "^depth: 0"),
+        (lambda: FeedForward(times=0.0), "^times: "),
+    ],
+)
+def test_impossible_values_are_refused_by_name(make: Any, words: str) -> None:
+    with pytest.raises(Mistake, match=words):
+        make()
+
+
+def test_what_cannot_be_built_is_refused(vocabulary: Any, make_tokens: Any) -> None:
+    with pytest.raises(Mistake, match="width 18 does not divide into 4 heads"):
+        Decoder(width=18, mixer=Attention(heads=4)).build(vocabulary, 0)
+    with pytest.raises(Mistake, match="9 must be even"):
+        Decoder(width=9, mixer=Attention(heads=3), positions=(Sinusoidal(),)).build(vocabulary, 0)
+    model = Decoder(width=8).build(vocabulary, 0)
+    with pytest.raises(Mistake, match="a Decoder reads one text"):
+        model(make_tokens([3]), make_tokens([3]))
+    with pytest.raises(Mistake, match="a Decoder reads one text"):
+        model.start(make_tokens([3]), make_tokens([3]), capacity=4)
+    with pytest.raises(Mistake, match="turns: a Stack goes through its blocks once, not 2 times"):
+        model(make_tokens([3]), turns=2)
+    assert torch.equal(model(make_tokens([3]), turns=1).logits, model(make_tokens([3])).logits)

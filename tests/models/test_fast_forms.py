@@ -1,0 +1,164 @@
+"""What is computed at asked places only equals what is computed everywhere."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from numerate.batch import Batch, Draw
+from numerate.config import Span
+from numerate.mixers.attention import Attention, SelfAttention
+from numerate.mixers.mixer import Context, Mixer, at_places
+from numerate.mixers.recurrent import LSTM
+from numerate.models.block import FeedForward
+from numerate.models.decoder import Decoder, DecoderModel
+from numerate.models.trunk import Stack
+from numerate.positions.added import Learned
+from numerate.positions.numbering import DigitIndex, Numbering, Sequential, Shifted
+from numerate.positions.position import Bias, Position
+from numerate.positions.rotary import Rotary
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tokens.layout import Continuation
+from numerate.tokens.tokenizer import Characters
+
+
+class Distances(Position):
+    """A bias in the scores: a different number for every distance and head."""
+
+    def __init__(self, numbering: Numbering) -> None:
+        self.numbering = numbering
+
+    def build_attention(self, heads: int, head_width: int) -> Bias:
+        return DistanceTable(heads)
+
+
+class DistanceTable(Bias):
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.randn(41, heads))
+
+    def bias(self, queries: Tensor, keys: Tensor) -> Tensor:
+        distance = (queries[:, :, None] - keys[:, None, :]).clamp(-20, 20) + 20
+        return self.table[distance].permute(0, 3, 1, 2)
+
+
+def additions(rows: int = 7) -> Batch:
+    """Sums of 1 to 6 digits: rows of different lengths, and answers of different lengths."""
+    task, tokenizer = Arithmetic(digits=Span(1, 6)), Characters()
+    written = tokenizer.rows(task.examples("train", 0, 0, rows), tokenizer.vocabulary(task))
+    return Continuation().batch(written, torch.arange(rows).numpy())
+
+
+def decoder(spec: Decoder) -> DecoderModel:
+    return spec.build(Characters().vocabulary(Arithmetic()), seed=3).double()
+
+
+def gradients(model: torch.nn.Module, said: Tensor) -> dict[str, Tensor]:
+    weights = torch.randn(said.shape, dtype=said.dtype, generator=torch.Generator().manual_seed(1))
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    found = torch.autograd.grad((said * weights).sum(), parameters, allow_unused=True, materialize_grads=True)
+    return dict(zip(names, found, strict=True))
+
+
+ATTENTIONS: dict[str, tuple[Attention, tuple[Position, ...]]] = {
+    "plain": (Attention(heads=2), ()),
+    "with bias vectors": (Attention(heads=2, biases=True), ()),
+    "rotary": (Attention(heads=2), (Rotary(),)),
+    "rotary by digit": (Attention(heads=2), (Rotary(numbering=DigitIndex(max_offset=9)),)),
+    "two rotations, one in part": (Attention(heads=2), (Rotary(share=0.5), Rotary(numbering=Shifted(9)))),
+    "a bias in the scores": (Attention(heads=2), (Distances(Sequential()),)),
+    "a bias by digit": (Attention(heads=2), (Distances(DigitIndex(max_offset=9)), Rotary())),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.parametrize("hiding", [False, True])
+def test_attention_at_asked_places_is_the_whole_attention_there(name: str, hiding: bool) -> None:
+    spec, positions = ATTENTIONS[name]
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        part = SelfAttention(8, spec.heads, positions, biases=spec.biases).double()
+        rows, time = 5, 9
+        x = torch.randn(rows, time, 8, dtype=torch.float64, requires_grad=True)
+        places = tuple(
+            torch.randint(0, 12, (1 if isinstance(position.numbering, Sequential) else rows, time))
+            for position in positions
+        )
+        asked = torch.randint(0, time, (rows, 4))
+        # Hidden keys among the asked places too, and a row of which everything is hidden.
+        hidden = torch.rand(rows, time) < 0.4 if hiding else None
+    if hidden is not None:
+        hidden[0] = True
+    asked[1] = torch.tensor([0, time - 1, time - 1, time - 1])
+
+    def context() -> Context:
+        return Context(torch.full((rows,), time), places, hidden=hidden)
+
+    whole, fast = at_places(part(x, context()), asked), part.forward_at(x, context(), asked)
+    torch.testing.assert_close(fast, whole, atol=1e-12, rtol=1e-10)
+    weights = torch.randn_like(whole)
+    inputs = [x, *part.parameters()]
+    for own, other in zip(
+        torch.autograd.grad((fast * weights).sum(), inputs),
+        torch.autograd.grad((whole * weights).sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(own, other, atol=1e-11, rtol=1e-9)
+
+
+def test_places_are_those_that_gathering_finds() -> None:
+    x = torch.arange(24.0).view(2, 4, 3)
+    asked = torch.tensor([[0, 2, 2], [3, 1, 0]])
+    assert at_places(x, asked).tolist() == torch.take_along_dim(x, asked[..., None], dim=1).tolist()
+    assert at_places(x, asked)[1, 0].tolist() == [21.0, 22.0, 23.0]
+
+
+@pytest.mark.parametrize("mixer", [Attention(heads=2), LSTM()])
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("feed_forward", [FeedForward(), None])
+def test_a_decoder_says_the_same_at_asked_places(
+    mixer: Mixer, norm_first: bool, feed_forward: FeedForward | None
+) -> None:
+    inside: tuple[Position, ...] = (Rotary(),) if mixer.attends() else ()
+    spec = Decoder(
+        width=16,
+        mixer=mixer,
+        positions=(Learned(numbering=DigitIndex(max_offset=5), table=32), *inside),
+        trunk=Stack(depth=2, inject="add"),
+        norm_first=norm_first,
+        feed_forward=feed_forward,
+    )
+    model, batch = decoder(spec), additions()
+    tokens = model.place(batch.tokens, Draw(0, 4))
+    whole, fast = model(tokens), model(tokens, asked=batch.asked)
+    assert fast.asked is not None
+    assert whole.asked is None
+    expected = at_places(whole.logits, batch.asked)
+    torch.testing.assert_close(fast.logits, expected, atol=1e-11, rtol=1e-9)
+    found, true = gradients(model, fast.logits), gradients(model, expected)
+    for name, gradient in true.items():
+        assert torch.allclose(found[name], gradient, atol=1e-9, rtol=1e-7), name
+
+
+def test_one_block_is_enough_to_ask_of() -> None:
+    model, batch = decoder(Decoder(width=16, trunk=Stack(depth=1), mixer=Attention(heads=2))), additions()
+    tokens = model.place(batch.tokens, Draw.fixed())
+    torch.testing.assert_close(
+        model(tokens, asked=batch.asked).logits, at_places(model(tokens).logits, batch.asked), atol=1e-11, rtol=1e-9
+    )
+
+
+def test_padding_changes_nothing_at_asked_places() -> None:
+    model, batch = decoder(Decoder(width=16, mixer=Attention(heads=2), positions=(Rotary(),))), additions()
+    longer = replace(batch.tokens, ids=torch.nn.functional.pad(batch.tokens.ids, (0, 5)))
+    torch.testing.assert_close(
+        model(longer, asked=batch.asked).logits, model(batch.tokens, asked=batch.asked).logits, atol=1e-11, rtol=1e-9
+    )
+
+
+def test_dropout_in_attention_is_drawn_at_asked_places_too() -> None:
+    part = SelfAttention(8, 2, (), dropout=0.5).double()
+    x, asked = torch.randn(3, 6, 8, dtype=torch.float64), torch.tensor([[4, 5]] * 3)
+    context = Context(torch.full((3,), 6), ())
+    assert not torch.equal(part.forward_at(x, context, asked), part.eval().forward_at(x, context, asked))

@@ -1,0 +1,121 @@
+"""Promises of named initialisations, on every one of them; then the spread of each."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from numerate.errors import Mistake
+from numerate.mixers.mixer import Context, Mixer, TokenMixer
+from numerate.models.decoder import Decoder
+from numerate.models.initialisation import FanIn, Normal, Xavier
+from numerate.models.trunk import Stack
+from numerate.positions.added import Learned
+from numerate.positions.position import Position
+
+
+class Particular(Mixer):
+    """A mixer that wants one weight and one bias left as it made them, and the others drawn."""
+
+    def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "ParticularMixer":
+        return ParticularMixer(width)
+
+
+class ParticularMixer(TokenMixer):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.mine, self.theirs, self.partly = (nn.Linear(width, width) for _ in range(3))
+        for parameter in self.parameters():
+            nn.init.constant_(parameter, 7.0)
+
+    def claimed(self) -> set[str]:
+        return {"mine.weight", "mine.bias", "partly.bias"}
+
+    def forward(self, x: torch.Tensor, context: Context) -> torch.Tensor:
+        return x
+
+    def prefill(self, x: torch.Tensor, context: Context) -> tuple[torch.Tensor, Any]:
+        return x, None
+
+    def step(self, x: torch.Tensor, context: Context, state: Any) -> tuple[torch.Tensor, Any]:
+        return x, None
+
+    def operations(self, time: int) -> int:
+        return 0
+
+
+def test_it_touches_only_what_nobody_claims(any_initialisation: Any, vocabulary: Any) -> None:
+    model = Decoder(width=8, mixer=Particular(), initialisation=any_initialisation).build(vocabulary, 0)
+    for block in model.trunk.blocks:
+        mixer = block.mixer
+        for kept in (mixer.mine.weight, mixer.mine.bias, mixer.partly.bias):
+            assert torch.equal(kept, torch.full_like(kept, 7.0))
+        for drawn in (mixer.theirs.weight, mixer.partly.weight):
+            assert not bool((drawn == 7.0).any())
+        assert torch.equal(mixer.theirs.bias, torch.zeros(8))
+
+
+def test_claimed_parameters_are_alike_under_every_initialisation(any_mixer: Any, vocabulary: Any) -> None:
+    models = [
+        Decoder(width=16, mixer=any_mixer, initialisation=kind()).build(vocabulary, 0) for kind in (FanIn, Normal)
+    ]
+    first, second = (dict(model.named_parameters()) for model in models)
+    claimed = models[0]._claimed()
+    assert all(torch.equal(first[name], second[name]) for name in claimed)
+    drawn = [name for name in set(first) - claimed if first[name].dim() > 1]
+    assert drawn
+    assert all(not torch.equal(first[name], second[name]) for name in drawn)
+
+
+def test_biases_start_at_nothing_and_norms_at_one(any_initialisation: Any, vocabulary: Any) -> None:
+    model = Decoder(width=16, initialisation=any_initialisation).build(vocabulary, 0)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            assert torch.equal(module.bias, torch.zeros_like(module.bias)), name
+        if isinstance(module, nn.LayerNorm):
+            assert torch.equal(module.weight, torch.ones_like(module.weight)), name
+            assert torch.equal(module.bias, torch.zeros_like(module.bias)), name
+
+
+def test_a_tied_head_keeps_the_weights_of_the_embedding(any_initialisation: Any, vocabulary: Any) -> None:
+    tied = Decoder(width=16, tied=True, initialisation=any_initialisation).build(vocabulary, 0)
+    free = Decoder(width=16, initialisation=any_initialisation).build(vocabulary, 0)
+    assert torch.equal(tied.embedding.weight, free.embedding.weight)
+
+
+WIDTH, DEPTH = 64, 3
+
+
+def spread(part: Any) -> float:
+    return float(part.weight.detach().std())
+
+
+@pytest.mark.parametrize(
+    ("initialisation", "inward", "outward", "fed", "embedding"),
+    [
+        (FanIn(), WIDTH**-0.5, 0.5 * WIDTH**-0.5, 0.5 * (4 * WIDTH) ** -0.5, 1.0),
+        (FanIn(outward=1.0, embeddings=0.3), WIDTH**-0.5, WIDTH**-0.5, (4 * WIDTH) ** -0.5, 0.3),
+        (Normal(0.02), 0.02, 0.02 * 6**-0.5, 0.02 * 6**-0.5, 0.02),
+        (Xavier(), (2 / (4 * WIDTH)) ** 0.5, (2 / (2 * WIDTH)) ** 0.5, (2 / (5 * WIDTH)) ** 0.5, WIDTH**-0.5),
+    ],
+)
+def test_the_spread_of_each_kind_of_weight(
+    initialisation: Any, inward: float, outward: float, fed: float, embedding: float, vocabulary: Any
+) -> None:
+    spec = Decoder(
+        width=WIDTH, trunk=Stack(depth=DEPTH), initialisation=initialisation, positions=(Learned(table=200),)
+    )
+    model = spec.build(vocabulary, 0)
+    for block in model.trunk.blocks:
+        assert spread(block.mixer.inward) == pytest.approx(inward, rel=0.05)
+        assert spread(block.mixer.out) == pytest.approx(outward, rel=0.05)
+        assert spread(block.feed_forward.out) == pytest.approx(fed, rel=0.05)
+    assert spread(model.embedding) == pytest.approx(embedding, rel=0.1)
+    assert spread(model.input_positions["0"].vectors) == pytest.approx(embedding, rel=0.05)
+
+
+def test_a_spread_of_nothing_is_refused() -> None:
+    with pytest.raises(Mistake, match=r"^deviation: 0"):
+        Normal(deviation=0.0)

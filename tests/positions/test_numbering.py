@@ -1,0 +1,207 @@
+"""Promises of numberings, on every one of them; then the numbers of each by hand."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.batch import Draw, Tokens
+from numerate.errors import Mistake
+from numerate.positions.numbering import DigitIndex, Numbering, Sequential, Shifted
+from numerate.vocabulary import Vocabulary
+
+DRAWS = [Draw.fixed(), Draw(seed=0, step=0), Draw(seed=5, step=17)]
+
+
+def numbers(numbering: Numbering, tokens: Tokens, vocabulary: Vocabulary, draw: Draw) -> torch.Tensor:
+    kinds = torch.from_numpy(vocabulary.kinds).long()[tokens.ids]
+    places = numbering.number(tokens, kinds, draw)
+    assert places.dtype == torch.int64
+    assert places.shape[0] in (1, tokens.ids.shape[0])
+    assert places.shape[1] == tokens.ids.shape[1]
+    return places.expand(tokens.ids.shape)
+
+
+def all_draws(numbering: Numbering) -> list[Draw]:
+    return [Draw.fixed(i) for i in range(numbering.placements())] + DRAWS[1:]
+
+
+def taken(tokens: Tokens, rows: torch.Tensor) -> Tokens:
+    return replace(tokens, ids=tokens.ids[rows], lengths=tokens.lengths[rows], row=tokens.row[rows])
+
+
+def row_of(text: str, vocabulary: Vocabulary) -> Tokens:
+    ids = torch.tensor([[vocabulary.ids[character] for character in text]])
+    return Tokens(ids, torch.tensor([len(text)]), torch.tensor([0]))
+
+
+def test_a_longer_row_never_changes_earlier_numbers(any_numbering: Any, make_tokens: Any, vocabulary: Any) -> None:
+    whole = make_tokens([14, 14, 14])
+    for draw in all_draws(any_numbering):
+        for length in range(1, 14):
+            prefix = replace(whole, ids=whole.ids[:, :length], lengths=torch.full((3,), length))
+            padded = torch.where(torch.arange(14) < length, whole.ids, 0)
+            behind = replace(whole, ids=padded, lengths=torch.full((3,), length))
+            expected = numbers(any_numbering, whole, vocabulary, draw)[:, :length]
+            assert torch.equal(numbers(any_numbering, prefix, vocabulary, draw), expected)
+            assert torch.equal(numbers(any_numbering, behind, vocabulary, draw)[:, :length], expected)
+
+
+def test_a_row_gets_its_numbers_whatever_batch_it_stands_in(
+    any_numbering: Any, make_tokens: Any, vocabulary: Any
+) -> None:
+    whole = make_tokens([9, 4, 14, 14, 2])
+    for draw in all_draws(any_numbering):
+        expected = numbers(any_numbering, whole, vocabulary, draw)
+        for rows in ([3], [4, 0], [2, 1, 0, 4, 3], [0, 1], [2, 3, 4]):
+            part = taken(whole, torch.tensor(rows))
+            assert torch.equal(numbers(any_numbering, part, vocabulary, draw), expected[rows])
+
+
+def test_the_same_seed_step_and_row_give_the_same_numbers(
+    any_numbering: Any, make_tokens: Any, vocabulary: Any
+) -> None:
+    tokens, draw = make_tokens([9, 4, 14]), Draw(seed=3, step=11)
+    before = numbers(any_numbering, tokens, vocabulary, draw)
+    torch.manual_seed(99)
+    state = torch.random.get_rng_state()
+    assert torch.equal(numbers(any_numbering, tokens, vocabulary, draw), before)
+    assert torch.equal(torch.random.get_rng_state(), state), "a global generator was used"
+
+
+def test_what_may_be_raised_is_drawn_anew_for_every_seed_and_step(
+    any_numbering: Any, make_tokens: Any, vocabulary: Any
+) -> None:
+    tokens = make_tokens([9, 14])
+    calm = numbers(any_numbering, tokens, vocabulary, Draw.fixed())
+    by_step = {tuple(numbers(any_numbering, tokens, vocabulary, Draw(0, s)).flatten().tolist()) for s in range(40)}
+    by_seed = {tuple(numbers(any_numbering, tokens, vocabulary, Draw(s, 0)).flatten().tolist()) for s in range(40)}
+    if any_numbering.headroom():
+        assert len(by_step) > 5
+        assert len(by_seed) > 5
+    else:
+        assert by_step == by_seed == {tuple(calm.flatten().tolist())}
+
+
+def test_draws_stay_within_the_headroom(any_numbering: Any, make_tokens: Any, vocabulary: Any) -> None:
+    tokens = replace(make_tokens([12] * 500), row=torch.arange(500))
+    calm = numbers(any_numbering, tokens, vocabulary, Draw.fixed())
+    assert int(calm.min()) >= 0
+    for step in range(4):
+        drawn = numbers(any_numbering, tokens, vocabulary, Draw(seed=1, step=step))
+        assert int(drawn.min()) >= 0
+        assert int((drawn - calm).max()) <= any_numbering.headroom()
+
+
+def test_placements_are_places_that_training_could_have_had(
+    any_numbering: Any, make_tokens: Any, vocabulary: Any
+) -> None:
+    tokens = make_tokens([12] * 5)
+    calm = numbers(any_numbering, tokens, vocabulary, Draw.fixed(0))
+    assert any_numbering.placements() >= 1
+    seen = set()
+    for placement in range(any_numbering.placements()):
+        places = numbers(any_numbering, tokens, vocabulary, Draw.fixed(placement))
+        assert int(places.min()) >= 0
+        assert int((places - calm).max()) <= any_numbering.headroom()
+        seen.add(tuple(places.flatten().tolist()))
+    assert len(seen) == any_numbering.placements(), "two placements are the same"
+
+
+def test_an_evaluation_draws_nothing(any_numbering: Any, make_tokens: Any, vocabulary: Any) -> None:
+    tokens = make_tokens([12, 7])
+    elsewhere = replace(tokens, row=tokens.row + 12345)
+    for placement in range(any_numbering.placements()):
+        first = numbers(any_numbering, tokens, vocabulary, Draw.fixed(placement))
+        assert torch.equal(first, numbers(any_numbering, elsewhere, vocabulary, Draw.fixed(placement)))
+        again = Draw(seed=8, placement=placement)
+        assert torch.equal(first, numbers(any_numbering, tokens, vocabulary, again))
+
+
+# By hand -------------------------------------------------------------------------------------------------------------
+
+
+def test_sequential_counts_from_zero(make_tokens: Any, vocabulary: Any) -> None:
+    assert numbers(Sequential(), make_tokens([5]), vocabulary, Draw(0, 3)).tolist() == [[0, 1, 2, 3, 4]]
+
+
+def test_shifted_adds_one_offset_per_row_that_reaches_both_ends(make_tokens: Any, vocabulary: Any) -> None:
+    tokens = replace(make_tokens([4] * 300), row=torch.arange(300))
+    places = numbers(Shifted(max_shift=9), tokens, vocabulary, Draw(seed=0, step=0))
+    assert torch.equal(places, places[:, :1] + torch.arange(4))
+    assert sorted(set(places[:, 0].tolist())) == list(range(10))
+
+
+def test_shifted_evaluates_at_evenly_spaced_offsets(make_tokens: Any, vocabulary: Any) -> None:
+    numbering, tokens = Shifted(max_shift=60, evaluate_at=3), make_tokens([2])
+    found = [numbers(numbering, tokens, vocabulary, Draw.fixed(i)).tolist() for i in range(numbering.placements())]
+    assert found == [[[0, 1]], [[30, 31]], [[60, 61]]]
+
+
+def test_digit_index_numbers_the_digits_of_each_number_from_one(vocabulary: Any) -> None:
+    places = numbers(DigitIndex(), row_of("321+654=975", vocabulary), vocabulary, Draw.fixed())
+    assert places.tolist() == [[1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]]
+
+
+def test_digit_index_raises_digits_by_one_offset_and_nothing_else(vocabulary: Any) -> None:
+    one = row_of("321+654=975", vocabulary)
+    calm = numbers(DigitIndex(), one, vocabulary, Draw.fixed())
+    tokens = Tokens(one.ids.repeat(300, 1), one.lengths.repeat(300), torch.arange(300))
+    places = numbers(DigitIndex(max_offset=6), tokens, vocabulary, Draw(0, 0))
+    offsets = places[:, :1] - 1
+    assert torch.equal(places, torch.where(calm > 0, calm + offsets, 0))
+    assert sorted(set(offsets.flatten().tolist())) == list(range(7))
+
+
+def test_digit_index_per_batch_raises_all_rows_by_the_same(make_tokens: Any, vocabulary: Any) -> None:
+    tokens = make_tokens([12] * 50)
+    calm = numbers(DigitIndex(), tokens, vocabulary, Draw.fixed())
+    offsets = set()
+    for step in range(60):
+        places = numbers(DigitIndex(max_offset=6, per="batch"), tokens, vocabulary, Draw(0, step))
+        raised = (places - calm)[calm > 0].unique().tolist()
+        assert len(raised) == 1
+        offsets.add(raised[0])
+    assert offsets == set(range(7))
+
+
+@pytest.mark.parametrize("name", ["abacus_ids_eval", "abacus_standalone_eval"])
+def test_digit_index_in_evaluation_is_the_published_abacus(name: str, shared: Path, vocabulary: Any) -> None:
+    case = published(shared, name)
+    ids = torch.tensor(case["input"])
+    tokens = Tokens(ids, (ids != 0).sum(1), torch.arange(len(ids)))
+    assert numbers(DigitIndex(), tokens, vocabulary, Draw.fixed()).tolist() == case["expected"]
+
+
+def test_digit_index_in_training_is_the_published_abacus_but_for_the_generator(shared: Path, vocabulary: Any) -> None:
+    case = published(shared, "abacus_train_offset")
+    ids = torch.tensor([case["input"]["row"]])
+    tokens = Tokens(ids, torch.tensor([12]), torch.tensor([0]))
+    ours = {
+        tuple(numbers(DigitIndex(max_offset=100, per="batch"), tokens, vocabulary, Draw(0, step))[0].tolist())
+        for step in range(1000)
+    }
+    assert {tuple(row) for row in case["expected"]} <= ours, "each published row is drawn at some step"
+    assert len(ours) == 101
+
+
+def published(shared: Path, name: str) -> dict[str, Any]:
+    cases = json.loads((shared / "cases" / "abacus.json").read_text())["cases"]
+    return next(case for case in cases if case["id"] == name)
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: Shifted(max_shift=-1), "max_shift"),
+        (lambda: Shifted(evaluate_at=0), "evaluate_at"),
+        (lambda: DigitIndex(max_offset=-1), "max_offset"),
+    ],
+)
+def test_impossible_values_are_refused_by_name(make: Callable[[], Numbering], field: str) -> None:
+    with pytest.raises(Mistake, match=f"^{field}: "):
+        make()

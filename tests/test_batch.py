@@ -1,0 +1,75 @@
+"""Promises of what the two wings pass to each other."""
+
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+
+from numerate.batch import Batch, Draw, Output, Tokens
+
+
+def tokens(rows: int = 2, time: int = 3, **more: Any) -> Tokens:
+    return Tokens(torch.ones(rows, time, dtype=torch.long), torch.full((rows,), time), torch.arange(rows), **more)
+
+
+def batch(**more: Any) -> Batch:
+    some = torch.zeros(2, 1, dtype=torch.long)
+    return Batch(tokens(), torch.zeros(2, 3, dtype=torch.long), some, some + 5, {"tokens": 2, "examples": 2}, 6, **more)
+
+
+def test_an_evaluation_is_no_training_step() -> None:
+    assert not Draw.fixed().training
+    assert not Draw.fixed(2).training
+    assert Draw.fixed(2).placement == 2
+    assert Draw(seed=0, step=0).training
+
+
+def test_shapes_are_checked_while_tests_run() -> None:
+    with pytest.raises(jaxtyping.TypeCheckError, match="lengths"):
+        replace(tokens(), lengths=torch.ones(3, dtype=torch.long))
+    with pytest.raises(jaxtyping.TypeCheckError, match="hidden"):
+        tokens(hidden=torch.zeros(2, 4, dtype=torch.bool))
+
+
+def test_everything_moves_to_a_device_together() -> None:
+    """On the device `meta`, which every machine has."""
+    whole = batch(source=tokens(values=torch.ones(2, 3), places=(torch.zeros(1, 3, dtype=torch.long),)))
+    moved = whole.to(torch.device("meta"))
+    held = [moved.targets, moved.asked, moved.asked_targets, *vars(moved.tokens).values()]
+    assert moved.source is not None
+    held += [*vars(moved.source).values(), *(moved.source.places or ())]
+    tensors = [value for value in held if isinstance(value, torch.Tensor)]
+    assert len(tensors) == 3 + 3 + 4 + 1
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+    assert moved.counts == whole.counts
+    assert moved.real == whole.real
+    assert whole.targets.device.type == "cpu", "the batch given is left as it was"
+
+
+def test_an_output_makes_logits_only_when_asked() -> None:
+    called = []
+
+    def head(hidden: torch.Tensor) -> torch.Tensor:
+        called.append(hidden.shape)
+        return hidden @ torch.ones(4, 7)
+
+    output = Output(torch.ones(2, 3, 4), head)
+    assert not called
+    assert output.logits.shape == (2, 3, 7)
+    assert called == [(2, 3, 4)]
+    assert output.numbers is None
+    assert Output(torch.ones(2, 3, 4), head, number_head=lambda hidden: hidden.sum(-1)).numbers.shape == (2, 3)
+
+
+def test_targets_are_those_of_the_places_an_output_covers() -> None:
+    one = batch()
+    assert one.targets_of(Output(torch.ones(2, 3, 4), lambda hidden: hidden)) is one.targets
+    there = Output(torch.ones(2, 1, 4), lambda hidden: hidden, asked=one.asked)
+    assert one.targets_of(there) is one.asked_targets
+
+
+def test_batches_are_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        batch().real = 3  # type: ignore[misc]

@@ -1,0 +1,83 @@
+"""Promises of tasks, tokenizers and layouts together, on every combination: exactly the answer is asked for."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from numerate.batch import IGNORE
+from numerate.errors import Mistake
+from numerate.tasks.plain import plain_text
+from numerate.tokens.layout import Aligned
+from numerate.vocabulary import END, PAD
+
+
+def laid_out(task: Any, tokenizer: Any, layout: Any, count: int = 60) -> tuple[Any, Any, Any, Any]:
+    vocabulary = tokenizer.vocabulary(task)
+    questions = task.examples("train", 3, 0, count)
+    rows = tokenizer.rows(questions, vocabulary)
+    if isinstance(layout, Aligned) == (rows.labels is None):
+        with pytest.raises(Mistake, match=r"Aligned.*Continuation|Continuation.*Aligned"):
+            layout.batch(rows, np.arange(count))
+        pytest.skip("this layout is for questions of the other kind, and says so")
+    return questions, vocabulary, rows, layout.batch(rows, np.arange(500, 500 + count))
+
+
+def test_what_is_asked_is_exactly_the_answer_with_its_end(any_task: Any, any_tokenizer: Any, any_layout: Any) -> None:
+    questions, _, rows, batch = laid_out(any_task, any_tokenizer, any_layout)
+    for row in range(len(questions)):
+        targets = batch.targets[row].tolist()
+        places = [t for t, target in enumerate(targets) if target != IGNORE]
+        wanted = [targets[t] for t in places]
+        if rows.labels is not None:
+            assert wanted == rows.labels[row][rows.asked[row]].tolist()
+            continue
+        text = rows.ids[row, : rows.lengths[row]].tolist()
+        answer = rows.ids[row][rows.asked[row]].tolist()
+        assert answer[-1] == END
+        if getattr(any_layout, "ask", "answer") == "all":
+            assert wanted == text[1:]
+            assert places == list(range(len(text) - 1))
+        else:
+            assert wanted == answer
+            assert places == list(range(len(text) - len(answer) - 1, len(text) - 1))
+        assert text[len(text) - len(answer) :] == answer
+
+
+def test_the_answer_asked_for_is_the_right_one(any_task: Any, any_tokenizer: Any) -> None:
+    vocabulary = any_tokenizer.vocabulary(any_task)
+    questions = any_task.examples("train", 3, 0, 60)
+    rows = any_tokenizer.rows(questions, vocabulary)
+    if rows.labels is not None:
+        return
+    for row in range(60):
+        question, gold = plain_text(questions, row)
+        said = any_tokenizer.decode(rows.ids[row][rows.asked[row]], vocabulary)
+        spelled = any_tokenizer.numbers.spell(int(gold))
+        assert said == "".join(spelled)
+        assert int(gold) == eval(question.removesuffix("="))
+
+
+def test_padding_is_never_read_as_a_token_nor_asked_for(any_task: Any, any_tokenizer: Any, any_layout: Any) -> None:
+    _, _, _, batch = laid_out(any_task, any_tokenizer, any_layout)
+    time = np.arange(batch.tokens.ids.shape[1])
+    inside = time < batch.tokens.lengths.numpy()[:, None]
+    assert bool((batch.tokens.ids.numpy()[~inside] == PAD).all())
+    assert bool((batch.tokens.ids.numpy()[inside] != PAD).all())
+    assert bool((batch.targets.numpy()[~inside] == IGNORE).all())
+    assert batch.real == inside.sum()
+    assert batch.tokens.ids.shape[1] == int(batch.tokens.lengths.max())
+
+
+def test_asked_places_and_counts_say_the_same_as_the_targets(
+    any_task: Any, any_tokenizer: Any, any_layout: Any
+) -> None:
+    _, _, _, batch = laid_out(any_task, any_tokenizer, any_layout)
+    for row, targets in enumerate(batch.targets.tolist()):
+        places = [t for t, target in enumerate(targets) if target != IGNORE]
+        asked, said = batch.asked[row].tolist(), batch.asked_targets[row].tolist()
+        assert asked[: len(places)] == places
+        assert set(asked[len(places) :]) <= {places[-1]}
+        assert said == [targets[t] for t in places] + [IGNORE] * (len(asked) - len(places))
+    assert batch.counts == {"tokens": int((batch.targets != IGNORE).sum()), "examples": 60}
+    assert batch.tokens.row.tolist() == list(range(500, 560))

@@ -1,0 +1,61 @@
+"""Every mixer learns a tiny task in seconds, and what it learned is measured the same in one pass and by decoding."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from numerate import catalogue
+from numerate.batch import Draw
+from numerate.config import Span
+from numerate.evaluation.evaluator import Exam, evaluate_cell
+from numerate.models.decoder import Decoder
+from numerate.positions.added import Learned
+from numerate.positions.numbering import DigitIndex
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tokens.layout import Continuation
+from numerate.tokens.tokenizer import Characters
+from numerate.training.objective import Supervised
+from numerate.training.optimizer import AdamW
+from numerate.training.stream import Place, Stream
+
+TASK = Arithmetic(digits=1)
+STEPS, BATCH = 300, 64
+
+
+def trained(mixer: Any) -> tuple[Any, Exam, list[float]]:
+    exam = Exam(TASK, Characters(), Continuation())
+    position = Learned(numbering=DigitIndex(max_offset=2), table=16)
+    model = Decoder(width=48, mixer=mixer, positions=(position,)).build(exam.vocabulary, 0).train()
+    stream = Stream(TASK, exam.tokenizer, exam.layout, seed=0, batch_size=BATCH)
+    objective = Supervised().build(exam.vocabulary)
+    optimizer = AdamW(rate=5e-3).build(model, model.settings_by_parameter())
+    place, losses = Place(), []
+    for step in range(STEPS):
+        batch = stream.batch(place)
+        place = place.next(BATCH)
+        tokens = model.place(batch.tokens, Draw(seed=0, step=step))
+        sums = objective(model, type(batch)(**{**vars(batch), "tokens": tokens}), Draw(seed=0, step=step))
+        loss = sums["cross_entropy"] / objective.counts(batch)["cross_entropy"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return model.eval(), exam, losses
+
+
+@pytest.mark.parametrize("mixer", list(catalogue.variants("Mixer")), ids=lambda part: part.__name__)
+def test_it_learns_sums_of_one_digit_and_both_measures_agree(mixer: Any) -> None:
+    model, exam, losses = trained(mixer())
+    assert losses[0] > 2.0
+    assert sum(losses[-10:]) / 10 < 0.15
+    whole = evaluate_cell(model, exam, {}, count=100)
+    assert whole["correct"] >= 90
+    # Longer sums than any it saw are mostly wrong: with both, right and wrong answers are present.
+    beyond = Exam(Arithmetic(digits=Span(1, 2)), exam.tokenizer, exam.layout)
+    one, decoded = (evaluate_cell(model, beyond, {}, count=200, method=method) for method in ("one pass", "decoding"))
+    assert 20 < one["correct"] < 180
+    for name in ("correct", "count", "first_wrong", "low", "high"):
+        assert one[name] == decoded[name], name
+    torch.manual_seed(5)
+    assert evaluate_cell(model, exam, {}, count=100) == whole

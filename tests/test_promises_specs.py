@@ -1,0 +1,163 @@
+"""Promises of specs, on every part of every kind: each setting explains itself, and survives saving and overriding."""
+
+import types
+import typing
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Literal
+
+import pytest
+
+from numerate import catalogue
+from numerate.config import Span, as_text, from_tree, identity, override, parse_yaml, to_tree, yaml_text
+from numerate.errors import Mistake
+from numerate.training.recipe import Recipe
+
+SLOTS = {
+    "Task": "task={}",
+    "Tokenizer": "tokenizer={}",
+    "NumberSpelling": "tokenizer.numbers={}",
+    "Layout": "layout={}",
+    "ModelSpec": "model={}",
+    "Trunk": "model.trunk={}",
+    "Mixer": "model.mixer={}",
+    "Position": "model.positions=[{}]",
+    "Numbering": "model.positions=[Learned(numbering={})]",
+    "Initialisation": "model.initialisation={}",
+    "Objective": "objective={}",
+    "Loss": "objective.loss={}",
+    "Optimizer": "optimizer={}",
+    "Schedule": "schedule={}",
+}
+"""Where a recipe takes a part of each kind."""
+
+
+NO_CHOICE = {("Arithmetic", "operator")}
+"""Settings that have one value only as yet."""
+
+
+def kind_of(part: type) -> str:
+    return next(kind for kind, parts in catalogue.kinds().items() if part.__name__ in parts)
+
+
+def through_a_file(spec: Any) -> Any:
+    return from_tree(parse_yaml(yaml_text(to_tree(spec))), declared=type(spec))
+
+
+def others(value: Any, hint: Any) -> list[Any]:
+    """Other values that a setting of this type might take."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        rest = [one for one in typing.get_args(hint) if one is not type(None)]
+        none = [None] if len(rest) < len(typing.get_args(hint)) else []
+        return [other for one in rest for other in others(value, one)] + none
+    if typing.get_origin(hint) is Literal:
+        return list(typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        inner = typing.get_args(hint)
+        if Ellipsis in inner:
+            return [(other,) for other in others(None, inner[0])] + [()]
+        return [tuple(0.5 for _ in inner), tuple(2 for _ in inner)]
+    if hint is bool:
+        return [True, False]
+    if hint is int:
+        return [3, 7, 0]
+    if hint is float:
+        return [0.25, 0.75, 3.5]
+    if hint is str:
+        return ["+", "-", "x", "other"]
+    if hint is Span:
+        return [Span(2, 3)]
+    if isinstance(hint, type) and hint.__name__ in catalogue.kinds():
+        defaults = [part() for part in catalogue.variants(hint.__name__)]
+        return defaults + [all_changes(one, field.name)[0] for one in defaults for field in fields(one)[-1:]]
+    if is_dataclass(hint):
+        return [changed for field in fields(hint) for changed in all_changes(hint(), field.name)]
+    return []
+
+
+def all_changes(spec: Any, name: str) -> list[Any]:
+    """This spec with one setting changed, in every way that it does not refuse."""
+    hint = typing.get_type_hints(type(spec))[name]
+    found = []
+    for value in others(getattr(spec, name), hint):
+        if value != getattr(spec, name):
+            try:
+                found.append(replace(spec, **{name: value}))
+            except Mistake:
+                continue
+    return found
+
+
+def test_every_kind_has_its_place_in_a_recipe() -> None:
+    assert set(SLOTS) == set(catalogue.kinds()) - {"Recipe", "Study"}
+
+
+def test_it_is_a_frozen_dataclass_of_explained_settings(any_part: Any) -> None:
+    assert any_part.__dataclass_params__.frozen
+    for field in fields(any_part):
+        assert len(field.metadata["help"]) > 5, field.name
+        assert field.metadata["help"][-1] != ".", field.name
+        assert isinstance(field.metadata["identity"], bool), field.name
+
+
+def test_the_class_alone_chooses_it_with_its_defaults(any_part: Any) -> None:
+    kind = kind_of(any_part)
+    base = Recipe() if kind not in ("Mixer",) else override(Recipe(), ["model.positions=[]"])
+    changed = override(base, [SLOTS[kind].format(any_part.__name__)])
+    assert any_part() in parts_within(changed)
+    assert through_a_file(changed) == changed
+
+
+def parts_within(spec: Any) -> list[Any]:
+    found = [spec] if is_dataclass(spec) else []
+    if is_dataclass(spec):
+        for field in fields(spec):
+            found += parts_within(getattr(spec, field.name))
+    elif isinstance(spec, tuple):
+        for item in spec:
+            found += parts_within(item)
+    return found
+
+
+def test_the_defaults_survive_saving(any_part: Any) -> None:
+    spec = any_part()
+    assert through_a_file(spec) == spec
+    assert identity(through_a_file(spec)) == identity(spec)
+
+
+def test_every_setting_can_be_changed_and_survives_saving_and_overriding(any_part: Any) -> None:
+    spec = any_part()
+    for field in fields(any_part):
+        changes = all_changes(spec, field.name)
+        assert changes or (any_part.__name__, field.name) in NO_CHOICE, f"{field.name}: no other value is accepted"
+        for changed in changes[:6]:
+            assert through_a_file(changed) == changed
+            value = getattr(changed, field.name)
+            text = f"{field.name}={as_text(value)}"
+            assert override(spec, [text]) == changed, text
+            assert override(spec, [f"{field.name.replace('_', '-')}={as_text(value)}"]) == changed, text
+            same = identity(changed) == identity(spec)
+            assert same == (not field.metadata["identity"]), text
+
+
+def test_a_call_says_the_same_as_single_overrides(any_part: Any) -> None:
+    spec, kind = any_part(), kind_of(any_part)
+    base = override(Recipe(), ["model.positions=[]"])
+    for field in fields(any_part):
+        for changed in all_changes(spec, field.name)[:1]:
+            call = f"{any_part.__name__}({field.name}={as_text(getattr(changed, field.name))})"
+            try:
+                within = override(base, [SLOTS[kind].format(call)])
+            except Mistake:
+                assert kind == "ModelSpec", call  # parts of a model may exclude each other
+                continue
+            assert changed in parts_within(within), call
+
+
+def test_what_is_no_setting_is_refused_with_a_likely_one(any_part: Any) -> None:
+    named = [field.name for field in fields(any_part)]
+    with pytest.raises(Mistake, match=f"{any_part.__name__} has no setting 'nothing_of_the_kind'"):
+        override(any_part(), ["nothing_of_the_kind=3"])
+    for name in named:
+        if len(name) > 3:
+            with pytest.raises(Mistake, match=f"Did you mean '{name}'"):
+                override(any_part(), [f"{name}{name[-1]}=3"])

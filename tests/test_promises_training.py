@@ -1,0 +1,118 @@
+"""Promises of schedules and optimisers, on every one of them; then the numbers by hand."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from numerate.errors import Mistake
+from numerate.mixers.recurrent import LSTM
+from numerate.models.decoder import Decoder
+from numerate.positions.added import Learned
+from numerate.training.optimizer import AdamW
+from numerate.training.schedule import Constant, Cosine, Linear, Trapezoid
+
+STEPS = 400
+
+
+def test_a_schedule_warms_up_from_above_nothing_to_one(any_schedule: Any) -> None:
+    factors = [any_schedule.factor(step, STEPS) for step in range(STEPS)]
+    assert all(0 <= factor <= 1 for factor in factors)
+    assert 0 < factors[0] < 0.02
+    rising = factors[:101]
+    assert rising == sorted(rising)
+    assert rising[100] == 1.0
+    steps = [after - before for before, after in pairwise(rising)]
+    assert max(steps) == pytest.approx(min(steps))
+
+
+def test_a_schedule_never_rises_after_its_warm_up(any_schedule: Any) -> None:
+    factors = [any_schedule.factor(step, STEPS) for step in range(100, STEPS + 1)]
+    assert factors == sorted(factors, reverse=True)
+
+
+def test_a_schedule_stays_defined_beyond_and_without_a_budget(any_schedule: Any) -> None:
+    assert any_schedule.factor(10 * STEPS, STEPS) == any_schedule.factor(STEPS, STEPS)
+    for steps in (1, 50, 100):
+        assert all(0 <= any_schedule.factor(step, steps) <= 1 for step in range(steps + 1))
+    with pytest.raises(Mistake, match=r"^warmup: -1 is negative"):
+        type(any_schedule)(warmup=-1)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (Constant(warmup=3), {0: 0.25, 1: 0.5, 2: 0.75, 3: 1.0, 50: 1.0, 100: 1.0}),
+        (Constant(warmup=0), {0: 1.0, 99: 1.0}),
+        (Constant(warmup=0.1), {0: 1 / 11, 9: 10 / 11, 10: 1.0}),
+        (Linear(warmup=20), {20: 1.0, 60: 0.5, 80: 0.25, 100: 0.0}),
+        (Linear(warmup=0, floor=0.2), {0: 1.0, 50: 0.6, 100: 0.2}),
+        (Cosine(warmup=20), {20: 1.0, 40: (1 + math.cos(math.pi / 4)) / 2, 60: 0.5, 100: 0.0}),
+        (Cosine(warmup=0, floor=0.1), {0: 1.0, 50: 0.55, 100: 0.1}),
+        (Trapezoid(warmup=10, decay_from=0.6, floor=0.02), {10: 1.0, 60: 1.0, 80: 0.51, 100: 0.02}),
+        (Trapezoid(warmup=80, decay_from=0.6), {79: 80 / 81, 80: 1.0, 90: 0.5, 100: 0.0}),
+        (Trapezoid(warmup=0, decay_from=1.0), {0: 1.0, 100: 1.0}),
+    ],
+)
+def test_a_schedule_by_hand(schedule: Any, expected: dict[int, float]) -> None:
+    for step, factor in expected.items():
+        assert schedule.factor(step, 100) == pytest.approx(factor, abs=1e-12), step
+
+
+def groups(spec: AdamW, model: Any) -> dict[str, dict[str, Any]]:
+    named = {id(parameter): name for name, parameter in model.named_parameters()}
+    optimizer = spec.build(model, model.settings_by_parameter())
+    return {named[id(p)]: group for group in optimizer.param_groups for p in group["params"]}
+
+
+def test_only_matrices_and_tables_decay(any_model: Any, any_optimizer: Any, vocabulary: Any) -> None:
+    model = any_model.build(vocabulary, 0)
+    found, named = groups(any_optimizer, model), dict(model.named_parameters())
+    assert set(found) == set(named), "every parameter is in exactly one group"
+    for name, group in found.items():
+        assert (group["weight_decay"] > 0) == (named[name].dim() >= 2), name
+
+
+def test_the_decayed_and_the_others_by_name(vocabulary: Any) -> None:
+    model = Decoder(width=8, positions=(Learned(table=9),)).build(vocabulary, 0)
+    decaying = {name for name, group in groups(AdamW(decay=0.3), model).items() if group["weight_decay"] == 0.3}
+    assert "embedding.weight" in decaying
+    assert "input_positions.0.vectors.weight" in decaying
+    assert "trunk.blocks.1.mixer.inward.weight" in decaying
+    assert not {name for name in decaying if "norm" in name or name.endswith("bias")}
+    recurrent = groups(AdamW(), Decoder(width=8, mixer=LSTM()).build(vocabulary, 0))
+    assert recurrent["trunk.blocks.0.mixer.recurrence.bias_ih_l0"]["weight_decay"] == 0.0
+    assert recurrent["trunk.blocks.0.mixer.recurrence.weight_hh_l0"]["weight_decay"] > 0.0
+
+
+def test_a_part_may_wish_for_another_rate_and_no_decay() -> None:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    optimizer = AdamW(rate=0.1, decay=0.5).build(model, {"0.weight": (0.25, False), "1.weight": (1.0, True)})
+    found = {(group["factor"], group["weight_decay"], len(group["params"])) for group in optimizer.param_groups}
+    assert found == {(0.25, 0.0, 1), (1.0, 0.5, 1)}
+
+
+def test_one_step_by_hand() -> None:
+    """The first step of Adam is the rate times the sign of the gradient; decay takes rate x decay of the weight."""
+    model = nn.Linear(1, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[2.0], [-4.0]]))
+        model.bias.copy_(torch.tensor([1.0, 1.0]))
+    settings = {"weight": (1.0, True), "bias": (1.0, False)}
+    optimizer = AdamW(rate=0.1, decay=0.5, epsilon=1e-12).build(model, settings)
+    (3.0 * model.weight.sum() - 7.0 * model.bias.sum()).backward()
+    optimizer.step()
+    torch.testing.assert_close(model.weight.detach(), torch.tensor([[2.0 * 0.95 - 0.1], [-4.0 * 0.95 - 0.1]]))
+    torch.testing.assert_close(model.bias.detach(), torch.tensor([1.1, 1.1]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [({"rate": 0.0}, "rate"), ({"betas": (0.9, 1.0)}, "betas"), ({"decay": -0.1}, "decay"), ({"clip": 0.0}, "clip")],
+)
+def test_impossible_values_are_refused_by_name(settings: dict[str, Any], field: str) -> None:
+    with pytest.raises(Mistake, match=f"^{field}: "):
+        AdamW(**settings)
