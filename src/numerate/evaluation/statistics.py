@@ -58,7 +58,9 @@ class Band:
 def wilson(correct: int, count: int, level: float = 0.95) -> tuple[float, float]: ...
 @overload
 def wilson(correct: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats]: ...
-def wilson(correct: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[float | Floats, float | Floats]:
+def wilson(
+    correct: ArrayLike | int, count: ArrayLike | int, level: float = 0.95
+) -> tuple[float | Floats, float | Floats]:
     """Score interval of a share, Wilson (1927), https://doi.org/10.1080/01621459.1927.10502953, equation (3).
 
     It stays inside 0 to 1 and is honest at the ends, where the textbook interval has no width: 100 right of 100 gives

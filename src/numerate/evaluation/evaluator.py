@@ -1,0 +1,249 @@
+"""Exact match in one forward, and the records that come of it.
+
+For a causal model whose answers have one tokenisation and are fed back by argmax, greedy decoding says exactly the
+right answer if and only if every argmax is right when the right answer is read: by induction over the answer, the
+prefix that decoding reads is then the right one. So one parallel forward scores a whole batch. Where that does not hold
+(`one_pass_holds` says when), answers are decoded token by token.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from numerate.batch import IGNORE, Batch, Draw, Model, Tokens
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.evaluation.generate import greedy
+from numerate.evaluation.grid import Cell, Grid
+from numerate.evaluation.statistics import wilson
+from numerate.tasks.questions import Questions
+from numerate.tasks.task import Task
+from numerate.tokens.layout import Continuation, Layout
+from numerate.tokens.tokenizer import Tokenizer
+from numerate.vocabulary import DIGIT
+
+Method = Literal["one pass", "decoding"]
+
+CHUNK = 32_768
+"""Tokens that are read at once (rows x time): a fixed number, so that a cell is always computed in the same pieces."""
+
+PIECE = 4_096
+"""Tokens that one forward of `mark` reads on a CPU: what a layer makes of them is small enough for the cache."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a run is evaluated on when nothing else is said."""
+
+    grid: str | None = setting(
+        None, "cells, such as 1:12x1:12; the trained sizes and as many beyond if null", identity=False
+    )
+    count: int = setting(100, "questions per cell", identity=False)
+    seed: int = setting(0, "key of the questions, the same for all runs that are to be compared", identity=False)
+    during: int = setting(256, "questions per evaluation during training, on each development split")
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise Mistake(f"count: {self.count} questions measure nothing; 100 give +-10 points at 50 %")
+        if self.during < 1:
+            raise Mistake(f"during: {self.during} questions measure nothing; 256 are usual")
+
+
+class Exam:
+    """The asking side of a recipe: questions as batches."""
+
+    def __init__(self, task: Task, tokenizer: Tokenizer, layout: Layout) -> None:
+        self.task, self.tokenizer = task, tokenizer
+        self.layout = replace(layout, ask="answer") if isinstance(layout, Continuation) else layout
+        self.vocabulary = tokenizer.vocabulary(task)
+        self._digit = torch.from_numpy(self.vocabulary.kinds == DIGIT)
+
+    def batch(self, questions: Questions, first: int = 0) -> Batch:
+        """All of them as one batch, whatever its length; rows are numbered from `first`."""
+        rows = self.tokenizer.rows(questions, self.vocabulary)
+        return self.layout.batch(rows, np.arange(first, first + len(questions)))
+
+    def is_digit(self, ids: Tensor) -> Tensor:
+        return self._digit.to(ids.device)[ids.clamp(min=0)] & (ids >= 0)
+
+    def longest(self, task: Task, split: str = "development", count: int = 64) -> Tokens:
+        """Tokens of the largest questions of a task: what tables of places are checked against."""
+        largest = {axis: span.high for axis, span in task.trained().items()}
+        pinned = task.pinned(**largest) if largest else task
+        return self.batch(pinned.examples(split, 0, 0, count)).tokens
+
+
+@dataclass(frozen=True)
+class Marks:
+    """How each row of a batch was answered.
+
+    `right`: everything that was asked. `first_wrong`: the place in the answer (from 0) of the first argmax that is
+    wrong, -1 where none is. `digits_right` of `digits` asked digits are right when the right prefix is read.
+    """
+
+    right: Bool[Tensor, " rows"]
+    first_wrong: Int[Tensor, " rows"]
+    digits_right: int
+    digits: int
+
+
+@torch.no_grad()
+def mark(model: Model, exam: Exam, batch: Batch, placement: int = 0) -> Marks:
+    """Scores a batch in one forward (on a CPU, in one per piece: rows know nothing of each other)."""
+    said = [_said_in(model, piece, placement) for piece in pieces(batch)]
+    return _marked(exam, torch.cat(said), batch.asked_targets)
+
+
+def _said_in(model: Model, batch: Batch, placement: int) -> Int[Tensor, "rows asked"]:
+    tokens = model.place(batch.tokens, Draw.fixed(placement))
+    return model(tokens, batch.source, asked=batch.asked).logits.argmax(-1)  # type: ignore[no-any-return]
+
+
+def _marked(exam: Exam, said: Int[Tensor, "rows asked"], targets: Int[Tensor, "rows asked"]) -> Marks:
+    asked = targets != IGNORE
+    wrong = asked & (said != targets)
+    digit = exam.is_digit(targets) & asked
+    first = torch.where(wrong.any(1), wrong.long().argmax(1), -1)
+    return Marks(~wrong.any(1), first, int((digit & ~wrong).sum()), int(digit.sum()))
+
+
+def pieces(batch: Batch) -> Sequence[Batch]:
+    """Consecutive rows of a batch, few enough on a CPU that what a layer makes of them stays in its cache."""
+    rows, time = batch.tokens.ids.shape
+    if batch.tokens.ids.device.type != "cpu" or rows * time <= PIECE:
+        return [batch]
+    share = max(1, PIECE // time)
+    return [_rows_of(batch, slice(first, first + share)) for first in range(0, rows, share)]
+
+
+def _rows_of(batch: Batch, chosen: slice) -> Batch:
+    return replace(
+        batch,
+        tokens=_tokens_of(batch.tokens, chosen),
+        targets=batch.targets[chosen],
+        asked=batch.asked[chosen],
+        asked_targets=batch.asked_targets[chosen],
+        target_values=None if batch.target_values is None else batch.target_values[chosen],
+        source=None if batch.source is None else _tokens_of(batch.source, chosen),
+    )
+
+
+def _tokens_of(tokens: Tokens, chosen: slice) -> Tokens:
+    return replace(
+        tokens,
+        ids=tokens.ids[chosen],
+        lengths=tokens.lengths[chosen],
+        row=tokens.row[chosen],
+        values=None if tokens.values is None else tokens.values[chosen],
+        hidden=None if tokens.hidden is None else tokens.hidden[chosen],
+        places=None,
+    )
+
+
+@torch.no_grad()
+def mark_by_decoding(model: Model, exam: Exam, batch: Batch, placement: int = 0) -> tuple[Marks, Tensor]:
+    """Scores a batch by decoding every answer; returns what was said as well (rows x places, PAD behind the end)."""
+    prompts, most = prompts_of(batch)
+    said = greedy(model, prompts, most, source=batch.source, placement=placement).ids
+    targets = batch.asked_targets
+    width = targets.shape[1]
+    said = torch.nn.functional.pad(said, (0, max(0, width - said.shape[1])))[:, :width]
+    return _marked(exam, said, targets), said
+
+
+def prompts_of(batch: Batch) -> tuple[Tokens, int]:
+    """The questions of a batch without their answers, and the tokens of the longest answer."""
+    lengths = batch.asked[:, 0] + 1
+    width = int(lengths.max())
+    ids = batch.tokens.ids[:, :width]
+    within = torch.arange(width, device=ids.device)[None, :] < lengths[:, None]
+    hidden = None if batch.tokens.hidden is None else batch.tokens.hidden[:, :width]
+    prompts = replace(batch.tokens, ids=torch.where(within, ids, 0), lengths=lengths, hidden=hidden, places=None)
+    return prompts, batch.asked_targets.shape[1]
+
+
+def one_pass_holds(exam: Exam) -> bool:
+    """Whether exact match may be read off one forward: one tokenisation per answer, ids fed back by argmax.
+
+    For aligned labels it always may: what is said is never read.
+    """
+    return not isinstance(exam.layout, Continuation) or exam.tokenizer.unique
+
+
+def evaluate_cell(
+    model: Model,
+    exam: Exam,
+    cell: Mapping[str, int],
+    *,
+    count: int,
+    seed: int = 0,
+    placement: int = 0,
+    method: Method = "one pass",
+    split: str = "test",
+) -> dict[str, Any]:
+    """The record of one cell: a pure function of the weights and of what is given here."""
+    if method == "one pass" and not one_pass_holds(exam):
+        method = "decoding"
+    if not isinstance(exam.layout, Continuation):
+        method = "one pass"  # labels are said at places of their own: there is nothing to decode
+    task = exam.task.pinned(**cell) if cell else exam.task
+    questions = task.examples(split, seed, 0, count)
+    correct = digits = digits_right = 0
+    first_wrong: list[np.ndarray] = []
+    for batch in chunks(exam, questions, model):
+        if method == "one pass":
+            marks = mark(model, exam, batch, placement)
+        else:
+            marks, _ = mark_by_decoding(model, exam, batch, placement)
+        correct += int(marks.right.sum())
+        digits, digits_right = digits + marks.digits, digits_right + marks.digits_right
+        first_wrong.append(marks.first_wrong.cpu().numpy())
+    places = np.concatenate(first_wrong)
+    histogram = np.bincount(places[places >= 0]) if (places >= 0).any() else np.zeros(0, dtype=int)
+    low, high = wilson(correct, count)
+    return {
+        "cell": dict(cell),
+        "correct": correct,
+        "count": count,
+        "low": round(float(low), 6),
+        "high": round(float(high), 6),
+        "digit_accuracy": round(digits_right / digits, 6) if digits else None,
+        "first_wrong": histogram.tolist(),
+        "placement": placement,
+        "seen": not task.held_out(split),
+        "method": method,
+    }
+
+
+def chunks(exam: Exam, questions: Questions, model: Model) -> "Sequence[Batch]":
+    """Batches of a fixed number of tokens, on the model's device."""
+    device = next(model.parameters()).device
+    whole = exam.batch(questions)
+    time = whole.tokens.ids.shape[1]
+    rows = max(1, CHUNK // time)
+    if len(questions) <= rows:
+        return [whole.to(device)]
+    return [
+        exam.batch(questions.take(slice(first, first + rows)), first).to(device)
+        for first in range(0, len(questions), rows)
+    ]
+
+
+def cost(cell: Cell, count: int = 1) -> float:
+    """What a cell costs in one pass, in tokens: about the sum of its sizes, and the answer."""
+    sizes = [value for _, value in cell]
+    return float(count * (sum(sizes) + max(sizes, default=0) + 3))
+
+
+def default_grid(task: Task) -> Grid:
+    """The trained sizes and as many again: 1:5 on each axis becomes 1:10."""
+    trained = task.trained()
+    if not trained:
+        raise Mistake(f"grid: {type(task).__name__} has no axes to make a grid of")
+    text = "x".join(f"{span.low}:{2 * span.high}" for span in trained.values())
+    return Grid.parse(text, tuple(trained))

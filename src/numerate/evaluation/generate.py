@@ -1,0 +1,83 @@
+"""Decoding token by token, with the model's state as cache."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from numerate.batch import Draw, Model, Tokens
+from numerate.vocabulary import END, PAD
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What was said after each prompt: `ids` up to and with the end token, PAD behind it; `lengths` of it.
+
+    `log_probability` is the model's own of all it said, in nats.
+    """
+
+    ids: Int[Tensor, "rows said"]
+    lengths: Int[Tensor, " rows"]
+    log_probability: Float[Tensor, " rows"]
+
+
+@torch.no_grad()
+def greedy(
+    model: Model, prompts: Tokens, most: int, *, source: Tokens | None = None, placement: int = 0, end: int = END
+) -> Generated:
+    """Always the likeliest next token, up to `most` tokens or until every row has said `end`.
+
+    Prompts may differ in length (padded on the right). One token costs one step over the cached state, not the prefix.
+    """
+    capacity = int(prompts.lengths.max()) + most
+    started = model.start(prompts, source, capacity=capacity, placement=placement)
+    said: list[Tensor] = []
+    done = torch.zeros_like(prompts.lengths, dtype=torch.bool)
+    total = torch.zeros(prompts.ids.shape[0], device=prompts.ids.device)
+    for place in range(most):
+        scores = started.output.logits[:, -1].float().log_softmax(-1)
+        best, chosen = scores.max(-1)
+        total = total + torch.where(done, 0.0, best)
+        chosen = torch.where(done, PAD, chosen)
+        said.append(chosen)
+        done = done | (chosen == end)
+        if place == most - 1 or bool(done.all()):
+            break
+        started = model.step(chosen, None, started.state)
+    ids = torch.stack(said, dim=1)
+    ended = ids == end
+    after = ended.long().cumsum(1) - ended.long()
+    ids = torch.where(after > 0, PAD, ids)
+    lengths = torch.where(ended.any(1), ended.long().argmax(1) + 1, ids.shape[1])
+    return Generated(ids, lengths, total)
+
+
+@torch.no_grad()
+def greedy_uncached(model: Model, prompts: Tokens, most: int, *, placement: int = 0, end: int = END) -> Generated:
+    """The same by reading the whole prefix again for every token: the plain form that `greedy` is tested against.
+
+    It computes every place in full, so that it leans neither on a cache nor on what is computed at asked places only.
+    """
+    rows, width = prompts.ids.shape
+    ids = torch.nn.functional.pad(prompts.ids, (0, most))
+    lengths, row = prompts.lengths.clone(), torch.arange(rows, device=prompts.ids.device)
+    said: list[Tensor] = []
+    done = torch.zeros(rows, dtype=torch.bool, device=ids.device)
+    total = torch.zeros(rows, device=ids.device)
+    for place in range(most):
+        tokens = replace(prompts, ids=ids[:, : width + place], lengths=lengths, places=None)
+        logits = model(model.place(tokens, Draw.fixed(placement))).logits
+        best, chosen = logits[row, lengths - 1].float().log_softmax(-1).max(-1)
+        total = total + torch.where(done, 0.0, best)
+        chosen = torch.where(done, PAD, chosen)
+        said.append(chosen)
+        ids[row, lengths] = chosen
+        lengths = lengths + 1
+        done = done | (chosen == end)
+        if bool(done.all()):
+            break
+    out = torch.stack(said, dim=1)
+    ended = out == end
+    last = torch.where(ended.any(1), ended.long().argmax(1) + 1, out.shape[1])
+    return Generated(out, last, total)

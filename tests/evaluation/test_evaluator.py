@@ -1,0 +1,227 @@
+"""Promises of evaluation: a record is a pure function of the weights, and says what was counted."""
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from numerate.batch import IGNORE, Batch, Model, Output, Tokens
+from numerate.config import Span, setting
+from numerate.errors import Mistake
+from numerate.evaluation import evaluator
+from numerate.evaluation.evaluator import (
+    Evaluation,
+    Exam,
+    chunks,
+    evaluate_cell,
+    mark,
+    one_pass_holds,
+    prompts_of,
+)
+from numerate.evaluation.statistics import wilson
+from numerate.models.decoder import Decoder
+from numerate.positions.added import Learned
+from numerate.positions.numbering import DigitIndex, Shifted
+from numerate.positions.rotary import Rotary
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tokens.layout import Aligned, Continuation
+from numerate.tokens.tokenizer import Characters
+
+CELL = {"first_digits": 3, "second_digits": 2}
+
+
+@pytest.fixture
+def exam() -> Exam:
+    return Exam(Arithmetic(digits=Span(1, 5)), Characters(), Continuation())
+
+
+@pytest.fixture
+def model(exam: Exam) -> Any:
+    return Decoder(width=16, positions=(Rotary(),)).build(exam.vocabulary, 0).eval()
+
+
+class Knowing(Model):
+    """Says the right next token of everything it reads, except where `spoil(ids, t)` says what else it says."""
+
+    def __init__(self, batch: Batch, spoil: Any = lambda row, place, gold: gold) -> None:
+        super().__init__()
+        self.answers = torch.full(batch.targets.shape, 1)
+        for row in range(len(batch.targets)):
+            own = [(t, int(g)) for t, g in enumerate(batch.targets[row]) if g != IGNORE]
+            for place, (t, gold) in enumerate(own):
+                self.answers[row, t] = spoil(row, place, gold)
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def place(self, tokens: Tokens, draw: Any) -> Tokens:
+        return tokens
+
+    def forward(self, tokens: Tokens, source: Any = None, *, turns: Any = None, asked: Any = None) -> Output:
+        said = self.answers[: len(tokens.ids)].gather(1, asked)
+        return Output(torch.nn.functional.one_hot(said, 19).float(), lambda hidden: hidden, asked=asked)
+
+    def start(self, *given: Any, **more: Any) -> Any:
+        raise NotImplementedError
+
+    step = check = placements = settings_by_parameter = operations = start
+
+
+def asked(exam: Exam, text: str) -> Batch:
+    return exam.batch(exam.task.read(text))
+
+
+def test_marks_by_hand(exam: Exam) -> None:
+    """321 + 654 = 975 is answered 9, 7, 5 and the end: four tokens, three of them digits."""
+    batch = asked(exam, "321+654=")
+    assert [i for i in batch.targets[0].tolist() if i != IGNORE] == [9, 11, 13, 3]
+    right = mark(Knowing(batch), exam, batch)
+    assert (right.right.tolist(), right.first_wrong.tolist(), right.digits_right, right.digits) == ([True], [-1], 3, 3)
+    for wrong, digits in ((0, 2), (1, 2), (2, 2), (3, 3)):
+        spoilt = Knowing(batch, lambda row, place, gold, wrong=wrong: 16 if place == wrong else gold)
+        marks = mark(spoilt, exam, batch)
+        assert (marks.right.tolist(), marks.first_wrong.tolist()) == ([False], [wrong])
+        assert (marks.digits_right, marks.digits) == (digits, 3)
+
+
+def test_a_record_counts_what_its_rows_say(exam: Exam, model: Any) -> None:
+    record = evaluate_cell(model, exam, CELL, count=50, seed=3)
+    questions = exam.task.pinned(**CELL).examples("test", 3, 0, 50)
+    marks = mark(model, exam, exam.batch(questions))
+    assert record["cell"] == CELL
+    assert record["correct"] == int(marks.right.sum())
+    assert record["count"] == 50
+    assert (record["low"], record["high"]) == tuple(round(float(x), 6) for x in wilson(record["correct"], 50))
+    assert record["digit_accuracy"] == round(marks.digits_right / marks.digits, 6)
+    assert sum(record["first_wrong"]) == 50 - record["correct"]
+    assert record["first_wrong"] == np.bincount(marks.first_wrong[marks.first_wrong >= 0].numpy()).tolist()
+    assert record["method"] == "one pass"
+    assert record["seen"] is False
+    assert set(questions.facts["first_digits"]) == {3}
+
+
+def test_the_same_evaluation_gives_the_same_bytes(exam: Exam, model: Any) -> None:
+    first = json.dumps(evaluate_cell(model, exam, CELL, count=40))
+    torch.manual_seed(1234)
+    again = Exam(Arithmetic(digits=Span(1, 5)), Characters(), Continuation())
+    assert json.dumps(evaluate_cell(model, again, CELL, count=40)) == first
+    assert json.dumps(evaluate_cell(model, exam, CELL, count=40, seed=1)) != first
+
+
+def test_one_pass_and_decoding_leave_the_same_record_but_for_the_digits(exam: Exam, model: Any) -> None:
+    one = evaluate_cell(model, exam, CELL, count=60)
+    decoded = evaluate_cell(model, exam, CELL, count=60, method="decoding")
+    assert decoded["method"] == "decoding"
+    for name in ("cell", "correct", "count", "low", "high", "first_wrong", "seen", "placement"):
+        assert one[name] == decoded[name], name
+
+
+@pytest.mark.parametrize("most", [1, 40, 130, 10_000])
+def test_a_cell_cut_into_any_chunks_is_the_same(
+    exam: Exam, model: Any, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    expected = evaluate_cell(model.double(), exam, CELL, count=30)
+    monkeypatch.setattr(evaluator, "CHUNK", most)
+    assert evaluate_cell(model, exam, CELL, count=30) == expected
+
+
+def test_chunks_hold_every_question_once_in_order(exam: Exam, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluator, "CHUNK", 100)
+    questions = exam.task.examples("test", 0, 0, 37)
+    parts = list(chunks(exam, questions, model))
+    assert len(parts) > 3
+    assert torch.cat([part.tokens.row for part in parts]).tolist() == list(range(37))
+    whole = exam.batch(questions)
+    found = [row[row != IGNORE].tolist() for part in parts for row in part.asked_targets]
+    assert found == [row[row != IGNORE].tolist() for row in whole.asked_targets]
+
+
+def test_cells_too_small_to_hold_anything_out_are_called_seen(exam: Exam, model: Any) -> None:
+    assert evaluate_cell(model, exam, {"first_digits": 1, "second_digits": 1}, count=10)["seen"] is True
+    assert evaluate_cell(model, exam, {"first_digits": 4, "second_digits": 4}, count=10)["seen"] is False
+
+
+def test_each_placement_is_measured_at_its_own_places(exam: Exam) -> None:
+    spec = Decoder(width=16, positions=(Learned(numbering=Shifted(max_shift=30, evaluate_at=2)),))
+    model = spec.build(exam.vocabulary, 0).eval()
+    records = [evaluate_cell(model, exam, CELL, count=60, placement=i) for i in range(model.placements())]
+    assert [record["placement"] for record in records] == [0, 1]
+    assert records[0]["first_wrong"] != records[1]["first_wrong"]
+
+
+def test_offsets_of_training_never_enter_an_evaluation(exam: Exam) -> None:
+    with_offset, without = (
+        Decoder(width=16, positions=(Learned(numbering=DigitIndex(max_offset=most), table=64),)) for most in (30, 0)
+    )
+    records = [
+        evaluate_cell(spec.build(exam.vocabulary, 0).eval(), exam, CELL, count=40) for spec in (with_offset, without)
+    ]
+    assert records[0] == records[1]
+
+
+def test_a_cell_that_no_task_has_is_refused(exam: Exam, model: Any) -> None:
+    with pytest.raises(Mistake, match="Did you mean 'first_digits'"):
+        evaluate_cell(model, exam, {"first_digit": 3}, count=10)
+
+
+def test_prompts_are_the_questions_without_their_answers(exam: Exam) -> None:
+    questions = exam.task.examples("test", 0, 0, 20)
+    batch = exam.batch(questions)
+    prompts, most = prompts_of(batch)
+    equals = exam.vocabulary.ids["="]
+    for row in range(20):
+        length = int(prompts.lengths[row])
+        assert prompts.ids[row, length - 1] == equals
+        assert not bool((prompts.ids[row, : length - 1] == equals).any())
+        assert bool((prompts.ids[row, length:] == 0).all())
+    assert most == int((batch.asked_targets != IGNORE).sum(1).max())
+
+
+def test_an_exam_asks_for_answers_whatever_training_asked(exam: Exam) -> None:
+    trained_on_all = Exam(exam.task, exam.tokenizer, Continuation(ask="all"))
+    questions = exam.task.examples("test", 0, 0, 5)
+    assert torch.equal(trained_on_all.batch(questions).targets, exam.batch(questions).targets)
+
+
+def test_one_pass_holds_where_there_is_one_tokenisation(exam: Exam) -> None:
+    @dataclass(frozen=True)
+    class Several(Characters):
+        unique = False
+        note: int = setting(0, "nothing")
+
+    assert one_pass_holds(exam)
+    several = Exam(exam.task, Several(), Continuation())
+    assert not one_pass_holds(several)
+    assert one_pass_holds(Exam(exam.task, Several(), Aligned()))
+    model = Decoder(width=16).build(several.vocabulary, 0).eval()
+    assert evaluate_cell(model, several, CELL, count=5)["method"] == "decoding", "and it says so"
+
+
+def test_the_longest_tokens_are_those_of_the_largest_questions(exam: Exam) -> None:
+    tokens = exam.longest(exam.task)
+    assert int(tokens.lengths.max()) == 5 + 1 + 5 + 1 + 6
+    assert int(exam.longest(replace(exam.task, digits=Span(1, 3))).lengths.max()) == 3 + 1 + 3 + 1 + 4
+
+
+def test_labels_are_read_off_one_forward_whatever_is_asked_for(any_task: Any) -> None:
+    """A label is said at its own place and never read again: there is nothing to decode."""
+    exam = Exam(any_task, Characters(), Aligned())
+    questions = any_task.examples("test", 0, 0, 30)
+    if questions.labels is None:
+        pytest.skip("its answers are continuations")
+    model = Decoder(width=16).build(exam.vocabulary, 0).eval()
+    records = [evaluate_cell(model, exam, {}, count=30, method=method) for method in ("one pass", "decoding")]
+    assert records[0] == records[1]
+    assert records[0]["method"] == "one pass"
+    batch = exam.batch(questions)
+    with torch.no_grad():
+        said = model(batch.tokens).logits.argmax(-1)
+    right = ((said == batch.targets) | (batch.targets == IGNORE)).all(1)
+    assert records[0]["correct"] == int(right.sum())
+
+
+@pytest.mark.parametrize("field", ["count", "during"])
+def test_nothing_to_measure_is_refused(field: str) -> None:
+    with pytest.raises(Mistake, match=f"^{field}: 0 questions measure nothing"):
+        Evaluation(**{field: 0})

@@ -1,0 +1,125 @@
+"""The quick ways to score and to decode against the plain ones."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from numerate.batch import IGNORE, Batch, Model
+from numerate.config import Span
+from numerate.evaluation import evaluator
+from numerate.evaluation.evaluator import Exam, Marks, mark, mark_by_decoding, pieces, prompts_of
+from numerate.evaluation.generate import greedy, greedy_uncached
+from numerate.mixers.attention import Attention
+from numerate.mixers.mixer import Mixer
+from numerate.mixers.recurrent import LSTM
+from numerate.models.decoder import Decoder
+from numerate.models.trunk import Stack
+from numerate.positions.added import Learned
+from numerate.positions.numbering import DigitIndex, Shifted
+from numerate.positions.position import Position
+from numerate.positions.rotary import Rotary
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tokens.layout import Continuation
+from numerate.tokens.tokenizer import Characters
+
+MODELS: dict[str, tuple[Mixer, tuple[Position, ...]]] = {
+    "rotary": (Attention(heads=2), (Rotary(),)),
+    "abacus": (Attention(heads=2), (Learned(numbering=DigitIndex(), table=64),)),
+    "shifted": (Attention(heads=2), (Learned(numbering=Shifted(9), table=64),)),
+    "recurrent": (LSTM(), ()),
+}
+
+
+def exam() -> Exam:
+    return Exam(Arithmetic(digits=Span(1, 6)), Characters(), Continuation())
+
+
+def model(name: str, exam: Exam) -> Model:
+    mixer, positions = MODELS[name]
+    spec = Decoder(width=16, mixer=mixer, positions=positions, trunk=Stack(depth=2))
+    return spec.build(exam.vocabulary, seed=1).double().eval()
+
+
+def questions(exam: Exam, count: int = 40) -> Batch:
+    return exam.batch(exam.task.examples("test", 0, 0, count))
+
+
+def with_some_right(model: Model, batch: Batch) -> Batch:
+    """Every other row asks for exactly what the model says of its own accord, if it is as long."""
+    prompts, most = prompts_of(batch)
+    said = greedy_uncached(model, prompts, most, end=-1).ids
+    ids, targets, asked_targets = batch.tokens.ids.clone(), batch.targets.clone(), batch.asked_targets.clone()
+    for row in range(0, len(ids), 2):
+        first, count = int(batch.asked[row, 0]), int((batch.asked_targets[row] != IGNORE).sum())
+        answer = said[row, :count]
+        asked_targets[row, :count] = targets[row, first : first + count] = answer
+        ids[row, first + 1 : first + count] = answer[:-1]
+    tokens = replace(batch.tokens, ids=ids)
+    return replace(batch, tokens=tokens, targets=targets, asked_targets=asked_targets)
+
+
+def same(one: Marks, other: Marks) -> bool:
+    return (
+        torch.equal(one.right, other.right)
+        and torch.equal(one.first_wrong, other.first_wrong)
+        and (one.digits_right, one.digits) == (other.digits_right, other.digits)
+    )
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("placement", [0, 1])
+def test_scoring_in_pieces_is_scoring_at_once(name: str, placement: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sheet = exam()
+    brain = model(name, sheet)
+    batch = with_some_right(brain, questions(sheet))
+    at_once = mark(brain, sheet, batch, placement)
+    monkeypatch.setattr(evaluator, "PIECE", 3 * batch.tokens.ids.shape[1] + 1)
+    assert len(pieces(batch)) == 14
+    assert same(mark(brain, sheet, batch, placement), at_once)
+
+
+def test_pieces_hold_every_row_once_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = questions(exam())
+    batch = replace(batch, tokens=replace(batch.tokens, hidden=batch.tokens.ids == 5), source=batch.tokens)
+    monkeypatch.setattr(evaluator, "PIECE", 1)
+    found = pieces(batch)
+    assert len(found) == len(batch.tokens.ids)
+    for name in ("ids", "lengths", "row", "hidden"):
+        assert torch.equal(torch.cat([getattr(piece.tokens, name) for piece in found]), getattr(batch.tokens, name))
+    for name in ("targets", "asked", "asked_targets"):
+        assert torch.equal(torch.cat([getattr(piece, name) for piece in found]), getattr(batch, name))
+    assert all(piece.source is not None for piece in found)
+
+
+def test_a_batch_that_is_small_enough_is_left_whole() -> None:
+    batch = questions(exam(), 5)
+    assert pieces(batch)[0] is batch
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_pass_scores_as_decoding_with_right_and_wrong_answers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sheet = exam()
+    brain = model(name, sheet)
+    batch = with_some_right(brain, questions(sheet))
+    monkeypatch.setattr(evaluator, "PIECE", 100)
+    one_pass, (decoded, _) = mark(brain, sheet, batch), mark_by_decoding(brain, sheet, batch)
+    assert torch.equal(one_pass.right, decoded.right)
+    assert torch.equal(one_pass.first_wrong, decoded.first_wrong)
+    assert one_pass.right.any()
+    assert not one_pass.right.all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_decoding_with_a_cache_says_what_decoding_without_says(name: str) -> None:
+    sheet = exam()
+    brain = model(name, sheet)
+    prompts, most = prompts_of(questions(sheet))
+    # An end that some rows say at different times, and some perhaps never.
+    said = greedy_uncached(brain, prompts, most, end=-1).ids
+    end = int(said.flatten().mode().values)
+    for stop in (-1, end):
+        cached, plain = greedy(brain, prompts, most, end=stop), greedy_uncached(brain, prompts, most, end=stop)
+        assert torch.equal(cached.ids, plain.ids)
+        assert torch.equal(cached.lengths, plain.lengths)
+        torch.testing.assert_close(cached.log_probability, plain.log_probability, atol=1e-5, rtol=1e-5)

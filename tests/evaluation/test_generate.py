@@ -1,0 +1,106 @@
+"""Promises of greedy decoding, on every model."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.batch import Draw, Tokens
+from numerate.evaluation.generate import Generated, greedy, greedy_uncached
+from numerate.models.decoder import Decoder
+from numerate.positions.rotary import Rotary
+from numerate.vocabulary import END, PAD
+
+LENGTHS = [2, 7, 4, 1, 6, 3]
+
+
+def eager_to_end(model: Any) -> Any:
+    """An untrained model that says the end now and then, and not the same token for ever."""
+    with torch.no_grad():
+        model.head.weight[END] *= 4.0
+    return model
+
+
+def row_of(prompts: Tokens, row: int) -> Tokens:
+    length = int(prompts.lengths[row])
+    one = slice(row, row + 1)
+    return Tokens(prompts.ids[one, :length], prompts.lengths[one], prompts.row[one])
+
+
+@torch.no_grad()
+def by_hand(model: Any, prompt: Tokens, most: int, placement: int) -> tuple[list[int], float]:
+    """One row, one token at a time, everything read again for each."""
+    ids, said, total = prompt.ids, [], 0.0
+    for _ in range(most):
+        tokens = Tokens(ids, torch.tensor([ids.shape[1]]), prompt.row)
+        scores = model(model.place(tokens, Draw.fixed(placement))).logits[0, -1].log_softmax(-1)
+        said.append(int(scores.argmax()))
+        total += float(scores.max())
+        ids = torch.cat([ids, torch.tensor([[said[-1]]])], dim=1)
+        if said[-1] == END:
+            break
+    return said, total
+
+
+def rows(generated: Generated) -> list[list[int]]:
+    return [generated.ids[row, : int(length)].tolist() for row, length in enumerate(generated.lengths)]
+
+
+def test_ragged_prompts_are_answered_as_each_row_alone_by_hand(any_model: Any, build: Any, make_tokens: Any) -> None:
+    model, prompts = eager_to_end(build(any_model)), make_tokens(LENGTHS)
+    placement = model.placements() - 1
+    together = greedy(model, prompts, 6, placement=placement)
+    uncached = greedy_uncached(model, prompts, 6, placement=placement)
+    assert rows(together) == rows(uncached)
+    torch.testing.assert_close(together.log_probability.double(), uncached.log_probability.double())
+    for row in (0, 1, 3):
+        said, total = by_hand(model, row_of(prompts, row), 6, placement)
+        assert rows(together)[row] == said
+        assert float(together.log_probability[row]) == pytest.approx(total, rel=1e-4, abs=1e-6)
+
+
+@pytest.fixture
+def model(build: Any) -> Any:
+    return eager_to_end(build(Decoder(width=16, positions=(Rotary(),))))
+
+
+def test_a_row_stops_at_its_end_and_the_others_go_on(model: Any, make_tokens: Any) -> None:
+    found = greedy(model, make_tokens(LENGTHS * 4, seed=2), 8)
+    lengths = found.lengths.tolist()
+    assert len(set(lengths)) > 2, "some rows end early and some do not"
+    assert 8 in lengths
+    for row, length in enumerate(lengths):
+        said = found.ids[row]
+        assert (said[:length] == END).sum() == int(length < 8 or said[7] == END)
+        if length < 8:
+            assert said[length - 1] == END
+        assert bool((said[length:] == PAD).all())
+
+
+def test_no_more_is_said_than_allowed(model: Any, make_tokens: Any) -> None:
+    prompts = make_tokens(LENGTHS)
+    for most in (1, 2, 5):
+        found = greedy(model, prompts, most)
+        assert found.ids.shape[1] <= most
+        longer = greedy(model, prompts, 9)
+        assert torch.equal(found.ids, longer.ids[:, : found.ids.shape[1]])
+
+
+def test_the_prompts_are_left_as_they_were(model: Any, make_tokens: Any) -> None:
+    prompts = make_tokens(LENGTHS)
+    before = replace(prompts, ids=prompts.ids.clone(), lengths=prompts.lengths.clone())
+    greedy(model, prompts, 5)
+    greedy_uncached(model, prompts, 5)
+    assert torch.equal(prompts.ids, before.ids)
+    assert torch.equal(prompts.lengths, before.lengths)
+
+
+def test_any_token_may_be_the_end(model: Any, make_tokens: Any) -> None:
+    prompts = make_tokens(LENGTHS)
+    usual = greedy(model, prompts, 6, end=-1)
+    assert usual.lengths.tolist() == [6] * len(LENGTHS)
+    second = int(usual.ids[0, 1])
+    stopped = greedy(model, prompts, 6, end=second)
+    expected = usual.ids[0].tolist()[: usual.ids[0].tolist().index(second) + 1]
+    assert rows(stopped)[0] == expected

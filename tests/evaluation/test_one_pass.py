@@ -1,0 +1,120 @@
+"""One forward says which answers greedy decoding gets right: on every model, with right and wrong answers present."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from numerate.batch import IGNORE, Batch, Draw
+from numerate.evaluation.evaluator import Exam, mark, mark_by_decoding, prompts_of
+from numerate.evaluation.generate import greedy, greedy_uncached
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tokens.layout import Continuation
+from numerate.tokens.tokenizer import Characters, Rows
+from numerate.vocabulary import END
+
+ROWS, MOST = 48, 6
+
+EXAM = Exam(Arithmetic(), Characters(), Continuation())
+
+
+def eager_to_end(model: Any) -> Any:
+    with torch.no_grad():
+        model.head.weight[END] *= 4.0
+    return model
+
+
+def batch_of(prompts: list[list[int]], golds: list[list[int]]) -> Batch:
+    """Questions with these right answers, as the layout of the house lays them out."""
+    whole = [prompt + gold for prompt, gold in zip(prompts, golds, strict=True)]
+    lengths = np.array([len(row) for row in whole])
+    ids = np.zeros((len(whole), int(lengths.max())), dtype=np.uint8)
+    asked = np.zeros(ids.shape, dtype=np.bool_)
+    for row, text in enumerate(whole):
+        ids[row, : len(text)] = text
+        asked[row, len(prompts[row]) : len(text)] = True
+    return Continuation().batch(Rows(ids, lengths, asked), np.arange(len(whole)))
+
+
+def questions_for(model: Any, placement: int) -> tuple[Batch, list[str]]:
+    """Questions whose right answer is what the model says, and questions that differ from it somewhere: at the first
+    token, in the middle with the first right, at the end token alone, or in the middle with all that follows right."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.randint(1, 8, (ROWS,), generator=generator).tolist()
+    prompts = [torch.randint(4, 19, (size,), generator=generator).tolist() for size in sizes]
+    asking = batch_of(prompts, [[4] * MOST] * ROWS)
+    spoken = greedy_uncached(model, prompts_of(asking)[0], MOST, placement=placement)
+    golds, sorts = [], []
+    for row in range(ROWS):
+        said = spoken.ids[row, : int(spoken.lengths[row])].tolist()
+        ended = said[-1] == END
+        sort = ["right", "first", "middle", "end", "later"][row % 5]
+        other = 4 if said[0] != 4 else 5
+        if sort == "first":
+            gold = [other, *said[1:]]
+        elif sort == "middle" and len(said) > 2:
+            gold = [said[0], 4 if said[1] != 4 else 5, *said[2:]]
+        elif sort == "end" and not ended:
+            gold = [*said[:-1], END]
+        elif sort == "end" and ended and len(said) < MOST:
+            gold = [*said[:-1], 4, END]
+        elif sort == "later" and len(said) > 1:
+            gold = [*said[:-1], 4 if said[-1] != 4 else 5]
+        else:
+            sort, gold = "right", said
+        golds.append(gold)
+        sorts.append(sort)
+    return batch_of(prompts, golds), sorts
+
+
+def test_one_pass_is_greedy_decoding(any_model: Any, build: Any) -> None:
+    model = eager_to_end(build(any_model))
+    for placement in {0, model.placements() - 1}:
+        batch, sorts = questions_for(model, placement)
+        one, (decoded, said) = mark(model, EXAM, batch, placement), mark_by_decoding(model, EXAM, batch, placement)
+        expected = [sort == "right" for sort in sorts]
+        assert one.right.tolist() == expected
+        assert decoded.right.tolist() == expected
+        assert 5 <= sum(expected) <= ROWS - 5, "both outcomes are present"
+        assert {"first", "middle", "end", "later"} <= set(sorts)
+        assert one.first_wrong.tolist() == decoded.first_wrong.tolist(), "up to the first fault the prefix is the same"
+        for row, sort in enumerate(sorts):
+            assert (int(one.first_wrong[row]) == -1) == (sort == "right")
+            if sort == "first":
+                assert int(one.first_wrong[row]) == 0
+            if sort == "middle":
+                assert int(one.first_wrong[row]) == 1
+        prompts, most = prompts_of(batch)
+        uncached = greedy_uncached(model, prompts, most, placement=placement).ids
+        cached = greedy(model, prompts, most, placement=placement).ids
+        assert torch.equal(cached, uncached)
+        assert torch.equal(torch.nn.functional.pad(cached, (0, said.shape[1] - cached.shape[1])), said)
+
+
+def test_answers_that_end_are_right_only_with_their_end(build: Any, any_mixer: Any) -> None:
+    from numerate.models.decoder import Decoder
+
+    model = eager_to_end(build(Decoder(width=16, mixer=any_mixer)))
+    batch, sorts = questions_for(model, 0)
+    last = [[i for i in row if i != IGNORE][-1] for row in batch.asked_targets.tolist()]
+    right = mark(model, EXAM, batch).right.tolist()
+    ended = [row for row in range(ROWS) if last[row] == END]
+    assert any(right[row] for row in ended)
+    assert any(not right[row] for row in ended)
+    for row, sort in enumerate(sorts):
+        if sort == "end":
+            assert not right[row]
+
+
+def test_digits_are_counted_where_digits_are_asked(build: Any, any_mixer: Any) -> None:
+    from numerate.models.decoder import Decoder
+
+    model = build(Decoder(width=16, mixer=any_mixer))
+    batch, _ = questions_for(model, 0)
+    marks = mark(model, EXAM, batch)
+    with torch.no_grad():
+        best = model(model.place(batch.tokens, Draw.fixed())).logits.argmax(-1)
+    digits = (batch.targets >= 4) & (batch.targets <= 13)
+    assert marks.digits == int(digits.sum())
+    assert marks.digits_right == int((digits & (best == batch.targets)).sum())
+    assert 0 < marks.digits_right < marks.digits

@@ -1,0 +1,107 @@
+"""Promises of samples: what a model says, as a person writes it."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.batch import Draw
+from numerate.config import Span
+from numerate.evaluation.evaluator import Exam, evaluate_cell, mark_by_decoding, prompts_of
+from numerate.evaluation.samples import answers, as_a_person_writes
+from numerate.models.decoder import Decoder
+from numerate.positions.rotary import Rotary
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tokens.layout import Continuation
+from numerate.tokens.numbers import Digits
+from numerate.tokens.tokenizer import Characters
+from numerate.vocabulary import END
+
+
+def exam_of(order: Any = "reversed") -> Exam:
+    return Exam(Arithmetic(digits=Span(1, 4)), Characters(numbers=Digits(order=order)), Continuation())
+
+
+@pytest.fixture
+def model() -> Any:
+    made = Decoder(width=16, positions=(Rotary(),)).build(exam_of().vocabulary, 0).eval()
+    with torch.no_grad():
+        made.head.weight[END] *= 4.0
+    return made
+
+
+def test_questions_and_answers_read_as_a_person_writes_them(model: Any) -> None:
+    for order, written in (("reversed", "21+9="), ("normal", "12+9=")):
+        exam = exam_of(order)
+        (said,) = answers(model, exam, exam.task.read("12+9="))
+        assert (said.question, said.gold) == ("12+9=", "21")
+        assert said.as_written.startswith(written)
+        assert said.record({"first_digits": 2}) | {"probability": 0} == {
+            "cell": {"first_digits": 2},
+            "question": "12+9=",
+            "gold": "21",
+            "said": said.said,
+            "right": said.right,
+            "as_written": said.as_written,
+            "probability": 0,
+            "first_wrong": said.first_wrong,
+            "ended": said.ended,
+        }
+
+
+@pytest.mark.parametrize(
+    ("order", "words", "plain"),
+    [
+        ("reversed", "975", "579"),
+        ("reversed", "12+34", "21+43"),
+        ("reversed", "001", "100"),
+        ("normal", "975", "975"),
+        ("reversed", "+=", "+="),
+        ("reversed", "", ""),
+    ],
+)
+def test_numbers_are_turned_back(order: str, words: str, plain: str) -> None:
+    assert as_a_person_writes(exam_of(order), words) == plain
+
+
+def test_right_and_first_wrong_are_those_of_decoding(model: Any) -> None:
+    exam = exam_of()
+    questions = exam.task.examples("test", 0, 0, 40)
+    marks, ids = mark_by_decoding(model, exam, exam.batch(questions))
+    said = answers(model, exam, questions)
+    assert [one.right for one in said] == marks.right.tolist()
+    assert [-1 if one.first_wrong is None else one.first_wrong for one in said] == marks.first_wrong.tolist()
+    for one in said:
+        assert one.right == (one.said == one.gold and one.ended)
+        assert 0 < one.probability <= 1
+        assert one.as_written.startswith(exam_text(one.question))
+    assert {one.ended for one in said} == {True, False}
+    assert ids.shape[0] == 40
+
+
+def exam_text(question: str) -> str:
+    left, right = question.removesuffix("=").split("+")
+    return f"{left[::-1]}+{right[::-1]}="
+
+
+@torch.no_grad()
+def test_the_probability_is_the_product_over_all_that_was_said(model: Any) -> None:
+    exam = exam_of()
+    (said,) = answers(model, exam, exam.task.read("12+9="))
+    words = said.as_written.removeprefix("21+9=")
+    ids = exam.tokenizer.encode(words, exam.vocabulary) + [END] * said.ended
+    prompts, _ = prompts_of(exam.batch(exam.task.read("12+9=")))
+    read = torch.cat([prompts.ids, torch.tensor([ids])], dim=1)
+    tokens = type(prompts)(read, torch.tensor([read.shape[1]]), torch.tensor([0]))
+    scores = model(model.place(tokens, Draw.fixed())).logits[0].log_softmax(-1)
+    start = prompts.ids.shape[1] - 1
+    total = sum(float(scores[start + i, one]) for i, one in enumerate(ids))
+    assert said.probability == pytest.approx(math.exp(total), rel=1e-4)
+
+
+def test_samples_agree_with_the_record_of_their_cell(model: Any) -> None:
+    exam, cell = exam_of(), {"first_digits": 1, "second_digits": 1}
+    record = evaluate_cell(model, exam, cell, count=30)
+    said = answers(model, exam, exam.task.pinned(**cell).examples("test", 0, 0, 30))
+    assert sum(one.right for one in said) == record["correct"]
