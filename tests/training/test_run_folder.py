@@ -80,11 +80,9 @@ def test_a_head_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("text", ["1e-3", "0123", "on", "no", "12e456789012", "1:30", "null", "2026-01-01", "0x1f", ""])
 def test_text_that_looks_like_something_else_is_text_to_any_reader_of_yaml(tmp_path: Path, text: str) -> None:
-    from omegaconf import OmegaConf
-
     run = make(tmp_path, recipe={"text": text})
     assert run.head()["recipe"]["text"] == text
-    read = OmegaConf.to_container(OmegaConf.load(run.file("recipe.yaml")), resolve=False)
+    read = yaml.safe_load(run.file("recipe.yaml").read_text())
     assert isinstance(read, dict)
     assert read["recipe"]["text"] == text
 

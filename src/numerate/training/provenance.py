@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("numerate", "torch", "numpy", "omegaconf", "safetensors")
+PACKAGES = ("numerate", "torch", "numpy", "safetensors")
 """Whose versions are recorded, with Python's."""
 
 _PATIENCE = 2.0  # seconds for git, whose answer on a huge tree or a sleeping disk is not worth a wait

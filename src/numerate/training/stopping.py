@@ -20,12 +20,13 @@ class Stop:
 
     A second Ctrl-C stops at once, by `KeyboardInterrupt`. A SIGHUP that is ignored (`nohup`) stays ignored. The
     handlers that were there before come back at the end. Outside the main thread, where Python allows no handlers,
-    `ask` still works.
+    `ask` still works. It may be entered again inside itself.
     """
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self._asked = False
+        self._depth = 0
         self._interrupted: float | None = None
         self._before: dict[signal.Signals, Any] = {}
 
@@ -44,7 +45,8 @@ class Stop:
         self._asked = True
 
     def __enter__(self) -> "Stop":
-        if threading.current_thread() is threading.main_thread():
+        self._depth += 1
+        if self._depth == 1 and threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 before = signal.getsignal(number)
                 if number == signal.SIGHUP and before == signal.SIG_IGN:
@@ -56,6 +58,9 @@ class Stop:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._depth -= 1
+        if self._depth:
+            return
         for number, before in self._before.items():
             signal.signal(number, before if before is not None else signal.SIG_DFL)
         self._before.clear()

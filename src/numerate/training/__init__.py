@@ -1,0 +1,10 @@
+"""One loop for every run, and the folder it leaves."""
+
+from numerate.catalogue import lazily
+
+CATALOGUE = {
+    "Objective": {"Supervised": "objective"},
+    "Optimizer": {"AdamW": "optimizer"},
+    "Schedule": {"Constant": "schedule", "Linear": "schedule", "Cosine": "schedule", "Trapezoid": "schedule"},
+}
+__getattr__ = lazily("training", CATALOGUE)

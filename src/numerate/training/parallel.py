@@ -1,0 +1,229 @@
+"""How the processes of one run share the work: what is called for a forward, how gradients are summed, who holds what.
+
+Every way divides by global counts (see `numerate.losses.loss`), so the same global batch gives the same gradient for
+any number of processes, up to the order of additions.
+"""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from numerate.batch import Model
+from numerate.errors import Fault
+from numerate.models.block import Block
+from numerate.training.world import World
+
+
+class Parallel:
+    """One process, or several that each hold all weights and add their gradients by one all-reduce (`flat`).
+
+    The additions of an all-reduce of one flat gradient come in the same order in every run: a resumed run is
+    bit-identical for any number of processes.
+    """
+
+    factor = 1.0
+    """What a part's loss is multiplied by, where the way of summing takes a mean over processes."""
+
+    def __init__(self, model: Model, world: World, *, compiled: bool = False) -> None:
+        self.model, self.world = model, world
+        self.forward: nn.Module = compiled_forward(model) if compiled else model
+
+    def backward(self, last: bool) -> AbstractContextManager[None]:
+        """Around the forward and backward of one part; `last` is the last part of a step."""
+        return nullcontext()
+
+    @contextmanager
+    def answering(self) -> Iterator[Model]:
+        """The model to ask in an evaluation; every process must ask it equally often."""
+        self.model.eval()
+        try:
+            yield self.model
+        finally:
+            self.model.train()
+
+    def finish(self) -> None:
+        """After the last backward of a step: every process then has the whole gradient (or its share of it)."""
+        self.world.sum_gradients(list(self.model.parameters()))
+
+    def clip(self, most: float | None) -> Tensor:
+        """Scales the gradient down to the norm `most`; returns its norm before."""
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
+        if most is not None:
+            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), most, norm, foreach=True)
+        return norm
+
+    def weights(self) -> dict[str, Tensor]:
+        """All weights by name, whole, on the first process. Every process must call it."""
+        return dict(self.model.state_dict())
+
+    def load_weights(self, weights: Mapping[str, Tensor], where: str) -> None:
+        """Takes whole weights. Raises `Fault` where names or shapes are not the model's."""
+        refuse_other_weights(self.model.state_dict(), weights, where)
+        self.model.load_state_dict(dict(weights))
+
+    def moments(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+        """The optimiser's state as `parameter name/entry`, whole, on the first process. Every process must call it."""
+        return {
+            f"{name}/{entry}": torch.as_tensor(value)
+            for name, parameter in self.model.named_parameters()
+            for entry, value in optimizer.state.get(parameter, {}).items()
+        }
+
+    def load_moments(self, optimizer: torch.optim.Optimizer, moments: Mapping[str, Tensor]) -> None:
+        """Puts back what `moments` gave, in this way of sharing or another."""
+        parameters = dict(self.model.named_parameters())
+        for key, value in moments.items():
+            name, entry = key.rsplit("/", 1)
+            optimizer.state[parameters[name]][entry] = self._own(value, parameters[name], optimizer)
+
+    def _own(self, value: Tensor, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> Tensor:
+        stays = value.dim() == 0 and not optimizer.defaults.get("fused")
+        return value if stays else value.to(parameter.device)
+
+
+class Replicated(Parallel):
+    """PyTorch's DistributedDataParallel (`ddp`): gradients are summed in buckets while the backward still runs.
+
+    Which bucket a gradient is in changes after the first step of a start, so that from three processes on a resumed run
+    may differ from an uninterrupted one in the last bits; `flat` does not.
+    """
+
+    def __init__(self, model: Model, world: World, *, compiled: bool = False) -> None:
+        super().__init__(model, world, compiled=compiled)
+        self.factor = float(world.size)
+        self.whole = nn.parallel.DistributedDataParallel(
+            self.forward,
+            device_ids=[world.device.index] if world.device.type == "cuda" else None,
+            process_group=world.group,
+            gradient_as_bucket_view=True,
+            **_buffers_stay(),
+        )
+        self.forward = self.whole
+
+    def backward(self, last: bool) -> AbstractContextManager[None]:
+        return nullcontext() if last else self.whole.no_sync()
+
+    def finish(self) -> None:
+        """The buckets are summed by then."""
+
+
+class Spread(Parallel):
+    """PyTorch's FSDP2 (`fsdp`): each process holds a share of every weight, gradient and moment.
+
+    Blocks are gathered one by one. Embedding, final norm and head stay gathered from the forward to the end of the
+    backward, since the head is used after the forward (see `numerate.batch.Output`).
+    """
+
+    def __init__(self, model: Model, world: World, *, compiled: bool = False) -> None:
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.fsdp import fully_shard
+
+        super().__init__(model, world)
+        self.factor = float(world.size)
+        self.mesh = DeviceMesh.from_group(world.group or dist.group.WORLD, world.device.type)  # type: ignore[arg-type]
+        for block in [module for module in model.modules() if isinstance(module, Block)]:
+            if compiled:
+                block.compile(dynamic=True)
+            fully_shard(block, mesh=self.mesh)
+        self.root: Any = fully_shard(model, mesh=self.mesh)
+
+    @contextmanager
+    def backward(self, last: bool) -> Iterator[None]:
+        self.root.set_requires_gradient_sync(last)
+        self.root.set_is_last_backward(last)
+        yield
+
+    @contextmanager
+    def answering(self) -> Iterator[Model]:
+        with super().answering() as model:
+            try:
+                yield model
+            finally:
+                self.root.reshard()  # only a backward would do it otherwise
+
+    def finish(self) -> None:
+        """The shares are summed by then."""
+
+    def clip(self, most: float | None) -> Tensor:
+        return _whole(super().clip(most))
+
+    def weights(self) -> dict[str, Tensor]:
+        return self._gathered(self.model.state_dict(keep_vars=True))
+
+    def load_weights(self, weights: Mapping[str, Tensor], where: str) -> None:
+        own = self.model.state_dict()
+        refuse_other_weights(own, weights, where)
+        with torch.no_grad():
+            for name, share in own.items():
+                share.copy_(self._share(weights[name], share))
+
+    def moments(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+        return self._gathered(super().moments(optimizer))
+
+    def _own(self, value: Tensor, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> Tensor:
+        return self._share(value, parameter) if value.dim() else super()._own(value, parameter, optimizer)
+
+    def _gathered(self, shares: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Whole tensors, on the first process only. A tensor under two names stays one."""
+        found: dict[str, Tensor] = {}
+        seen: dict[int, str] = {}
+        for name, share in shares.items():
+            under = seen.setdefault(id(share), name)
+            whole = _whole(share.detach()) if under == name else None
+            if self.world.first:
+                found[name] = found[under] if whole is None else whole.cpu()
+        return found
+
+    def _share(self, value: Tensor, like: Tensor) -> Tensor:
+        """This process's share of a whole tensor that every process has."""
+        from torch.distributed.tensor import distribute_tensor
+
+        return distribute_tensor(value.to(like.device), self.mesh, like.placements, src_data_rank=None)  # type: ignore[attr-defined]
+
+
+def _buffers_stay() -> dict[str, Any]:
+    """That DDP leaves buffers alone, which are constants here: torch 2.13 gave the argument another name."""
+    known = inspect.signature(nn.parallel.DistributedDataParallel.__init__).parameters
+    return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
+
+
+def compiled_forward(model: Model) -> nn.Module:
+    """The model, compiled once for all batch sizes and lengths. Its placing and its head are not part of it."""
+    compiled: nn.Module = torch.compile(model, dynamic=True)  # type: ignore[assignment]
+    return compiled
+
+
+def _is_spread(tensor: Tensor) -> bool:
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if _is_spread(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def refuse_other_weights(own: Mapping[str, Tensor], found: Mapping[str, Tensor], where: str) -> None:
+    """Raises `Fault` that names the first weights that are missing, unknown or of another shape."""
+    for name, tensor in own.items():
+        if name not in found:
+            raise Fault(f"{where}: has no weights {name!r}; it is of another model")
+        if tensor.shape != found[name].shape:
+            raise Fault(
+                f"{where}: {name} has the shape {tuple(found[name].shape)}, this model's has {tuple(tensor.shape)}"
+            )
+    for name in found:
+        if name not in own:
+            raise Fault(f"{where}: has weights {name!r} that this model does not have")
+
+
+def make_parallel(kind: str, model: Model, world: World, *, compiled: bool = False) -> Parallel:
+    """`flat`, `ddp` or `fsdp`; alone, a process needs none of them."""
+    ways: dict[str, type[Parallel]] = {"flat": Parallel, "ddp": Replicated, "fsdp": Spread}
+    return (ways[kind] if world.size > 1 else Parallel)(model, world, compiled=compiled)

@@ -1,0 +1,99 @@
+"""A recipe names one of each part, and is all that a run is."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from numerate.batch import ModelSpec
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.evaluation.evaluator import Evaluation
+from numerate.models.decoder import Decoder
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.task import Task
+from numerate.tokens.layout import Continuation, Layout
+from numerate.tokens.tokenizer import Characters, Tokenizer
+from numerate.training.objective import Objective, Supervised
+from numerate.training.optimizer import AdamW, Optimizer
+from numerate.training.schedule import Schedule, Trapezoid
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long, in what pieces and how exactly a run is trained.
+
+    Of `steps`, `examples`, `tokens` and `epochs` the first that is reached ends the run; `minutes` is a cap, not a
+    budget: nothing else depends on the clock.
+    """
+
+    steps: int | None = setting(1000, "budget: optimiser steps", identity=False)
+    examples: int | None = setting(None, "budget: examples", identity=False)
+    tokens: int | None = setting(None, "budget: real input tokens, padding not counted", identity=False)
+    epochs: float | None = setting(None, "budget: passes through a finite task", identity=False)
+    minutes: float | None = setting(None, "cap on the time of one start of the command; minutes", identity=False)
+    target: float | None = setting(None, "stop once this share of the development split is right", identity=False)
+    batch: int = setting(64, "examples per step, over all processes and parts")
+    accumulate: int = setting(1, "parts that a step's examples are cut into, one after the other")
+    window: int = setting(64, "batches whose examples are sorted by length together")
+    precision: Literal["fp32", "bf16", "fp16"] = setting("fp32", "of the forward; fp16 scales the loss; needs a device")
+    compile: bool = setting(False, "whether the forward is compiled by torch.compile")
+    parallel: Literal["flat", "ddp", "fsdp"] = setting(
+        "flat", "many processes: one exact all-reduce, DDP, or FSDP2 (weights spread)", identity=False
+    )
+    threads: int | None = setting(None, "CPU threads; null: all cores, or as many as the run had", identity=False)
+    log_every: int = setting(25, "steps between lines of metrics", identity=False)
+    evaluate_every: int = setting(250, "steps between evaluations on the development splits", identity=False)
+    checkpoint_every: int | None = setting(500, "steps between checkpoints", identity=False)
+    checkpoint_minutes: float | None = setting(10, "minutes between checkpoints, whichever comes first", identity=False)
+    keep: int | None = setting(2, "checkpoints kept besides the best; null keeps all", identity=False)
+
+    def __post_init__(self) -> None:
+        if all(budget is None for budget in (self.steps, self.examples, self.tokens, self.epochs)):
+            raise Mistake("steps: a run needs a budget: steps, examples, tokens or epochs")
+        for name in ("steps", "examples", "tokens", "epochs", "minutes", "checkpoint_minutes"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise Mistake(f"{name}: {value} is nothing; a number above 0, or null for none")
+        if self.epochs == float("inf"):
+            raise Mistake("epochs: a budget has an end; training.steps= or a number of epochs would do")
+        counts = ("batch", "accumulate", "window", "log_every", "evaluate_every", "checkpoint_every", "threads", "keep")
+        for name in counts:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise Mistake(f"{name}: {value} is too few; 1 or more is right")
+        if self.target is not None and not 0 < self.target <= 1:
+            raise Mistake(f"target: {self.target} is not a share; above 0 up to 1 is right")
+        if self.batch % self.accumulate:
+            raise Mistake(f"accumulate: {self.batch} examples cannot be cut into {self.accumulate} equal parts")
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Where trackers file a run."""
+
+    project: str | None = setting(None, "project; WANDB_PROJECT if null, else numerate", identity=False)
+    entity: str | None = setting(None, "user or team of wandb; WANDB_ENTITY if null", identity=False)
+    tags: tuple[str, ...] = setting((), "tags", identity=False)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that a run is: `numerate.train(Recipe(...))`, `numerate show RECIPE`."""
+
+    task: Task = setting(Arithmetic(), "draws questions with answers")
+    tokenizer: Tokenizer = setting(Characters(), "writes them as token ids")
+    layout: Layout = setting(Continuation(), "what is read and what is asked")
+    model: ModelSpec = setting(Decoder(), "what answers")
+    objective: Objective = setting(Supervised(), "which forwards are made, and how far off they are")
+    optimizer: Optimizer = setting(AdamW(), "how weights are changed")
+    schedule: Schedule = setting(Trapezoid(), "the learning rate over the budget")
+    training: Training = setting(Training(), "budget, batch, precision, checkpoints")
+    evaluation: Evaluation = setting(Evaluation(), "what is measured")
+    seed: int = setting(0, "of weights, data, offsets and dropout")
+    init_from: str | None = setting(None, "another run whose weights to start from: path, id, name or latest")
+    device: str = setting("auto", "cpu, cuda, cuda:1, mps; auto takes a CUDA device if there is one", identity=False)
+    name: str | None = setting(None, "label of the run, by which it can be found again", identity=False)
+    group: str | None = setting(None, "label that several runs share", identity=False)
+    trackers: tuple[str, ...] = setting((), "wandb, tensorboard, trackio, mlflow; files always are", identity=False)
+    tracking: Tracking = setting(Tracking(), "where trackers file the run", identity=False)
+    title: str = setting("recipe", "name of the recipe this began as: the folder of its runs", identity=False)
+    paper: str | None = setting(None, "the paper behind it, a key of numerate.recipes.papers", identity=False)

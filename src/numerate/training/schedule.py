@@ -1,0 +1,99 @@
+"""The learning rate as a function of progress: never of the clock, so that a run can be repeated."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from numerate.config import setting
+from numerate.errors import Mistake
+
+
+class Schedule(ABC):
+    """The factor on the learning rate at each step; the rate of step 0 is `factor(0, steps)`.
+
+    A `warmup` below 1 is a share of the budget, from 1 on a number of steps: the factor rises linearly to 1 and
+    reaches it at the step after the last of warm-up.
+    """
+
+    warmup: float
+
+    def factor(self, step: int, steps: int) -> float:
+        """The factor at `step` (from 0) of a budget of `steps`."""
+        warm = self.warmup * steps if self.warmup < 1 else self.warmup
+        if step < warm:
+            return (step + 1) / (warm + 1)
+        return self.after(min(1.0, step / max(1, steps)), min(1.0, warm / max(1, steps)))
+
+    @abstractmethod
+    def after(self, progress: float, warm: float) -> float:
+        """The factor at a progress from `warm` (the end of warm-up) to 1."""
+
+    def _refuse(self) -> None:
+        if self.warmup < 0:
+            raise Mistake(f"warmup: {self.warmup} is negative; a share below 1 or a number of steps is right")
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """Warm-up, then the full rate to the end."""
+
+    warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
+
+    def __post_init__(self) -> None:
+        self._refuse()
+
+    def after(self, progress: float, warm: float) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Linear(Schedule):
+    """Warm-up, then straight down to `floor` at the end."""
+
+    warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
+    floor: float = setting(0.0, "the factor at the end")
+
+    def __post_init__(self) -> None:
+        self._refuse()
+
+    def after(self, progress: float, warm: float) -> float:
+        return _down(progress, warm, self.floor)
+
+
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """Warm-up, then half a cosine down to `floor`: Loshchilov and Hutter (2017), https://arxiv.org/abs/1608.03983."""
+
+    warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
+    floor: float = setting(0.0, "the factor at the end")
+
+    def __post_init__(self) -> None:
+        self._refuse()
+
+    def after(self, progress: float, warm: float) -> float:
+        done = 1 - _down(progress, warm, 0.0)
+        return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2
+
+
+@dataclass(frozen=True)
+class Trapezoid(Schedule):
+    """Warm-up, full rate, then straight down from `decay_from` on: the shape of the published Abacus runs."""
+
+    warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
+    decay_from: float = setting(0.9, "the share of the budget at which the rate starts to fall")
+    floor: float = setting(0.0, "the factor at the end")
+
+    def __post_init__(self) -> None:
+        self._refuse()
+        if not 0 <= self.decay_from <= 1:
+            raise Mistake(f"decay_from: {self.decay_from} is not a share of the budget; 0 to 1 is right")
+
+    def after(self, progress: float, warm: float) -> float:
+        return _down(progress, max(warm, self.decay_from), self.floor)
+
+
+def _down(progress: float, start: float, floor: float) -> float:
+    """1 up to `start`, then a straight line to `floor` at 1."""
+    if progress <= start or start >= 1:
+        return 1.0
+    return 1.0 - (1.0 - floor) * (progress - start) / (1.0 - start)

@@ -1,0 +1,413 @@
+"""The loop: every run of the house goes through it."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from numerate.batch import Batch, Draw, Model
+from numerate.errors import Fault, Mistake
+from numerate.evaluation.evaluator import Exam, mark
+from numerate.evaluation.statistics import wilson
+from numerate.training import checkpoint
+from numerate.training.objective import ObjectivePart
+from numerate.training.parallel import make_parallel
+from numerate.training.recipe import Recipe
+from numerate.training.run import RunFolder
+from numerate.training.stopping import Stop
+from numerate.training.stream import Place, Stream
+from numerate.training.world import World
+
+Listener = Callable[[str, Mapping[str, Any]], None]
+"""Told of `("step", {"step": 7, ...})`, `("log", record)`, `("evaluation", record)`, `("checkpoint", {...})`."""
+
+
+@dataclass
+class Progress:
+    """Where a run is: everything that a checkpoint holds besides tensors."""
+
+    step: int = 0
+    examples: int = 0
+    tokens: int = 0
+    best: int | None = None
+    best_score: float = -1.0
+    best_split: str | None = None
+    sums: dict[str, float] = field(default_factory=dict)
+    scaler: dict[str, Any] = field(default_factory=dict)
+    right: float = 0.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a start of training ended: `why` is `budget`, `target`, `minutes` or `stopped`."""
+
+    progress: Progress
+    why: str
+    status: int = 0
+
+
+class Trainer:
+    """Trains what a recipe says, in the folder of its run, from where that stands.
+
+    Raises `Mistake` for what cannot be trained (before anything is written), `Fault` when the loss is not finite.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        world: World,
+        folder: RunFolder | None = None,
+        listen: Listener = lambda kind, record: None,
+    ) -> None:
+        self.recipe, self.world, self.folder, self.listen = recipe, world, folder, listen
+        self.training = recipe.training
+        self.exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+        vocabulary = self.exam.vocabulary
+        self.model: Model = recipe.model.build(vocabulary, recipe.seed).to(world.device)
+        self.objective: ObjectivePart = recipe.objective.build(vocabulary).to(world.device)
+        self.settings = {**self.model.settings_by_parameter()}
+        self.stream = Stream(
+            recipe.task,
+            recipe.tokenizer,
+            recipe.layout,
+            seed=recipe.seed,
+            batch_size=self.training.batch,
+            window=self.training.window,
+        )
+        if self.training.batch % (world.size * self.training.accumulate):
+            raise Mistake(
+                f"training.batch: {self.training.batch} examples cannot be cut equally into {world.size} processes "
+                f"x {self.training.accumulate} parts"
+            )
+        self._refuse_precision()
+        longest = self.exam.longest(recipe.task)
+        self.warnings = self.model.check(longest.to(world.device), longest.to(world.device))
+        self.parallel = make_parallel(self.training.parallel, self.model, world, compiled=self.training.compile)
+        self.optimizer = recipe.optimizer.build(self.model, self.settings)
+        self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.training.precision == "fp16")
+        self.progress = Progress()
+        self._running: dict[str, float | torch.Tensor] = {}
+        self._logged: tuple[float, int] | None = None
+        self._drawn: list[tuple[str, Batch]] | None = None
+
+    # The budget ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def steps(self) -> int:
+        """The budget in optimiser steps; for a budget in tokens the estimate that the schedule goes by."""
+        training, batch = self.training, self.training.batch
+        budgets = [] if training.steps is None else [training.steps]
+        if training.examples is not None:
+            budgets.append(math.ceil(training.examples / batch))
+        if training.epochs is not None:
+            epoch = self.recipe.task.space()
+            if epoch is None:
+                kind = type(self.recipe.task).__name__
+                raise Mistake(
+                    f"training.epochs: {kind} does not say how many different questions it has, so there are no "
+                    "epochs; training.steps would do"
+                )
+            budgets.append(math.ceil(training.epochs * epoch / batch))
+        if training.tokens is not None:
+            budgets.append(math.ceil(training.tokens / self._tokens_per_batch()))
+        return max(1, min(budgets))
+
+    def _tokens_per_batch(self) -> float:
+        """The mean over the first window: a function of the recipe."""
+        window, batch = self.training.window, self.training.batch
+        return sum(self.stream.batch(Place(number * batch)).real for number in range(window)) / window
+
+    def spent(self) -> bool:
+        """Whether the budget is used up."""
+        tokens = self.training.tokens
+        if tokens is not None:
+            others = (self.training.steps, self.training.examples, self.training.epochs)
+            if self.progress.tokens >= tokens:
+                return True
+            if all(other is None for other in others):
+                return False
+        return self.progress.step >= self.steps
+
+    def reached(self) -> bool:
+        """Whether the last evaluation reached the target."""
+        return self.training.target is not None and self.progress.right >= self.training.target
+
+    # Going on from where a run stands ----------------------------------------------------------------------------
+
+    def resume(self) -> list[str]:
+        """Takes up the last sound checkpoint of the folder, if there is one. Returns warnings about torn ones."""
+        if self.folder is None:
+            return []
+        found: tuple[checkpoint.Checkpoint | None, list[str]] = (None, [])
+        if self.world.first:
+            found = checkpoint.resume(self.folder.checkpoints)
+            self.folder.cut_metrics(found[0].step if found[0] else 0)
+        last, warnings = self.world.said_by_first(found)
+        if last is None:
+            return warnings  # type: ignore[no-any-return]
+        self.load(last)
+        before = last.state.get("processes", self.world.size)
+        if before != self.world.size:
+            warnings.append(
+                f"{last.path}: was written by {before} processes and goes on with {self.world.size}: the examples are "
+                "the same, but not the last bits"
+            )
+        return warnings  # type: ignore[no-any-return]
+
+    def load(self, last: checkpoint.Checkpoint) -> None:
+        """Weights, moments and place of a checkpoint."""
+        tensors = last.read()
+        self.parallel.load_weights(tensors["weights"], str(last.path))
+        self.parallel.load_moments(self.optimizer, tensors["optimizer"])
+        self.progress = Progress(**last.state["progress"])
+        if self.progress.scaler:
+            self.scaler.load_state_dict(self.progress.scaler)
+
+    def start_from(self, other: checkpoint.Checkpoint) -> None:
+        """Takes another run's weights, and nothing else of it."""
+        self.parallel.load_weights(other.read(only=["weights"])["weights"], str(other.path))
+
+    # The loop -----------------------------------------------------------------------------------------------------
+
+    def train(self, stop: Stop | None = None) -> Outcome:
+        """Trains until the budget is used up, the target is reached, time is over or `stop` asks."""
+        stop = stop or Stop()
+        steps, began, saved_at = self.steps, time.monotonic(), time.monotonic()
+        training, saved = self.training, self.progress.step
+        self.model.train()
+        why, status = "target" if self.reached() else "budget", 0
+        while not self.spent() and not self.reached():
+            flags = self._flags(stop, began, saved_at)
+            if flags["stop"] or flags["late"]:
+                why = "stopped" if flags["stop"] else "minutes"
+                status = self.world.highest(stop.status) if flags["stop"] else 0
+                break
+            self.one_step(steps)
+            step, best, last = self.progress.step, self.progress.best, self.spent()
+            if step % training.log_every == 0 or last:
+                self._log(steps)
+            if step % training.evaluate_every == 0 or last:
+                self._evaluate()
+                why = "target" if self.reached() else why
+            due = training.checkpoint_every is not None and step % training.checkpoint_every == 0
+            if due or flags["overdue"] or last or self.reached() or self.progress.best != best:
+                self.save()
+                saved, saved_at = step, time.monotonic()
+        if saved != self.progress.step:
+            self.save()
+        self.model.eval()
+        return Outcome(self.progress, why, status)
+
+    def _flags(self, stop: Stop, began: float, saved_at: float) -> dict[str, int]:
+        """What the clock and the outside world ask for: of any process, and then known to all."""
+        training, now = self.training, time.monotonic()
+        minutes, between = training.minutes, training.checkpoint_minutes
+        return self.world.sum_counts(
+            {
+                "stop": stop.asked or self.world.orphaned,
+                "late": minutes is not None and now - began > 60 * minutes,
+                "overdue": between is not None and now - saved_at > 60 * between,
+            }
+        )
+
+    def one_step(self, steps: int) -> None:
+        """One optimiser step on the next global batch."""
+        training, progress = self.training, self.progress
+        place, draw = Place(progress.examples), Draw(self.recipe.seed, progress.step)
+        parts = [
+            self.stream.batch(place, self.world.rank, self.world.size, part, training.accumulate)
+            for part in range(training.accumulate)
+        ]
+        counts: dict[str, int] = {"real tokens": 0, "padded tokens": 0}
+        for batch in parts:
+            counts["real tokens"] += batch.real
+            counts["padded tokens"] += batch.tokens.ids.numel()
+            for term, count in self.objective.counts(batch).items():
+                counts[f"term {term}"] = counts.get(f"term {term}", 0) + count
+        counts = self.world.sum_counts(counts)
+        torch.manual_seed(_dropout_seed(self.recipe.seed, progress.step, self.world.rank))
+        self.optimizer.zero_grad(set_to_none=True)
+        for number, batch in enumerate(parts):
+            self._part(batch.to(self.world.device), draw, counts, last=number == len(parts) - 1)
+        self.parallel.finish()
+        self.scaler.unscale_(self.optimizer)
+        norm = self.parallel.clip(self.recipe.optimizer.clip)
+        factor = self.recipe.schedule.factor(progress.step, steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.recipe.optimizer.rate * factor * group["factor"]
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        progress.step += 1
+        progress.examples += training.batch
+        progress.tokens += counts["real tokens"]
+        if self.scaler.is_enabled():  # a step whose gradient is not finite was skipped, and the scale made smaller
+            norm = norm.nan_to_num(0.0, 0.0, 0.0)
+        self._add("gradient norm", norm)
+        self._add("real tokens", counts["real tokens"])
+        self._add("padded tokens", counts["padded tokens"])
+        self._add("steps", 1)
+        self.listen("step", {"step": progress.step, "steps": steps, "tokens": counts["real tokens"]})
+
+    def _part(self, batch: Batch, draw: Draw, counts: Mapping[str, int], *, last: bool) -> None:
+        batch = replace(batch, tokens=self.model.place(batch.tokens, draw))
+        device, precision = self.world.device.type, self.training.precision
+        half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+        with self.parallel.backward(last):
+            with torch.autocast(device, dtype=half, enabled=half is not None):
+                terms = self.objective(self.parallel.forward, batch, draw)
+            means = {term: value / max(1, counts[f"term {term}"]) for term, value in terms.items()}
+            total = sum((self.objective.weights[term] * mean for term, mean in means.items()), torch.zeros(()))
+            self.scaler.scale(total * self.parallel.factor).backward()
+        self._add("loss", total.detach())
+        if len(means) > 1:
+            for term, mean in means.items():
+                self._add(f"loss {term}", mean.detach())
+
+    # Records ------------------------------------------------------------------------------------------------------
+
+    def _add(self, name: str, value: float | torch.Tensor) -> None:
+        """Sums on the device: nothing waits for it until a line is logged or a checkpoint written."""
+        number = value.detach().double() if isinstance(value, torch.Tensor) and value.device.type != "mps" else value
+        self._running[name] = self._running.get(name, 0.0) + number
+
+    def _settle(self) -> dict[str, float]:
+        """The sums since the last line as plain numbers, the same on every process.
+
+        Raises `Fault` if the loss or its gradient is not finite: nothing is written after that.
+        """
+        sums, new = self.progress.sums, {}
+        for name in sorted(self._running):
+            new[name] = float(self._running[name])
+        self._running.clear()
+        losses = {name: value for name, value in new.items() if name.startswith("loss")}
+        new.update(self.world.sum_values(losses))
+        for name, value in new.items():
+            sums[name] = sums.get(name, 0.0) + value
+        what = next((name for name in ("loss", "gradient norm") if not math.isfinite(sums.get(name, 0.0))), None)
+        if what is not None:
+            good = checkpoint.steps(self.folder.checkpoints) if self.folder else []
+            kept = "there is no checkpoint yet"
+            if self.folder and good:
+                kept = f"the last good checkpoint is {checkpoint.name_of(good[-1])} in {self.folder.checkpoints}"
+            raise Fault(
+                f"step {self.progress.step}: the {what} is not finite; {kept}. "
+                f"A lower optimizer.rate (now {self.recipe.optimizer.rate:g}) or optimizer.clip may help"
+            )
+        return sums
+
+    def _log(self, steps: int) -> None:
+        sums, progress = self._settle(), self.progress
+        taken = sums["steps"]
+        record: dict[str, Any] = {
+            "step": progress.step,
+            "examples": progress.examples,
+            "tokens": progress.tokens,
+            "loss": _short(sums["loss"] / taken),
+            **{name: _short(value / taken) for name, value in sums.items() if name.startswith("loss ")},
+            "rate": _short(self.recipe.optimizer.rate * self.recipe.schedule.factor(progress.step - 1, steps)),
+            "gradient_norm": _short(sums["gradient norm"] / taken),
+            "padding": round(1 - sums["real tokens"] / sums["padded tokens"], 4),
+        }
+        now = time.monotonic()
+        if self._logged is not None:
+            seconds = max(now - self._logged[0], 1e-9)
+            speed = (progress.tokens - self._logged[1]) / seconds
+            timing = {"step": progress.step, "tokens_per_second": round(speed), "seconds": round(seconds, 3)}
+            self._record("timings.jsonl", "timing", timing)
+        self._logged = (now, progress.tokens)
+        progress.sums.clear()
+        self._record("metrics.jsonl", "log", record)
+
+    def _evaluate(self) -> None:
+        """Exact match on the development splits; the best step is the one that does best beyond, ties to the later."""
+        progress, scores = self.progress, {}
+        with self.parallel.answering() as model:
+            marked = [(split, mark(model, self.exam, batch)) for split, batch in self._development()]
+        for split, marks in marked:
+            counts = self.world.sum_counts(
+                {
+                    "correct": int(marks.right.sum()),
+                    "count": len(marks.right),
+                    "digits": marks.digits,
+                    "digits right": marks.digits_right,
+                }
+            )
+            low, high = wilson(counts["correct"], counts["count"])
+            scores[split] = counts["correct"] / counts["count"]
+            record = {
+                "step": progress.step,
+                "split": split,
+                "exact": _short(scores[split]),
+                "low": _short(float(low)),
+                "high": _short(float(high)),
+                "correct": counts["correct"],
+                "count": counts["count"],
+                "digit_accuracy": _short(counts["digits right"] / counts["digits"]) if counts["digits"] else None,
+            }
+            self._record("metrics.jsonl", "evaluation", record)
+        progress.best_split = "beyond-development" if "beyond-development" in scores else "development"
+        if scores[progress.best_split] >= progress.best_score:
+            progress.best, progress.best_score = progress.step, scores[progress.best_split]
+        progress.right = scores["development"]
+
+    def _development(self) -> list[tuple[str, Batch]]:
+        """The questions of the development splits, drawn once; each process has its share of them."""
+        if self._drawn is None:
+            task, count = self.recipe.task, self.recipe.evaluation.during
+            splits = ["development"] + (["beyond-development"] if task.beyond() is not None else [])
+            self._drawn = []
+            for split in splits:
+                questions = task.examples(split, self.recipe.seed, 0, max(count, self.world.size))
+                share = questions.take(slice(self.world.rank, None, self.world.size))
+                self._drawn.append((split, self.exam.batch(share).to(self.world.device)))
+        return self._drawn
+
+    def save(self) -> None:
+        """Writes a checkpoint. Every process must call it; the first writes."""
+        self._settle()
+        if self.folder is None:
+            return
+        groups = {"weights": self.parallel.weights(), "optimizer": self.parallel.moments(self.optimizer)}
+        self.progress.scaler = self.scaler.state_dict() if self.scaler.is_enabled() else {}
+        if self.world.first:
+            state = {
+                "progress": asdict(self.progress),
+                "threads": torch.get_num_threads(),
+                "processes": self.world.size,
+            }
+            checkpoint.write(
+                self.folder.checkpoints,
+                self.progress.step,
+                groups,
+                state,
+                keep_last=self.training.keep,
+                best=self.progress.best,
+            )
+        self.world.wait()
+        self.listen("checkpoint", {"step": self.progress.step})
+
+    def _record(self, file: str, kind: str, record: dict[str, Any]) -> None:
+        if self.world.first:
+            if self.folder is not None:
+                self.folder.append(file, record)
+            self.listen(kind, record)
+
+    def _refuse_precision(self) -> None:
+        device, precision = self.world.device, self.training.precision
+        if precision == "fp16" and device.type == "cpu":
+            raise Mistake("training.precision: fp16 needs a GPU; bf16 or fp32 are right for device=cpu")
+        if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+            raise Mistake("training.precision: this GPU has no bf16; fp16 or fp32 are right")
+
+
+def _short(value: float) -> float:
+    """Six significant digits: what a curve needs."""
+    return float(f"{value:.6g}")
+
+
+def _dropout_seed(seed: int, step: int, rank: int) -> int:
+    return ((seed * 0x9E3779B1 + step) * 0x85EBCA77 + rank * 0xC2B2AE3D) & 0x7FFFFFFFFFFFFFFF

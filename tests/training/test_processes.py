@@ -1,0 +1,239 @@
+"""Promises of many processes: they train what one would, they end together, and their checkpoints are anybody's.
+
+This file is also the work of each process in `together`, which torchrun starts: `test_processes.py FOLDER`.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.api import load, recipe
+from numerate.errors import Mistake
+from numerate.laboratory.train import train
+from numerate.training.recipe import Recipe
+from numerate.training.world import World, device_of
+
+torch.set_num_threads(1)
+
+WAYS = ("flat", "ddp", "fsdp")
+SMALL = [
+    "task.digits=1:4",
+    "model.width=24",
+    "model.mixer.heads=2",
+    "training.batch=24",
+    "training.window=4",
+    "training.steps=50",
+    "training.log_every=1",
+    "training.evaluate_every=25",
+    "training.checkpoint_every=50",
+    "evaluation.during=16",
+    "schedule=Constant(warmup=10)",
+    "device=cpu",
+]
+CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "plain": ((), WAYS),
+    "accumulated": (("training.accumulate=2",), WAYS),
+    "tied": (("model.tied=true", "model.norm=rms"), ("ddp", "fsdp")),
+    "recurrent": (("model.mixer=LSTM", "model.width=25", "training.steps=20"), ("fsdp",)),
+}
+"""What is trained, and in which ways; a width that does not divide among the processes is one of them."""
+
+
+def small(case: str, *more: str) -> Recipe:
+    return recipe("addition_abacus", *SMALL, *CASES[case][0], *more)
+
+
+def work(folder: Path) -> None:
+    """What each process does: every case in every way, then further starts of runs that are there."""
+    torch.set_num_threads(1)
+    for case, (_, ways) in CASES.items():
+        for way in ways:
+            train(small(case, f"training.parallel={way}"), runs_dir=folder / f"{case}-{way}")
+    for way in WAYS:
+        train(small("plain", f"training.parallel={way}", "training.steps=60"), runs_dir=folder / f"from-one-{way}")
+        for steps in (30, 50):
+            chosen = (f"training.parallel={way}", f"training.steps={steps}", "model.dropout=0.1")
+            train(small("plain", *chosen), runs_dir=folder / f"halves-{way}")
+        train(small("plain", f"training.parallel={way}", "model.dropout=0.1"), runs_dir=folder / f"whole-{way}")
+
+
+def torchrun(*words: str, processes: int = 2, **environment: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out + err
+
+
+def losses(runs: Path) -> list[float]:
+    (file,) = runs.glob("*/*/metrics.jsonl")
+    return [record["loss"] for record in map(json.loads, file.read_text().splitlines()) if "loss" in record]
+
+
+def farthest(some: Sequence[float], others: Sequence[float]) -> float:
+    return max(abs(a - b) for a, b in zip(some, others, strict=True))
+
+
+def files(runs: Path, step: int) -> dict[str, bytes]:
+    (folder,) = runs.glob(f"*/*/checkpoints/step-{step:06d}")
+    return {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same runs by one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    for case in CASES:
+        train(small(case), runs_dir=folder / case, quiet=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory, alone: Path) -> Path:
+    """What two processes did, while two others trained another run on the same machine."""
+    folder = tmp_path_factory.mktemp("together")
+    for way in WAYS:
+        shutil.copytree(alone / "plain", folder / f"from-one-{way}")
+    jobs = [
+        torchrun(__file__, str(folder)),
+        torchrun("-m", "numerate", "train", "addition_rotary", *SMALL, "seed=5", f"runs_dir={folder / 'beside'}"),
+    ]
+    for job in jobs:
+        status, said = ended(job)
+        assert status == 0, said
+    return folder
+
+
+RUNS = [(case, way) for case, (_, ways) in CASES.items() for way in ways]
+
+
+@pytest.mark.parametrize(("case", "way"), RUNS)
+def test_two_processes_have_the_loss_curve_of_one(alone: Path, together: Path, case: str, way: str) -> None:
+    one, two = losses(alone / case), losses(together / f"{case}-{way}")
+    assert len(one) in (20, 50)
+    assert farthest(one, two) < 1e-4
+    assert max(one) - min(one) > 0.1
+
+
+def test_parts_of_a_step_have_the_loss_curve_of_the_whole(alone: Path) -> None:
+    assert farthest(losses(alone / "plain"), losses(alone / "accumulated")) < 1e-4
+
+
+@pytest.mark.parametrize(("case", "way"), RUNS)
+def test_a_checkpoint_of_two_processes_is_one_of_one(alone: Path, together: Path, case: str, way: str) -> None:
+    (one,), (two,) = (load_all(alone / case), load_all(together / f"{case}-{way}"))
+    for group in ("weights", "optimizer"):
+        own, other = one.read([group])[group], two.read([group])[group]
+        assert own.keys() == other.keys()
+        for name, tensor in own.items():
+            assert tensor.shape == other[name].shape
+            assert torch.allclose(tensor, other[name], atol=2e-3), name
+
+
+def load_all(runs: Path) -> list[Any]:
+    (head,) = runs.glob("*/*/recipe.yaml")
+    return list(load(head.parent).checkpoints("final"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_of_two_processes_answers_and_goes_on_in_one(
+    alone: Path, together: Path, way: str, tmp_path: Path
+) -> None:
+    shutil.copytree(together / f"plain-{way}", tmp_path / "two")
+    shutil.copytree(alone / "plain", tmp_path / "one")
+    said: list[str] = []
+    longer = small("plain", "training.steps=60")
+    train(longer, runs_dir=tmp_path / "two", quiet=True, say=said.append)
+    train(longer, runs_dir=tmp_path / "one", quiet=True)
+    assert any("was written by 2 processes and goes on with 1" in text for text in said)
+    assert len(losses(tmp_path / "one")) == 60
+    assert farthest(losses(tmp_path / "one"), losses(tmp_path / "two")) < 1e-4
+    assert farthest(losses(tmp_path / "one"), losses(together / f"from-one-{way}")) < 1e-4
+    assert load(next((tmp_path / "two").glob("*/*"))).ask("12+3=")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_processes_go_on_to_the_bits_of_an_uninterrupted_run(together: Path, way: str) -> None:
+    assert files(together / f"halves-{way}", 50) == files(together / f"whole-{way}", 50)
+    assert losses(together / f"halves-{way}") == losses(together / f"whole-{way}")
+    assert farthest(losses(together / f"whole-{way}"), losses(together / f"plain-{way}")) > 1e-4
+
+
+def test_two_jobs_on_one_machine_do_not_disturb_each_other(together: Path, tmp_path: Path) -> None:
+    train(recipe("addition_rotary", *SMALL, "seed=5"), runs_dir=tmp_path, quiet=True)
+    assert farthest(losses(tmp_path), losses(together / "beside")) < 1e-4
+
+
+def test_a_mistake_is_said_once_and_leaves_no_folder(tmp_path: Path) -> None:
+    status, said = ended(
+        torchrun("-m", "numerate", "train", "addition_abacus", "training.batch=15", f"runs_dir={tmp_path / 'runs'}")
+    )
+    assert status != 0
+    assert said.count("numerate: training.batch: 15 examples cannot be cut equally into 2 processes") == 1
+    assert "exitcode  : 2" in said
+    assert "numerate/" not in said.replace(str(tmp_path), ""), "a traceback was shown"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_mistake_of_one_process_ends_all_and_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import os\n"
+        "from dataclasses import dataclass\n"
+        "from numerate.errors import Mistake\n"
+        "from numerate.tasks.arithmetic import Arithmetic\n"
+        "@dataclass(frozen=True)\n"
+        "class Moody(Arithmetic):\n"
+        "    def draw(self, draws, index):\n"
+        "        if os.environ.get('RANK') == '1' and index[0] >= 4 * 24:\n"
+        "            raise Mistake('task: this process has had enough')\n"
+        "        return super().draw(draws, index)\n"
+    )
+    status, said = ended(
+        torchrun(
+            "-m", "numerate", "train", "addition_abacus", "--parts", str(tmp_path / "mine.py"), *SMALL[1:],
+            "task=Moody", f"runs_dir={tmp_path / 'runs'}",
+        )
+    )  # fmt: skip
+    assert status != 0
+    assert said.count("numerate: task: this process has had enough") == 1
+    assert "exitcode  : 2" in said
+
+
+def test_several_processes_of_a_machine_need_a_device_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device_of("auto", 1).type in ("cpu", "cuda")
+    with pytest.raises(Mistake, match="one device for several processes"):
+        device_of("cuda:0", 1)
+    with pytest.raises(Mistake, match="cannot share"):
+        device_of("mps", 1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert device_of("cuda", 1) == torch.device("cuda", 1)
+    with pytest.raises(Mistake, match=r"for process 2 of this machine: there are 2 CUDA devices \(cuda:0 to cuda:1\)"):
+        device_of("cuda", 2)
+
+
+def test_a_process_alone_is_the_first_and_adds_nothing() -> None:
+    world = World.join("cpu")
+    assert (world.rank, world.size, world.first, world.orphaned) == (0, 1, True, False)
+    assert world.sum_counts({"a": 3}) == {"a": 3}
+    assert world.highest(143) == 143
+    assert world.said_by_all("x") == ["x"]
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]))

@@ -1,0 +1,281 @@
+"""Promises of the loop: its budgets, its stops, its precisions, and what it says when something goes wrong."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.api import load, recipe
+from numerate.errors import Fault, Mistake
+from numerate.laboratory.train import Trained, dry_run, train
+from numerate.training.recipe import Recipe
+from numerate.training.run import RunFolder
+from numerate.training.trainer import Trainer
+from numerate.training.world import World
+
+torch.set_num_threads(1)
+
+SMALL = [
+    "task.digits=1:3",
+    "model.width=16",
+    "model.trunk.depth=1",
+    "model.mixer.heads=2",
+    "training.batch=16",
+    "training.window=4",
+    "training.steps=30",
+    "training.log_every=5",
+    "training.evaluate_every=10",
+    "training.checkpoint_every=10",
+    "training.keep=null",
+    "evaluation.during=16",
+    "schedule=Constant(warmup=4)",
+    "device=cpu",
+]
+
+
+def small(*more: str) -> Recipe:
+    return recipe("addition_abacus", *SMALL, *more)
+
+
+def trained(runs: Path, *more: str, said: list[str] | None = None) -> Trained:
+    return train(small(*more), runs_dir=runs, quiet=True, say=(said if said is not None else []).append)
+
+
+def metrics(run: Trained) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.run.path / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(run: Trained, name: str = "final") -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = run.run.checkpoints(name)[0].read(["weights"])["weights"]
+    return found
+
+
+def same(some: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]) -> bool:
+    return some.keys() == others.keys() and all(torch.equal(tensor, others[name]) for name, tensor in some.items())
+
+
+def mean_loss(steps: int, *more: str) -> float:
+    """Over the first steps, unrounded."""
+    trainer = Trainer(small(*more), World.join("cpu"))
+    trainer.model.train()
+    for _ in range(steps):
+        trainer.one_step(steps)
+    trainer.save()
+    total: float = trainer.progress.sums["loss"]
+    return total / steps
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """30 steps, which no test changes."""
+    return trained(tmp_path_factory.mktemp("finished"))
+
+
+def copied(run: Trained, place: Path) -> Path:
+    """The folder of runs with a copy of this run in it."""
+    shutil.copytree(run.run.path, place / run.run.path.parent.name / run.run.path.name)
+    return place
+
+
+def test_a_larger_budget_goes_on_with_a_finished_run_as_if_it_had_always_been_larger(
+    finished: Trained, tmp_path: Path
+) -> None:
+    longer = trained(copied(finished, tmp_path / "twice"), "training.steps=50")
+    whole = trained(tmp_path / "whole", "training.steps=50")
+    assert longer.why == whole.why == "budget"
+    assert same(weights(longer), weights(whole))
+    assert metrics(longer) == metrics(whole)
+
+
+def test_a_finished_run_is_left_as_it_is(finished: Trained, tmp_path: Path) -> None:
+    said: list[str] = []
+    again = trained(copied(finished, tmp_path), said=said)
+    assert again.why == "done"
+    assert metrics(again) == metrics(finished)
+    assert "already trained to its budget of 30 steps" in said[-1]
+
+
+def test_a_torn_last_checkpoint_falls_back_to_the_one_before_and_says_so(finished: Trained, tmp_path: Path) -> None:
+    runs = copied(finished, tmp_path)
+    said: list[str] = []
+    (file,) = runs.glob("*/*/checkpoints/step-000030/weights.safetensors")
+    file.write_bytes(file.read_bytes()[:-7])
+    again = trained(runs, said=said)
+    assert "weights.safetensors" in said[0]
+    assert "set aside as torn-000030" in said[0]
+    assert "going on from step 20 of 30" in said[1]
+    assert same(weights(again), weights(finished))
+    assert metrics(again) == metrics(finished)
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient norm"])
+def test_what_is_not_finite_stops_the_run_and_names_the_last_good_checkpoint(tmp_path: Path, what: str) -> None:
+    world, chosen = World.join("cpu"), small("training.checkpoint_every=6")
+    trainer = Trainer(chosen, world, RunFolder.create(tmp_path, "spoilt", "0", {"recipe": {}}))
+
+    def spoil(kind: str, record: Mapping[str, Any]) -> None:
+        if kind == "step" and record["step"] == (7 if what == "loss" else 9):
+            head = next(p for name, p in trainer.model.named_parameters() if name == "head.weight")
+            if what == "loss":
+                head.data.fill_(torch.nan)
+            else:
+                head.register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[no-untyped-call]
+
+    trainer.listen = spoil
+    with pytest.raises(Fault, match=f"step 10: the {what} is not finite; the last good checkpoint is step-000006"):
+        trainer.train()
+    assert trainer.folder is not None
+    assert [path.name for path in trainer.folder.checkpoints.iterdir()] == ["step-000006"]
+
+
+def test_a_target_stops_the_run_and_a_higher_one_goes_on(tmp_path: Path) -> None:
+    easy = ("task.digits=1", "task.zero=true", "training.evaluate_every=5", "optimizer.rate=0.01", "training.steps=400")
+    first = trained(tmp_path, *easy, "training.target=0.1")
+    reached = [line["step"] for line in metrics(first) if line.get("split") == "development" and line["exact"] >= 0.1]
+    assert first.why == "target"
+    assert reached == [metrics(first)[-1]["step"]]
+    assert reached[0] < 400
+    assert trained(tmp_path, *easy, "training.target=0.1").why == "done"
+    higher = trained(tmp_path, *easy, "training.target=0.3")
+    assert higher.why == "target"
+    assert metrics(higher)[-1]["step"] > reached[0]
+
+
+def test_minutes_are_a_cap_that_the_next_start_goes_beyond(tmp_path: Path) -> None:
+    capped = ("training.steps=100000", "training.evaluate_every=100000", "training.minutes=0.003")
+    said: list[str] = []
+    first = trained(tmp_path, *capped, said=said)
+    step = first.run.checkpoints()[0].step
+    assert (first.why, first.status) == ("minutes", 0)
+    assert 0 < step < 100000
+    assert f"stopped at step {step} of 100000" in said[-1]
+    assert trained(tmp_path, *capped).run.checkpoints()[0].step > step
+
+
+@pytest.mark.parametrize(
+    ("budget", "steps"),
+    [("examples=100", 7), ("epochs=2", 11), ("tokens=2000", None)],
+)
+def test_other_budgets_than_steps(tmp_path: Path, budget: str, steps: int | None) -> None:
+    """One-digit sums are 9 x 9 questions: two epochs of batches of 16 are 162 / 16 steps, rounded up."""
+    kept = trained(tmp_path, "task.digits=1", "training.steps=null", f"training.{budget}").run.checkpoints()[0]
+    if steps is not None:
+        assert kept.step == steps
+    else:
+        assert 2000 <= kept.state["progress"]["tokens"] < 2000 + 16 * 6
+
+
+def test_init_from_takes_the_weights_and_nothing_else(finished: Trained, tmp_path: Path) -> None:
+    begun = trained(tmp_path, f"init_from={finished.run.path}", "optimizer.rate=1e-12", "training.steps=2")
+    assert begun.run.path != finished.run.path
+    for name, tensor in weights(begun).items():
+        assert torch.allclose(tensor, weights(finished)[name], atol=1e-9)
+    assert metrics(begun)[0]["step"] == 2
+
+
+def test_init_from_latest_is_still_the_same_run_at_the_second_start(finished: Trained, tmp_path: Path) -> None:
+    runs = copied(finished, tmp_path)
+    begun = trained(runs, "init_from=latest", "training.steps=2")
+    shutil.rmtree(begun.run.path / "checkpoints")
+    again = trained(runs, "init_from=latest", "training.steps=2")
+    assert again.run.path == begun.run.path
+    assert again.run.folder.head()["began_from"].endswith("step-000030")
+
+
+def test_init_from_another_model_is_a_mistake_and_leaves_no_folder(finished: Trained, tmp_path: Path) -> None:
+    with pytest.raises(Mistake, match=r"init_from: .*embedding.weight has the shape"):
+        trained(tmp_path, f"init_from={finished.run.path}", "model.width=32")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_fp16_needs_a_device(tmp_path: Path) -> None:
+    with pytest.raises(Mistake, match=r"training.precision: fp16 needs a GPU; bf16 or fp32"):
+        trained(tmp_path, "training.precision=fp16")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bf16_trains_and_keeps_its_weights_in_fp32(finished: Trained, tmp_path: Path) -> None:
+    half = trained(tmp_path, "training.precision=bf16")
+    own, full = ([line["loss"] for line in metrics(run) if "loss" in line] for run in (half, finished))
+    assert own != full
+    assert max(abs(a - b) for a, b in zip(own, full, strict=True)) < 0.05
+    assert own[-1] < own[0]
+    assert {tensor.dtype for tensor in weights(half).values()} == {torch.float32}
+
+
+def test_four_parts_are_as_good_as_one() -> None:
+    one, four = mean_loss(20), mean_loss(20, "training.accumulate=4")
+    assert one == pytest.approx(four, abs=1e-5)
+    assert one != mean_loss(20, "seed=1")
+
+
+def test_a_batch_that_does_not_divide_into_its_parts_is_refused() -> None:
+    with pytest.raises(Mistake, match=r"training.accumulate: 16 examples cannot be cut into 3 equal parts"):
+        small("training.accumulate=3")
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    estimate = dry_run(small(), trials=2)
+    assert estimate.parameters == sum(p.numel() for p in Trainer(small(), World.join("cpu")).model.parameters())
+    assert (estimate.steps, estimate.batch[0]) == (30, 16)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_was_trained_is_found_and_answers(finished: Trained) -> None:
+    assert load(finished.run.path).ask("12+3=")
+
+
+COMPILED = """
+import json, sys, torch
+from numerate.api import recipe
+from numerate.training.stream import Place
+from numerate.training.trainer import Trainer
+from numerate.training.world import World
+torch.set_num_threads(1)
+found = []
+for compiled in ("false", "true"):
+    trainer = Trainer(recipe("addition_abacus", *sys.argv[1:], f"training.compile={compiled}"), World.join("cpu"))
+    trainer.model.train()
+    losses, lengths = [], set()
+    for step in range(12):
+        trainer.one_step(12)
+        trainer.save()
+        losses.append(trainer.progress.sums.pop("loss"))
+        lengths.add(trainer.stream.batch(Place(step * 32)).tokens.ids.shape[1])
+    found.append(losses)
+from torch._dynamo.utils import counters
+counted = {"graphs": counters["stats"]["unique_graphs"], "breaks": counters["graph_break"]}
+print(json.dumps({"losses": found, "lengths": len(lengths), **counted}))
+"""
+
+
+@pytest.mark.skipif(
+    not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")),
+    reason="torch.compile needs a C++ compiler on the CPU, and none is here",
+)
+def test_a_compiled_forward_is_one_graph_with_the_same_losses(tmp_path: Path) -> None:
+    script = tmp_path / "compiled.py"
+    script.write_text(COMPILED)
+    done = subprocess.run(
+        [sys.executable, str(script), *SMALL, "task.digits=1:5", "training.batch=32"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    eager, compiled = found["losses"]
+    assert max(abs(a - b) for a, b in zip(eager, compiled, strict=True)) < 1e-4
+    assert eager[-1] != eager[0]
+    assert found["lengths"] >= 4
+    assert found["graphs"] <= 2, "lengths are compiled one by one"
+    assert found["breaks"] == {}
