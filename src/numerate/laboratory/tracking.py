@@ -1,0 +1,31 @@
+"""Sending the results of an evaluation to the trackers of a run: heat maps and samples."""
+
+from numerate.integrations import trackers
+from numerate.laboratory.run import Run
+from numerate.reports.figures import heat_maps
+from numerate.reports.groups import grouped
+from numerate.reports.records import read
+
+
+def track_results(run: Run) -> None:
+    """Tells the trackers that a run's recipe names, if any, of its heat maps and samples."""
+    recipe = run.recipe
+    if not recipe.trackers:
+        return
+    settings = trackers.TrackerSettings(
+        recipe.tracking.project, recipe.tracking.entity, recipe.group, recipe.tracking.tags
+    )
+    tracked = trackers.make(recipe.trackers, settings)
+    records = read(run.path)
+    step = max((cell.step for cell in records.cells), default=0)
+    tracked.start(run.folder.head(), run.path, step)
+    for group in grouped([records]):
+        if group.grids:
+            tracked.figure("exact match", heat_maps(group.grids), step)
+    samples = [
+        {"question": one.question, "gold": one.gold, "said": one.said, "right": one.right, "as written": one.as_written}
+        for one in records.samples
+    ]
+    if samples:
+        tracked.table("samples", samples, step)
+    tracked.finish()

@@ -1,0 +1,281 @@
+"""Training a recipe in the folder of its run."""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from numerate.config import identity, to_tree
+from numerate.errors import Fault, Mistake
+from numerate.integrations import trackers
+from numerate.laboratory.run import Run
+from numerate.recipes.papers import PAPERS
+from numerate.training import checkpoint, provenance
+from numerate.training.parallel import refuse_other_weights
+from numerate.training.progress import Progress, duration
+from numerate.training.recipe import Recipe
+from numerate.training.run import RunFolder, find, folder_name, runs_directory
+from numerate.training.stopping import Stop
+from numerate.training.stream import Place
+from numerate.training.trainer import Outcome, Trainer
+from numerate.training.world import World
+
+Listener = Callable[[str, Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run and how this start of it ended: `why` is budget, target, minutes, stopped, or done (nothing was left)."""
+
+    run: Run
+    why: str
+    status: int = 0
+
+
+def train(
+    recipe: Recipe,
+    *,
+    runs_dir: str | Path | None = None,
+    quiet: bool = False,
+    listen: Listener | None = None,
+    say: Callable[[str], None] | None = None,
+    stop: Stop | None = None,
+) -> Trained:
+    """Trains a recipe, or goes on with it where its folder stands, and returns its run.
+
+    The folder is `runs_dir / title / id` (see `numerate.training.run`). Raises `Mistake` for a recipe that cannot be
+    trained, before anything is written; `Fault` where the loss is not finite or the disk is full. `listen` is told of
+    every step and record, `say` of what would be printed; `stop` can be asked to stop from another thread.
+    """
+    runs, stop = runs_directory(runs_dir), stop or Stop()
+    with World.joined(recipe.device) as world:
+        return _train(recipe, world, runs, quiet=quiet or not world.first, listen=listen, told=say, stop=stop)
+
+
+def _train(
+    recipe: Recipe,
+    world: World,
+    runs: Path,
+    *,
+    quiet: bool,
+    listen: Listener | None,
+    told: Callable[[str], None] | None,
+    stop: Stop,
+) -> Trained:
+    path = runs / folder_name(recipe.title) / identity(recipe)
+    last = world.said_by_first(checkpoint.latest_good(path / "checkpoints")[0] if world.first else None)
+    set_threads(recipe.training.threads, last)
+    trainer = Trainer(recipe, world)
+    steps = trainer.steps
+    beginning = None
+    if recipe.init_from is not None and last is None:
+        beginning = _beginning(recipe.init_from, path, runs, trainer)
+    tracked = trackers.make(
+        recipe.trackers if world.first else (),
+        trackers.TrackerSettings(recipe.tracking.project, recipe.tracking.entity, recipe.group, recipe.tracking.tags),
+    )
+    head = head_of(recipe, trainer)
+    if beginning is not None:
+        head["began_from"] = str(beginning.path)
+    folder = None
+    with contextlib.ExitStack() as held:
+        if world.first:
+            folder = RunFolder.create(runs, recipe.title, path.name, head)
+            held.enter_context(folder.lock())
+        world.wait()
+        if folder is None and not path.exists():
+            raise Mistake(f"{path}: process {world.rank} does not see it; all processes must share one runs_dir")
+        folder = folder or RunFolder.open(path)
+        trainer.folder = folder
+        progress = held.enter_context(
+            Progress(steps, label=recipe.name or recipe.title, log=folder.file("log.txt"), silent=quiet)
+        )
+        say = told or progress.say
+        if world.first:
+            old = folder.head()
+            for change in provenance.changed_versions(old.get("versions", {})):
+                say(f"warning: this run was begun with {change}; its numbers may differ in the last places")
+            folder.begin(head)
+        for text in (*trainer.warnings, *trainer.resume()):
+            say(f"warning: {text}")
+        if trainer.progress.step:
+            say(f"{folder.path}: going on from step {trainer.progress.step} of {steps}")
+        elif beginning is not None:
+            trainer.start_from(beginning)
+        if trainer.reached():
+            say(f"{folder.path}: already trained to its target; a higher training.target= goes on")
+            return Trained(Run(folder), "done")
+        if trainer.spent():
+            say(f"{folder.path}: already trained to its budget of {steps} steps; a larger training.steps= goes on")
+            return Trained(Run(folder), "done")
+        shown: dict[str, float | str] = {}
+
+        def heard(kind: str, record: Mapping[str, Any]) -> None:
+            if kind == "log":
+                shown["loss"] = record["loss"]
+            elif kind == "evaluation":
+                shown["right" if record["split"] == "development" else "beyond"] = f"{record['exact']:.1%}"
+            elif kind == "step":
+                progress.step(record["step"], **shown)
+            if kind in ("log", "evaluation"):
+                tracked.log(record)
+            if listen is not None:
+                listen(kind, {**record, **shown})
+
+        trainer.listen = heard
+        tracked.start(head, folder.path, trainer.progress.step)
+        try:
+            with stop:
+                outcome = trainer.train(stop)
+        finally:
+            tracked.finish()
+        if world.first:
+            _note(folder, outcome)
+    _tell(say, outcome, folder, steps)
+    return Trained(Run(folder), outcome.why, outcome.status)
+
+
+def _tell(say: Callable[[str], None], outcome: Outcome, folder: RunFolder, steps: int) -> None:
+    step = outcome.progress.step
+    if outcome.why in ("stopped", "minutes"):
+        say(f"{folder.path}: stopped at step {step} of {steps}; the same command goes on from here")
+    elif outcome.why == "target":
+        say(f"{folder.path}: target reached at step {step}")
+
+
+def _note(folder: RunFolder, outcome: Outcome) -> None:
+    progress = outcome.progress
+    folder.update_head(
+        times={"ended": provenance.now()},
+        ended={"why": outcome.why, "step": progress.step, "examples": progress.examples, "tokens": progress.tokens},
+        best={"step": progress.best, "score": progress.best_score, "chosen_on": progress.best_split},
+    )
+
+
+def head_of(recipe: Recipe, trainer: Trainer) -> dict[str, Any]:
+    """The head of a run's `recipe.yaml`."""
+    if recipe.paper is not None and recipe.paper not in PAPERS:
+        raise Mistake(f"paper: no paper is filed under {recipe.paper!r}; there are: {', '.join(PAPERS)}")
+    return {
+        "recipe": to_tree(recipe),
+        "variant": identity(replace(recipe, seed=0)),
+        "name": recipe.name,
+        "group": recipe.group,
+        **provenance.provenance(),
+        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+        "threads": torch.get_num_threads(),
+        "processes": trainer.world.size,
+        "device": str(trainer.world.device),
+        "bibtex": PAPERS[recipe.paper] if recipe.paper is not None else None,
+    }
+
+
+def set_threads(wanted: int | None, last: checkpoint.Checkpoint | None) -> None:
+    """The threads that a recipe names, else those that the run had before (they change bits), else all cores."""
+    if wanted is None and last is not None:
+        wanted = last.state.get("threads")
+    if wanted is not None:
+        torch.set_num_threads(wanted)
+
+
+def _beginning(address: str, path: Path, runs: Path, trainer: Trainer) -> checkpoint.Checkpoint:
+    """The checkpoint of another run to start from: the one that an earlier start of this run chose, if there was one.
+
+    Raises `Mistake` where there is none, or where it is of another model.
+    """
+    if (path / "recipe.yaml").is_file() and (chosen := RunFolder(path).head().get("began_from")) is not None:
+        address = str(chosen)
+        found = checkpoint.open_checkpoint(Path(address))
+    else:
+        found = checkpoint.by_name(find(address, runs).checkpoints, "final")[0][0]
+    weights = found.read(only=["weights"])["weights"]
+    try:
+        refuse_other_weights(trainer.model.state_dict(), weights, str(found.path))
+    except Fault as fault:
+        raise Mistake(f"init_from: {fault}") from fault
+    return found
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a training would take: printed by `--dry-run`."""
+
+    parameters: int
+    memory: int
+    operations: int
+    steps: int
+    seconds_per_step: float
+    batch: tuple[int, int]
+    asked: int
+
+    def __str__(self) -> str:
+        total = self.seconds_per_step * self.steps
+        rows, time = self.batch
+        return "\n".join(
+            [
+                f"parameters        {self.parameters:,}",
+                f"weights, moments  {self.memory / 1e6:,.1f} MB (and activations)",
+                f"first batch       {rows} rows x {time} tokens, {self.asked} asked",
+                f"arithmetic        {self.operations / 1e9:,.2f} GFLOP a step, "
+                f"{self.operations * self.steps / 1e15:,.4f} PFLOP in all",
+                f"time              {self.seconds_per_step * 1e3:,.1f} ms a step, "
+                f"about {duration(math.ceil(total))} for {self.steps:,} steps here",
+            ]
+        )
+
+
+def dry_run(recipe: Recipe, *, trials: int = 5) -> Estimate:
+    """Builds everything, trains a few steps in memory, and says what the whole would take. Writes nothing."""
+    with World.joined(recipe.device) as world:
+        set_threads(recipe.training.threads, None)
+        short = replace(recipe.training, log_every=10**9, evaluate_every=10**9, checkpoint_every=None)
+        trainer = Trainer(replace(recipe, training=short), world)
+        steps = trainer.steps
+        first = trainer.stream.batch(Place())
+        trainer.model.train()
+        times = []
+        for _ in range(trials):
+            began = time.perf_counter()
+            trainer.one_step(steps)
+            if world.device.type == "cuda":
+                torch.cuda.synchronize()
+            times.append(time.perf_counter() - began)
+    rows, width = first.tokens.ids.shape
+    parameters = sum(p.numel() for p in trainer.model.parameters())
+    return Estimate(
+        parameters=parameters,
+        memory=4 * 4 * parameters,
+        operations=3 * trainer.model.operations(rows, width),
+        steps=steps,
+        seconds_per_step=sorted(times)[len(times) // 2],
+        batch=(rows, width),
+        asked=first.counts["tokens"],
+    )
+
+
+def debug(recipe: Recipe) -> Recipe:
+    """`preset=debug`: a few steps of everything, small, in a run of its own."""
+    training = replace(
+        recipe.training,
+        steps=6,
+        examples=None,
+        tokens=None,
+        epochs=None,
+        batch=max(8 * recipe.training.accumulate, 8),
+        window=4,
+        log_every=2,
+        evaluate_every=3,
+        checkpoint_every=3,
+    )
+    evaluation = replace(recipe.evaluation, grid=_small_grid(recipe), count=8, during=16)
+    return replace(recipe, training=training, evaluation=evaluation, title=f"{recipe.title}-debug")
+
+
+def _small_grid(recipe: Recipe) -> str | None:
+    spans = recipe.task.trained().values()
+    return "x".join(f"{span.low}:{span.low + 1}" for span in spans) or None

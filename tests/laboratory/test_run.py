@@ -1,0 +1,274 @@
+"""A run from the outside: found again, evaluated to the byte, asked, reported, continued."""
+
+import json
+import shutil
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import numerate
+from numerate.config import Span, identity
+from numerate.errors import Mistake
+from numerate.evaluation.evaluator import Evaluation
+from numerate.laboratory.run import Run, load
+from numerate.laboratory.train import debug, dry_run, train
+from numerate.models.decoder import Decoder
+from numerate.positions.added import Learned
+from numerate.positions.numbering import DigitIndex, Shifted
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.training.recipe import Recipe, Training
+
+SMALL = Recipe(
+    task=Arithmetic(digits=Span(1, 2)),
+    model=Decoder(width=32, positions=(Learned(numbering=DigitIndex(max_offset=3), table=12),)),
+    training=Training(
+        steps=8, batch=16, window=4, threads=1, log_every=2, evaluate_every=4, checkpoint_every=4, keep=None
+    ),
+    evaluation=Evaluation(grid="1:3x1:3", count=12, during=16),
+    name="small",
+    title="adding",
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("runs")
+    return train(SMALL, runs_dir=runs, quiet=True).run.path
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Run:
+    """A copy, so that every test has a run of its own."""
+    place = tmp_path / "runs" / "adding" / trained.name
+    shutil.copytree(trained, place)
+    return load(place)
+
+
+def test_a_run_is_found_by_path_id_name_and_as_the_latest(trained: Path) -> None:
+    runs = trained.parent.parent
+    for address in (trained, trained.name[:4], "small", "latest"):
+        assert load(address, runs).path == trained
+
+
+def test_the_recipe_of_a_run_comes_back_as_it_was(run: Run) -> None:
+    assert run.recipe == SMALL
+    assert identity(run.recipe) == run.path.name
+
+
+def test_twice_the_same_evaluation_leaves_the_same_bytes(run: Run) -> None:
+    run.evaluate()
+    first = run.folder.file("evaluation.jsonl").read_bytes()
+    samples = run.folder.file("samples.jsonl").read_bytes()
+    run.evaluate()
+    assert run.folder.file("evaluation.jsonl").read_bytes() == first
+    run.folder.file("evaluation.jsonl").unlink()
+    run.evaluate()
+    assert run.folder.file("evaluation.jsonl").read_bytes() == first
+    assert run.folder.file("samples.jsonl").read_bytes() == samples
+
+
+def test_an_evaluation_goes_on_by_cell(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numerate.laboratory.run as laboratory
+
+    whole = [dict(record) for record in run.evaluate()]
+    file = run.folder.file("evaluation.jsonl")
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:4]) + lines[4][:20])
+    computed = []
+    real = laboratory.evaluate_cell
+
+    def counted(model: object, exam: object, cell: object, **settings: object) -> object:
+        computed.append(cell)
+        return real(model, exam, cell, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(laboratory, "evaluate_cell", counted)
+    assert [dict(record) for record in run.evaluate()] == whole
+    assert len(computed) == 5
+    assert file.read_bytes() == b"".join(lines)
+
+
+def test_pieces_cover_the_grid_and_are_gathered(run: Run) -> None:
+    pieces = [record for number in (1, 2, 3) for record in run.evaluate(piece=f"{number}/3")]
+    assert len(pieces) == 9
+    assert not run.folder.file("evaluation.jsonl").exists()
+    import numerate.laboratory.run as laboratory
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("a piece was computed again")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(laboratory, "evaluate_cell", never)
+        gathered = run.evaluate()
+    assert sorted(map(str, gathered)) == sorted(map(str, pieces))
+
+
+def test_one_pass_and_decoding_agree_and_are_kept_apart(run: Run) -> None:
+    fast, slow = run.evaluate(), run.evaluate(method="decoding")
+    assert [record["correct"] for record in fast] == [record["correct"] for record in slow]
+    assert {record["method"] for record in slow} == {"decoding"}
+    assert len(run.folder.records("evaluation.jsonl")) == 18
+
+
+def test_regions_leave_out_what_could_not_be_held_out(run: Run) -> None:
+    results = run.evaluate()
+    seen = {tuple(record["cell"].values()) for record in results if record["seen"]}
+    assert seen == {(1, 1), (1, 2), (2, 1)}
+    cells = {line["region"]: line["cells"] for line in results.regions()}
+    assert cells == {"trained": 1, "band": 1, "beyond": 4}
+    assert "95 % interval" in str(results)
+    assert "<pre>" in results._repr_html_()
+
+
+def test_all_checkpoints_are_evaluated_and_best_says_what_it_was_chosen_on(run: Run) -> None:
+    assert {record["step"] for record in run.evaluate("1x1", checkpoint="all")} == {4, 8}
+    best = run.evaluate("1x1", checkpoint="best")
+    assert best.best is not None
+    assert best.best["chosen_on"] == "beyond-development"
+    assert {record["step"] for record in best} == {best.best["step"]}
+
+
+def test_a_final_checkpoint_that_is_no_longer_final_keeps_its_results_under_its_step(run: Run) -> None:
+    run.evaluate("1x1")
+    longer = replace(SMALL, training=replace(SMALL.training, steps=10))
+    train(longer, runs_dir=run.path.parent.parent, quiet=True)
+    Run(run.folder).evaluate("1x1")
+    labels = {(record["checkpoint"], record["step"]) for record in run.folder.records("evaluation.jsonl")}
+    assert labels == {("final", 10), ("step 8", 8)}
+
+
+def test_predictions_hold_every_question_and_where_it_went_wrong(run: Run) -> None:
+    results = run.evaluate(predictions=True)
+    lines = run.folder.records("predictions.jsonl")
+    assert len(lines) == 9 * 12
+    for record in results:
+        own = [line for line in lines if line["cell"] == record["cell"]]
+        assert sum(line["right"] for line in own) == record["correct"]
+    for line in lines:
+        first, second = line["question"].rstrip("=").split("+")
+        assert line["gold"] == str(int(first) + int(second))
+        assert (line["first_wrong"] is None) == line["right"]
+    before = run.folder.file("predictions.jsonl").read_bytes()
+    run.evaluate(predictions=True)
+    assert run.folder.file("predictions.jsonl").read_bytes() == before
+
+
+def test_a_question_is_answered_with_the_truth_beside_it(run: Run) -> None:
+    said = run.ask("12+9=")
+    assert (said.question, said.gold) == ("12+9=", "21")
+    assert said.as_written.startswith("21+9=")
+    assert 0 < said.probability <= 1
+    with pytest.raises(Mistake, match="reads like 12"):
+        run.ask("twelve and nine")
+
+
+def test_a_question_beyond_the_table_is_refused_and_one_beyond_training_is_warned_of(run: Run) -> None:
+    with pytest.raises(Mistake, match="beyond the table"):
+        run.ask("111111111111111+1=")
+    with pytest.warns(UserWarning, match="place 7 is the first that no training example had"):
+        run.ask("1111111+1=")
+
+
+def test_a_grid_beyond_the_table_is_refused_before_any_work(run: Run) -> None:
+    with pytest.raises(Mistake, match=r"grid: 1:20x1:20: model.positions.0: place 2\d is beyond the table"):
+        run.evaluate("1:20x1:20")
+    assert not run.folder.file("evaluation.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"grid": "1:2x1:2x1:2"}, "has 3 axes, the task has 2"),
+        ({"grid": "3:1x1:2"}, "empty"),
+        ({"count": 0}, "measure nothing"),
+        ({"checkpoint": "finl"}, "none of final, best, all or a step"),
+        ({"checkpoint": "5"}, "has no checkpoint of step 5; there are: 4, 8"),
+        ({"piece": "3/2"}, "is no piece"),
+        ({"method": "guessing"}, "neither 'one pass' nor 'decoding'"),
+    ],
+)
+def test_an_impossible_evaluation_is_refused_and_harms_nothing(run: Run, settings: dict, reason: str) -> None:
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    with pytest.raises(Mistake, match=reason):
+        run.evaluate(**settings)
+    after = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    assert {path: after.get(path) for path in before} == before
+
+
+def test_every_fixed_placement_is_evaluated(tmp_path: Path) -> None:
+    positions = (Learned(numbering=Shifted(max_shift=10, evaluate_at=2), table=40),)
+    recipe = replace(SMALL, model=replace(SMALL.model, positions=positions))
+    run = train(recipe, runs_dir=tmp_path, quiet=True).run
+    assert {record["placement"] for record in run.evaluate("1x1")} == {0, 1}
+
+
+def test_the_report_is_one_page_with_recipe_and_samples(run: Run) -> None:
+    run.evaluate()
+    page = run.report().read_text()
+    assert page.startswith("<!DOCTYPE html>") or page.startswith("<!doctype html>")
+    assert "http-equiv" not in page
+    assert "DigitIndex" in page
+    assert "<iframe" in run._repr_html_()
+
+
+def test_starting_from_another_run_takes_its_weights(trained: Path) -> None:
+    runs = trained.parent.parent
+    other = replace(SMALL, init_from="small", name="warm", training=replace(SMALL.training, steps=1), seed=5)
+    warm = train(other, runs_dir=runs, quiet=True).run
+    source = load("small", runs).model().state_dict()
+    distance = sum(float((warm.model().state_dict()[name] - source[name]).abs().sum()) for name in source)
+    cold = train(replace(other, init_from=None, name="cold"), runs_dir=runs, quiet=True).run
+    far = sum(float((cold.model().state_dict()[name] - source[name]).abs().sum()) for name in source)
+    assert distance < far / 10
+
+
+def test_a_finished_run_is_not_trained_again_and_a_larger_budget_goes_on(run: Run) -> None:
+    runs = run.path.parent.parent
+    again = train(SMALL, runs_dir=runs, quiet=True)
+    assert again.why == "done"
+    longer = train(replace(SMALL, training=replace(SMALL.training, steps=12)), runs_dir=runs, quiet=True)
+    assert longer.run.path == run.path
+    steps = [json.loads(line)["step"] for line in run.folder.file("metrics.jsonl").read_text().splitlines()]
+    assert max(steps) == 12
+
+
+def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    estimate = dry_run(SMALL)
+    model = SMALL.model.build(SMALL.tokenizer.vocabulary(SMALL.task), 0)
+    assert estimate.parameters == sum(p.numel() for p in model.parameters())
+    assert estimate.operations > 0
+    assert "GFLOP a step" in str(estimate)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_debug_preset_is_a_run_of_its_own(tmp_path: Path) -> None:
+    small = debug(SMALL)
+    assert small.title == "adding-debug"
+    run = train(small, runs_dir=tmp_path, quiet=True).run
+    assert run.path.parent.name == "adding-debug"
+    assert len(run.evaluate()) == 4
+
+
+def test_the_names_of_the_package_are_there() -> None:
+    assert set(numerate.__all__) <= set(dir(numerate)) | {"__version__"}
+    recipe = numerate.recipe("addition-abacus", "training.steps=7")
+    assert recipe.training.steps == 7
+    with pytest.raises(Mistake, match="Did you mean 'addition_abacus'"):
+        numerate.recipe("addition_abcus")
+    with pytest.raises(AttributeError):
+        numerate.nothing  # noqa: B018
+
+
+def test_runs_go_where_the_argument_says_then_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMERATE_RUNS", str(tmp_path / "environment"))
+    short = replace(SMALL, training=replace(SMALL.training, steps=1))
+    assert train(short, quiet=True).run.path.is_relative_to(tmp_path / "environment")
+    assert train(short, runs_dir=tmp_path / "argument", quiet=True).run.path.is_relative_to(tmp_path / "argument")
+
+
+def test_opening_a_run_warns_of_nothing(trained: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load(trained).recipe == SMALL
