@@ -1,0 +1,55 @@
+"""From a name that a user types to the recipe or study that is meant."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from numerate import catalogue
+from numerate.config import from_tree, load_yaml, user_object
+from numerate.errors import Mistake, did_you_mean
+from numerate.training.recipe import Recipe
+from numerate.training.run import FORMAT
+
+
+def named_recipe(text: str) -> Recipe:
+    """`addition_abacus` (or `addition-abacus`), `my.py:recipe`, or the path of a saved `recipe.yaml`.
+
+    Raises `Mistake` for anything else, also for a study.
+    """
+    found = named(text)
+    if isinstance(found, Recipe):
+        return found
+    if _is_study(found):
+        raise Mistake(f"{text} is a study of several recipes; `numerate run {text}` trains, evaluates and reports it")
+    raise Mistake(f"{text}: is no recipe but {type(found).__name__}")
+
+
+def named(text: str) -> Any:
+    """A recipe or a study by its name; see `named_recipe`."""
+    if text.endswith((".yaml", ".yml")):
+        head = load_yaml(text)
+        tree = head.get("recipe", head) if isinstance(head, Mapping) else head
+        written = head.get("format", FORMAT) if isinstance(head, Mapping) else FORMAT
+        if not isinstance(written, int) or written > FORMAT:
+            raise Mistake(f"{text}: is of format {written}, this version reads up to {FORMAT}; update numerate.")
+        return from_tree(tree, text, declared=Recipe)
+    if ":" in text and text.rpartition(":")[0].endswith(".py"):
+        found = user_object(text)
+        made = found() if callable(found) and not isinstance(found, Recipe) else found
+        if isinstance(made, Recipe) and made.title == "recipe":
+            return replace(made, title=text.rpartition("/")[2].replace(".py:", "-"))
+        return made
+    name = text.replace("-", "_")
+    kinds = catalogue.kinds()
+    for kind in ("Recipe", "Study"):
+        if name in kinds.get(kind, {}):
+            make: Callable[[], Any] = catalogue.find(kind, name)
+            return make()
+    known = [*kinds.get("Recipe", {}), *kinds.get("Study", {})]
+    raise Mistake(f"no recipe or study is named {text!r}; there are: {', '.join(known)}.{did_you_mean(text, known)}")
+
+
+def _is_study(found: Any) -> bool:
+    from numerate.studies.study import Study
+
+    return isinstance(found, Study)

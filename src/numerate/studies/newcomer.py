@@ -1,0 +1,15 @@
+"""The first study of a newcomer."""
+
+from numerate.recipes.abacus import addition_abacus, addition_rotary
+from numerate.studies.study import Study
+
+
+def quickstart() -> Study:
+    """Reversed addition of 1 to 5 digits: Abacus with a random offset against rotary positions, on 1 to 12 digits."""
+    return Study(
+        title="quickstart",
+        question="How far beyond the lengths they were trained on do two models add that differ in one thing, "
+        "how a digit's place is numbered?",
+        recipes=(addition_abacus(), addition_rotary()),
+        labels={"addition_abacus": "Abacus", "addition_rotary": "rotary"},
+    )
