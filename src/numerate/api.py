@@ -1,0 +1,36 @@
+"""The names of `import numerate`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from numerate.laboratory.run import Run as Run
+from numerate.laboratory.run import load as load
+from numerate.laboratory.train import train as train_in_folder
+from numerate.studies.naming import named_recipe
+from numerate.studies.study import Study as Study
+from numerate.studies.study import run_study as run_study
+from numerate.training.recipe import Recipe as Recipe
+
+
+def recipe(name: str, *overrides: str) -> Recipe:
+    """A recipe by its name, or `my.py:name`, with settings changed as on the command line.
+
+    >>> numerate.recipe("addition_abacus", "model.width=64", "seed=7")
+    """
+    from numerate.config import override
+
+    return override(named_recipe(name), overrides)
+
+
+def train(recipe: Recipe, *, runs_dir: str | Path | None = None, quiet: bool = False) -> Run:
+    """Trains a recipe in the folder of its run, or goes on where that stands. See `numerate.laboratory.train`."""
+    return train_in_folder(recipe, runs_dir=runs_dir, quiet=quiet).run
+
+
+def compare(runs: Sequence[Run | str | Path], path: str | Path = "compare.html") -> Path:
+    """Writes a page on several runs and seeds: median, spread, success rate, heat maps side by side."""
+    from numerate.reports.compare import write_comparison
+
+    folders: list[Any] = [run.path if isinstance(run, Run) else load(run).path for run in runs]
+    return write_comparison(folders, path)

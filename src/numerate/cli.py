@@ -1,0 +1,191 @@
+"""The commands: which there are, their help, and how errors end. What each does is in `numerate.commands`.
+
+Nothing but argparse is imported before a command runs, so that help is quick.
+"""
+
+import argparse
+import os
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from numerate.errors import Fault, Mistake, did_you_mean
+
+OVERRIDES = """settings are path=value: model.width=64, training.steps=500, task.digits=1:8
+a variant by its class name: model.mixer=LSTM, 'model.positions=[Rotary(base=500)]'
+a list's item by its index: model.positions.0.base=500; several values are a sweep: seed=0,1,2, seeds=3"""
+
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "list": (
+        "what there is: tasks, positions, mixers, losses, recipes, studies ..., and your runs",
+        "[KIND|runs]",
+        "numerate list\nnumerate list mixers\nnumerate list runs\nnumerate list --parts my.py",
+    ),
+    "show": (
+        "every setting of a recipe, with its meaning",
+        "RECIPE [SETTING ...]",
+        "numerate show addition_abacus\nnumerate show addition_abacus model.mixer=LSTM model.positions=[]\n"
+        "numerate show my.py:recipe",
+    ),
+    "sample": (
+        "examples of a task or recipe, as text and as the model sees them",
+        "RECIPE|TASK [SETTING ...]",
+        "numerate sample Arithmetic digits=1:3\nnumerate sample addition_abacus count=2 split=test",
+    ),
+    "train": (
+        "train a recipe; the same command again goes on where it stopped",
+        "RECIPE [SETTING ...]",
+        "numerate train addition_abacus\nnumerate train addition_abacus training.steps=8000   (goes on)\n"
+        "numerate train addition_abacus seed=0,1,2 name=mine runs_dir=/data/runs\n"
+        "numerate train addition_abacus preset=debug\nnumerate train addition_abacus --dry-run\n"
+        "numerate train addition_abacus init_from=latest device=cuda training.precision=bf16\n"
+        "torchrun --standalone --nproc-per-node 2 -m numerate train addition_abacus training.parallel=ddp",
+    ),
+    "evaluate": (
+        "exact match of a run on a grid of sizes, with intervals",
+        "RUN [grid=..] [count=..] [checkpoint=..] [shard=..] [method=..] [predictions=true]",
+        "numerate evaluate latest\nnumerate evaluate latest grid=1:20x1:20 count=200 checkpoint=best\n"
+        "numerate evaluate 3f2a checkpoint=all\nnumerate evaluate latest grid=1:100x1:100 shard=1/4\n"
+        "numerate evaluate latest method=decoding predictions=true",
+    ),
+    "report": (
+        "write a run's report.html: recipe, curves, heat maps, samples",
+        "RUN",
+        "numerate report latest\nnumerate report runs/addition_abacus/3f2a9c01b7de",
+    ),
+    "run": (
+        "train, evaluate and report: a recipe, or a study of several",
+        "RECIPE|STUDY [SETTING ...]",
+        "numerate run quickstart\nnumerate run quickstart seeds=3\nnumerate run addition_abacus model.width=64,128\n"
+        "numerate run quickstart workers=1 preset=debug",
+    ),
+    "compare": (
+        "several runs and seeds side by side: median, spread, success rate",
+        "RUN RUN ... [out=FILE]",
+        "numerate compare runs/addition_abacus/* runs/addition_rotary/*\nnumerate compare mine yours out=compare.html",
+    ),
+    "ask": (
+        "what a run answers to a question, how sure it is, and the truth",
+        "RUN QUESTION ... [checkpoint=..]",
+        "numerate ask latest '321+654='\nnumerate ask latest '12345+9=' '7+8=' checkpoint=best",
+    ),
+}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status: 0, 2 for a mistake of the user's, 1 for a fault, 130 for Ctrl-C."""
+    words = list(sys.argv[1:] if words is None else words)
+    options = parsed(words)
+    if options.command is None:
+        _parser().print_help()
+        return 0
+    warnings.showwarning = _warn  # type: ignore[assignment]
+    try:
+        status: int = import_module(f"numerate.commands.{options.command}").command(options)
+        sys.stdout.flush()
+        return status
+    except (Mistake, Fault) as error:
+        if options.traceback:
+            raise
+        _say_once(error)
+        return 2 if isinstance(error, Mistake) else 1
+    except KeyboardInterrupt:
+        print("numerate: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        if options.traceback:
+            raise
+        kind = type(error).__name__
+        print(f"numerate: this is a fault of the program: {kind}: {_first_line(error)}", file=sys.stderr)
+        print("numerate: --traceback shows where; please report it", file=sys.stderr)
+        return 1
+
+
+def _warn(message: Warning | str, *_: object) -> None:
+    """Warnings in the words of the program, not of Python."""
+    print(f"numerate: warning: {message}", file=sys.stderr)
+
+
+def _say_once(error: Mistake | Fault) -> None:
+    """Of the processes of one run that end with the same error, one says it; the others wait for it to be said, since
+    a launcher ends them all as soon as one has ended."""
+    speaks = os.environ.get("RANK", "0") == "0" if error.speaker is None else error.speaker
+    if speaks:
+        print(f"numerate: {error}", file=sys.stderr, flush=True)
+    else:
+        time.sleep(3)
+
+
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """The command and its words, wherever options stand among them. Ends the program where they are not understood."""
+    parser = _parser()
+    options, more = parser.parse_known_args(words)  # argparse takes no words behind an option by itself
+    if unknown := next((word for word in more if word.startswith("-")), None):
+        known = ["--parts", "--traceback", "--help", *(["--dry-run"] if options.command == "train" else [])]
+        parser.error(f"there is no option {unknown!r} here.{did_you_mean(unknown, known)}")
+    options.words = [*getattr(options, "words", []), *more]
+    return options
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        if "invalid choice" in message and self.prog == "numerate":
+            word = message.split("'")[1]
+            message = f"there is no command {word!r}; there are: {', '.join(COMMANDS)}.{did_you_mean(word, COMMANDS)}"
+        print(f"{self.prog}: {message}", file=sys.stderr)
+        print(f"{self.prog}: --help shows what is right", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="numerate",
+        description="A laboratory for numbers and algorithms in language models.",
+        epilog="start with: numerate run quickstart",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="numerate COMMAND ...",
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, (meaning, shape, examples) in COMMANDS.items():
+        settings = OVERRIDES if "SETTING" in shape else ""
+        told = "\n\n".join(part for part in (settings, f"examples:\n{_indented(examples)}") if part)
+        one = commands.add_parser(
+            name,
+            help=meaning,
+            description=meaning[0].upper() + meaning[1:] + ".",
+            usage=f"numerate {name} {shape}",
+            epilog=told,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        one.add_argument("words", nargs="*", metavar=shape.split(" ")[0], help=argparse.SUPPRESS)
+        one.add_argument(
+            "--parts", action="append", default=[], metavar="FILE", help="a Python file with your own parts"
+        )
+        one.add_argument(
+            "--traceback", action="store_true", default=argparse.SUPPRESS, help="show where an error came from"
+        )
+        if name == "train":
+            one.add_argument("--dry-run", action="store_true", help="build, time a few steps, estimate; write nothing")
+    return parser
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())
+
+
+def _version() -> str:
+    from numerate import __version__
+
+    return f"numerate {__version__}"
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "")

@@ -1,0 +1,24 @@
+"""`numerate ask RUN QUESTION`: what the model answers, how sure it is, and the truth."""
+
+import argparse
+
+from numerate.commands.words import first, options
+from numerate.config import load_user_parts
+from numerate.errors import Mistake
+from numerate.laboratory.run import load
+
+
+def command(given: argparse.Namespace) -> int:
+    for path in given.parts:
+        load_user_parts(path)
+    address = first(given.words, "the run", "numerate ask latest '321+654='")
+    questions, own = options(given.words[1:], {"runs_dir": str, "checkpoint": str, "device": str})
+    if not questions:
+        raise Mistake("the question is missing; for example: numerate ask latest '321+654='")
+    run = load(address, own.get("runs_dir"), own.get("device"))
+    for question in questions:
+        said = run.ask(question, own.get("checkpoint", "final"))
+        judged = "right" if said.right else f"wrong, it is {said.gold}"
+        sure = f"{said.probability:.1%} sure"
+        print(f"{said.question}{said.said}   {judged}   {sure}   (as the model writes: {said.as_written})")
+    return 0

@@ -1,0 +1,57 @@
+"""What `train` and `run` have in common: a recipe or study, overrides, and where to."""
+
+import argparse
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numerate.commands.words import first, options
+from numerate.config import expand, load_user_parts, override
+from numerate.errors import Mistake
+from numerate.laboratory.train import debug
+from numerate.studies.naming import named
+from numerate.studies.study import Study
+from numerate.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A recipe or study, what is changed in it, and the options of the command."""
+
+    name: str
+    found: Any
+    overrides: list[str]
+    runs_dir: str | None
+    preset: str | None
+    workers: int | None
+
+    @classmethod
+    def of(cls, given: argparse.Namespace, example: str) -> "Wanted":
+        for path in given.parts:
+            load_user_parts(path)
+        name = first(given.words, "the recipe", example)
+        overrides, own = options(given.words[1:], {"runs_dir": str, "preset": str, "workers": int})
+        preset = own.get("preset")
+        if preset not in (None, "debug"):
+            raise Mistake(f"preset: there is no {preset!r}; there is: debug")
+        if own.get("workers", 1) < 1:
+            raise Mistake(f"workers: {own['workers']} processes do nothing; 1 or more is right")
+        return cls(name, named(name), overrides, own.get("runs_dir"), preset, own.get("workers"))
+
+    def recipes(self) -> list[Recipe]:
+        """The recipe with every combination of its overrides. Raises `Mistake` for a study."""
+        if not isinstance(self.found, Recipe):
+            what = "a study of several recipes" if isinstance(self.found, Study) else f"a {type(self.found).__name__}"
+            raise Mistake(f"{self.name} is {what}; `numerate run {self.name}` trains, evaluates and reports it")
+        recipe = debug(self.found) if self.preset == "debug" else self.found
+        return [override(recipe, choice) for choice in expand(self.overrides)]
+
+    def study(self) -> Study:
+        """The study, or the recipe's sweep as one."""
+        if isinstance(self.found, Study):
+            study = self.found
+            if self.preset == "debug":
+                small = tuple(debug(recipe) for recipe in study.recipes)
+                study = replace(study, recipes=small, title=f"{study.title}-debug")
+            return study.crossed(self.overrides)
+        recipes = tuple(self.recipes())
+        return Study(recipes[0].title, f"A sweep of {self.name}.", recipes)

@@ -1,0 +1,88 @@
+"""`numerate sample RECIPE|TASK`: examples as text and, for a recipe, as the model sees them."""
+
+import argparse
+from typing import Any
+
+import numpy as np
+
+from numerate import catalogue
+from numerate.commands.words import first
+from numerate.commands.words import options as own_options
+from numerate.config import load_user_parts, override
+from numerate.errors import Mistake, did_you_mean
+from numerate.tasks.plain import plain_text
+from numerate.tasks.task import SPLITS
+
+
+def command(options: argparse.Namespace) -> int:
+    for path in options.parts:
+        load_user_parts(path)
+    name = first(options.words, "the recipe or task", "numerate sample addition_abacus")
+    words, own = own_options(options.words[1:], {"count": int, "split": str})
+    split = own.get("split", "train")
+    if split not in SPLITS:
+        raise Mistake(f"split: there is no {split!r}; there are: {', '.join(SPLITS)}.{did_you_mean(split, SPLITS)}")
+    if own.get("count", 1) < 1:
+        raise Mistake(f"count: {own['count']} examples are none; 1 or more is right")
+    kinds = catalogue.kinds()
+    known = [*kinds["Task"], *kinds["Recipe"]]
+    if name in kinds["Task"]:
+        _sample_task(name, words, split, own.get("count", 8))
+    elif not _names_a_file(name) and name.replace("-", "_") not in [*known, *kinds["Study"]]:
+        raise Mistake(f"no task or recipe is named {name!r}; there are: {', '.join(known)}.{did_you_mean(name, known)}")
+    else:
+        _sample_recipe(name, words, split, own.get("count", 3))
+    return 0
+
+
+def _sample_task(name: str, words: list[str], split: str, count: int) -> None:
+    task = override(catalogue.find("Task", name)(), [word.removeprefix("task.") for word in words])
+    questions = task.examples(split, 0, 0, count)
+    for row in range(count):
+        question, answer = plain_text(questions, row)
+        print(f"{question}{answer}")
+
+
+def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
+    from numerate.batch import IGNORE, Draw
+    from numerate.evaluation.evaluator import Exam
+    from numerate.studies.naming import named_recipe
+
+    recipe = override(named_recipe(name), words)
+    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    questions = recipe.task.examples(split, recipe.seed, 0, count)
+    rows = recipe.tokenizer.rows(questions, exam.vocabulary)
+    model = recipe.model.build(exam.vocabulary, recipe.seed)
+    draw = Draw(recipe.seed, 0) if split == "train" else Draw.fixed()
+    symbols = exam.vocabulary.symbols
+    for row in range(count):
+        index = rows.take(slice(row, row + 1))
+        batch = recipe.layout.batch(index, np.arange(row, row + 1))
+        tokens = model.place(batch.tokens, draw)
+        question, answer = plain_text(questions, row)
+        print(f"{question}{answer}")
+        length = int(tokens.lengths[0])
+        lines = {
+            "reads": [symbols[i] for i in tokens.ids[0, :length].tolist()],
+            "says": ["." if i == IGNORE else symbols[i] for i in batch.targets[0, :length].tolist()],
+        }
+        for number, places in enumerate(tokens.places or ()):
+            lines[f"place {number}"] = [str(p) for p in places[min(0, places.shape[0] - 1), :length].tolist()]
+        lines["token ids"] = [str(i) for i in tokens.ids[0, :length].tolist()]
+        width = max(len(text) for line in lines.values() for text in line)
+        for label, line in lines.items():
+            print(f"  {label:<10} " + " ".join(text.rjust(width) for text in line))
+        print()
+    positions = ", ".join(
+        f"{number}: {type(p).__name__}({type(p.numbering).__name__})" for number, p in enumerate(_positions(recipe))
+    )
+    drawn = "with the offsets of training step 0" if split == "train" else "as in evaluation"
+    print(f"places {drawn}; positions {positions or 'none'}. A dot: nothing is asked there.")
+
+
+def _positions(recipe: Any) -> tuple[Any, ...]:
+    return tuple(getattr(recipe.model, "positions", ()))
+
+
+def _names_a_file(name: str) -> bool:
+    return name.endswith((".yaml", ".yml")) or ".py:" in name

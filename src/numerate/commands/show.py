@@ -1,0 +1,44 @@
+"""`numerate show RECIPE`: every setting with its value and its meaning."""
+
+import argparse
+
+from numerate.commands.words import first
+from numerate.config import describe_settings, expand, identity, load_user_parts, override
+from numerate.recipes.papers import PAPERS
+from numerate.studies.naming import named
+from numerate.studies.study import Study
+from numerate.training.recipe import Recipe
+
+
+def command(options: argparse.Namespace) -> int:
+    for path in options.parts:
+        load_user_parts(path)
+    name = first(options.words, "the recipe", "numerate show addition_abacus")
+    found = named(name)
+    if isinstance(found, Study):
+        _show_study(found, options.words[1:])
+        return 0
+    for number, choice in enumerate(expand(options.words[1:])):
+        if number:
+            print()
+        _show(override(found, choice))
+    return 0
+
+
+def _show(recipe: Recipe) -> None:
+    print(f"{recipe.title}, run id {identity(recipe)}\n")
+    lines = describe_settings(recipe)
+    paths = min(44, max(len(path) for path, *_ in lines))
+    values = min(34, max(len(value) for _, value, *_ in lines))
+    for path, value, _, meaning in lines:
+        print(f"{path:<{paths}}  {value:<{values}}  {meaning}")
+    if recipe.paper in PAPERS:
+        print(f"\n{PAPERS[recipe.paper]}")
+
+
+def _show_study(study: Study, words: list[str]) -> None:
+    study = study.crossed(words)
+    print(f"{study.title}: {study.question}\n")
+    for recipe in study.recipes:
+        print(f"  {recipe.title}  seed={recipe.seed}  run id {identity(recipe)}")
+    print(f"\n`numerate show {study.recipes[0].title}` shows the settings of one")

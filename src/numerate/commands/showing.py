@@ -1,0 +1,65 @@
+"""How results look in a terminal."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numerate.laboratory.run import Results
+from numerate.reports.colour import Look
+from numerate.reports.compare import comparison_text
+from numerate.reports.grid import grids, points
+from numerate.reports.groups import grouped
+from numerate.reports.heat_map import heat_map, legend
+from numerate.reports.records import Cell, read
+
+
+def show_evaluation(results: Results) -> None:
+    """Heat maps, region means with intervals, and what "best" was chosen on."""
+    look = Look.of(sys.stdout)
+    groups: dict[tuple[Any, ...], list[Cell]] = {}
+    for record in results:
+        key = (record["checkpoint"], record["step"], record["placement"])
+        groups.setdefault(key, []).append(_cell(record))
+    for (label, step, placement), cells in groups.items():
+        several = f", placement {placement}" if len({key[2] for key in groups}) > 1 else ""
+        at = f"{label} checkpoint, step {step}" if label in ("final", "best") else f"step {step}"
+        for grid in grids(points([cells]), f"{at}{several}"):
+            print(f"\n{heat_map(grid, look)}")
+    print(f"\n{legend(look)}\n\n{results}")
+    seen = sorted({_words(record["cell"]) for record in results if record["seen"]})
+    if seen:
+        print(f"\ntoo few questions to hold any out, so training may have met them: {', '.join(seen)}")
+    if results.best and results.best.get("step") is not None and any(key[0] == "best" for key in groups):
+        best = results.best
+        print(
+            f"best: step {best['step']}, chosen on {best['chosen_on']} ({best['score']:.1%} right), never on this grid"
+        )
+    slow = {record["method"] for record in results} - {"one pass"}
+    if slow:
+        print(f"method: {', '.join(sorted(slow))}")
+
+
+def _words(cell: Mapping[str, int]) -> str:
+    return "+".join(str(value) for value in cell.values())
+
+
+def _cell(record: Mapping[str, Any]) -> Cell:
+    return Cell(
+        record["cell"],
+        record["correct"],
+        record["count"],
+        record["low"],
+        record["high"],
+        record["region"],
+        seen=record["seen"],
+        seed=record["seed"],
+        checkpoint=record["checkpoint"],
+        step=record["step"],
+        placement=record["placement"],
+    )
+
+
+def summary(folders: Sequence[Path], labels: Mapping[str, str] | None = None) -> str:
+    """Heat maps of several runs side by side, their regions, and the finding in words."""
+    return comparison_text(grouped([read(folder) for folder in folders], labels), Look.of(sys.stdout))

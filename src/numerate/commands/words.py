@@ -1,0 +1,50 @@
+"""The words behind a command: its own options, and what is missing or left over. Imports nothing heavy."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from numerate.errors import Mistake, did_you_mean
+
+
+def options(words: Sequence[str], own: Mapping[str, Callable[[str], Any]]) -> tuple[list[str], dict[str, Any]]:
+    """Splits the words of a command into those that are not its own, and its own `key=value` options, read.
+
+    >>> options(["latest", "count=200"], {"count": int})
+    (['latest'], {'count': 200})
+    """
+    rest, found = [], {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        key = key.replace("-", "_")
+        if equals and key in own:
+            try:
+                found[key] = own[key](value)
+            except ValueError as error:
+                raise Mistake(f"{key}: {value!r} is not right ({error})") from error
+        else:
+            rest.append(word)
+    return rest, found
+
+
+def truth(text: str) -> bool:
+    """`true` or `false`, as text."""
+    if text.lower() in ("true", "yes", "1"):
+        return True
+    if text.lower() in ("false", "no", "0"):
+        return False
+    raise ValueError("true or false")
+
+
+def first(words: Sequence[str], what: str, example: str) -> str:
+    """The first word of a command, or a `Mistake` that says what it should be."""
+    if not words or "=" in words[0]:
+        raise Mistake(f"{what} is missing; for example: {example}")
+    return words[0]
+
+
+def no_more(words: Sequence[str], own: Sequence[str]) -> None:
+    """Raises `Mistake` for words that nothing was made of."""
+    if words:
+        key = words[0].partition("=")[0]
+        options = f"; options are {', '.join(f'{name}=' for name in own)}" if own else ""
+        raise Mistake(f"{words[0]!r} is not understood here{options}.{did_you_mean(key, own)}")

@@ -1,0 +1,493 @@
+"""Promises of the commands: their help, how quickly they start, and what they say to bad input."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import yaml
+
+from numerate import catalogue, cli
+from numerate.cli import COMMANDS, main
+
+torch.set_num_threads(1)
+
+SMALL = "preset=debug"
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+class Shell:
+    """Runs commands in this process, in a folder of its own."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def __call__(self, *words: str) -> Ended:
+        self.capsys.readouterr()
+        try:
+            status = main(words)
+        except SystemExit as leaving:  # argparse's way of ending
+            status = int(leaving.code or 0)
+        out, err = self.capsys.readouterr()
+        return Ended(status, out, err)
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NUMERATE_RUNS", raising=False)
+    monkeypatch.setattr(catalogue, "_added", {})
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return Shell(capsys)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs with one small run in it, which no test changes."""
+    folder = tmp_path_factory.mktemp("small") / "runs"
+    assert main(["train", "addition_abacus", SMALL, "training.evaluate_every=6", f"runs_dir={folder}"]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(runs: Path) -> Path:
+    return next(head.parent for head in runs.glob("*/*/recipe.yaml"))
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The hash of every file below a folder."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def in_a_process(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    source = Path(cli.__file__).parents[1]
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "PYTHONPATH": str(source), **environment},
+    )
+
+
+def refused(ended: Ended, *told: str) -> None:
+    """A mistake of the user's: status 2, one or two lines that say all of `told`, nothing else."""
+    lines = ended.err.splitlines()
+    assert ended.status == 2, ended
+    assert 1 <= len(lines) <= 2, ended.err
+    assert lines[0].startswith("numerate"), ended.err
+    assert "Traceback" not in ended.err + ended.out
+    assert "fault of the program" not in ended.err
+    for text in told:
+        assert text in ended.err, f"{text!r} is not said in: {ended.err}"
+
+
+# Help and start-up ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_examples_that_begin_with_it(command: str, shell: Shell) -> None:
+    ended = shell(command, "--help")
+    assert ended.status == 0
+    examples = ended.out.partition("examples:\n")[2].strip().splitlines()
+    assert examples, ended.out
+    assert all(f"numerate {command} " in f"{line} " for line in examples)
+
+
+def test_help_without_a_command_names_every_command(shell: Shell) -> None:
+    assert all(f"\n    {command} " in shell("--help").out for command in COMMANDS)
+    assert shell().out == shell("--help").out
+
+
+MODULES = """
+import sys
+from numerate.cli import main
+try:
+    main({words})
+except SystemExit:
+    pass
+heavy = [name for name in ("numpy", "torch", "matplotlib", "yaml", "einops", "jaxtyping") if name in sys.modules]
+print("\\nHEAVY", *heavy)
+"""
+
+
+def imported(*words: str) -> set[str]:
+    done = in_a_process(MODULES.format(words=list(words)))
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.rpartition("\nHEAVY")[2].split())
+
+
+@pytest.mark.parametrize("words", [("--help",), ("train", "--help"), ("--version",), ("trian",)])
+def test_help_imports_nothing_heavy(words: tuple[str, ...]) -> None:
+    assert imported(*words) == set()
+
+
+def test_import_numerate_imports_nothing_heavy() -> None:
+    done = in_a_process("import numerate, sys; print([m for m in ('numpy', 'torch') if m in sys.modules])")
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("words", [("list",), ("list", "mixers"), ("sample", "Arithmetic", "digits=1:3")])
+def test_listing_and_sampling_a_task_need_no_torch(words: tuple[str, ...]) -> None:
+    assert "torch" not in imported(*words)
+
+
+def test_the_module_is_the_command(tmp_path: Path) -> None:
+    source = Path(cli.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-m", "numerate", "show", "adition_abacus"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(source)},
+    )
+    refused(Ended(done.returncode, done.stdout, done.stderr), "Did you mean 'addition_abacus'?")
+
+
+# What the quick commands show ----------------------------------------------------------------------------------------
+
+
+def test_list_names_every_part_of_every_room_with_one_line(shell: Shell) -> None:
+    lines = shell("list").out.splitlines()
+    for parts in catalogue.kinds().values():
+        for name in parts:
+            assert any(line.split()[:1] == [name] and len(line.split()) > 3 for line in lines), name
+
+
+def test_list_can_be_asked_for_one_kind(shell: Shell) -> None:
+    assert shell("list", "mixers").out.splitlines()[0] == "mixers"
+    assert shell("list", "mixer").out == shell("list", "Mixer").out == shell("list", "mixers").out
+    assert shell("list", "number-spellings").out.splitlines()[0] == "number spellings"
+
+
+def test_sample_of_a_task_writes_true_sums(shell: Shell) -> None:
+    lines = shell("sample", "Arithmetic", "digits=1:3", "count=5").out.splitlines()
+    assert len(lines) == 5
+    for line in lines:
+        question, _, answer = line.partition("=")
+        first, _, second = question.partition("+")
+        assert int(first) + int(second) == int(answer)
+
+
+def test_sample_of_a_recipe_shows_what_the_model_reads_says_and_where(shell: Shell) -> None:
+    text = shell("sample", "addition_abacus", "count=1", "split=test").out
+    assert [line.split()[0] for line in text.splitlines()[1:5]] == ["reads", "says", "place", "token"]
+    assert "as in evaluation" in text
+
+
+def test_show_gives_every_setting_its_meaning_and_the_papers_bibtex(shell: Shell) -> None:
+    text = shell("show", "addition_abacus", "model.width=64").out
+    width = next(line for line in text.splitlines() if line.startswith("model.width "))
+    assert width.split()[1] == "64"
+    assert "width of the residual stream" in width
+    assert "@inproceedings{mcleish2024transformers" in text
+
+
+def test_a_dry_run_says_what_it_would_take_and_writes_nothing(shell: Shell, tmp_path: Path) -> None:
+    ended = shell("train", "addition_abacus", SMALL, "--dry-run")
+    assert ended.status == 0
+    assert [line.split()[0] for line in ended.out.splitlines()[1:]] == [
+        "parameters",
+        "weights,",
+        "first",
+        "arithmetic",
+        "time",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+# Bad input -----------------------------------------------------------------------------------------------------------
+
+BAD: list[tuple[str, tuple[str, ...]]] = [
+    # names
+    ("trian addition_abacus", ("'trian'", "Did you mean 'train'?")),
+    ("train additon_abacus", ("'additon_abacus'", "Did you mean 'addition_abacus'?")),
+    ("run quikstart", ("Did you mean 'quickstart'?",)),
+    ("sample Arithmatic", ("'Arithmatic'", "Did you mean 'Arithmetic'?")),
+    ("list mixesr", ("'mixesr'", "Did you mean 'mixers'?")),
+    ("train addition_abacus modle.width=64", ("modle", "Did you mean 'model'?")),
+    ("train addition_abacus model.widht=64", ("model.widht", "Did you mean 'width'?")),
+    ("train addition_abacus model.mixer=LTSM", ("model.mixer", "no Mixer is named 'LTSM'", "Did you mean 'LSTM'?")),
+    ("train addition_abacus model.positions=[Rotery]", ("model.positions", "Did you mean 'Rotary'?")),
+    ("train addition_abacus model.positions.3.base=5", ("model.positions",)),
+    ("train addition_abacus device=gpu", ("device", "'gpu'", "cuda")),
+    ("train addition_abacus trackers=[wnadb]", ("wnadb", "Did you mean 'wandb'?")),
+    ("train quickstart", ("is a study", "numerate run quickstart")),
+    ("train addition_abacus preset=fast", ("preset", "debug")),
+    ("sample Arithmetic split=tset", ("split", "'tset'", "Did you mean 'test'?")),
+    ("sample Arithmetic digts=3", ("digts", "Did you mean 'digits'?")),
+    ("train nowhere.py:recipe", ("nowhere.py", "there is no such file")),
+    ("list --parts nowhere.py", ("nowhere.py", "there is no such file")),
+    ("train addition_abacus init_from=nothing", ("nothing",)),
+    # types
+    ("train addition_abacus model.width=wide", ("model.width", "'wide'")),
+    ("train addition_abacus model.width=1.5", ("model.width", "1.5")),
+    ("train addition_abacus training.compile=perhaps", ("training.compile", "'perhaps'")),
+    ("train addition_abacus model.norm=batch", ("model.norm", "'batch'", "layer")),
+    ("train addition_abacus training.precision=fp8", ("training.precision", "bf16")),
+    ("train addition_abacus model.width", ("model.width", "=")),
+    ("sample Arithmetic count=many", ("count", "'many'")),
+    ("run quickstart workers=two", ("workers", "'two'")),
+    # values
+    ("train addition_abacus model.mixer.heads=0", ("model.mixer.heads", "1 or more")),
+    ("train addition_abacus model.mixer.heads=3", ("model.mixer.heads", "128", "4")),
+    ("train addition_abacus model.width=130", ("width 130", "heads")),
+    ("train addition_abacus model.width=0", ("model.width",)),
+    ("train addition_abacus model.trunk.depth=0", ("model.trunk.depth",)),
+    ("train addition_abacus task.digits=5:1", ("task.digits", "5:1", "1:5")),
+    ("train addition_abacus task.digits=0:3", ("task.digits", "at least 1")),
+    ("train addition_abacus task.operator=%", ("task.operator", "'%'")),
+    ("train addition_abacus model.positions.0.table=4", ("model.positions.0", "table=")),
+    ("train addition_rotary model.mixer=LSTM", ("model.positions.0", "LSTM")),
+    ("train addition_abacus training.steps=0", ("training.steps",)),
+    ("train addition_abacus training.steps=null", ("training.steps", "budget")),
+    ("train addition_abacus training.batch=10 training.accumulate=3", ("training.accumulate",)),
+    ("train addition_abacus training.precision=fp16 device=cpu", ("training.precision", "fp16", "bf16")),
+    ("train addition_abacus optimizer.rate=-1", ("optimizer.rate",)),
+    ("train addition_abacus optimizer.epsilon=-1", ("optimizer.epsilon",)),
+    ("train addition_abacus model.initialisation.embeddings=-1", ("model.initialisation.embeddings",)),
+    ("train addition_abacus model.feed_forward.times=inf", ("model.feed_forward.times",)),
+    ("train addition_abacus training.epochs=inf", ("training.epochs",)),
+    ("train addition_abacus seed=0,,1", ("seed",)),
+    ("train addition_abacus seeds=0", ("seed",)),
+    ("run quickstart workers=0", ("workers", "1 or more")),
+    ("sample Arithmetic count=0", ("count",)),
+    # what is missing or left over
+    ("show", ("numerate show addition_abacus",)),
+    ("train model.width=64", ("numerate train addition_abacus",)),
+    ("evaluate", ("numerate evaluate latest",)),
+    ("compare", ("numerate compare",)),
+    ("evaluate latest", ("there is no run here yet", "numerate train")),
+    ("report nothing", ("'nothing'",)),
+    ("list runs everywhere", ("'everywhere'", "runs_dir=")),
+    ("ask latest", ("question",)),
+    ("train addition_abacus --dryrun", ("--dryrun",)),
+]
+
+
+@pytest.mark.parametrize(("line", "told"), BAD, ids=[line for line, _ in BAD])
+def test_a_mistake_is_told_in_a_line_or_two_and_nothing_is_written(
+    line: str, told: tuple[str, ...], shell: Shell, tmp_path: Path
+) -> None:
+    refused(shell(*line.split()), *told)
+    assert list(tmp_path.iterdir()) == []
+
+
+BAD_OF_A_RUN: list[tuple[str, tuple[str, ...]]] = [
+    ("evaluate RUN grid=1:100x1:100", ("grid", "1:100x1:100", "64 places", "table=")),
+    ("evaluate RUN grid=1:2x1:2x1:2", ("grid", "first_digits, second_digits")),
+    ("evaluate RUN grid=3:1x1:2", ("grid", "empty")),
+    ("evaluate RUN grid=twelve", ("grid", "1:12x1:12")),
+    ("evaluate RUN grid=0:2x1:2", ("first_digits",)),
+    ("evaluate RUN count=0", ("count",)),
+    ("evaluate RUN count=many", ("count", "'many'")),
+    ("evaluate RUN gird=1:2", ("gird=1:2", "Did you mean 'grid'?")),
+    ("evaluate RUN checkpoint=77", ("77",)),
+    ("evaluate RUN checkpoint=finl", ("finl",)),
+    ("evaluate RUN shard=5/4", ("shard", "5/4")),
+    ("evaluate RUN shard=half", ("shard", "1/4")),
+    ("evaluate RUN method=guessing", ("method", "decoding")),
+    ("evaluate RUN predictions=perhaps", ("predictions", "true or false")),
+    ("ask RUN how-much?", ("how-much?", "12+9=")),
+    ("ask RUN 3*4=", ("3*4=",)),
+    ("compare RUN nothing", ("'nothing'",)),
+    ("compare RUN out=", ("out", "compare.html")),
+]
+
+
+@pytest.mark.parametrize(("line", "told"), BAD_OF_A_RUN, ids=[line for line, _ in BAD_OF_A_RUN])
+def test_a_mistake_about_a_run_leaves_the_run_as_it_was(
+    line: str, told: tuple[str, ...], shell: Shell, runs: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMERATE_RUNS", str(runs))
+    before = contents(runs)
+    refused(shell(*(str(run) if word == "RUN" else word for word in line.split())), *told)
+    assert contents(runs) == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there_is_named_before_anything_is_written(shell: Shell, tmp_path: Path) -> None:
+    for device in ("cuda", "cuda:1"):
+        refused(shell("train", "addition_abacus", f"device={device}"), device, "device=cpu")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_no_run_is_said_to_be_none(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "something").mkdir(parents=True)
+    for command in ("evaluate", "report", "compare"):
+        refused(shell(command, str(tmp_path / "runs" / "something")), "no run", "recipe.yaml")
+    refused(shell("ask", str(tmp_path / "elsewhere"), "1+1="), "no such folder")
+
+
+def changed(run: Path, place: Path, change: Any) -> Path:
+    """A copy of a run whose recipe.yaml was changed by `change(head)`."""
+    copy = place / "runs" / "copy" / run.name
+    copy.mkdir(parents=True)
+    head = yaml.safe_load((run / "recipe.yaml").read_text())
+    change(head)
+    (copy / "recipe.yaml").write_text(yaml.safe_dump(head, sort_keys=False))
+    return copy
+
+
+def of_a_later_version(head: dict[str, Any]) -> None:
+    head["format"] = 99
+
+
+def of_an_unknown_kind(head: dict[str, Any]) -> None:
+    head["recipe"]["model"]["mixer"]["kind"] = "Mamba9"
+
+
+def with_an_unknown_setting(head: dict[str, Any]) -> None:
+    head["recipe"]["model"]["wings"] = 2
+
+
+def with_a_value_of_another_type(head: dict[str, Any]) -> None:
+    head["recipe"]["model"]["width"] = "wide"
+
+
+def with_an_impossible_value(head: dict[str, Any]) -> None:
+    head["recipe"]["model"]["mixer"]["heads"] = 0
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (of_a_later_version, ("99", "update numerate")),
+        (of_an_unknown_kind, ("model.mixer", "'Mamba9'", "Attention, LSTM")),
+        (with_an_unknown_setting, ("model", "wings")),
+        (with_a_value_of_another_type, ("model.width", "wide")),
+        (with_an_impossible_value, ("model.mixer.heads",)),
+    ],
+)
+def test_a_recipe_of_another_version_is_refused_by_name(
+    change: Any, told: tuple[str, ...], shell: Shell, run: Path, tmp_path: Path
+) -> None:
+    copy = changed(run, tmp_path, change)
+    before = contents(tmp_path)
+    for words in (("evaluate", str(copy)), ("ask", str(copy), "1+1="), ("train", str(copy / "recipe.yaml"))):
+        ended = shell(*words)
+        refused(ended, *told)
+        assert "recipe.yaml" in ended.err
+    assert contents(tmp_path) == before
+
+
+def test_a_recipe_that_is_no_yaml_is_a_fault_of_the_folder(shell: Shell, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "copy" / "0123456789ab"
+    folder.mkdir(parents=True)
+    (folder / "recipe.yaml").write_text("recipe: [unclosed\n")
+    ended = shell("evaluate", str(folder))
+    assert ended.status in (1, 2)
+    assert "recipe.yaml" in ended.err
+    assert len(ended.err.splitlines()) <= 2
+    assert "Traceback" not in ended.err
+
+
+def test_a_file_in_the_place_of_the_folder_of_runs_is_a_mistake(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine\n")
+    refused(shell("train", "addition_abacus", SMALL, f"runs_dir={tmp_path / 'taken'}"), "taken")
+    assert (tmp_path / "taken").read_text() == "mine\n"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="to root no folder is read-only")
+def test_a_read_only_folder_is_a_mistake(shell: Shell, tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o555)
+    refused(shell("train", "addition_abacus", SMALL, f"runs_dir={folder}"), "closed")
+    assert list(folder.iterdir()) == []
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from numerate.training.run import RunFolder
+with RunFolder.open(Path(sys.argv[1])).lock():
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_second_process_that_would_write_a_run_is_refused_and_told_of_the_first(
+    shell: Shell, runs: Path, run: Path
+) -> None:
+    source = Path(cli.__file__).parents[1]
+    first = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(source)},
+    )
+    assert first.stdin is not None
+    assert first.stdout is not None
+    try:
+        assert first.stdout.readline() == "held\n"
+        before = contents(run)
+        for words in (
+            ("train", "addition_abacus", SMALL, "training.evaluate_every=6", "training.steps=9", f"runs_dir={runs}"),
+            ("evaluate", str(run), "grid=1:1", "count=2"),
+        ):
+            refused(shell(*words), f"process {first.pid}", str(run.name))
+        assert contents(run) == before
+    finally:
+        first.communicate("\n", timeout=60)
+
+
+def test_traceback_shows_where_a_mistake_came_from(shell: Shell) -> None:
+    with pytest.raises(Exception, match="no Mixer is named 'LTSM'"):
+        shell("show", "addition_abacus", "model.mixer=LTSM", "--traceback")
+
+
+def test_what_nobody_foresaw_is_called_a_fault_of_the_program(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(options: Any) -> int:
+        raise ZeroDivisionError("a slip\nof the pen")
+
+    monkeypatch.setattr("numerate.commands.list.command", breaks)
+    ended = shell("list")
+    assert ended.status == 1
+    assert ended.err.splitlines()[0] == "numerate: this is a fault of the program: ZeroDivisionError: a slip"
+    assert "Traceback" not in ended.err
+
+
+# A run from beginning to end -----------------------------------------------------------------------------------------
+
+
+def test_a_run_is_evaluated_reported_asked_and_compared_by_its_commands(shell: Shell, runs: Path, run: Path) -> None:
+    place = f"runs_dir={runs}"
+    grid = shell("evaluate", "latest", "grid=1:2", "count=4", place)
+    assert grid.status == 0, grid.err
+    assert "trained" in grid.out
+    assert (run / "evaluation.jsonl").read_text().count("\n") == 4
+    assert shell("report", run.name[:6], place).out.strip() == str(run / "report.html")
+    assert "<svg" in (run / "report.html").read_text()
+    answer = shell("ask", "latest", "12+9=", place)
+    assert answer.status == 0, answer.err
+    assert answer.out.startswith("12+9=")
+    assert "21" in answer.out
+    both = shell("compare", "latest", "out=both.html", place)
+    assert both.status == 0, both.err
+    assert Path("both.html").is_file()
+
+
+def test_a_warning_is_one_plain_line(runs: Path, tmp_path: Path) -> None:
+    done = in_a_process(
+        f"from numerate.cli import main; main(['ask', 'latest', '{'1' * 30}+1=', 'runs_dir={runs}'])",
+        OMP_NUM_THREADS="1",
+    )
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("numerate: warning: model.positions.0: place")
