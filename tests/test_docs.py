@@ -1,0 +1,285 @@
+"""Promises of the pages: what they show runs as it stands there, and every command line in them is understood."""
+
+import ast
+import importlib
+import inspect
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import numerate
+from numerate import catalogue
+from numerate.cli import COMMANDS, main, parsed
+from numerate.commands.recipes import Wanted
+from numerate.config import override
+
+torch.set_num_threads(1)
+
+TOP = Path(__file__).parents[1]
+PAGES = sorted([*TOP.glob("*.md"), *TOP.glob("docs/*.md")])
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+BEFORE = re.compile(r"(?:\w+=\S+ )*(?:(?:torchrun|python3?|srun|docker run) .*)?(?:-m )?numerate(?::\w+)? ")
+"""What may stand before the words of a command."""
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [text for kind, text in BLOCK.findall(page.read_text(encoding="utf-8")) if kind == language]
+
+
+def examples() -> dict[str, str]:
+    """The whole files in docs/adding.md, by the name in their first line."""
+    found = {}
+    for text in blocks(TOP / "docs" / "adding.md", "python"):
+        name = re.match(r"# (\w+\.py)\n", text)
+        assert name is not None, f"an example says its name in its first line: {text[:60]}"
+        found[name[1]] = text
+    return found
+
+
+def command_lines(text: str) -> list[str]:
+    """Every `numerate ...` that a text shows, also behind torchrun or python -m, and with its continuation lines."""
+    lines = []
+    for line in text.replace("\\\n", " ").splitlines():
+        line = re.sub(r"\s{2,}(#.*|\(.*\))$", "", line.strip().removeprefix("$ "))
+        begun = BEFORE.match(f"{line} ")
+        if begun is not None:
+            lines.append(f"{line} "[begun.end() :].strip())
+    return lines
+
+
+def shown() -> list[tuple[str, str]]:
+    """Every command line with the page that shows it."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        told = [line for kind, block in BLOCK.findall(text) if kind != "python" for line in command_lines(block)]
+        for inline in re.findall(r"`(numerate [^`\n]+)`", BLOCK.sub("", text)):
+            told += command_lines(inline)
+        found += [(page.name, line) for line in told if len(line.split()) > 1 or line == "list"]
+    for _, (_, _, text) in COMMANDS.items():
+        found += [("--help", line) for line in command_lines(text)]
+    return list(dict.fromkeys(found))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder with the example files of docs/adding.md in it."""
+    for name, text in examples().items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "my.py").write_text(examples()["my_task.py"])  # what the pages call a file of one's own
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NUMERATE_RUNS", raising=False)
+    monkeypatch.setattr(catalogue, "_added", {})
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if name.startswith("numerate_user_"):
+            del sys.modules[name]
+
+
+def test_the_pages_show_commands() -> None:
+    assert len(shown()) > 40
+    assert {line.split()[0] for _, line in shown()} >= set(COMMANDS)
+
+
+@pytest.mark.parametrize(("page", "line"), shown(), ids=[f"{page}: {line}" for page, line in shown()])
+def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder: Path) -> None:
+    if "RECIPE" in line or "COMMAND" in line or " RUN" in f" {line}":
+        pytest.skip("a placeholder stands in it")
+    given = parsed(shlex.split(line))
+    if given.command in ("train", "run", "show"):
+        wanted = Wanted.of(given, "")
+        study = wanted.study()  # every override is applied to every recipe
+        assert study.recipes
+    elif given.command == "sample":
+        if given.words[0] not in catalogue.kinds()["Recipe"]:
+            from numerate.config import load_user_parts
+
+            for path in given.parts:
+                load_user_parts(path)
+            catalogue.find("Task", given.words[0])
+    elif given.command in ("evaluate", "ask", "report", "compare"):
+        assert given.words, "a run"
+        known = {"grid", "count", "checkpoint", "shard", "method", "predictions", "runs_dir", "device", "out"}
+        keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
+        assert keys <= known
+    else:
+        assert given.command == "list"
+
+
+KINDS = {
+    "my_task.py": ("tasks", "Backwards"),
+    "my_numbering.py": ("numberings", "NumberIndex"),
+    "my_mixer.py": ("mixers", "RunningMean"),
+    "my_loss.py": ("losses", "Focal"),
+}
+
+
+def test_every_example_of_a_part_is_tried_here() -> None:
+    assert set(examples()) == {*KINDS, "my_recipe.py"}
+
+
+@pytest.mark.parametrize(("name", "kind", "part"), [(name, *found) for name, found in KINDS.items()], ids=KINDS)
+def test_a_part_of_ones_own_is_listed_with_its_first_line(
+    name: str, kind: str, part: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["list", kind, "--parts", name]) == 0
+    meaning = re.search(rf'class {part}\(.*?"""(.*?)"""', examples()[name], re.DOTALL)
+    assert meaning is not None
+    assert any(line.split() == [part, *meaning[1].split()] for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_commands_beside_an_example_train_with_it(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands as they stand on the page, at the size of `preset=debug`."""
+    page = (TOP / "docs" / "adding.md").read_text(encoding="utf-8")
+    after = page.partition(examples()[name])[2]
+    told = re.search(r"```sh\n(.*?)```", after, re.DOTALL)
+    assert told is not None
+    lines = [shlex.split(line) for line in command_lines(told[1])]
+    assert any(words[0] == "train" for words in lines)
+    for words in lines:
+        short = {"train": ["preset=debug"], "evaluate": ["count=4"]}.get(words[0], [])
+        status = main([*words, *short])
+        assert status == 0, capsys.readouterr().err
+    trained = list(folder.glob("runs/*/*/recipe.yaml"))
+    assert any(f"kind: {name}:{KINDS[name][1]}" in head.read_text() for head in trained)
+
+
+def test_the_mixer_on_the_page_keeps_the_promise_that_both_its_forms_agree(folder: Path) -> None:
+    from numerate.batch import Draw, Tokens
+    from numerate.config import load_user_parts
+    from numerate.tasks.arithmetic import Arithmetic
+
+    load_user_parts("my_mixer.py")
+    recipe = numerate.recipe("addition_abacus", "model.mixer=RunningMean")
+    vocabulary = recipe.tokenizer.vocabulary(Arithmetic())
+    model = recipe.model.build(vocabulary, seed=0).eval()
+    ids = torch.tensor([[4, 5, 14, 6, 17, 9], [5, 14, 6, 17, 0, 0]])
+    tokens = Tokens(ids, torch.tensor([6, 4]), torch.arange(2))
+    with torch.no_grad():
+        whole = model(model.place(tokens, Draw.fixed())).logits
+        prompts = Tokens(ids[:, :5], torch.tensor([5, 4]), torch.arange(2))
+        started = model.start(prompts, capacity=6)
+        torch.testing.assert_close(started.output.logits[:, 0], torch.stack([whole[0, 4], whole[1, 3]]))
+        stepped = model.step(torch.tensor([9, 9]), None, started.state)
+    torch.testing.assert_close(stepped.output.logits[0, 0], whole[0, 5])
+
+
+def test_recipes_of_ones_own_are_named_by_file_and_function(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "my_recipe.py:lstm"]) == 0
+    assert "LSTM" in capsys.readouterr().out
+    wider = numerate.recipe("my_recipe.py:wider", "model.trunk.depth=4")
+    assert (wider.model.width, wider.model.trunk.depth) == (256, 4)  # type: ignore[attr-defined]
+    assert override(wider, ["model.width=128", "model.trunk.depth=2", "title=addition_abacus"]) == numerate.recipe(
+        "addition_abacus"
+    )
+
+
+SHORTER = {'"training.steps=3000"': '"training.steps=3", "training.batch=8", "evaluation.during=8"', '"1:8"': '"1:2"'}
+"""What makes the example of the README a matter of seconds."""
+
+
+def test_the_example_in_the_readme_runs(tmp_path: Path) -> None:
+    (code,) = blocks(TOP / "README.md", "python")
+    for long, short in SHORTER.items():
+        assert code.count(long) == 1, long
+        code = code.replace(long, short)
+    source = Path(numerate.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "NUMERATE_RUNS": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "trained" in done.stdout
+    assert list(tmp_path.glob("runs/addition_abacus/*/report.html"))
+
+
+def test_links_between_the_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?://|#)([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
+            if target == "docs/quickstart.png":
+                continue  # drawn by a real run of the study
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def architecture() -> str:
+    return (TOP / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def test_the_tree_in_the_architecture_page_is_the_tree() -> None:
+    told: dict[str, set[str]] = {"": set()}
+    lines = architecture().partition("src/numerate/\n")[2].partition("\n```")[0]
+    for line in re.sub(r"\n {10,}", " ", lines).splitlines():
+        name, text = line.split(maxsplit=1)
+        if name.endswith("/"):
+            told[name.rstrip("/")] = set(text.rpartition(": ")[2].split(", "))
+        else:
+            told[""].add(name.removesuffix(".py"))
+    package = Path(numerate.__file__).parent
+    rooms = ["", *(path.parent.name for path in package.glob("*/__init__.py"))]
+    there = {room: {path.stem for path in (package / room).glob("*.py") if path.stem[:2] != "__"} for room in rooms}
+    assert told == there
+
+
+def test_the_floors_in_the_architecture_page_are_those_that_are_checked() -> None:
+    """Every pair of rooms that stands in another order on the page than in the contract would be a lie."""
+    page = architecture().partition("## Floors")[2].partition("```")[2].partition("```")[0]
+    contract = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    layers = next(one["layers"] for one in contract if one["type"] == "layers")
+    floor = {room.strip().removeprefix("numerate."): at for at, layer in enumerate(layers) for room in layer.split("|")}
+    drawn = {word: at for at, line in enumerate(page.splitlines()) for word in line.split() if word in floor}
+    assert set(drawn) == set(floor)
+    wrong = [(a, b) for a in floor for b in floor if floor[a] < floor[b] and drawn[a] > drawn[b]]
+    assert wrong == []
+
+
+def signatures() -> list[tuple[str, ast.FunctionDef]]:
+    """Every method in the sketch of the abstractions, with its class's name."""
+    (code,) = blocks(TOP / "docs" / "architecture.md", "python")
+    classes = [node for node in ast.parse(code).body if isinstance(node, ast.ClassDef)]
+    return [(one.name, method) for one in classes for method in one.body if isinstance(method, ast.FunctionDef)]
+
+
+HOMES = (
+    "batch",
+    "tasks.task",
+    "tokens.numbers",
+    "tokens.tokenizer",
+    "tokens.layout",
+    "losses.loss",
+    "positions.numbering",
+    "positions.position",
+    "mixers.mixer",
+    "models.trunk",
+    "training.objective",
+)
+"""Where the abstractions stand."""
+
+
+@pytest.mark.parametrize(("owner", "method"), signatures(), ids=lambda value: getattr(value, "name", value))
+def test_a_signature_in_the_architecture_page_is_the_one_in_the_code(owner: str, method: ast.FunctionDef) -> None:
+    modules = [importlib.import_module(f"numerate.{home}") for home in HOMES]
+    found = next(vars(module)[owner] for module in modules if owner in vars(module))
+    there = vars(found)[method.name]
+    real = inspect.signature(inspect.unwrap(there.__func__ if isinstance(there, classmethod) else there))
+    told = [argument.arg for argument in (*method.args.args, *method.args.kwonlyargs)]
+    told += [argument.arg for argument in (method.args.vararg, method.args.kwarg) if argument is not None]
+    assert told == list(real.parameters)
