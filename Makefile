@@ -1,0 +1,41 @@
+# Two commands: `make demo` and `make test`. The first of either makes .venv and installs into it.
+
+PYTHON ?= python3
+VENV ?= .venv
+export OMP_NUM_THREADS ?= 1
+
+READY := $(VENV)/.ready
+
+.PHONY: demo test check clean help
+
+help:
+	@echo "make demo    installs into $(VENV) if need be, then: numerate run quickstart"
+	@echo "make test    installs into $(VENV) if need be, then the whole test suite"
+	@echo "make check   installs into $(VENV) if need be, then the linters, the type checker and the import contracts"
+	@echo "make clean   removes $(VENV); runs are left alone"
+
+demo: $(READY)
+	$(VENV)/bin/numerate run quickstart
+
+test: $(READY)
+	$(VENV)/bin/python -m pytest -n 2
+
+check: $(READY)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+# The stamp is newer than what decides what is installed, or the installation is done again (quickly: pip keeps what fits).
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "numerate needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo 'not there')." >&2; \
+	  echo "Name another one: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || { \
+	  echo "'$(PYTHON) -m venv' failed: on Debian and Ubuntu it is in the package python3-venv." >&2; \
+	  rm -rf $(VENV); exit 1; }
+	$(VENV)/bin/python -m pip install -c constraints.txt -e ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV)
