@@ -4,19 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import linear, scaled_dot_product_attention
 
 from numerate.config import setting
 from numerate.errors import Mistake
-from numerate.mixers.mixer import Context, Mixer, TokenMixer
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, at_places
 from numerate.positions.position import Bias, Position, Rotation
 
 
 @dataclass(frozen=True)
 class Attention(Mixer):
-    """Multi-head causal self-attention: Vaswani et al. (2017), https://arxiv.org/abs/1706.03762.
+    """Multi-head causal self-attention.
+
+    Vaswani et al. (2017), https://arxiv.org/abs/1706.03762.
 
     Positions that act inside attention (`Rotary`, biases) are those of the model, not of this spec.
     """
@@ -35,7 +37,7 @@ class Attention(Mixer):
         if width % self.heads:
             fitting = [heads for heads in range(1, width + 1) if width % heads == 0 and heads <= 4 * self.heads]
             raise Mistake(
-                f"mixer.heads: width {width} does not divide into {self.heads} heads; "
+                f"model.mixer.heads: width {width} does not divide into {self.heads} heads; "
                 f"{', '.join(map(str, fitting))} heads would do"
             )
         return SelfAttention(width, self.heads, positions, biases=self.biases, dropout=self.dropout)
@@ -71,6 +73,28 @@ class SelfAttention(TokenMixer):
         queries, keys, values = self._projected(x, context)
         return self._whole(queries, keys, values, context)
 
+    def forward_at(
+        self, x: Float[Tensor, "rows time width"], context: Context, asked: Int[Tensor, "rows asked"]
+    ) -> Float[Tensor, "rows asked width"]:
+        """`forward` at the places asked: all keys and values, but only their queries, scores and output map."""
+        width = self.heads * self.head_width
+        weight, bias = self.inward.weight, self.inward.bias
+        queries = self._in_heads(linear(at_places(x, asked), weight[:width], None if bias is None else bias[:width]))
+        keys, values = self._in_heads(linear(x, weight[width:], None if bias is None else bias[width:])).chunk(2, dim=1)
+        for name, part in self.rotations.items():
+            assert isinstance(part, Rotation)
+            queries = part.turn(queries, part.prepare(_gathered(context.places[int(name)], asked)))
+            keys = part.turn(keys, self._prepared(int(name), part, context))
+        visible = torch.arange(x.shape[1], device=x.device) <= asked[:, :, None]
+        if context.hidden is not None:
+            visible = (visible & ~context.hidden[:, None, :]).scatter(2, asked[:, :, None], True)
+        mask: Tensor = visible[:, None]
+        for name, part in self.biases.items():
+            assert isinstance(part, Bias)
+            places = context.places[int(name)]
+            mask = _added(mask, part.bias(_gathered(places, asked), places))
+        return self._attended(queries, keys, values, mask)
+
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Cache]:
         queries, keys, values = self._projected(x, context)
         rows, heads, time, head_width = keys.shape
@@ -90,7 +114,7 @@ class SelfAttention(TokenMixer):
         mask: Tensor = visible[:, None, None, :]
         for name, part in self.biases.items():
             places = context.places[int(name)]
-            own = places.expand(x.shape[0], -1).gather(1, context.index[:, None])
+            own = _gathered(places, context.index[:, None])
             assert isinstance(part, Bias)
             mask = _added(mask, part.bias(own, places[:, : context.seen]))
         keys, values = state.keys[:, :, : context.seen], state.values[:, :, : context.seen]
@@ -104,27 +128,34 @@ class SelfAttention(TokenMixer):
         queries, keys, values = queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
         for name, part in self.rotations.items():
             assert isinstance(part, Rotation)
-            prepared = self._prepared(int(name), part, context, rows)
+            prepared = self._prepared(int(name), part, context)
             queries, keys = part.turn(queries, prepared), part.turn(keys, prepared)
         return queries, keys, values
 
-    def _prepared(self, position: int, part: Rotation, context: Context, rows: int) -> object:
+    def _prepared(self, position: int, part: Rotation, context: Context) -> object:
         name = ("rotation", position, self.head_width)
         if name not in context.prepared:
             places = context.places[position]
             if context.index is not None:
-                places = places.expand(rows, -1).gather(1, context.index[:, None])
+                places = _gathered(places, context.index[:, None])
             context.prepared[name] = part.prepare(places)
         return context.prepared[name]
 
     def _whole(self, queries: Tensor, keys: Tensor, values: Tensor, context: Context) -> Tensor:
+        return self._attended(queries, keys, values, self._mask(queries.shape[2], queries.device, context))
+
+    def _attended(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """The output map of what is attended to; without a mask, each place sees those up to itself."""
         dropout = self.dropout if self.training else 0.0
-        mask = self._mask(queries.shape[2], queries.device, context)
         mixed = scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=mask is None
         )
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
+
+    def _in_heads(self, projected: Float[Tensor, "rows time all"]) -> Float[Tensor, "rows heads time head_width"]:
+        rows, time, width = projected.shape
+        return projected.view(rows, time, width // self.head_width, self.head_width).transpose(1, 2)
 
     def _mask(self, time: int, device: torch.device, context: Context) -> Tensor | None:
         """None where plain causal attention will do (padding on the right is then seen by nothing real)."""
@@ -149,6 +180,11 @@ class SelfAttention(TokenMixer):
         return 2 * time * 4 * width * width + 2 * 2 * width * time * (time + 1) // 2
 
 
+def _gathered(places: Int[Tensor, "#rows time"], asked: Int[Tensor, "rows asked"]) -> Int[Tensor, "rows asked"]:
+    """The numbers of the places asked."""
+    return places.expand(len(asked), -1).gather(1, asked)
+
+
 def _added(
     mask: Bool[Tensor, "#rows 1 query key"] | Float[Tensor, "#rows #heads query key"],
     bias: Float[Tensor, "#rows heads query key"],
@@ -156,4 +192,3 @@ def _added(
     if mask.dtype == torch.bool:
         return bias.masked_fill(~mask, float("-inf"))
     return mask + bias
-

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -43,6 +44,12 @@ class TokenMixer(nn.Module, ABC):
     @abstractmethod
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         """Mixes whole rows."""
+
+    def forward_at(
+        self, x: Float[Tensor, "rows time width"], context: Context, asked: Int[Tensor, "rows asked"]
+    ) -> Float[Tensor, "rows asked width"]:
+        """`forward` at some places of each row only. Mixers that can leave out the work of the others override it."""
+        return at_places(self(x, context), asked)
 
     @abstractmethod
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Any]:
@@ -84,3 +91,10 @@ class Mixer(ABC):
     def attends(self) -> bool:
         """Whether positions that act inside attention have something to act in."""
         return False
+
+
+def at_places(
+    x: Float[Tensor, "rows time width"], asked: Int[Tensor, "rows asked"]
+) -> Float[Tensor, "rows asked width"]:
+    """The states at some places of each row."""
+    return x[torch.arange(x.shape[0], device=x.device)[:, None], asked]

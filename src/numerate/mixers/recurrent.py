@@ -16,7 +16,9 @@ from numerate.positions.position import Position
 
 @dataclass(frozen=True)
 class LSTM(Mixer):
-    """Long short-term memory: Hochreiter and Schmidhuber (1997), https://doi.org/10.1162/neco.1997.9.8.1735.
+    """Long short-term memory.
+
+    Hochreiter and Schmidhuber (1997), https://doi.org/10.1162/neco.1997.9.8.1735.
 
     Each layer is one `torch.nn.LSTM` and a linear map back to the width. Its own initialisation: input weights
     N(0, 1/fan_in), orthogonal recurrent weights, forget bias 1 (Jozefowicz et al., 2015).

@@ -1,17 +1,16 @@
 """One layer of a model: norm, mixer, feed-forward, each on the residual stream."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import gelu, relu, silu
 
 from numerate.config import setting
 from numerate.errors import Mistake
-from numerate.mixers.mixer import Context, TokenMixer
+from numerate.mixers.mixer import Context, TokenMixer, at_places
 
 Norm = Literal["layer", "rms", "none"]
 
@@ -39,7 +38,7 @@ class FeedForward:
     biases: bool = setting(True, "whether the linear maps have bias vectors")
 
     def __post_init__(self) -> None:
-        if self.times <= 0:
+        if not 0 < self.times < float("inf"):
             raise Mistake(f"times: a hidden width of {self.times} widths is nothing; 4 is usual")
 
     def build(self, width: int) -> "FeedForwardPart":
@@ -52,7 +51,8 @@ class FeedForwardPart(nn.Module):
     def __init__(self, width: int, hidden: int, activation: str, biases: bool) -> None:
         super().__init__()
         self.gated = activation in ("swiglu", "geglu")
-        self.activation = {"gelu": gelu, "relu": relu, "swiglu": silu, "geglu": gelu}[activation]
+        forms: dict[str, Callable[[Tensor], Tensor]] = {"gelu": gelu, "relu": relu, "swiglu": silu, "geglu": gelu}
+        self.activation = forms[activation]
         self.inward = nn.Linear(width, hidden * (2 if self.gated else 1), bias=biases)
         self.out = nn.Linear(hidden, width, bias=biases)
 
@@ -100,11 +100,13 @@ class Block(nn.Module):
         context: Context,
         asked: Int[Tensor, "rows asked"] | None = None,
     ) -> Float[Tensor, "rows places width"]:
-        """With `asked`, only those places come back: what follows the mixer is computed there alone."""
+        """With `asked`, only those places come back, and nothing is computed for others that these do not need."""
         if self.mixer is not None and self.mixer_norm is not None:
-            mixed = self.mixer(self.mixer_norm(x) if self.norm_first else x, context)
-            if asked is not None:
-                x, mixed = at_places(x, asked), at_places(mixed, asked)
+            read = self.mixer_norm(x) if self.norm_first else x
+            if asked is None:
+                mixed = self.mixer(read, context)
+            else:
+                x, mixed = at_places(x, asked), self.mixer.forward_at(read, context, asked)
             x = self._joined(x, mixed, self.mixer_norm)
         elif asked is not None:
             x = at_places(x, asked)
@@ -138,10 +140,3 @@ class Block(nn.Module):
         """The linear maps that write to the residual stream."""
         fed = (self.feed_forward.out,) if self.feed_forward is not None else ()
         return (*(self.mixer.outward() if self.mixer is not None else ()), *fed)
-
-
-def at_places(
-    x: Float[Tensor, "rows time width"], asked: Int[Tensor, "rows asked"]
-) -> Float[Tensor, "rows asked width"]:
-    """The states at some places of each row."""
-    return torch.take_along_dim(x, asked[..., None], dim=1)

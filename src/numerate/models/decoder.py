@@ -160,7 +160,7 @@ class DecoderModel(Model):
         tokens = replace(state.tokens, ids=held, lengths=index + 1)
         # Places are numbered afresh from all tokens so far: cheap beside a layer, and right for every numbering.
         seen = state.seen + 1
-        now = replace(tokens, ids=held[:, :seen])
+        now = replace(tokens, ids=held[:, :seen], hidden=None if tokens.hidden is None else tokens.hidden[:, :seen])
         numbered = self.place(now, Draw.fixed(state.placement))
         assert numbered.places is not None
         x = self.embedding(ids)[:, None]
@@ -170,9 +170,7 @@ class DecoderModel(Model):
         x = self.embedding_norm(x)
         context = Context(tokens.lengths, numbered.places, raw=x, hidden=tokens.hidden, index=index, seen=seen)
         x, states = self.trunk.step(x, context, state.trunk)
-        return Started(
-            Output(self.final_norm(x), self.head), DecoderState(tokens, states, state.placement, seen)
-        )
+        return Started(Output(self.final_norm(x), self.head), DecoderState(tokens, states, state.placement, seen))
 
     def placements(self) -> int:
         return max((position.numbering.placements() for position in self.spec.positions), default=1)
@@ -187,7 +185,7 @@ class DecoderModel(Model):
             if highest >= size:
                 raise self._too_far(number, highest)
             if trained is not None:
-                reached = self._highest(number, trained) + position.numbering.headroom()
+                reached = self._highest(number, trained, placements=1) + position.numbering.headroom()
                 if reached >= size:
                     raise self._too_far(number, reached)
                 if highest > reached:
@@ -237,10 +235,12 @@ class DecoderModel(Model):
     def _claimed(self) -> set[str]:
         return {f"{name}.{own}" for name, part in self._mixers() for own in part.claimed()}
 
-    def _highest(self, number: int, tokens: Tokens) -> int:
+    def _highest(self, number: int, tokens: Tokens, placements: int | None = None) -> int:
+        """The highest place in any fixed placement, or in the first few."""
         numbering = self.spec.positions[number].numbering
         kinds = self.kinds[tokens.ids]
-        each = [numbering.number(tokens, kinds, Draw.fixed(i)).max() for i in range(numbering.placements())]
+        count = numbering.placements() if placements is None else placements
+        each = [numbering.number(tokens, kinds, Draw.fixed(i)).max() for i in range(count)]
         return int(torch.stack(each).max())
 
     def _too_far(self, number: int, highest: int) -> Mistake:

@@ -47,7 +47,7 @@ class Initialisation(ABC):
 
 @dataclass(frozen=True)
 class FanIn(Initialisation):
-    """Linear weights N(0, 1/fan_in), residual outputs scaled down, embeddings N(0, 1): what small adders learn from.
+    """Linear weights N(0, 1/fan_in), residual outputs scaled down, embeddings N(0, 1).
 
     With weights of standard deviation 0.02 at width 128 the carry of an addition is not learned in any short budget.
     """
