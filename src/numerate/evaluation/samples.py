@@ -103,5 +103,3 @@ def as_a_person_writes(exam: Exam, words: str) -> str:
         return found[0] if number is None else str(number)
 
     return re.sub(r"[0-9]+", plain, words)
-
-

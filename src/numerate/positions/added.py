@@ -14,7 +14,9 @@ from numerate.positions.position import InputPosition, Position
 
 @dataclass(frozen=True)
 class Learned(Position):
-    """One learned vector per place, added to the token's: Gehring et al. (2017), https://arxiv.org/abs/1705.03122.
+    """One learned vector per place, added to the token's.
+
+    Gehring et al. (2017), https://arxiv.org/abs/1705.03122.
 
     With `DigitIndex` it is the Abacus embedding: `Learned(numbering=DigitIndex(max_offset=100))`.
     """
@@ -49,7 +51,9 @@ class LearnedTable(InputPosition):
 
 @dataclass(frozen=True)
 class Sinusoidal(Position):
-    """Sines and cosines of the place, added to the token: Vaswani et al. (2017), https://arxiv.org/abs/1706.03762.
+    """Sines and cosines of the place, added to the token's vector.
+
+    Vaswani et al. (2017), https://arxiv.org/abs/1706.03762.
 
     Width 2i holds sin(place / base^(2i / width)), width 2i + 1 the cosine. There is no table, so no place is too far.
     """
@@ -85,5 +89,3 @@ class Waves(InputPosition):
         angles = places[..., None].float() * self.rates
         waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
         return x + self.scale * waves.to(x.dtype)
-
-

@@ -86,7 +86,9 @@ class Shifted(Numbering):
 
 @dataclass(frozen=True)
 class DigitIndex(Numbering):
-    """1, 2, 3, ... inside each run of digits, 0 elsewhere: Abacus, McLeish et al. (2024), https://arxiv.org/abs/2405.17399.
+    """1, 2, 3, ... inside each run of digits, 0 elsewhere: Abacus.
+
+    McLeish et al. (2024), https://arxiv.org/abs/2405.17399.
 
     `321+654=975` gets 1 2 3 0 1 2 3 0 1 2 3. In training every digit's number is raised by one offset from 0 to
     max_offset, so that places beyond the longest training number are trained too; evaluation raises nothing. With

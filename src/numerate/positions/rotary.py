@@ -14,7 +14,9 @@ from numerate.positions.position import Position, Rotation
 
 @dataclass(frozen=True)
 class Rotary(Position):
-    """Queries and keys turned by place x base^(-2i / head width): Su et al. (2021), https://arxiv.org/abs/2104.09864.
+    """Queries and keys turned by angles that grow with the place (RoPE).
+
+    By place x base^(-2i / head width): Su et al. (2021), https://arxiv.org/abs/2104.09864.
 
     The halves of a head are paired (component i with i + head_width / 2), as GPT-NeoX and Llama do, not neighbours as
     the paper draws it; the two differ by a fixed reordering of components. With `share=0.5` only the first half of

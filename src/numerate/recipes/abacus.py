@@ -28,7 +28,7 @@ def addition_abacus() -> Recipe:
 
 
 def addition_rotary() -> Recipe:
-    """The same model and data as addition_abacus with rotary positions instead: it solves what it saw, and no more."""
+    """The same model, data and budget as addition_abacus, with rotary positions instead."""
     return _addition("addition_rotary", "rotary", Rotary())
 
 

@@ -212,7 +212,7 @@ def whole_percent(share: float) -> str:
 
 def tick_step(count: int, most: int) -> int:
     """Every how many values a label is written so that at most about `most` are: 1, 2, 5, 10, 20, 50, ..."""
-    steps = (factor * 10**power for power in range(9) for factor in (1, 2, 5))
+    steps = (factor * int(10**power) for power in range(9) for factor in (1, 2, 5))
     return next(step for step in steps if count <= most * step)
 
 

@@ -53,8 +53,8 @@ def grouped(runs: Sequence[Records], labels: Mapping[str, str] | None = None) ->
     together: dict[str, list[Records]] = {}
     for run in runs:
         tree = _without_seed(run.recipe) if run.recipe else {"label": run.label}
-        same = str(run.head.get("variant") or json.dumps(tree, sort_keys=True, default=str))
-        together.setdefault(same, []).append(run)
+        variant = str(run.head.get("variant") or json.dumps(tree, sort_keys=True, default=str))
+        together.setdefault(variant, []).append(run)
     groups = [
         Group(_label(members, labels or {}), tuple(sorted(members, key=lambda run: run.seed or 0)))
         for members in together.values()

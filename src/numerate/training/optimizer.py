@@ -23,7 +23,9 @@ class Optimizer(ABC):
 
 @dataclass(frozen=True)
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay: Loshchilov and Hutter (2019), https://arxiv.org/abs/1711.05101.
+    """Adam with decoupled weight decay.
+
+    Loshchilov and Hutter (2019), https://arxiv.org/abs/1711.05101.
 
     Only matrices and tables decay; biases and norms do not, nor what a part exempts.
     """

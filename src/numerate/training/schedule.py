@@ -62,7 +62,10 @@ class Linear(Schedule):
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """Warm-up, then half a cosine down to `floor`: Loshchilov and Hutter (2017), https://arxiv.org/abs/1608.03983."""
+    """Warm-up, then half a cosine down to `floor`.
+
+    Loshchilov and Hutter (2017), https://arxiv.org/abs/1608.03983.
+    """
 
     warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
     floor: float = setting(0.0, "the factor at the end")
