@@ -432,6 +432,7 @@ def test_the_lock_may_be_nested_and_is_free_afterwards(tmp_path: Path) -> None:
 def test_a_forked_child_neither_keeps_nor_releases_its_parents_lock(tmp_path: Path) -> None:
     run = make(tmp_path)
     asleep, wake = os.pipe()
+    tried, tell = os.pipe()
     holding = run.lock()
     holding.__enter__()
     child = os.fork()
@@ -440,11 +441,13 @@ def test_a_forked_child_neither_keeps_nor_releases_its_parents_lock(tmp_path: Pa
             with pytest.raises(Mistake):
                 run.lock().__enter__()
             holding.__exit__(None, None, None)
+            os.write(tell, b"x")
             os.close(wake)
             os.read(asleep, 1)
             os._exit(0)
         finally:
             os._exit(1)
+    assert os.read(tried, 1) == b"x"
     with pytest.raises(Mistake):
         make(tmp_path).lock().__enter__()
     holding.__exit__(None, None, None)
