@@ -4,7 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 export OMP_NUM_THREADS ?= 1
 
+# Two stamps: the demo needs less than the tests.
 READY := $(VENV)/.ready
+READY_TO_TEST := $(VENV)/.ready-to-test
 
 .PHONY: demo test check clean help
 
@@ -17,10 +19,10 @@ help:
 demo: $(READY)
 	$(VENV)/bin/numerate run quickstart
 
-test: $(READY)
+test: $(READY_TO_TEST)
 	$(VENV)/bin/python -m pytest -n 2
 
-check: $(READY)
+check: $(READY_TO_TEST)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
@@ -34,6 +36,10 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "'$(PYTHON) -m venv' failed: on Debian and Ubuntu it is in the package python3-venv." >&2; \
 	  rm -rf $(VENV); exit 1; }
+	$(VENV)/bin/python -m pip install -c constraints.txt -e .
+	@touch $@
+
+$(READY_TO_TEST): $(READY)
 	$(VENV)/bin/python -m pip install -c constraints.txt -e ".[dev]"
 	@touch $@
 
