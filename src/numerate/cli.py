@@ -65,7 +65,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "compare": (
         "several runs and seeds side by side: median, spread, success rate",
         "RUN RUN ... [out=FILE]",
-        "numerate compare runs/addition_abacus/* runs/addition_rotary/*\nnumerate compare mine yours out=compare.html",
+        "numerate compare runs/addition_abacus/* runs/addition_rotary/*\nnumerate compare mine yours out=page.html\n"
+        "numerate compare mine yours out=figure.pdf   (or .png, .svg)",
     ),
     "ask": (
         "what a run answers to a question, how sure it is, and the truth",

@@ -7,7 +7,7 @@ from numerate.commands.words import options
 from numerate.config import load_user_parts
 from numerate.errors import Mistake
 from numerate.laboratory.run import load
-from numerate.reports.compare import write_comparison
+from numerate.reports.compare import write_comparison, write_figure
 
 
 def command(given: argparse.Namespace) -> int:
@@ -21,7 +21,9 @@ def command(given: argparse.Namespace) -> int:
     if own.get("out") == "":
         raise Mistake("out: the file is missing; for example: out=compare.html")
     folders = [load(word, own.get("runs_dir")).path for word in words]
-    page = write_comparison(folders, own.get("out", "compare.html"))
+    out = own.get("out", "compare.html")
+    figure = out.lower().endswith((".png", ".svg", ".pdf"))
+    page = write_figure(folders, out) if figure else write_comparison(folders, out)
     print(summary(folders))
     print(f"\n{page}")
     return 0

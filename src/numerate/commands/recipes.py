@@ -51,7 +51,8 @@ class Wanted:
             study = self.found
             if self.preset == "debug":
                 small = tuple(debug(recipe) for recipe in study.recipes)
-                study = replace(study, recipes=small, title=f"{study.title}-debug")
+                labels = {f"{title}-debug": label for title, label in study.labels.items()}
+                study = replace(study, recipes=small, title=f"{study.title}-debug", labels=labels)
             return study.crossed(self.overrides)
         recipes = tuple(self.recipes())
         return Study(recipes[0].title, f"A sweep of {self.name}.", recipes)

@@ -24,7 +24,7 @@ from numerate.training.schedule import Trapezoid
 
 def addition_abacus() -> Recipe:
     """Reversed addition of 1 to 5 digits with Abacus: digits numbered within their number, from a random offset."""
-    return _addition("addition_abacus", "abacus", Learned(numbering=DigitIndex(max_offset=10), table=64))
+    return _addition("addition_abacus", "abacus", Learned(numbering=DigitIndex(max_offset=20), table=64))
 
 
 def addition_rotary() -> Recipe:

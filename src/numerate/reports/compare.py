@@ -35,6 +35,19 @@ def write_comparison(
     return write_text(Path(path), comparison_page(groups, title))
 
 
+def write_figure(folders: Sequence[str | Path], path: str | Path, *, labels: Mapping[str, str] | None = None) -> Path:
+    """Writes the figure of a comparison, for a paper: .png, .svg or .pdf as its name ends. Returns its path.
+
+    A heat map per group of runs, the training square marked, and all groups by length with their intervals. Raises
+    `Mistake` for another ending, no folders, or runs that were not evaluated on a grid.
+    """
+    from numerate.reports.figures import comparison, save
+
+    groups = grouped(_read(folders), labels)
+    maps = {group.label: grid for group in groups for grid in group.grids[:1]}
+    return save(comparison(maps, {group.label: group.diagonal for group in groups}), path)
+
+
 def comparison_page(groups: Sequence[Group], title: str = "") -> str:
     """The page as text."""
     runs = [run for group in groups for run in group.runs]

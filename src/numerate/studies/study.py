@@ -6,6 +6,7 @@ from pathlib import Path
 
 from numerate.config import expand, identity, override
 from numerate.errors import Mistake
+from numerate.reports.compare import write_comparison, write_figure
 from numerate.studies.local import Done, run_all
 from numerate.training.recipe import Recipe
 from numerate.training.run import runs_directory
@@ -35,20 +36,19 @@ def run_study(
     workers: int | None = None,
     say: Callable[[str], None] = print,
 ) -> tuple[Path | None, list[Done]]:
-    """Trains and evaluates every recipe of a study, as many at once as there are cores, and writes its report.
+    """Trains and evaluates every recipe of a study, as many at once as there are cores; writes its report and figure.
 
     What is done already is not done again. Returns the path of the report (None where no run has results) and how each
-    run ended. Raises `Mistake` for a study without recipes.
+    run ended. A script that calls this needs `if __name__ == "__main__":` around it, as with every use of
+    `multiprocessing`: each worker imports the script anew. Raises `Mistake` for a study without recipes.
     """
     if not study.recipes:
         raise Mistake(f"study {study.title}: has no recipes")
     runs = runs_directory(runs_dir)
     done = run_all(study.recipes, runs, label=study.title, workers=workers, say=say)
-    folders = [one.path for one in done if one.path is not None]
+    folders = [one.path for one in done if one.path is not None and one.error is None]
     if not folders:
         return None, done
-    from numerate.reports.compare import write_comparison
-
-    return write_comparison(
-        folders, runs / study.title / "report.html", title=study.question, labels=study.labels
-    ), done
+    page = write_comparison(folders, runs / study.title / "report.html", title=study.question, labels=study.labels)
+    write_figure(folders, page.with_name("figure.png"), labels=study.labels)
+    return page, done
