@@ -41,7 +41,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "numerate train addition_abacus\nnumerate train addition_abacus training.steps=8000   (goes on)\n"
         "numerate train addition_abacus seed=0,1,2 name=mine runs_dir=/data/runs\n"
         "numerate train addition_abacus preset=debug\nnumerate train addition_abacus --dry-run\n"
-        "numerate train addition_abacus init_from=latest device=cuda training.precision=bf16\n"
+        "numerate train addition_abacus init_from=3f2a device=cuda training.precision=bf16\n"
         "torchrun --standalone --nproc-per-node 2 -m numerate train addition_abacus training.parallel=ddp",
     ),
     "evaluate": (
@@ -127,7 +127,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     """The command and its words, wherever options stand among them. Ends the program where they are not understood."""
     parser = _parser()
     options, more = parser.parse_known_args(words)  # argparse takes no words behind an option by itself
-    if unknown := next((word for word in more if word.startswith("-")), None):
+    if unknown := next((word for word in more if word.startswith("-") and not word[1:2].isdigit()), None):
         known = ["--parts", "--traceback", "--help", *(["--dry-run"] if options.command == "train" else [])]
         parser.error(f"there is no option {unknown!r} here.{did_you_mean(unknown, known)}")
     options.words = [*getattr(options, "words", []), *more]

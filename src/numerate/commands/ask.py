@@ -20,5 +20,7 @@ def command(given: argparse.Namespace) -> int:
         said = run.ask(question, own.get("checkpoint", "final"))
         judged = "right" if said.right else f"wrong, it is {said.gold}"
         sure = f"{said.probability:.1%} sure"
-        print(f"{said.question}{said.said}   {judged}   {sure}   (as the model writes: {said.as_written})")
+        print(
+            f"{said.question}{said.said or '(nothing)'}   {judged}   {sure}   (as the model writes: {said.as_written})"
+        )
     return 0

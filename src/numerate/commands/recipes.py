@@ -55,4 +55,6 @@ class Wanted:
                 study = replace(study, recipes=small, title=f"{study.title}-debug", labels=labels)
             return study.crossed(self.overrides)
         recipes = tuple(self.recipes())
-        return Study(recipes[0].title, f"A sweep of {self.name}.", recipes)
+        return Study(
+            recipes[0].title, f"A sweep of {self.name}." if len(recipes) > 1 else f"One run of {self.name}.", recipes
+        )

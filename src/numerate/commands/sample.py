@@ -41,6 +41,8 @@ def _sample_task(name: str, words: list[str], split: str, count: int) -> None:
     for row in range(count):
         question, answer = plain_text(questions, row)
         print(f"{question}{answer}")
+    if split != "train" and not task.held_out(split):
+        print("some or all of these sizes have too few questions to hold any out: training may meet them too")
 
 
 def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 
+from numerate import catalogue
 from numerate.commands.words import first
 from numerate.config import describe_settings, expand, identity, load_user_parts, override
 from numerate.recipes.papers import PAPERS
@@ -30,10 +31,16 @@ def _show(recipe: Recipe) -> None:
     lines = describe_settings(recipe)
     paths = min(44, max(len(path) for path, *_ in lines))
     values = min(34, max(len(value) for _, value, *_ in lines))
-    for path, value, _, meaning in lines:
+    for path, value, _, told in lines:
+        meaning = told or _what(value)
         print(f"{path:<{paths}}  {value:<{values}}  {meaning}")
     if recipe.paper in PAPERS:
         print(f"\n{PAPERS[recipe.paper]}")
+
+
+def _what(value: str) -> str:
+    """What a list's item is: the first line of its class."""
+    return next((catalogue.describe(kind, value) for kind, names in catalogue.kinds().items() if value in names), "")
 
 
 def _show_study(study: Study, words: list[str]) -> None:

@@ -37,7 +37,7 @@ def truth(text: str) -> bool:
 
 def first(words: Sequence[str], what: str, example: str) -> str:
     """The first word of a command, or a `Mistake` that says what it should be."""
-    if not words or "=" in words[0]:
+    if not words or not words[0].strip() or "=" in words[0]:
         raise Mistake(f"{what} is missing; for example: {example}")
     return words[0]
 

@@ -48,6 +48,8 @@ class Evaluation:
     during: int = setting(256, "questions per evaluation during training, on each development split")
 
     def __post_init__(self) -> None:
+        if self.grid is not None and not self.grid.strip():
+            raise Mistake("grid: is empty; 1:12x1:12 is one, and null stands for the trained sizes and as many beyond")
         if self.count < 1:
             raise Mistake(f"count: {self.count} questions measure nothing; 100 give +-10 points at 50 %")
         if self.during < 1:

@@ -321,7 +321,7 @@ class Store:
         self.folder.write(name, _lines([*kept, *lines]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results:
     """Records of an evaluation, with region means; shows itself as a table."""
 
@@ -377,6 +377,9 @@ class Results:
             for line in self.regions()
         ]
         return text_table(header, rows)
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         import html

@@ -17,7 +17,7 @@ from numerate.laboratory.run import Run
 from numerate.recipes.papers import PAPERS
 from numerate.training import checkpoint, provenance
 from numerate.training.parallel import refuse_other_weights
-from numerate.training.progress import Progress, duration
+from numerate.training.progress import Nowhere, Progress, duration
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder, find, folder_name, runs_directory
 from numerate.training.stopping import Stop
@@ -67,14 +67,17 @@ def _train(
     told: Callable[[str], None] | None,
     stop: Stop,
 ) -> Trained:
+    source = source_of(recipe, runs)
+    if source is not None:
+        recipe = replace(recipe, init_from=source.id)
     path = runs / folder_name(recipe.title) / identity(recipe)
     last = world.said_by_first(checkpoint.latest_good(path / "checkpoints")[0] if world.first else None)
     set_threads(recipe.training.threads, last)
     trainer = Trainer(recipe, world)
     steps = trainer.steps
     beginning = None
-    if recipe.init_from is not None and last is None:
-        beginning = _beginning(recipe.init_from, path, runs, trainer)
+    if source is not None and last is None:
+        beginning = _beginning(source, path, trainer)
     tracked = trackers.make(
         recipe.trackers if world.first else (),
         trackers.TrackerSettings(recipe.tracking.project, recipe.tracking.entity, recipe.group, recipe.tracking.tags),
@@ -92,27 +95,29 @@ def _train(
             raise Mistake(f"{path}: process {world.rank} does not see it; all processes must share one runs_dir")
         folder = folder or RunFolder.open(path)
         trainer.folder = folder
-        progress = held.enter_context(
-            Progress(steps, label=recipe.name or recipe.title, log=folder.file("log.txt"), silent=quiet)
-        )
-        say = told or progress.say
-        if world.first:
-            old = folder.head()
-            for change in provenance.changed_versions(old.get("versions", {})):
-                say(f"warning: this run was begun with {change}; its numbers may differ in the last places")
-            folder.begin(head)
+        progress = held.enter_context(_progress(steps, recipe, folder, shown=not quiet, kept=world.first))
+
+        def say(text: str) -> None:
+            progress.say(text)
+            if told is not None:
+                told(text)
+
         for text in (*trainer.warnings, *trainer.resume()):
             say(f"warning: {text}")
+        if trainer.reached() or trainer.spent():
+            say(f"{folder.path}: {_nothing_left(trainer)}")
+            return Trained(Run(folder), "done")
+        if world.first:
+            for change in provenance.changed_versions(folder.head().get("versions", {})):
+                say(f"warning: this run was begun with {change}; its numbers may differ in the last places")
+            begun_before = bool(folder.records("starts.jsonl"))
+            folder.begin(head)
+            if begun_before and not trainer.progress.step:
+                say(f"{folder.path}: was begun before but has no checkpoint yet; beginning again at step 0")
         if trainer.progress.step:
             say(f"{folder.path}: going on from step {trainer.progress.step} of {steps}")
         elif beginning is not None:
             trainer.start_from(beginning)
-        if trainer.reached():
-            say(f"{folder.path}: already trained to its target; a higher training.target= goes on")
-            return Trained(Run(folder), "done")
-        if trainer.spent():
-            say(f"{folder.path}: already trained to its budget of {steps} steps; a larger training.steps= goes on")
-            return Trained(Run(folder), "done")
         shown: dict[str, float | str] = {}
 
         def heard(kind: str, record: Mapping[str, Any]) -> None:
@@ -128,7 +133,7 @@ def _train(
                 listen(kind, {**record, **shown})
 
         trainer.listen = heard
-        tracked.start(head, folder.path, trainer.progress.step)
+        tracked.start(folder.head(), folder.path, trainer.progress.step)
         try:
             with stop:
                 outcome = trainer.train(stop)
@@ -138,6 +143,27 @@ def _train(
             _note(folder, outcome)
     _tell(say, outcome, folder, steps)
     return Trained(Run(folder), outcome.why, outcome.status)
+
+
+def _progress(steps: int, recipe: Recipe, folder: RunFolder, *, shown: bool, kept: bool) -> Progress:
+    """The bar of a run, and its log. Where nothing is to be shown, the first process still keeps the log."""
+    label, log = recipe.name or recipe.title, folder.file("log.txt")
+    if shown or not kept:
+        return Progress(steps, label=label, log=log, silent=not kept)
+    return Progress(steps, label=label, log=log, stream=Nowhere())
+
+
+def _nothing_left(trainer: Trainer) -> str:
+    """Why a start of training does nothing."""
+    step = trainer.progress.step
+    if trainer.reached():
+        return f"already trained to its target at step {step}; a higher training.target= goes on"
+    if step > trainer.steps:
+        return (
+            f"already trained to step {step}, beyond this budget of {trainer.steps} steps; nothing was changed "
+            f"(a training.steps= above {step} goes on)"
+        )
+    return f"already trained to its budget of {trainer.steps} steps; a larger training.steps= goes on"
 
 
 def _tell(say: Callable[[str], None], outcome: Outcome, folder: RunFolder, steps: int) -> None:
@@ -183,16 +209,27 @@ def set_threads(wanted: int | None, last: checkpoint.Checkpoint | None) -> None:
         torch.set_num_threads(wanted)
 
 
-def _beginning(address: str, path: Path, runs: Path, trainer: Trainer) -> checkpoint.Checkpoint:
-    """The checkpoint of another run to start from: the one that an earlier start of this run chose, if there was one.
+def source_of(recipe: Recipe, runs: Path) -> RunFolder | None:
+    """The run that a recipe starts from; its id, not the way it was addressed, is part of the new run's identity.
+
+    Raises `Mistake` for `latest`, which is another run each time: the same command would not mean the same run.
+    """
+    if recipe.init_from is None:
+        return None
+    if recipe.init_from == "latest":
+        raise Mistake("init_from: latest is another run each time; give a path, an id or a name (`numerate list runs`)")
+    return find(recipe.init_from, runs)
+
+
+def _beginning(source: RunFolder, path: Path, trainer: Trainer) -> checkpoint.Checkpoint:
+    """The last checkpoint of another run, or the one that an earlier start of this run chose, if there was one.
 
     Raises `Mistake` where there is none, or where it is of another model.
     """
     if (path / "recipe.yaml").is_file() and (chosen := RunFolder(path).head().get("began_from")) is not None:
-        address = str(chosen)
-        found = checkpoint.open_checkpoint(Path(address))
+        found = checkpoint.open_checkpoint(Path(str(chosen)))
     else:
-        found = checkpoint.by_name(find(address, runs).checkpoints, "final")[0][0]
+        found = checkpoint.by_name(source.checkpoints, "final")[0][0]
     weights = found.read(only=["weights"])["weights"]
     try:
         refuse_other_weights(trainer.model.state_dict(), weights, str(found.path))

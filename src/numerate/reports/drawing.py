@@ -174,7 +174,7 @@ def _drawn(line: Line, to_x: Callable[[float], float], to_y: Callable[[float], f
         thin = " ".join(f"{to_x(x):.1f},{to_y(y):.1f}" for x, y in zip(line.x, values, strict=True))
         parts.append(f'<polyline class="seed" points="{thin}"/>')
     parts.append(f'<polyline class="line"{dash} points="{" ".join(at)}"/>')
-    if line.dots:
+    if line.dots or len(at) == 1:  # a single measurement has no line
         for i, (x, y) in enumerate(zip(line.x, line.y, strict=True)):
             if len(line.x) <= MOST_NUMBERS:
                 parts.append(_dot(to_x(x), to_y(y), line.colour))

@@ -185,8 +185,8 @@ class _Board:
 
     def _show(self) -> None:
         shown = {label: loss for label, loss in zip(self.labels, self.known, strict=True) if loss}
-        text = " ".join(f"{label} {loss}" for label, loss in list(shown.items())[:3])
-        self.progress.step(sum(self.done), loss=text)
+        text = ", ".join(f"{label} {loss}" for label, loss in list(shown.items())[:3])
+        self.progress.step(sum(self.done), **({"loss": text} if text else {}))
 
 
 def _label(recipe: Recipe) -> str:

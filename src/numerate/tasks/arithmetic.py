@@ -64,6 +64,10 @@ class Arithmetic(Task):
             value = getattr(self, name)
             if value is not None and Span.of(value).low < 1:
                 raise Mistake(f"{name}: a number has at least 1 digit, not {Span.of(value).low}")
+            if value is not None and Span.of(value).high > MOST_DIGITS:
+                raise Mistake(
+                    f"{name}: numbers of {Span.of(value).high} digits are too long; up to {MOST_DIGITS} are right"
+                )
 
     @property
     def spans(self) -> tuple[Span, Span]:
@@ -171,6 +175,9 @@ class Arithmetic(Task):
         numbers[0, 0], numbers[0, 1] = decimals.parse(first, width), decimals.parse(second, width)
         return self._questions(numbers, np.array([[len(first), len(second)]]))
 
+
+MOST_DIGITS = 10_000
+"""Longer numbers are taken for a slip of the pen."""
 
 _SMALL = 5
 """Cells with an operand of so many digits are large enough whatever the other is."""

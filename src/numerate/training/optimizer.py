@@ -37,7 +37,7 @@ class AdamW(Optimizer):
     clip: float | None = setting(1.0, "largest norm of the gradient, or null")
 
     def __post_init__(self) -> None:
-        if self.rate <= 0:
+        if not 0 < self.rate < float("inf"):
             raise Mistake(f"rate: {self.rate} learns nothing; a number above 0 is right, 1e-3 is usual for small ones")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise Mistake(f"betas: {self.betas}: each is from 0 to below 1")

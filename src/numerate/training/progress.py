@@ -1,6 +1,7 @@
 """How far a run is: a bar with the time left on a terminal, plain lines elsewhere, and always a log file."""
 
 import contextlib
+import io
 import os
 import sys
 import time
@@ -11,6 +12,13 @@ from typing import Any, TextIO
 
 from numerate.errors import Fault, Mistake
 from numerate.training import disk
+
+
+class Nowhere(io.StringIO):
+    """A stream that forgets, for runs that show nothing but keep their log."""
+
+    def write(self, text: str) -> int:
+        return len(text)
 
 
 class Progress:

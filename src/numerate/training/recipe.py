@@ -60,6 +60,8 @@ class Training:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise Mistake(f"{name}: {value} is too few; 1 or more is right")
+        if (self.steps or 0) > 10**15:
+            raise Mistake(f"steps: {self.steps} would take longer than anybody has; fewer are right")
         if self.target is not None and not 0 < self.target <= 1:
             raise Mistake(f"target: {self.target} is not a share; above 0 up to 1 is right")
         if self.batch % self.accumulate:
@@ -89,7 +91,7 @@ class Recipe:
     training: Training = setting(Training(), "budget, batch, precision, checkpoints")
     evaluation: Evaluation = setting(Evaluation(), "what is measured")
     seed: int = setting(0, "of weights, data, offsets and dropout")
-    init_from: str | None = setting(None, "another run whose weights to start from: path, id, name or latest")
+    init_from: str | None = setting(None, "another run whose weights to start from: its path, id or name")
     device: str = setting("auto", "cpu, cuda, cuda:1, mps; auto takes a CUDA device if there is one", identity=False)
     name: str | None = setting(None, "label of the run, by which it can be found again", identity=False)
     group: str | None = setting(None, "label that several runs share", identity=False)
@@ -97,3 +99,12 @@ class Recipe:
     tracking: Tracking = setting(Tracking(), "where trackers file the run", identity=False)
     title: str = setting("recipe", "name of the recipe this began as: the folder of its runs", identity=False)
     paper: str | None = setting(None, "the paper behind it, a key of numerate.recipes.papers", identity=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise Mistake(f"seed: {self.seed} is out of range; a whole number from 0 to 2^63 - 1 is right")
+        if self.name is not None and (not self.name.strip() or self.name == "latest" or {"/", "\\"} & set(self.name)):
+            raise Mistake(
+                f"name: {self.name!r} could not be found again: it may not be empty, `latest`, or look like a path; "
+                "null is no name"
+            )

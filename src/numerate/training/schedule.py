@@ -55,6 +55,7 @@ class Linear(Schedule):
 
     def __post_init__(self) -> None:
         self._refuse()
+        _refuse_floor(self.floor)
 
     def after(self, progress: float, warm: float) -> float:
         return _down(progress, warm, self.floor)
@@ -72,6 +73,7 @@ class Cosine(Schedule):
 
     def __post_init__(self) -> None:
         self._refuse()
+        _refuse_floor(self.floor)
 
     def after(self, progress: float, warm: float) -> float:
         done = 1 - _down(progress, warm, 0.0)
@@ -88,11 +90,17 @@ class Trapezoid(Schedule):
 
     def __post_init__(self) -> None:
         self._refuse()
+        _refuse_floor(self.floor)
         if not 0 <= self.decay_from <= 1:
             raise Mistake(f"decay_from: {self.decay_from} is not a share of the budget; 0 to 1 is right")
 
     def after(self, progress: float, warm: float) -> float:
         return _down(progress, max(warm, self.decay_from), self.floor)
+
+
+def _refuse_floor(floor: float) -> None:
+    if not 0 <= floor <= 1:
+        raise Mistake(f"floor: {floor} is not a share of the rate; 0 to 1 is right")
 
 
 def _down(progress: float, start: float, floor: float) -> float:

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from numerate.batch import Batch, Draw, Model
+from numerate.batch import Batch, Draw, Model, Tokens
 from numerate.errors import Fault, Mistake
 from numerate.evaluation.evaluator import Exam, mark
+from numerate.evaluation.grid import Grid
 from numerate.evaluation.statistics import wilson
 from numerate.training import checkpoint
 from numerate.training.objective import ObjectivePart
@@ -86,6 +87,7 @@ class Trainer:
         self._refuse_precision()
         longest = self.exam.longest(recipe.task)
         self.warnings = self.model.check(longest.to(world.device), longest.to(world.device))
+        self._refuse_grid(longest)
         self.parallel = make_parallel(self.training.parallel, self.model, world, compiled=self.training.compile)
         self.optimizer = recipe.optimizer.build(self.model, self.settings)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.training.precision == "fp16")
@@ -395,6 +397,21 @@ class Trainer:
             if self.folder is not None:
                 self.folder.append(file, record)
             self.listen(kind, record)
+
+    def _refuse_grid(self, longest: Tokens) -> None:
+        """A grid that could not be evaluated afterwards is refused before anything is trained."""
+        text, task = self.recipe.evaluation.grid, self.recipe.task
+        if text is None:
+            return
+        try:
+            grid = Grid.parse(text, task.axes())
+            largest = task.pinned(**{axis: span.high for axis, span in zip(grid.axes, grid.spans, strict=True)})
+            found = self.model.check(
+                self.exam.longest(largest, split="test").to(self.world.device), longest.to(self.world.device)
+            )
+        except Mistake as mistake:
+            raise Mistake(f"evaluation.grid: {str(mistake).removeprefix('grid: ')}") from mistake
+        self.warnings += [f"evaluation.grid {text}: {warning}" for warning in found]
 
     def _refuse_precision(self) -> None:
         device, precision = self.world.device, self.training.precision
