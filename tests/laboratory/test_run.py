@@ -272,3 +272,100 @@ def test_opening_a_run_warns_of_nothing(trained: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert load(trained).recipe == SMALL
+
+
+def test_a_start_that_trains_nothing_leaves_the_head_alone(run: Run) -> None:
+    before = run.folder.file("recipe.yaml").read_bytes()
+    smaller = replace(SMALL, training=replace(SMALL.training, steps=3), name="other")
+    said: list[str] = []
+    again = train(smaller, runs_dir=run.path.parent.parent, quiet=True, say=said.append)
+    assert again.why == "done"
+    assert "already trained to step 8, beyond this budget of 3 steps" in said[-1]
+    assert run.folder.file("recipe.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("grid", "reason"),
+    [
+        ("1:20x1:20", r"evaluation.grid: model.positions.0: place 2\d is beyond the table"),
+        ("abc", "evaluation.grid: 'abc' is no span"),
+        ("1:2x1:2x1:2", "evaluation.grid: '1:2x1:2x1:2' has 3 axes"),
+    ],
+)
+def test_a_grid_that_could_not_be_evaluated_is_refused_before_training(tmp_path: Path, grid: str, reason: str) -> None:
+    recipe = replace(SMALL, evaluation=replace(SMALL.evaluation, grid=grid))
+    with pytest.raises(Mistake, match=reason):
+        train(recipe, runs_dir=tmp_path, quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_grid_an_odd_name_and_a_seed_out_of_range_are_refused() -> None:
+    with pytest.raises(Mistake, match="grid: is empty"):
+        Evaluation(grid=" ")
+    for name in ("latest", "", "a/b", "../x"):
+        with pytest.raises(Mistake, match=r"name: .* could not be found again"):
+            replace(SMALL, name=name)
+    for seed in (-1, 2**63):
+        with pytest.raises(Mistake, match=r"seed: .* is out of range"):
+            replace(SMALL, seed=seed)
+
+
+def test_a_start_from_another_run_is_the_same_run_however_that_is_addressed(trained: Path) -> None:
+    runs = trained.parent.parent
+    short = replace(SMALL, name=None, seed=9, training=replace(SMALL.training, steps=1))
+    addresses = ("small", trained.name, trained.name[:5], str(trained))
+    paths = {train(replace(short, init_from=one), runs_dir=runs, quiet=True).run.path for one in addresses}
+    assert len(paths) == 1
+    with pytest.raises(Mistake, match="latest is another run each time"):
+        train(replace(short, init_from="latest"), runs_dir=runs, quiet=True)
+
+
+def test_a_quiet_run_keeps_its_log(run: Run) -> None:
+    assert "small 8/8" in run.folder.file("log.txt").read_text()
+
+
+def test_a_tracker_is_told_of_the_run_by_its_id_and_again_of_the_same_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from numerate.integrations import trackers
+    from numerate.laboratory.tracking import track_results
+
+    told: list[tuple[str, object]] = []
+
+    class Recorder(trackers.Tracker):
+        package, install = "json", "json"
+
+        def start(self, head: object, folder: Path, step: int) -> None:
+            told.append(("start", (trackers.run_key(head), step)))  # type: ignore[arg-type]
+
+        def log(self, step: int, values: object) -> None:
+            told.append(("log", step))
+
+        def figure(self, step: int, name: str, png: bytes) -> None:
+            told.append(("figure", png[:4]))
+
+        def table(self, step: int, name: str, columns: object, rows: object) -> None:
+            told.append(("table", name))
+
+        def finish(self) -> None:
+            told.append(("finish", None))
+
+    monkeypatch.setitem(trackers.TRACKERS, "recorder", Recorder)
+    tracked = replace(SMALL, trackers=("recorder",))
+    run = train(tracked, runs_dir=tmp_path, quiet=True).run
+    train(replace(tracked, training=replace(SMALL.training, steps=10)), runs_dir=tmp_path, quiet=True)
+    run.evaluate()
+    track_results(run)
+    starts = [what for kind, what in told if kind == "start"]
+    keys = {key for key, _ in starts}  # type: ignore[misc]
+    assert len(starts) == 3
+    assert len(keys) == 1
+    assert keys.pop().startswith(run.path.name)
+    assert [step for _, step in starts] == [0, 8, 10]  # type: ignore[misc]
+    assert ("figure", b"\x89PNG") in told
+    assert ("table", "samples") in told
+
+
+def test_results_show_themselves_as_their_table(run: Run) -> None:
+    results = run.evaluate("1x1")
+    assert repr(results) == str(results)
