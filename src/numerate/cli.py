@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "train": (
         "train a recipe; the same command again goes on where it stopped",
         "RECIPE [SETTING ...]",
-        "numerate train addition_abacus\nnumerate train addition_abacus training.steps=8000   (goes on)\n"
+        "numerate train addition_abacus\nnumerate train addition_abacus training.steps=9000   (goes on)\n"
         "numerate train addition_abacus seed=0,1,2 name=mine runs_dir=/data/runs\n"
         "numerate train addition_abacus preset=debug\nnumerate train addition_abacus --dry-run\n"
         "numerate train addition_abacus init_from=3f2a device=cuda training.precision=bf16\n"

@@ -61,6 +61,8 @@ def test_a_study_trains_evaluates_and_reports_and_does_nothing_twice(tmp_path: P
     assert "Which of two?" in page.read_text()
     results = {one.path: (one.path / "evaluation.jsonl").read_bytes() for one in done if one.path is not None}
     metrics = {path: (path / "metrics.jsonl").read_bytes() for path in results}
+    assert all("spawn_main" not in (path / "recipe.yaml").read_text() for path in results)
+    assert all((path / "log.txt").stat().st_size for path in results)
     assert all(len(text.splitlines()) == 4 for text in results.values())
     _, again = run_study(STUDY, runs_dir=tmp_path, workers=1)
     assert {one.path for one in again} == set(results)

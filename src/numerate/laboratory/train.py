@@ -45,16 +45,19 @@ def train(
     listen: Listener | None = None,
     say: Callable[[str], None] | None = None,
     stop: Stop | None = None,
+    command: str | None = None,
 ) -> Trained:
     """Trains a recipe, or goes on with it where its folder stands, and returns its run.
 
     The folder is `runs_dir / title / id` (see `numerate.training.run`). Raises `Mistake` for a recipe that cannot be
     trained, before anything is written; `Fault` where the loss is not finite or the disk is full. `listen` is told of
-    every step and record, `say` of what would be printed; `stop` can be asked to stop from another thread.
+    every step and record, `say` of what would be printed; `stop` can be asked to stop from another thread; `command` is
+    what the user typed, where this process was started by another.
     """
     runs, stop = runs_directory(runs_dir), stop or Stop()
     with World.joined(recipe.device) as world:
-        return _train(recipe, world, runs, quiet=quiet or not world.first, listen=listen, told=say, stop=stop)
+        shown = not quiet and world.first
+        return _train(recipe, world, runs, shown=shown, listen=listen, told=say, stop=stop, command=command)
 
 
 def _train(
@@ -62,10 +65,11 @@ def _train(
     world: World,
     runs: Path,
     *,
-    quiet: bool,
+    shown: bool,
     listen: Listener | None,
     told: Callable[[str], None] | None,
     stop: Stop,
+    command: str | None,
 ) -> Trained:
     source = source_of(recipe, runs)
     if source is not None:
@@ -83,6 +87,8 @@ def _train(
         trackers.TrackerSettings(recipe.tracking.project, recipe.tracking.entity, recipe.group, recipe.tracking.tags),
     )
     head = head_of(recipe, trainer)
+    if command is not None:
+        head["command"] = command
     if beginning is not None:
         head["began_from"] = str(beginning.path)
     folder = None
@@ -95,7 +101,7 @@ def _train(
             raise Mistake(f"{path}: process {world.rank} does not see it; all processes must share one runs_dir")
         folder = folder or RunFolder.open(path)
         trainer.folder = folder
-        progress = held.enter_context(_progress(steps, recipe, folder, shown=not quiet, kept=world.first))
+        progress = held.enter_context(_progress(steps, recipe, folder, shown=shown, kept=world.first))
 
         def say(text: str) -> None:
             progress.say(text)
@@ -118,19 +124,19 @@ def _train(
             say(f"{folder.path}: going on from step {trainer.progress.step} of {steps}")
         elif beginning is not None:
             trainer.start_from(beginning)
-        shown: dict[str, float | str] = {}
+        known: dict[str, float | str] = {}
 
         def heard(kind: str, record: Mapping[str, Any]) -> None:
             if kind == "log":
-                shown["loss"] = record["loss"]
+                known["loss"] = record["loss"]
             elif kind == "evaluation":
-                shown["right" if record["split"] == "development" else "beyond"] = f"{record['exact']:.1%}"
+                known["right" if record["split"] == "development" else "beyond"] = f"{record['exact']:.1%}"
             elif kind == "step":
-                progress.step(record["step"], **shown)
+                progress.step(record["step"], **known)
             if kind in ("log", "evaluation"):
                 tracked.log(record)
             if listen is not None:
-                listen(kind, {**record, **shown})
+                listen(kind, {**record, **known})
 
         trainer.listen = heard
         tracked.start(folder.head(), folder.path, trainer.progress.step)

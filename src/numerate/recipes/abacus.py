@@ -39,7 +39,7 @@ def _addition(title: str, paper: str, position: Position) -> Recipe:
         model=Decoder(width=128, trunk=Stack(depth=2, inject="add"), mixer=Attention(heads=4), positions=(position,)),
         optimizer=AdamW(rate=1.5e-3, betas=(0.9, 0.98), decay=0.01, clip=1.0),
         schedule=Trapezoid(warmup=100, decay_from=0.6, floor=0.02),
-        training=Training(steps=4000, batch=64, threads=1),
+        training=Training(steps=4500, batch=64, threads=1),
         evaluation=Evaluation(grid="1:12x1:12", count=100),
         title=title,
         paper=paper,

@@ -82,13 +82,18 @@ def _without_seed(tree: Any) -> Any:
     return [_without_seed(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
+LABELS = {"title", "name", "group", "paper", "trackers", "tracking"}
+"""Settings of a recipe that say what it is called and where it is filed, not what it is."""
+
+
 def differing(recipes: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """The settings in which recipes differ, seeds aside: path to one text per recipe.
+    """The settings in which recipes differ, seeds and labels aside: path to one text per recipe.
 
     Parts of different kinds are shown whole: `{"model.positions.0": ("Learned(max_offset=10)", "Rotary()")}`.
     """
     found: dict[str, tuple[str, ...]] = {}
-    _compare("", [_without_seed(recipe) for recipe in recipes], found)
+    told = [{name: value for name, value in recipe.items() if name not in LABELS} for recipe in recipes]
+    _compare("", [_without_seed(tree) for tree in told], found)
     return found
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from numerate.config import from_tree, to_tree
 from numerate.errors import Fault, Mistake
+from numerate.training import provenance
 from numerate.training.progress import Progress
 from numerate.training.recipe import Recipe
 from numerate.training.stopping import Stop
@@ -54,7 +55,9 @@ def run_all(
         jobs.put(None)
     threads = max(1, cores // workers)
     processes = [
-        context.Process(target=_work, args=(jobs, events, runs, threads, os.getpid()), daemon=False)
+        context.Process(
+            target=_work, args=(jobs, events, runs, threads, os.getpid(), provenance.command()), daemon=False
+        )
         for _ in range(workers)
     ]
     board = _Board(recipes, label, say)
@@ -88,7 +91,7 @@ def run_all(
     return [done[number] for number in range(len(recipes))]
 
 
-def _work(jobs: Any, events: Any, runs: Path, threads: int, parent: int) -> None:
+def _work(jobs: Any, events: Any, runs: Path, threads: int, parent: int, command: str) -> None:
     """A worker process: one recipe after the other until there are none."""
     import torch
 
@@ -104,13 +107,13 @@ def _work(jobs: Any, events: Any, runs: Path, threads: int, parent: int) -> None
             if kind in ("step", "evaluation", "cells", "say"):
                 events.put((number, kind, dict(record)))
 
-        done = _run(recipe, runs, listen, stop)
+        done = _run(recipe, runs, listen, stop, command)
         events.put((number, "done", done))
         if done.status >= 128:
             break
 
 
-def _run(recipe: Recipe, runs: Path, listen: Listener, stop: Stop) -> Done:
+def _run(recipe: Recipe, runs: Path, listen: Listener, stop: Stop, command: str) -> Done:
     label = _label(recipe)
 
     def heard(done: int, of: int) -> None:
@@ -120,7 +123,7 @@ def _run(recipe: Recipe, runs: Path, listen: Listener, stop: Stop) -> Done:
 
     try:
         with stop:
-            return _train_and_evaluate(recipe, runs, listen, heard, stop)
+            return _train_and_evaluate(recipe, runs, listen, heard, stop, command)
     except KeyboardInterrupt:
         return Done(label, None, "stopped; the same command goes on from here", stop.status or 130)
     except Mistake as mistake:
@@ -133,14 +136,20 @@ def _run(recipe: Recipe, runs: Path, listen: Listener, stop: Stop) -> Done:
 
 
 def _train_and_evaluate(
-    recipe: Recipe, runs: Path, listen: Listener, heard: Callable[[int, int], None], stop: Stop
+    recipe: Recipe, runs: Path, listen: Listener, heard: Callable[[int, int], None], stop: Stop, command: str
 ) -> Done:
     from numerate.laboratory.tracking import track_results
     from numerate.laboratory.train import train
 
     label = _label(recipe)
     trained = train(
-        recipe, runs_dir=runs, quiet=True, listen=listen, say=lambda text: listen("say", {"text": text}), stop=stop
+        recipe,
+        runs_dir=runs,
+        quiet=True,
+        listen=listen,
+        say=lambda text: listen("say", {"text": text}),
+        stop=stop,
+        command=command,
     )
     if trained.why == "stopped":
         return Done(label, trained.run.path, "stopped; the same command goes on from here", trained.status or 130)
