@@ -24,8 +24,17 @@ def recipe(name: str, *overrides: str) -> Recipe:
 
 
 def train(recipe: Recipe, *, runs_dir: str | Path | None = None, quiet: bool = False) -> Run:
-    """Trains a recipe in the folder of its run, or goes on where that stands. See `numerate.laboratory.train`."""
-    return train_in_folder(recipe, runs_dir=runs_dir, quiet=quiet).run
+    """Trains a recipe in the folder of its run, or goes on where that stands. See `numerate.laboratory.train`.
+
+    Ctrl-C and SIGTERM stop it at the end of a step with a checkpoint, and are then passed on: `KeyboardInterrupt`, or
+    `SystemExit` with the status of the signal, so that a script that trains one recipe after the other ends too.
+    """
+    trained = train_in_folder(recipe, runs_dir=runs_dir, quiet=quiet)
+    if trained.status == 130:
+        raise KeyboardInterrupt
+    if trained.status:
+        raise SystemExit(trained.status)
+    return trained.run
 
 
 def compare(runs: Sequence[Run | str | Path], path: str | Path = "compare.html") -> Path:

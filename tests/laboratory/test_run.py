@@ -90,7 +90,7 @@ def test_an_evaluation_goes_on_by_cell(run: Run, monkeypatch: pytest.MonkeyPatch
 
 
 def test_pieces_cover_the_grid_and_are_gathered(run: Run) -> None:
-    pieces = [record for number in (1, 2, 3) for record in run.evaluate(piece=f"{number}/3")]
+    pieces = [record for number in (1, 2, 3) for record in run.evaluate(shard=f"{number}/3")]
     assert len(pieces) == 9
     assert not run.folder.file("evaluation.jsonl").exists()
     import numerate.laboratory.run as laboratory
@@ -184,7 +184,7 @@ def test_a_grid_beyond_the_table_is_refused_before_any_work(run: Run) -> None:
         ({"count": 0}, "measure nothing"),
         ({"checkpoint": "finl"}, "none of final, best, all or a step"),
         ({"checkpoint": "5"}, "has no checkpoint of step 5; there are: 4, 8"),
-        ({"piece": "3/2"}, "is no piece"),
+        ({"shard": "3/2"}, "is no piece"),
         ({"method": "guessing"}, "neither 'one pass' nor 'decoding'"),
     ],
 )
@@ -369,3 +369,89 @@ def test_a_tracker_is_told_of_the_run_by_its_id_and_again_of_the_same_one(
 def test_results_show_themselves_as_their_table(run: Run) -> None:
     results = run.evaluate("1x1")
     assert repr(results) == str(results)
+
+
+def test_the_best_step_is_known_without_an_orderly_end(run: Run) -> None:
+    with run.folder.lock():
+        run.folder.update_head(best=None)
+    best = Run(run.folder).evaluate("1x1", checkpoint="best").best
+    assert best is not None
+    assert best["step"] in (4, 8)
+    assert best["chosen_on"] == "beyond-development"
+
+
+def test_an_answer_with_several_tokenisations_is_decoded_and_not_computed_twice(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from numerate.tokens.tokenizer import Characters
+
+    monkeypatch.setattr(Characters, "unique", False)
+    results = run.evaluate("1:2x1")
+    assert {record["method"] for record in results} == {"decoding"}
+    before = run.folder.file("evaluation.jsonl").read_bytes()
+    run.evaluate("1:2x1")
+    assert run.folder.file("evaluation.jsonl").read_bytes() == before
+
+
+def test_a_default_grid_beyond_the_table_and_sizes_that_hold_nothing_out_are_told_at_the_start(tmp_path: Path) -> None:
+    model = replace(SMALL.model, positions=(Learned(numbering=DigitIndex(), table=3),))
+    said: list[str] = []
+    recipe = replace(
+        SMALL,
+        task=Arithmetic(digits=1),
+        model=model,
+        evaluation=Evaluation(during=8),
+        training=Training(steps=1, batch=8),
+    )
+    train(recipe, runs_dir=tmp_path, quiet=True, say=said.append)
+    assert any("too few questions to hold any out" in text for text in said)
+    assert any("the best step is chosen on trained ones" in text and "beyond the table" in text for text in said)
+    said.clear()
+    wider = replace(recipe, task=Arithmetic(digits=Span(1, 2)), model=replace(model, positions=(Learned(table=9),)))
+    train(wider, runs_dir=tmp_path, quiet=True, say=said.append)
+    assert any("evaluation.grid (by default)" in text and "beyond the table" in text for text in said)
+
+
+def test_a_signal_is_passed_on_to_a_script_after_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from numerate import api
+    from numerate.laboratory.train import Trained
+
+    for status, error in ((130, KeyboardInterrupt), (143, SystemExit)):
+        monkeypatch.setattr(api, "train_in_folder", lambda *_, status=status, **__: Trained(None, "stopped", status))  # type: ignore[arg-type]
+        with pytest.raises(error):
+            numerate.train(SMALL, runs_dir=tmp_path)
+
+
+def test_a_run_with_a_part_of_ones_own_opens_from_anywhere_once_its_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import subprocess
+    import sys
+
+    project, runs = tmp_path / "project", tmp_path / "runs"
+    project.mkdir()
+    (project / "mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from numerate.positions.numbering import Sequential\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine(Sequential):\n"
+        "    pass\n"
+    )
+    command = [sys.executable, "-m", "numerate"]
+    settings = ["model.width=16", "training.steps=2", "training.batch=8", "training.window=1", "evaluation.during=4"]
+    positions = "model.positions=[Rotary(numbering=Mine)]"
+    train_line = [*command, "train", "addition_rotary", "--parts", "mine.py", positions, *settings, f"runs_dir={runs}"]
+    done = subprocess.run(train_line, cwd=project, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (project / "mine.py").rename(elsewhere / "moved.py")
+    ask = [*command, "ask", "latest", "1+2=", f"runs_dir={runs}"]
+    lost = subprocess.run(ask, cwd=elsewhere, capture_output=True, text=True)
+    assert lost.returncode == 2
+    assert "--parts FILE" in lost.stderr
+    found = subprocess.run([*ask, "--parts", "moved.py"], cwd=elsewhere, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.startswith("1+2=")

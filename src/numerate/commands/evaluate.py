@@ -46,14 +46,14 @@ def command(given: argparse.Namespace) -> int:
         count=own.get("count"),
         checkpoint=own.get("checkpoint", "final"),
         method=own.get("method", "one pass"),
-        piece=own.get("shard"),
+        shard=own.get("shard"),
         predictions=own.get("predictions", False),
         heard=heard,
     )
     print(f"{run.path}")
     show_evaluation(results)
     if "shard" in own:
-        print(f"\npiece {own['shard']}; `numerate evaluate` without shard= gathers all pieces once they are there")
+        print(f"\nshard {own['shard']}; `numerate evaluate` without shard= gathers all shards once they are there")
     else:
         track_results(run)
     return 0

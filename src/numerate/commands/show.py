@@ -5,6 +5,7 @@ import argparse
 from numerate import catalogue
 from numerate.commands.words import first
 from numerate.config import describe_settings, expand, identity, load_user_parts, override
+from numerate.errors import Mistake
 from numerate.recipes.papers import PAPERS
 from numerate.studies.naming import named
 from numerate.studies.study import Study
@@ -19,6 +20,9 @@ def command(options: argparse.Namespace) -> int:
     if isinstance(found, Study):
         _show_study(found, options.words[1:])
         return 0
+    if not isinstance(found, Recipe):
+        kind = found.__name__ if isinstance(found, type) else type(found).__name__
+        raise Mistake(f"{name}: is no recipe but {kind}")
     for number, choice in enumerate(expand(options.words[1:])):
         if number:
             print()

@@ -60,7 +60,7 @@ def user_object(address: str, *, source: str | None = None, beside: Path | None 
     """
     path, _, name = address.rpartition(":")
     file = _nearest(Path(path).expanduser(), source, beside)
-    module = load_user_parts(file)
+    module = _already(name, source, missing=not file.is_file()) or load_user_parts(file)
     if source is not None and _hashes[module.__name__] != source:
         warnings.warn(f"{path} has changed since this was saved; {name} may do something else now", stacklevel=2)
     if name not in vars(module):
@@ -112,8 +112,16 @@ def kind_of(part: type) -> tuple[str, str | None]:
 def _existing(file: Path) -> Path:
     if not file.is_file():
         near = [other.name for other in file.parent.glob("*.py")] if file.parent.is_dir() else []
-        raise Mistake(f"{file}: there is no such file.{did_you_mean(file.name, near)}")
+        raise Mistake(f"{file}: there is no such file.{did_you_mean(file.name, near)} --parts FILE names it elsewhere.")
     return Path(os.path.realpath(file))
+
+
+def _already(name: str, source: str | None, *, missing: bool) -> ModuleType | None:
+    """A file that was named by `--parts` and holds what is meant: with the same content, wherever it lies now; or with
+    other content, where the file that was saved is missing."""
+    loaded = [sys.modules[module] for module in sorted(_by_file) if name in vars(sys.modules.get(module, object))]
+    same = [module for module in loaded if source is not None and _hashes[module.__name__] == source]
+    return next(iter(same or (loaded if missing and source is not None else [])), None)
 
 
 def _nearest(path: Path, source: str | None, beside: Path | None) -> Path:

@@ -177,6 +177,13 @@ def one_pass_holds(exam: Exam) -> bool:
     return not isinstance(exam.layout, Continuation) or exam.tokenizer.unique
 
 
+def method_for(exam: Exam, wanted: Method) -> Method:
+    """How answers are scored: as wanted, unless one forward would not be exact, or labels leave nothing to decode."""
+    if not isinstance(exam.layout, Continuation):
+        return "one pass"
+    return wanted if one_pass_holds(exam) else "decoding"
+
+
 def evaluate_cell(
     model: Model,
     exam: Exam,
@@ -189,10 +196,7 @@ def evaluate_cell(
     split: str = "test",
 ) -> dict[str, Any]:
     """The record of one cell: a pure function of the weights and of what is given here."""
-    if method == "one pass" and not one_pass_holds(exam):
-        method = "decoding"
-    if not isinstance(exam.layout, Continuation):
-        method = "one pass"  # labels are said at places of their own: there is nothing to decode
+    method = method_for(exam, method)
     task = exam.task.pinned(**cell) if cell else exam.task
     questions = task.examples(split, seed, 0, count)
     correct = digits = digits_right = 0

@@ -10,8 +10,9 @@ from typing import Any
 from numerate.batch import Model
 from numerate.config import from_tree
 from numerate.errors import Mistake
-from numerate.evaluation.evaluator import Exam, Method, cost, default_grid, evaluate_cell
-from numerate.evaluation.grid import Cell, Grid, parse_shard, region, shard
+from numerate.evaluation.evaluator import Exam, Method, cost, default_grid, evaluate_cell, method_for
+from numerate.evaluation.grid import Cell, Grid, parse_shard, region
+from numerate.evaluation.grid import shard as cut
 from numerate.evaluation.samples import Said, answers
 from numerate.evaluation.statistics import region_mean
 from numerate.training import checkpoint
@@ -85,23 +86,23 @@ class Run:
         count: int | None = None,
         checkpoint: str = "final",
         method: Method = "one pass",
-        piece: str | None = None,
+        shard: str | None = None,
         predictions: bool = False,
         heard: Heard | None = None,
     ) -> "Results":
         """Exact match on a grid of cells, with intervals, at every fixed placement of the model.
 
         Cells that `evaluation.jsonl` has already are not computed again. `checkpoint` is final, best, all or a step.
-        `piece="2/4"` computes the second of four pieces of equal cost into a file of its own; evaluating without a
-        piece afterwards gathers them. `predictions` also writes what was said to every question. Twice the same call
+        `shard="2/4"` computes the second of four pieces of equal cost into a file of its own; evaluating without a
+        shard afterwards gathers them. `predictions` also writes what was said to every question. Twice the same call
         leaves the same bytes. Raises `Mistake` for a grid that the model cannot read, before any work is done.
         """
         planned = Plan.of(self, grid, count, method)
         planned.check(self)
-        number, of = parse_shard(piece) if piece is not None else (1, 1)
-        cells = shard(planned.grid.cells(), number, of, cost)
+        number, of = parse_shard(shard) if shard is not None else (1, 1)
+        cells = cut(planned.grid.cells(), number, of, cost)
         named = [(_label(checkpoint, found), found) for found in self.checkpoints(checkpoint)]
-        store = Store(self.folder, f"{number}-of-{of}" if piece is not None else None)
+        store = Store(self.folder, f"{number}-of-{of}" if shard is not None else None)
         with store.lock():
             store.relabel({label: found.step for label, found in named})
             results: list[dict[str, Any]] = []
@@ -109,10 +110,17 @@ class Run:
                 results += self._evaluate(planned, cells, label, found, store, heard)
                 if predictions:
                     self._predict(planned, cells, label, found, store)
-            if piece is None:
+            if shard is None:
                 self._sample(planned, named[-1][1])
             store.settle()
-        return Results(results, [found for _, found in named], self.folder.head().get("best"))
+        return Results(results, [found for _, found in named], self._best())
+
+    def _best(self) -> Mapping[str, Any] | None:
+        """Which step is the best so far and what it was chosen on, as the last sound checkpoint knows it."""
+        known = self.checkpoints("final")[0].state.get("progress", {})
+        if known.get("best") is None:
+            return None
+        return {"step": known["best"], "score": known["best_score"], "chosen_on": known["best_split"]}
 
     def _evaluate(
         self,
@@ -234,7 +242,7 @@ class Plan:
             Grid.parse(text, task.axes()) if text else default_grid(task),
             count or recipe.evaluation.count,
             recipe.evaluation.seed,
-            method,
+            method_for(run.exam, method),
             run.blank.placements(),
             task.trained(),
             beyond.trained() if beyond is not None else None,

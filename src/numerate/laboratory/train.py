@@ -82,15 +82,12 @@ def _train(
     beginning = None
     if source is not None and last is None:
         beginning = _beginning(source, path, trainer)
-    tracked = trackers.make(
-        recipe.trackers if world.first else (),
-        trackers.TrackerSettings(recipe.tracking.project, recipe.tracking.entity, recipe.group, recipe.tracking.tags),
-    )
+    _trackers(recipe, world)  # a tracker that is not there is told before anything is written
     head = head_of(recipe, trainer)
     if command is not None:
         head["command"] = command
     if beginning is not None:
-        head["began_from"] = str(beginning.path)
+        head["began_from"] = str(beginning.path.resolve())
     folder = None
     with contextlib.ExitStack() as held:
         if world.first:
@@ -108,6 +105,7 @@ def _train(
             if told is not None:
                 told(text)
 
+        tracked = _trackers(recipe, world, say)
         for text in (*trainer.warnings, *trainer.resume()):
             say(f"warning: {text}")
         if trainer.reached() or trainer.spent():
@@ -149,6 +147,12 @@ def _train(
             _note(folder, outcome)
     _tell(say, outcome, folder, steps)
     return Trained(Run(folder), outcome.why, outcome.status)
+
+
+def _trackers(recipe: Recipe, world: World, say: Callable[[str], None] | None = None) -> trackers.Trackers:
+    where = recipe.tracking
+    settings = trackers.TrackerSettings(where.project, where.entity, recipe.group, where.tags)
+    return trackers.make(recipe.trackers if world.first else (), settings, say)
 
 
 def _progress(steps: int, recipe: Recipe, folder: RunFolder, *, shown: bool, kept: bool) -> Progress:
@@ -233,6 +237,8 @@ def _beginning(source: RunFolder, path: Path, trainer: Trainer) -> checkpoint.Ch
     Raises `Mistake` where there is none, or where it is of another model.
     """
     if (path / "recipe.yaml").is_file() and (chosen := RunFolder(path).head().get("began_from")) is not None:
+        if not Path(str(chosen)).is_dir():
+            raise Mistake(f"init_from: {chosen}, where this run began, is gone; another seed= begins a new run")
         found = checkpoint.open_checkpoint(Path(str(chosen)))
     else:
         found = checkpoint.by_name(source.checkpoints, "final")[0][0]

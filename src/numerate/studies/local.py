@@ -85,7 +85,9 @@ def run_all(
         if number not in done:
             status = 130 if stop.asked else 1
             reason = (
-                "not begun" if stop.asked else "its process died; the same command goes on from its last checkpoint"
+                "not begun"
+                if stop.asked
+                else "its process died (a script needs `if __name__ == '__main__':`); the same command goes on"
             )
             done[number] = Done(_label(recipe), None, reason, status)
     return [done[number] for number in range(len(recipes))]
@@ -179,7 +181,10 @@ class _Board:
     def hear(self, number: int, kind: str, record: Any) -> None:
         label = self.labels[number]
         if kind == "step":
-            self.done[number] = min(record["step"], self.steps[number] or record["step"])
+            if self.steps[number] != record["steps"]:  # a budget in tokens or examples is known in steps only now
+                self.steps[number] = record["steps"]
+                self.progress.resize(sum(self.steps))
+            self.done[number] = record["step"]
             if "loss" in record:
                 self.known[number] = f"{record['loss']:.2g}"
             self._show()
@@ -188,7 +193,8 @@ class _Board:
         elif kind == "say":
             self.progress.say(record["text"])
         elif kind == "done":
-            self.done[number] = self.steps[number]
+            if record.error is None:
+                self.done[number] = self.steps[number]
             self.progress.say(f"{label}: {'done' if record.error is None else record.error}")
             self._show()
 

@@ -71,6 +71,12 @@ class Progress:
                 unit="step",
             )
 
+    def resize(self, total: int) -> None:
+        """Notes that the total is another than was thought."""
+        self.total = total
+        if self._bar is not None:
+            self._bar.total = total
+
     def step(self, done: int, **shown: float | str) -> None:
         """Notes that `done` steps of the total are done; `shown` are values to show beside, such as `loss=0.0123`."""
         if self.silent:

@@ -241,8 +241,14 @@ def folder_name(text: str) -> str:
 
 
 def runs_directory(given: str | os.PathLike[str] | None = None) -> Path:
-    """Where runs are: `given` (the setting runs_dir=), else NUMERATE_RUNS, else `./runs`."""
-    return Path(os.path.expanduser(given or os.environ.get("NUMERATE_RUNS") or "runs"))
+    """Where runs are: `given` (the setting runs_dir=), else NUMERATE_RUNS, else `./runs`.
+
+    Raises `Mistake` for a file.
+    """
+    runs = Path(os.path.expanduser(given or os.environ.get("NUMERATE_RUNS") or "runs"))
+    if runs.is_file():
+        raise Mistake(f"runs_dir: {runs} is a file, a folder is needed; runs_dir= or NUMERATE_RUNS names another")
+    return runs
 
 
 def all_runs(runs: Path) -> list[RunFolder]:

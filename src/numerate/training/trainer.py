@@ -11,7 +11,7 @@ import torch
 
 from numerate.batch import Batch, Draw, Model, Tokens
 from numerate.errors import Fault, Mistake
-from numerate.evaluation.evaluator import Exam, mark
+from numerate.evaluation.evaluator import Exam, default_grid, mark
 from numerate.evaluation.grid import Grid
 from numerate.evaluation.statistics import wilson
 from numerate.training import checkpoint
@@ -88,6 +88,12 @@ class Trainer:
         longest = self.exam.longest(recipe.task)
         self.warnings = self.model.check(longest.to(world.device), longest.to(world.device))
         self._refuse_grid(longest)
+        if not recipe.task.divided(recipe.task.examples("development", 0, 0, 64)).any():
+            self.warnings.append(
+                "task: all of its sizes have too few questions to hold any out: development scores are on questions "
+                "that training meets too"
+            )
+        self.splits = self._splits()
         self.parallel = make_parallel(self.training.parallel, self.model, world, compiled=self.training.compile)
         self.optimizer = recipe.optimizer.build(self.model, self.settings)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.training.precision == "fp16")
@@ -360,9 +366,8 @@ class Trainer:
         """The questions of the development splits, drawn once; each process has its share of them."""
         if self._drawn is None:
             task, count = self.recipe.task, self.recipe.evaluation.during
-            splits = ["development"] + (["beyond-development"] if task.beyond() is not None else [])
             self._drawn = []
-            for split in splits:
+            for split in self.splits:
                 questions = task.examples(split, self.recipe.seed, 0, max(count, self.world.size))
                 share = questions.take(slice(self.world.rank, None, self.world.size))
                 self._drawn.append((split, self.exam.batch(share).to(self.world.device)))
@@ -398,20 +403,37 @@ class Trainer:
                 self.folder.append(file, record)
             self.listen(kind, record)
 
+    def _splits(self) -> list[str]:
+        """What is evaluated during training: the trained sizes, and the next band where the model can read it."""
+        beyond = self.recipe.task.beyond()
+        if beyond is None:
+            return ["development"]
+        try:
+            self.model.check(self.exam.longest(beyond).to(self.world.device))
+        except Mistake as mistake:
+            self.warnings.append(
+                f"the next sizes cannot be read, so the best step is chosen on trained ones: {mistake}"
+            )
+            return ["development"]
+        return ["development", "beyond-development"]
+
     def _refuse_grid(self, longest: Tokens) -> None:
         """A grid that could not be evaluated afterwards is refused before anything is trained."""
         text, task = self.recipe.evaluation.grid, self.recipe.task
-        if text is None:
+        if text is None and not task.trained():
             return
         try:
-            grid = Grid.parse(text, task.axes())
+            grid = Grid.parse(text, task.axes()) if text is not None else default_grid(task)
             largest = task.pinned(**{axis: span.high for axis, span in zip(grid.axes, grid.spans, strict=True)})
             found = self.model.check(
                 self.exam.longest(largest, split="test").to(self.world.device), longest.to(self.world.device)
             )
         except Mistake as mistake:
-            raise Mistake(f"evaluation.grid: {str(mistake).removeprefix('grid: ')}") from mistake
-        self.warnings += [f"evaluation.grid {text}: {warning}" for warning in found]
+            reason = str(mistake).removeprefix("grid: ")
+            if text is not None:
+                raise Mistake(f"evaluation.grid: {reason}") from mistake
+            found = [f"{reason}; evaluation.grid= names a smaller one"]
+        self.warnings += [f"evaluation.grid {text or '(by default)'}: {warning}" for warning in found]
 
     def _refuse_precision(self) -> None:
         device, precision = self.world.device, self.training.precision
