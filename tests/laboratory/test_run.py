@@ -316,8 +316,18 @@ def test_a_start_from_another_run_is_the_same_run_however_that_is_addressed(trai
     addresses = ("small", trained.name, trained.name[:5], str(trained))
     paths = {train(replace(short, init_from=one), runs_dir=runs, quiet=True).run.path for one in addresses}
     assert len(paths) == 1
-    with pytest.raises(Mistake, match="latest is another run each time"):
-        train(replace(short, init_from="latest"), runs_dir=runs, quiet=True)
+
+
+def test_the_latest_run_is_another_source_once_another_run_was_started(run: Run) -> None:
+    runs = run.path.parent.parent
+    warm = replace(SMALL, name=None, seed=9, init_from="latest", training=replace(SMALL.training, steps=1))
+    first = train(warm, runs_dir=runs, quiet=True).run
+    assert train(warm, runs_dir=runs, quiet=True).run.path == first.path
+    assert first.recipe.init_from == run.path.name
+    other = train(replace(SMALL, name=None, seed=3, training=warm.training), runs_dir=runs, quiet=True).run
+    second = train(warm, runs_dir=runs, quiet=True).run
+    assert second.path != first.path
+    assert second.recipe.init_from == other.path.name
 
 
 def test_a_quiet_run_keeps_its_log(run: Run) -> None:

@@ -122,6 +122,7 @@ def _train(
             say(f"{folder.path}: going on from step {trainer.progress.step} of {steps}")
         elif beginning is not None:
             trainer.start_from(beginning)
+            say(f"{folder.path}: beginning with the weights of {beginning.path}")
         known: dict[str, float | str] = {}
 
         def heard(kind: str, record: Mapping[str, Any]) -> None:
@@ -222,13 +223,17 @@ def set_threads(wanted: int | None, last: checkpoint.Checkpoint | None) -> None:
 def source_of(recipe: Recipe, runs: Path) -> RunFolder | None:
     """The run that a recipe starts from; its id, not the way it was addressed, is part of the new run's identity.
 
-    Raises `Mistake` for `latest`, which is another run each time: the same command would not mean the same run.
+    `latest` is the run that was started last, unless that is this very run at its second start: then it is the one that
+    it began from, so that the same command goes on.
     """
     if recipe.init_from is None:
         return None
+    found = find(recipe.init_from, runs)
     if recipe.init_from == "latest":
-        raise Mistake("init_from: latest is another run each time; give a path, an id or a name (`numerate list runs`)")
-    return find(recipe.init_from, runs)
+        before = found.head()["recipe"].get("init_from")
+        if before is not None and identity(replace(recipe, init_from=before)) == found.id:
+            return find(before, runs)
+    return found
 
 
 def _beginning(source: RunFolder, path: Path, trainer: Trainer) -> checkpoint.Checkpoint:

@@ -91,7 +91,7 @@ class Recipe:
     training: Training = setting(Training(), "budget, batch, precision, checkpoints")
     evaluation: Evaluation = setting(Evaluation(), "what is measured")
     seed: int = setting(0, "of weights, data, offsets and dropout")
-    init_from: str | None = setting(None, "another run whose weights to start from: its path, id or name")
+    init_from: str | None = setting(None, "another run whose weights to start from: path, id, name or latest")
     device: str = setting("auto", "cpu, cuda, cuda:1, mps; auto takes a CUDA device if there is one", identity=False)
     name: str | None = setting(None, "label of the run, by which it can be found again", identity=False)
     group: str | None = setting(None, "label that several runs share", identity=False)
