@@ -81,7 +81,7 @@ def shard(cells: Iterable[Cell], number: int, of: int, cost: Callable[[Cell], fl
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """From `2/4`, the second of four pieces."""
+    """From `2/4`, the second of four pieces: `(2, 4)`. Raises `Mistake` for any other text."""
     found = re.fullmatch(r"(\d+)/(\d+)", text.strip())
     if not found:
         raise Mistake(f"shard: {text!r} is no piece; a piece reads like 1/4")

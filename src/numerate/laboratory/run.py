@@ -92,6 +92,9 @@ class Run:
     ) -> "Results":
         """Exact match on a grid of cells, with intervals, at every fixed placement of the model.
 
+        >>> results = run.evaluate("1:12x1:12", count=200, checkpoint="best")
+        >>> results.regions()[0]["mean"]
+
         Cells that `evaluation.jsonl` has already are not computed again. `checkpoint` is final, best, all or a step.
         `shard="2/4"` computes the second of four pieces of equal cost into a file of its own; evaluating without a
         shard afterwards gathers them. `predictions` also writes what was said to every question. Twice the same call

@@ -257,7 +257,11 @@ def _beginning(source: RunFolder, path: Path, trainer: Trainer) -> checkpoint.Ch
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a training would take: printed by `--dry-run`."""
+    """What a training would take: printed by `--dry-run`.
+
+    `memory` is in bytes (weights, gradients and two moments in float32), `operations` in floating-point operations of
+    one step (forward and backward), `batch` in rows and tokens, `asked` in tokens.
+    """
 
     parameters: int
     memory: int

@@ -24,6 +24,12 @@ class Decoder(ModelSpec):
     """A causal decoder with any trunk, mixer and positions.
 
     `positions=()` is a model without positions (NoPE, Kazemnejad et al., 2023, https://arxiv.org/abs/2305.19466).
+
+    >>> spec = Decoder(width=64, trunk=Stack(depth=3), positions=(Rotary(base=500.0),))
+    >>> model = spec.build(Vocabulary.of(["+", "="]), seed=0)
+
+    Raises `Mistake` for positions that act inside attention where the mixer has none; `build` raises it for a width
+    that does not divide into the heads.
     """
 
     width: int = setting(128, "width of the residual stream")
