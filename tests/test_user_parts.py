@@ -19,6 +19,7 @@ from numerate.config import (
     setting,
     to_tree,
     user_object,
+    user_parts,
     yaml_text,
 )
 from numerate.errors import Mistake
@@ -78,6 +79,7 @@ def written(folder: Path, name: str = "my.py", more: str = "") -> Path:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(user_parts, "_named", set())
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
     return tmp_path
 

@@ -19,7 +19,10 @@ _hashes: dict[str, str] = {}
 """Per module name, the sha256 of its file as it was when the module was first seen."""
 
 _by_file: set[str] = set()
-"""Names of the modules that came in through `load_user_parts`."""
+"""Names of the modules that came from a user's file."""
+
+_named: set[str] = set()
+"""Names of those that the user named (`--parts my.py`), not only a saved recipe."""
 
 
 def is_abstract(part: type) -> bool:
@@ -37,7 +40,13 @@ def load_user_parts(path: str | Path) -> ModuleType:
     Raises `Mistake` for a file that is not there or fails on import (with file and line), for a part that is no spec,
     and for a name that another part already has.
     """
-    file = _existing(Path(path).expanduser())
+    module = _loaded(Path(path))
+    _named.add(module.__name__)
+    return module
+
+
+def _loaded(path: Path) -> ModuleType:
+    file = _existing(path.expanduser())
     module = _imported(file) or _import(file, str(path))
     _hashes.setdefault(module.__name__, hashlib.sha256(file.read_bytes()).hexdigest())
     _by_file.add(module.__name__)
@@ -60,7 +69,7 @@ def user_object(address: str, *, source: str | None = None, beside: Path | None 
     """
     path, _, name = address.rpartition(":")
     file = _nearest(Path(path).expanduser(), source, beside)
-    module = _already(name, source, missing=not file.is_file()) or load_user_parts(file)
+    module = (None if file.is_file() else _named_instead(name, source)) or _loaded(file)
     if source is not None and _hashes[module.__name__] != source:
         warnings.warn(f"{path} has changed since this was saved; {name} may do something else now", stacklevel=2)
     if name not in vars(module):
@@ -116,12 +125,12 @@ def _existing(file: Path) -> Path:
     return Path(os.path.realpath(file))
 
 
-def _already(name: str, source: str | None, *, missing: bool) -> ModuleType | None:
-    """A file that was named by `--parts` and holds what is meant: with the same content, wherever it lies now; or with
-    other content, where the file that was saved is missing."""
-    loaded = [sys.modules[module] for module in sorted(_by_file) if name in vars(sys.modules.get(module, object))]
-    same = [module for module in loaded if source is not None and _hashes[module.__name__] == source]
-    return next(iter(same or (loaded if missing and source is not None else [])), None)
+def _named_instead(name: str, source: str | None) -> ModuleType | None:
+    """A file that the user named (`--parts`) and that holds what is meant, where the file that was saved is missing:
+    the one with the same content, wherever it lies now, or else with the same class name."""
+    named = [sys.modules[module] for module in sorted(_named) if name in vars(sys.modules.get(module, object))]
+    same = [module for module in named if _hashes[module.__name__] == source]
+    return next(iter(same or named), None)
 
 
 def _nearest(path: Path, source: str | None, beside: Path | None) -> Path:
