@@ -4,6 +4,7 @@ import io
 import os
 import pty
 import re
+import select
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,10 @@ def test_on_a_terminal_there_is_a_bar_and_the_log_has_plain_lines(tmp_path: Path
             for step in range(1, 11):
                 progress.step(step, loss=0.5)
             progress.say("a word")
-        shown = os.read(reader, 100_000).decode()
+        shown = ""
+        # A terminal gives what was written in pieces.
+        while not ("add: 100%" in shown and "a word" in shown) and select.select([reader], [], [], 5.0)[0]:
+            shown += os.read(reader, 100_000).decode()
     os.close(reader)
     assert "add: 100%" in shown
     assert "a word" in shown
