@@ -4,8 +4,8 @@
 
 One JSON line per measurement. The claim is that of the first two lines: additions of 1 to 20 digits each, every pair of
 lengths equally often, held-out questions left out, grouped by length, as tensors with targets: at least 300,000
-examples per second. The last lines are the same batches made one example at a time in plain Python, the way most
-projects do (no questions held out there); `ratio` is against it, at the same batch size.
+examples per second. Other tasks follow. The last lines are batches of additions made one example at a time in plain
+Python, the way most projects do (no questions held out there); `ratio` is against it, at the same batch size.
 """
 
 import argparse
@@ -19,6 +19,9 @@ from torch import Tensor
 
 from numerate.config import Span
 from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.bitwise import BitwiseOr
+from numerate.tasks.sorting import Sorting
+from numerate.tasks.task import Task
 from numerate.tokens.layout import Continuation
 from numerate.tokens.tokenizer import Characters
 from numerate.training.stream import Place, Stream
@@ -26,6 +29,14 @@ from numerate.training.stream import Place, Stream
 IDS = {character: 4 + i for i, character in enumerate("0123456789+-x= ")}
 PAD, END, IGNORE = 0, 3, -100
 WINDOW = 64
+OTHERS: dict[str, Task] = {
+    "subtraction, 1 to 20 digits,": Arithmetic("-", digits=Span(1, 20)),
+    "multiplication, 1 to 15 digits,": Arithmetic("x", digits=Span(1, 15)),
+    "addition without carries, 1 to 20 digits,": Arithmetic(digits=Span(1, 20), no_carry=True),
+    "sorting, 1 to 10 items of up to 10 digits,": Sorting(digits=Span(1, 10), items=Span(1, 10)),
+    "sorting, 10 items of up to 10 digits,": Sorting(digits=10, items=10),
+    "positional or, 1 to 20 bits,": BitwiseOr(digits=Span(1, 20)),
+}
 
 
 def plainly(seed: int, batch_size: int) -> Callable[[], tuple[Tensor, Tensor]]:
@@ -69,7 +80,7 @@ def measure(make: Callable[[], object], batch_size: int, seconds: float) -> floa
     return made / (time.perf_counter() - start)
 
 
-def streamed(task: Arithmetic, batch_size: int) -> Callable[[], object]:
+def streamed(task: Task, batch_size: int) -> Callable[[], object]:
     stream = Stream(task, Characters(), Continuation(), seed=0, batch_size=batch_size, window=WINDOW)
     place = Place()
 
@@ -95,6 +106,10 @@ def main() -> None:
             if digits == Span(1, 20):
                 line["ratio"] = round(speed / plain[size], 1)
             print(json.dumps(line), flush=True)
+    for name, task in OTHERS.items():
+        speed = measure(streamed(task, 256), 256, seconds)
+        line = {"what": f"{name} batches", "batch_size": 256, "examples_per_second": round(speed)}
+        print(json.dumps(line), flush=True)
     for size, speed in plain.items():
         line = {"what": "plain Python, 1 to 20 digits", "batch_size": size, "examples_per_second": round(speed)}
         print(json.dumps(line), flush=True)

@@ -1,6 +1,6 @@
 """What each token id is: its symbol, its kind, its value. Knows numpy, not torch, so that commands start quickly."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +12,24 @@ PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
 
 SPECIAL, DIGIT, NUMBER, SIGN, POINT, TEXT = range(6)
 """Kinds of tokens: special; one decimal digit; a whole number; a sign; a decimal point; any other text."""
+
+
+_GREEK = "βΓΔδεζηθκΛλμΞξΠπΣςτΦφχΨψΩω"
+
+HINTS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwyz!@£#$%^&*()~?.,<>{}[]:;/|" + _GREEK
+"""The 102 characters that index hints are taken from, in a circle. There is no `x`, which is an operator."""
+
+LABELS = "".join(character for character in HINTS if character not in "D,:")
+"""The 99 characters that items of a list are labelled with, in a circle: the hints without those that the published
+vocabulary for sorting has another id for (`,` and `:` stand between the items)."""
+
+PUBLISHED: dict[str, tuple[str, ...]] = {
+    "pad": (*"+-x= ",),
+    "index": (*"+-x= ", *HINTS),
+    "sort": (*"D,:= ", *LABELS),
+}
+"""What follows the special tokens and the ten digits in the vocabularies of the published arithmetic system
+(https://github.com/mcleish7/arithmetic): 19, 121 and 118 ids."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +53,20 @@ class Vocabulary:
     def of(cls, texts: Sequence[str]) -> "Vocabulary":
         """The four special tokens, the ten digits, then `texts` in their order, without repetition."""
         rest = [text for text in dict.fromkeys(texts) if text not in set("0123456789")]
+        return cls._made(rest, {"-": SIGN, ".": POINT})
+
+    @classmethod
+    def published(cls, name: str) -> "Vocabulary":
+        """One of `PUBLISHED`, id for id. The point is a hint or a label there, and no decimal point.
+
+        >>> Vocabulary.published("index").size, Vocabulary.published("sort").ids["A"]
+        (121, 19)
+        """
+        return cls._made(PUBLISHED[name], {"-": SIGN})
+
+    @classmethod
+    def _made(cls, rest: Sequence[str], sort: Mapping[str, int]) -> "Vocabulary":
         symbols = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", *"0123456789", *rest)
-        sort = {"-": SIGN, ".": POINT}
         kinds = [SPECIAL] * 4 + [DIGIT] * 10 + [sort.get(text, TEXT) for text in rest]
         values = [np.nan] * 4 + [float(d) for d in range(10)] + [np.nan] * len(rest)
         return cls(

@@ -1,7 +1,9 @@
-"""Promises of sums."""
+"""Promises of sums, differences and products."""
 
 import hashlib
+import operator
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -47,6 +49,91 @@ def test_sums_are_right_and_operands_have_the_lengths_asked_for(
         assert zero or (a and b)
         assert drawn.facts["first_digits"][row] == len(str(a))
         assert drawn.facts["second_digits"][row] == len(str(b))
+
+
+RESULTS: dict[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "x": operator.mul}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sign=st.sampled_from("+-x"),
+    first=spans,
+    second=spans,
+    lengths=st.sampled_from(["cycle", "uniform", "value"]),
+    zero=st.booleans(),
+    split=st.sampled_from(["train", "test"]),
+    seed=st.integers(0, 2**40),
+)
+def test_every_operator_is_right(
+    sign: str, first: Span, second: Span, lengths: str, zero: bool, split: str, seed: int
+) -> None:
+    task = Arithmetic(sign, first_digits=first, second_digits=second, lengths=lengths, zero=zero)  # type: ignore[arg-type]
+    drawn = task.examples(split, seed, 0, 23)
+    negative = drawn.numbers.negative
+    for row, (a, b, size) in enumerate(values(drawn)):
+        below_zero = negative is not None and bool(negative[row, 2])
+        assert (-size if below_zero else size) == RESULTS[sign](a, b)
+        assert negative is None or not negative[row, :2].any()
+        assert drawn.numbers.lengths[row].tolist() == [len(str(a)), len(str(b)), len(str(size))]
+        text = "".join(drawn.alphabet[symbol] if symbol >= 0 else str(symbol) for symbol in drawn.symbols[row])
+        assert text == f"-1{sign}-2=-3"
+
+
+def test_questions_of_every_operator_are_read() -> None:
+    found = {text: values(Arithmetic(text[2]).read(text))[0][2] for text in ("12-9=", "12x0=", "99x99", "00-0=")}
+    assert found == {"12-9=": 3, "12x0=": 0, "99x99": 9801, "00-0=": 0}
+    difference = Arithmetic("-").read("9-12=")
+    assert values(difference)[0][2] == 3
+    assert difference.numbers.negative is not None
+    assert difference.numbers.negative.tolist() == [[False, False, True]]
+    with pytest.raises(Mistake, match="more than 10000 digits"):
+        Arithmetic("x").read("1" * 10_001 + "x2=")
+
+
+def test_the_order_of_operands_counts_in_a_difference_alone() -> None:
+    for sign, alike in (("+", True), ("x", True), ("-", False)):
+        task = Arithmetic(sign)
+        one, other = task.read(f"123{sign}45678="), task.read(f"45678{sign}123=")
+        assert (task.canonical(one) == task.canonical(other)).all() == alike
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_sums_without_carries_come_all_and_equally_often(zero: bool) -> None:
+    task = Arithmetic(first_digits=1, second_digits=2, no_carry=True, zero=zero)
+    possible = {
+        (a, b)
+        for a in range(0 if zero else 1, 10)
+        for b in range(10, 100)
+        if all(int(x) + int(y) < 10 for x, y in zip(str(a)[::-1], str(b)[::-1], strict=False))
+    }
+    assert task.space() == len(possible)
+    drawn = task.draw(Draws(1), np.arange(60_000))
+    counts = Counter((a, b) for a, b, _ in values(drawn))
+    assert set(counts) == possible
+    usual = 60_000 / len(possible)
+    assert max(abs(count - usual) for count in counts.values()) < 5 * usual**0.5
+
+
+@given(first=st.integers(1, 30), second=st.integers(1, 30), lengths=st.sampled_from(["cycle", "value"]))
+@settings(max_examples=30, deadline=None)
+def test_no_digit_of_a_sum_without_carries_comes_from_ten(first: int, second: int, lengths: str) -> None:
+    task = Arithmetic(first_digits=first, second_digits=second, no_carry=True, lengths=lengths)  # type: ignore[arg-type]
+    digits = task.examples("train", 0, 0, 50).numbers.digits
+    assert np.array_equal(digits[:, 0] + digits[:, 1], digits[:, 2])
+    assert Arithmetic(digits=Span(1, 2), no_carry=True).seen_cells()[-1] == {"first_digits": 2, "second_digits": 2}
+
+
+def test_the_value_of_an_operand_may_be_uniform_instead_of_its_length() -> None:
+    task = Arithmetic(first_digits=2, second_digits=Span(1, 3), lengths="value")
+    drawn = task.draw(Draws(1), np.arange(40_000))
+    counts = np.bincount([row[0] for row in values(drawn)], minlength=100)
+    assert len(counts) == 100
+    assert np.abs(counts - 400).max() < 5 * 400**0.5
+    assert drawn.facts["first_digits"].tolist() == [len(str(row[0])) for row in values(drawn)]
+    assert (drawn.facts["second_digits"] == 3).mean() == pytest.approx(0.9, abs=0.01)
+    assert task.space() == 100_000
+    assert task.held_out("test")
+    assert not Arithmetic(digits=1, lengths="value").held_out("test")
 
 
 def test_blocks_are_those_they_have_always_been() -> None:
@@ -171,11 +258,17 @@ def test_a_question_is_read_as_a_person_writes_it() -> None:
 
 
 def test_impossible_settings_are_refused_by_name() -> None:
-    with pytest.raises(Mistake, match=r"^operator: there is no 'plus'; there are: \+"):
+    with pytest.raises(Mistake, match=r"^operator: there is no 'plus'; there are: \+, -, x"):
         Arithmetic(operator="plus")
     with pytest.raises(Mistake, match=r"^digits: a number has at least 1 digit, not 0"):
         Arithmetic(digits=0)
     with pytest.raises(Mistake, match=r"^second_digits: .* not -2"):
         Arithmetic(second_digits=Span(-2, 3))
+    with pytest.raises(Mistake, match=r"^no_carry: only sums have carries"):
+        Arithmetic("x", no_carry=True)
+    with pytest.raises(Mistake, match=r"has a carry"):
+        Arithmetic(no_carry=True).read("5+5=")
+    with pytest.raises(Mistake, match=r"^digits: numbers of 10001 digits are too long"):
+        Arithmetic("x", digits=10_001)
     with pytest.raises(Mistake, match=r"^lengths: 'random' is neither"):
         Arithmetic(lengths="random")  # type: ignore[arg-type]

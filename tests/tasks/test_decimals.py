@@ -1,4 +1,4 @@
-"""Addition eight digits at a time is addition."""
+"""Arithmetic eight digits at a time is arithmetic."""
 
 import numpy as np
 from hypothesis import given
@@ -43,3 +43,42 @@ def test_rows_that_are_slices_of_a_larger_array_are_added_too() -> None:
 def test_lengths_count_no_zeros_in_front_and_one_for_zero() -> None:
     assert decimals.length(rows([0, 7, 10, 900], 8)).tolist() == [1, 1, 2, 3]
     assert [decimals.width(n) for n in (1, 8, 9, 21)] == [8, 8, 16, 24]
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**40), st.integers(0, 10**40)), min_size=1, max_size=20))
+def test_differences_are_right_and_say_their_sign(pairs: list[tuple[int, int]]) -> None:
+    pairs = [*pairs, (pairs[0][0], pairs[0][0]), (10**40, 10**39), (10**16, 1), (1, 10**16)]
+    first, second = (rows([pair[i] for pair in pairs], 48) for i in (0, 1))
+    out = np.full_like(first, 77)
+    negative = decimals.subtract(first, second, out)
+    assert [-value if below else value for value, below in zip(values(out), negative, strict=True)] == [
+        a - b for a, b in pairs
+    ]
+    assert negative.tolist() == [a < b for a, b in pairs]
+    assert out.max() <= 9
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**40), st.integers(0, 10**70)), min_size=1, max_size=20))
+def test_products_are_right(pairs: list[tuple[int, int]]) -> None:
+    first, second = (rows([pair[i] for pair in pairs], 112) for i in (0, 1))
+    out = np.full_like(first, 77)
+    decimals.multiply(first, second, out)
+    assert values(out) == [a * b for a, b in pairs]
+    assert out.max() <= 9
+
+
+def test_the_largest_products_that_are_allowed_do_not_overflow() -> None:
+    for digits in (8, 100, 10_000):
+        nines = decimals.parse("9" * digits, decimals.width(2 * digits))[None]
+        out = np.empty_like(nines)
+        decimals.multiply(nines, nines, out)
+        found = "".join(map(str, out[0, : 2 * digits][::-1]))  # (10^n - 1)^2 = 10^2n - 2 10^n + 1
+        assert found == "9" * (digits - 1) + "8" + "0" * (digits - 1) + "1"
+
+
+@given(st.lists(st.integers(0, 10**8 - 1), min_size=1, max_size=50))
+def test_eight_digits_are_packed_into_one_number_and_back(numbers: list[int]) -> None:
+    digits = rows(numbers, 8)
+    packed = decimals.packed(digits)
+    assert packed.tolist() == [numbers]
+    assert np.array_equal(decimals.unpacked(packed[0]), digits.view("<u8")[:, 0])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numerate.config import Span
+from numerate.config import Span, setting
 from numerate.tasks.draws import Draws, key
 
 MASK = 2**64 - 1
@@ -18,6 +18,9 @@ MASK = 2**64 - 1
 class Spec:
     size: int | Span = 3
     name: str = "a"
+
+
+BEFORE = Spec
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,17 @@ def test_a_key_tells_apart_all_that_it_is_made_of() -> None:
     assert len({key(*some) for some in parts}) == len(parts)
     assert all(0 <= key(*some) < 2**128 for some in parts)
     assert key(Spec(), 5) == key(Spec(), np.int64(5))
+
+
+def test_a_setting_that_was_added_later_counts_only_where_it_is_not_its_default() -> None:
+    @dataclass(frozen=True)
+    class Spec:
+        size: int | Span = setting(3, "how large")
+        name: str = setting("a", "what it is called")
+        added: bool = setting(False, "what there was not before", later=True)
+
+    assert key(Spec()) == key(BEFORE())
+    assert key(Spec(added=True)) != key(Spec())
 
 
 def test_a_key_refuses_what_has_no_canonical_text() -> None:

@@ -1,8 +1,11 @@
 """Promises of blocks of questions."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import EMPTY, Example, Numbers, Questions, mix, text_hash
 
 
@@ -121,3 +124,23 @@ def test_hashes_are_those_they_have_always_been() -> None:
     # The first output of splitmix64 with seed 0, as its authors publish it.
     assert f"{int(mix(np.array([0x9E3779B97F4A7C15], dtype=np.uint64))[0]):016x}" == "e220a8397b1dcdaf"
     assert f"{int(sums([12, 9, 21]).hashes()[0]):016x}" == "e6fe94378f76d0f5"
+
+
+def test_a_question_keeps_its_chance_in_any_order_and_company() -> None:
+    one = Questions.of_texts([Example("ab", "c"), Example("d", "e")])
+    drawn = replace(one, chance=np.array([7, 8], dtype=np.uint64))
+    assert drawn.take(np.array([1, 0])).chance.tolist() == [8, 7]  # type: ignore[union-attr]
+    assert one.take(slice(0, 1)).chance is None
+    assert Questions.concatenate([one, drawn, one]).chance.tolist() == [0, 0, 7, 8, 0, 0]  # type: ignore[union-attr]
+    assert Questions.concatenate([one, one]).chance is None
+
+
+def test_pieces_that_are_not_there_change_neither_hash_nor_text() -> None:
+    gaps = Questions(
+        ("a", "=", "b"),
+        np.array([[0, EMPTY, EMPTY, -1, 1, EMPTY, 2], [0, -1, EMPTY, EMPTY, 1, 2, EMPTY]], dtype=np.int16),
+        numbers([12], [12]),
+        np.array([5, 5]),
+    )
+    assert gaps.hashes()[0] == gaps.hashes()[1]
+    assert [plain_text(gaps, row) for row in (0, 1)] == [("a12=", "b")] * 2

@@ -16,7 +16,7 @@ from numerate.tasks.draws import Draws
 from numerate.tasks.questions import Example, Numbers, Questions
 from numerate.tasks.task import ENOUGH, HELD_OUT_BLOCK, SPLITS, Task, large_enough
 
-EVERY = [getattr(tasks, name)() for name in tasks.CATALOGUE["Task"]]
+EVERY = [getattr(tasks, name)() for name in tasks.CATALOGUE["Task"] if name != "Written"]  # it has no file by itself
 every_task = pytest.mark.parametrize("task", EVERY, ids=lambda task: type(task).__name__)
 
 
@@ -82,6 +82,8 @@ def test_seed_and_split_change_what_is_drawn(task: Task) -> None:
 
 @every_task
 def test_no_question_that_can_be_held_out_is_in_two_splits(task: Task) -> None:
+    if task.whole() is not None:
+        pytest.skip("its questions are listed, not divided by their hashes: see its own tests")
     seen: dict[str, set[int]] = {}
     for split in SPLITS:
         source = task if split != "beyond-development" else task.beyond()

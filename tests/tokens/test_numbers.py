@@ -10,13 +10,24 @@ from hypothesis import strategies as st
 
 from numerate import tokens
 from numerate.errors import Mistake
+from numerate.tasks.draws import Draws
 from numerate.tasks.questions import Numbers
-from numerate.tokens.numbers import Digits, NumberSpelling
-from numerate.vocabulary import Vocabulary
+from numerate.tokens.numbers import Digits, NumberSpelling, hint_start
+from numerate.vocabulary import HINTS, Vocabulary
 
 EVERY = [getattr(tokens, name)() for name in tokens.CATALOGUE["NumberSpelling"]]
 EVERY += [Digits(order, zeros) for order, zeros in product(("reversed", "normal"), (0, 1, 9))]  # type: ignore[arg-type]
+EVERY += [
+    Digits("answer reversed"),
+    Digits("normal", 1, 2, 31),
+    Digits(places=40),
+    Digits(hints=True),
+    Digits("normal", hints=True),
+    Digits("answer reversed", 1, 0, 33, hints=True),
+]
 every_spelling = pytest.mark.parametrize("spelling", EVERY, ids=repr)
+
+VOCABULARY = Vocabulary.of(Digits().texts())
 
 whole = st.integers(0, 10**30).map(Decimal)
 pointed = st.tuples(st.integers(0, 10**12), st.integers(0, 15)).map(lambda pair: Decimal(f"{pair[0]}e-{pair[1]}"))
@@ -42,25 +53,33 @@ def block(numbers: list[Decimal], columns: int = 40) -> Numbers:
 @given(numbers=st.one_of(*(st.lists(kind, min_size=1, max_size=12) for kind in (whole, pointed, signed, mixed))))
 def test_a_written_block_is_its_numbers_spelled_one_by_one(spelling: NumberSpelling, numbers: list[Decimal]) -> None:
     vocabulary = Vocabulary.of(spelling.texts())
-    ids, lengths = spelling.write(block(numbers), 0, vocabulary)
-    assert ids.shape[1] % 8 == 0
-    assert ids.dtype == np.uint8
-    for number, row, length in zip(numbers, ids, lengths, strict=True):
-        assert [vocabulary.symbols[i] for i in row[:length]] == spelling.spell(number)
-        assert not row[length:].any()
+    chance = Draws(1).words(len(numbers))
+    for answer in (False, True):
+        ids, lengths = spelling.write(block(numbers), 0, vocabulary, answer=answer, chance=chance)
+        assert ids.shape[1] % 8 == 0
+        assert ids.dtype == np.uint8
+        for number, row, length, word in zip(numbers, ids, lengths, chance, strict=True):
+            written = [vocabulary.symbols[i] for i in row[:length]]
+            assert written == spelling.spell(number, answer=answer, chance=int(word))
+            assert not row[length:].any()
 
 
 @every_spelling
-@given(number=st.one_of(whole, pointed, signed, mixed))
-def test_what_is_spelled_is_read_back(spelling: NumberSpelling, number: Decimal) -> None:
-    assert spelling.read(spelling.spell(number)) == number
+@given(number=st.one_of(whole, pointed, signed, mixed), answer=st.booleans(), chance=st.integers(0, 2**64 - 1))
+def test_what_is_spelled_is_read_back(spelling: NumberSpelling, number: Decimal, answer: bool, chance: int) -> None:
+    symbols = spelling.spell(number, answer=answer, chance=chance)
+    assert spelling.read(symbols, answer=answer) == number
+    text = "".join(symbols)
+    plain = format(number if number else number.copy_abs(), "f")
+    assert spelling.plain(f"{text}={text}", answer=answer) == f"{plain}={plain}"
 
 
 @every_spelling
 @pytest.mark.parametrize("text", ["", "-", ".", "1.2.3", "--1", "1-2", "1+2", "٣", ".5.", "1.-"])
 def test_what_is_no_number_is_read_as_none(spelling: NumberSpelling, text: str) -> None:
     for order in (text, text[::-1]):
-        assert spelling.read(list(order)) is None
+        if order != "-.1" or not getattr(spelling, "hints", False):  # there the point is a hint
+            assert spelling.read(list(order)) is None
     assert spelling.read(["1", "[EOS]"]) is None
     assert spelling.read(["12"]) is None
 
@@ -78,6 +97,48 @@ def test_numbers_are_written_as_the_examples_say() -> None:
         assert "".join(spelling.spell(123)) == expected[0]
 
 
+def test_question_and_answer_may_be_spelled_differently() -> None:
+    def both(spelling: Digits, number: int) -> tuple[str, str]:
+        return "".join(spelling.spell(number)), "".join(spelling.spell(number, answer=True))
+
+    assert both(Digits("answer reversed"), -123) == ("-123", "321-")
+    assert both(Digits("normal", leading_zeros=2, answer_zeros=3), 7) == ("007", "0007")
+    assert both(Digits("normal", leading_zeros=2), 7) == ("007", "007")
+    assert both(Digits(places=4), 12) == ("2100", "21")
+    assert both(Digits("normal", leading_zeros=1, places=4), 123) == ("00123", "0123")
+
+
+def test_a_number_that_does_not_fit_into_its_places_is_refused() -> None:
+    spelling = Digits(places=4)
+    assert "".join(spelling.spell(12345, answer=True)) == "54321"
+    for write in (lambda: spelling.spell(12345), lambda: spelling.write(block([Decimal(12345)]), 0, VOCABULARY)):
+        with pytest.raises(
+            Mistake, match=r"^places: a number of 5 digits does not fit into 4 places; .*places=5 holds"
+        ):
+            write()
+
+
+def test_hints_are_the_same_for_the_same_power_of_ten_in_a_circle() -> None:
+    chance = (HINTS.index("a") << 64) // 102 + 2**33  # the letter that the units get
+    assert "".join(Digits(hints=True).spell(321, chance=chance)) == "a1b2c3"
+    assert "".join(Digits("normal", hints=True).spell(1321, chance=chance)) == "d1c3b2a1"
+    assert "".join(Digits("normal", hints=True).spell(Decimal("-21.5"), chance=chance)) == "-b2a1.Z5"
+    assert "".join(Digits(hints=True).spell(13, chance=2**64 - 1)) == "ω3A1"
+    long = Digits(hints=True).spell(10**120)[::2]
+    assert "".join(long[:102]) == HINTS
+    assert long[102] == "A"
+    starts = np.bincount(hint_start(Draws(1).words(102_000)), minlength=102)
+    assert np.abs(starts - 1000).max() < 5 * 1000**0.5
+
+
+def test_numbers_in_a_text_are_turned_back_with_their_signs() -> None:
+    assert Digits().plain("7-=31") == "-7=13"
+    assert Digits("answer reversed").plain("-13", answer=False) == "-13"
+    assert Digits("answer reversed").plain("31-", answer=True) == "-13"
+    assert Digits(hints=True).plain("a3b1-,c") == "-13,c"
+    assert Digits(hints=True).plain("3b1") == "31"  # what has no hint of its own stays as it is
+
+
 def test_a_large_vocabulary_takes_wider_ids() -> None:
     vocabulary = Vocabulary.of([chr(500 + i) for i in range(300)])
     ids, lengths = Digits().write(block([Decimal(120)]), 0, vocabulary)
@@ -88,5 +149,9 @@ def test_a_large_vocabulary_takes_wider_ids() -> None:
 def test_impossible_settings_are_refused_by_name() -> None:
     with pytest.raises(Mistake, match=r"^order: 'backwards' is neither"):
         Digits("backwards")  # type: ignore[arg-type]
+    with pytest.raises(Mistake, match=r"^answer_zeros: -2 zeros"):
+        Digits(answer_zeros=-2)
+    with pytest.raises(Mistake, match=r"^places: -1 places"):
+        Digits(places=-1)
     with pytest.raises(Mistake, match=r"^leading_zeros: -1 zeros"):
         Digits(leading_zeros=-1)

@@ -10,16 +10,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numerate import tokens
+from numerate.config import Span
 from numerate.errors import Mistake
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.questions import EMPTY, Example, Numbers, Questions
 from numerate.tokens.numbers import Digits
-from numerate.tokens.tokenizer import Characters, Rows, Tokenizer
+from numerate.tokens.tokenizer import Characters, Rows, Tokenizer, blanks_before
 from numerate.vocabulary import END, PAD
 
 EVERY = [getattr(tokens, name)() for name in tokens.CATALOGUE["Tokenizer"]]
 every_tokenizer = pytest.mark.parametrize("tokenizer", EVERY, ids=lambda tokenizer: type(tokenizer).__name__)
-VARIANTS = [Characters(), Characters(Digits("normal"), begin=True), Characters(Digits("reversed", 3))]
+VARIANTS = [
+    Characters(),
+    Characters(Digits("normal"), begin=True),
+    Characters(Digits("reversed", 3)),
+    Characters(Digits("answer reversed", 1, 2, places=301)),
+    Characters(Digits(hints=True), ids="index"),
+    Characters(Digits("normal", hints=True), blanks=0.4),
+    Characters(begin=True, blanks=1.0),
+]
 CASES = Path(__file__).parents[3] / "shared" / "cases" / "abacus.json"
 
 
@@ -31,6 +40,9 @@ def case(name: str) -> dict[str, Any]:
 
 def plain(questions: Questions, row: int, tokenizer: Characters) -> tuple[list[str], list[bool], dict[int, str]]:
     """One row symbol by symbol: what is written, whether it is the answer, and the label at each place."""
+    chance = 0 if questions.chance is None else int(questions.chance[row])
+    share = 0.0 if questions.chance is None else tokenizer.blanks
+    blanks = blanks_before(np.array([chance], dtype=np.uint64), 2000, share)[0].tolist()
     written = ["[BOS]"] if tokenizer.begin else []
     answer = [False] * len(written)
     labels = {}
@@ -42,7 +54,11 @@ def plain(questions: Questions, row: int, tokenizer: Characters) -> tuple[list[s
         else:
             slot = -1 - symbol
             value = int("".join(map(str, questions.numbers.digits[row, slot])))
-            said = tokenizer.numbers.spell(value)
+            if questions.numbers.negative is not None and questions.numbers.negative[row, slot]:
+                value = -value
+            in_answer = questions.prompt_length is not None and piece >= questions.prompt_length[row]
+            said = tokenizer.numbers.spell(value, answer=in_answer, chance=chance)
+        said = [symbol for each in said for symbol in [*" " * blanks.pop(0), each]]
         written += said
         in_answer = questions.prompt_length is not None and piece >= questions.prompt_length[row]
         answer += [in_answer] * len(said)
@@ -57,7 +73,8 @@ def agrees_with_the_plain_form(questions: Questions, rows: Rows, tokenizer: Char
     for row in range(len(questions)):
         written, answer, labels = plain(questions, row, tokenizer)
         length = int(rows.lengths[row])
-        assert [vocabulary.symbols[i] for i in rows.ids[row, :length]] == written
+        known = [symbol if symbol in vocabulary.ids else "[UNK]" for symbol in written]
+        assert [vocabulary.symbols[i] for i in rows.ids[row, :length]] == known
         assert not rows.ids[row, length:].any()
         assert not rows.asked[row, length:].any()
         if questions.labels is None:
@@ -80,6 +97,7 @@ def questions(draw: st.DrawFn, alphabet: tuple[str, ...] = ("+", "=", "a", "?"),
     digits = np.array([[[int(d) for d in str(v).zfill(21)] for v in row] for row in values], dtype=np.uint8)
     lengths = np.array([[len(str(v)) for v in row] for row in values], dtype=np.int64)
     prompts, labels = None, None
+    chance = draw(st.none() | st.lists(st.integers(0, 2**64 - 1), min_size=rows, max_size=rows))
     if labelled:
         label = st.integers(0, len(alphabet) - 1) | st.just(EMPTY)
         labels = draw(st.lists(st.lists(label, min_size=pieces, max_size=pieces), min_size=rows, max_size=rows))
@@ -94,6 +112,7 @@ def questions(draw: st.DrawFn, alphabet: tuple[str, ...] = ("+", "=", "a", "?"),
         Numbers(digits.reshape(rows, slots, 21), lengths.reshape(rows, slots)),
         prompts,
         None if labels is None else labels.astype(np.int16),
+        chance=None if chance is None else np.array(chance, dtype=np.uint64),
     )
 
 
@@ -113,8 +132,10 @@ def test_rows_are_what_the_plain_form_writes_symbol_by_symbol(tokenizer: Charact
 @pytest.mark.parametrize("tokenizer", VARIANTS, ids=repr)
 def test_sums_are_what_the_plain_form_writes(tokenizer: Characters) -> None:
     task = Arithmetic()
-    block = task.examples("train", 0, 0, 450)
-    agrees_with_the_plain_form(block, tokenizer.rows(block, tokenizer.vocabulary(task)), tokenizer)
+    for task in (Arithmetic(), Arithmetic("-"), Arithmetic("x", digits=Span(1, 5))):
+        block = task.examples("train", 0, 0, 450)
+        agrees_with_the_plain_form(block, tokenizer.rows(block, tokenizer.vocabulary(task)), tokenizer)
+    task = Arithmetic()
     long = Questions.concatenate([task.read("9" * 300 + "+1="), task.read("1+2=")])
     agrees_with_the_plain_form(long, tokenizer.rows(long, tokenizer.vocabulary(task)), tokenizer)
 

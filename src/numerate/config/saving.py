@@ -62,7 +62,8 @@ def from_tree(tree: object, where: str | Path = "recipe.yaml", declared: type | 
 def identity(recipe: object) -> str:
     """Twelve hexadecimal characters that are the same for the same experiment.
 
-    A sha256 over everything but the settings declared with `identity=False`. A part of the user's own counts with its
+    A sha256 over everything but the settings declared with `identity=False`, and those declared with `later=True` where
+    they have their default. A part of the user's own counts with its
     class name and the content of its file, not with the file's place.
     """
     text = json.dumps(_essence(recipe), sort_keys=True, separators=(",", ":"))
@@ -145,8 +146,12 @@ def _essence(value: Any) -> Any:
         plain = _plain(value, None, "")
         return int(plain) if isinstance(plain, float) and plain.is_integer() else plain  # 1.0 and 1 are one setting
     kind, source = kind_of(type(value))
-    told = [name for name, (field, _) in settings_of(type(value)).items() if field.metadata.get("identity", True)]
-    essence = {name: _essence(getattr(value, name)) for name in told}
+    essence = {
+        name: _essence(getattr(value, name))
+        for name, (field, _) in settings_of(type(value)).items()
+        if field.metadata.get("identity", True)
+        and not (field.metadata.get("later") and getattr(value, name) == field.default)
+    }
     return {"kind": kind.rpartition(":")[2], "source": source, "settings": essence}
 
 

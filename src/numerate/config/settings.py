@@ -12,10 +12,13 @@ from numerate.errors import Mistake
 T = TypeVar("T")
 
 
-def setting(default: T, help: str, *, identity: bool = True) -> T:
+def setting(default: T, help: str, *, identity: bool = True, later: bool = False) -> T:
     """One field of a spec, with its one-line meaning (what `numerate show` prints).
 
     `identity=False` keeps the field out of a run's identity: a larger budget extends a run, it does not make another.
+    `later=True` is for a field that a spec was given after runs had used it: it counts in the identity of a run, and in
+    the key of a task's data, only where it is not its default, so that older runs stay the same runs and what was drawn
+    before is drawn again.
 
     >>> @dataclass(frozen=True)
     ... class LSTM:
@@ -24,7 +27,7 @@ def setting(default: T, help: str, *, identity: bool = True) -> T:
     2
     """
     # To a reader of types a field is its value, which is also what an instance holds: hence the declared return.
-    return field(default=default, metadata={"help": help, "identity": identity})
+    return field(default=default, metadata={"help": help, "identity": identity, "later": later})
 
 
 @dataclass(frozen=True, order=True)

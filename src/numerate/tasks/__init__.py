@@ -2,5 +2,13 @@
 
 from numerate.catalogue import lazily
 
-CATALOGUE = {"Task": {"Arithmetic": "arithmetic"}}
+CATALOGUE = {
+    "Task": {
+        "Arithmetic": "arithmetic",
+        "BitwiseOr": "bitwise",
+        "Mixture": "mixture",
+        "Sorting": "sorting",
+        "Written": "written",
+    }
+}
 __getattr__ = lazily("tasks", CATALOGUE)

@@ -21,7 +21,8 @@ _HALF = np.uint64(32)
 def key(*parts: Any) -> int:
     """A 128-bit key from plain values and specs: blake2b over their canonical JSON.
 
-    A spec counts with its class name and every field, so a task with one field pinned has another key than without.
+    A spec counts with its class name and every field, so a task with one field pinned has another key than without. (A
+    field declared with `later=True` counts where it is not its default.)
     Raises `TypeError` for values that have no canonical text.
 
     >>> key("train", 0) == key("train", 0), key("train", 0) == key("train", "0")
@@ -35,7 +36,8 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        return {"kind": type(value).__name__} | {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        counted = [f for f in fields(value) if not (f.metadata.get("later") and getattr(value, f.name) == f.default)]
+        return {"kind": type(value).__name__} | {f.name: _plain(getattr(value, f.name)) for f in counted}
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     if isinstance(value, dict):

@@ -9,12 +9,14 @@ def plain_text(questions: Questions, row: int) -> tuple[str, str]:
     >>> plain_text(Arithmetic().read("12+9="), 0)
     ('12+9=', '21')
     """
-    pieces = [int(symbol) for symbol in questions.symbols[row] if symbol != EMPTY]
+    written = [int(symbol) for symbol in questions.symbols[row]]
+    pieces = [symbol for symbol in written if symbol != EMPTY]
     texts = [_piece(questions, row, piece) for piece in pieces]
     if questions.labels is not None:
         labels = [int(label) for label in questions.labels[row]][: len(pieces)]
         return " ".join(texts), " ".join("." if label == EMPTY else questions.alphabet[label] for label in labels)
-    asked = len(pieces) if questions.prompt_length is None else int(questions.prompt_length[row])
+    shown = len(written) if questions.prompt_length is None else int(questions.prompt_length[row])
+    asked = sum(symbol != EMPTY for symbol in written[:shown])
     return "".join(texts[:asked]), "".join(texts[asked:])
 
 

@@ -85,6 +85,8 @@ class Questions:
     - `labels` int16 `[rows, pieces]`: index into the alphabet of what is to be said at a piece, `EMPTY` where nothing
       is asked; None where answers are continuations.
     - `facts`: per question, what results are grouped by, such as `first_digits`.
+    - `chance` uint64 `[rows]`: a random word of each question, for what a spelling or a tokenizer draws (the start of
+      index hints, blanks); None where the question came from nobody's draw: then nothing is drawn from it.
 
     12 + 9 = 21 has the alphabet `("+", "=")`, the symbols `[-1, 0, -2, 1, -3]`, and a prompt of 4 pieces.
     """
@@ -95,6 +97,7 @@ class Questions:
     prompt_length: NDArray[np.int64] | None = None
     labels: NDArray[np.int16] | None = None
     facts: dict[str, NDArray[Any]] = field(default_factory=dict)
+    chance: NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
         return int(self.symbols.shape[0])
@@ -108,6 +111,7 @@ class Questions:
             prompt_length=None if self.prompt_length is None else _rows_of(self.prompt_length, rows),
             labels=None if self.labels is None else self.labels[rows],
             facts={name: values[rows] for name, values in self.facts.items()},
+            chance=None if self.chance is None else self.chance[rows],
         )
 
     @staticmethod
@@ -131,6 +135,7 @@ class Questions:
             if first.labels is None
             else _joined([_respelled(b.labels, b.alphabet, alphabet) for b in blocks if b.labels is not None]),
             {name: np.concatenate([block.facts[name] for block in blocks]) for name in first.facts},
+            _joined_chances(blocks),
         )
 
     @staticmethod
@@ -146,7 +151,8 @@ class Questions:
         return Questions(alphabet, symbols, Numbers.none(len(texts)), prompts)
 
     def hashes(self) -> NDArray[np.uint64]:
-        """A 64-bit hash of each question, its answer left out: of the texts and numbers before the answer, in order."""
+        """A 64-bit hash of each question, its answer left out: of the texts and numbers before the answer, in order.
+        Pieces that are not there do not change it."""
         pieces = np.arange(self.symbols.shape[1])
         shown = self.symbols != EMPTY
         if self.prompt_length is not None:
@@ -156,7 +162,7 @@ class Questions:
         numbers = self.numbers.hashes()
         for slot in range(numbers.shape[1]):
             values = np.where(self.symbols == -1 - slot, numbers[:, slot, None], values)
-        placed = mix(values + (pieces.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15))
+        placed = mix(values + shown.cumsum(axis=1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
         return mix(np.where(shown, placed, np.uint64(0)).sum(axis=1, dtype=np.uint64))
 
 
@@ -215,6 +221,15 @@ def _joined_prompts(parts: Sequence[NDArray[np.int64] | None]) -> NDArray[np.int
     if all(part.strides[0] == 0 and part.shape[0] and part[0] == given[0][0] for part in given):
         return np.broadcast_to(given[0][:1], (sum(len(part) for part in given),))
     return np.concatenate(given)
+
+
+def _joined_chances(blocks: Sequence[Questions]) -> NDArray[np.uint64] | None:
+    """One after the other; 0 where a block has none beside others that have."""
+    if all(block.chance is None for block in blocks):
+        return None
+    return np.concatenate(
+        [np.zeros(len(block), dtype=np.uint64) if block.chance is None else block.chance for block in blocks]
+    )
 
 
 def _joined_numbers(parts: Sequence[Numbers]) -> Numbers:

@@ -56,6 +56,9 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
     block: ClassVar[int] = 4096
     """How many training examples are drawn as one."""
 
+    endless: ClassVar[bool] = True
+    """Whether there are questions beyond the trained sizes, which a grid looks at by default. A file has none."""
+
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         if cls.draw is Task.draw and cls.example is Task.example:
@@ -111,6 +114,19 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
 
     def space(self) -> int | None:
         """How many different questions there are; None where it is unknown or beyond counting."""
+        return None
+
+    def whole(self, split: str = "test") -> Questions | None:
+        """Every question of a split, each once, where a task lists them; None where it draws them, with replacement.
+
+        An evaluation that asks for more questions of a cell than there are takes these instead:
+        `BitwiseOr().pinned(first_digits=4, second_digits=2).whole()` has two.
+        """
+        return None
+
+    def longest(self) -> Questions | None:
+        """A question as long as any can be at the task's largest sizes; None where nearly all of those are as long, so
+        that a few drawn ones tell."""
         return None
 
     def alphabet(self) -> tuple[str, ...]:
@@ -169,7 +185,10 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
             # Several questions for each that is missing, of which the first right one is taken: nearly all first ones
             # are right for training, one in twenty for a test.
             tries = 1 if split == "train" and attempt == 0 else max(4, round(1.5 / (high - low)))
-            drawn = self.draw(Draws(key(self, split, seed, block, attempt)), np.repeat(block * size + missing, tries))
+            draws = Draws(key(self, split, seed, block, attempt))
+            drawn = self.draw(draws, np.repeat(block * size + missing, tries))
+            if drawn.chance is None:
+                drawn = replace(drawn, chance=draws.words(len(drawn)))
             right = self._in_split(drawn, low, high).reshape(-1, tries)
             found = right.any(axis=1)
             if tries == 1 and not chosen and found.all():

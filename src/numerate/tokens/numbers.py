@@ -1,5 +1,6 @@
-"""How a number is spelled: the order of its digits, zeros in front."""
+"""How a number is spelled: the order of its digits, zeros in front, index hints."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.tasks import decimals
 from numerate.tasks.questions import Numbers
-from numerate.vocabulary import Vocabulary
+from numerate.tokens import insertion
+from numerate.vocabulary import HINTS, Vocabulary
 
 Ids = NDArray[Any]
 """Token ids, uint8 where the vocabulary allows it, otherwise uint16."""
@@ -26,24 +28,36 @@ def id_type(vocabulary: Vocabulary) -> type[np.uint8] | type[np.uint16]:
 
 class NumberSpelling(ABC):
     """How numbers become tokens. `write` does it for whole blocks, `spell` for one number, and they agree; `read` is
-    the way back."""
+    the way back. `answer` says whether a number stands in the answer, `chance` is the random word of its question."""
 
     @abstractmethod
     def texts(self) -> tuple[str, ...]:
         """The texts that it may use beside the ten digits."""
 
     @abstractmethod
-    def write(self, numbers: Numbers, slot: int, vocabulary: Vocabulary) -> tuple[Ids, NDArray[np.int64]]:
+    def write(
+        self,
+        numbers: Numbers,
+        slot: int,
+        vocabulary: Vocabulary,
+        *,
+        answer: bool = False,
+        chance: NDArray[np.uint64] | None = None,
+    ) -> tuple[Ids, NDArray[np.int64]]:
         """The ids of one slot of every row with PAD behind, `[rows, columns]`, and how many ids each row has. The
         columns are a multiple of eight, at least as many as the longest row needs."""
 
     @abstractmethod
-    def spell(self, number: Decimal | int) -> list[str]:
+    def spell(self, number: Decimal | int, *, answer: bool = False, chance: int = 0) -> list[str]:
         """The symbols of one number, in the order in which they are written."""
 
     @abstractmethod
-    def read(self, symbols: Sequence[str]) -> Decimal | None:
+    def read(self, symbols: Sequence[str], *, answer: bool = False) -> Decimal | None:
         """The number that symbols say, None where they say none."""
+
+    @abstractmethod
+    def plain(self, text: str, *, answer: bool = False) -> str:
+        """A text with the numbers in it as a person writes them, all else as it is."""
 
 
 @dataclass(frozen=True)
@@ -51,29 +65,65 @@ class Digits(NumberSpelling):
     """One token per digit, least significant first or as people write them.
 
     With `order="reversed"` 123 reads `321`, -7 reads `7-` and 1.5 reads `5.1`: the carry of a sum then moves in the
-    direction of writing (Lee et al. 2023, https://arxiv.org/abs/2307.03381). `leading_zeros=2` writes 7 as `007`,
-    reversed `700`.
+    direction of writing (Lee et al. 2023, https://arxiv.org/abs/2307.03381). `order="answer reversed"` writes the
+    question as people do, 12+9, and its answer reversed, 12.
+
+    Zeros in front, all from McLeish et al. (2024), https://arxiv.org/abs/2405.17399: `leading_zeros=2` writes 7 as
+    `007`, reversed `700`; `answer_zeros=3` gives those of the answer three (their `prepend_zeros` of 2 is the two
+    together); `places=4` fills the numbers of the question up to four digits (their `keep_places`), and longer ones do
+    not fit: writing them raises `Mistake`.
+
+    `hints=True` puts one of 102 characters before each digit (Zhou et al. 2024, https://arxiv.org/abs/2402.09371), the
+    same for the same power of ten in all numbers of a question, and the next one in a circle for the next power, from
+    a random one on for the units: 321+654 = 975 reads `a1b2c3+a4b5c6=a5b7c9` when it begins with `a`.
     """
 
-    order: Literal["reversed", "normal"] = setting("reversed", "units first, or most significant digit first")
+    order: Literal["reversed", "normal", "answer reversed"] = setting(
+        "reversed", "units first; most significant digit first; or that in the question and units first in the answer"
+    )
     leading_zeros: int = setting(0, "how many zeros stand in front of every number")
+    answer_zeros: int | None = setting(None, "how many stand in front of those of the answer; null: as many")
+    places: int = setting(
+        0, "numbers of the question are filled up to so many digits with zeros in front; 0: they are not"
+    )
+    hints: bool = setting(False, "whether a character before each digit says its power of ten")
 
     def __post_init__(self) -> None:
-        if self.order not in ("reversed", "normal"):
-            raise Mistake(f"order: {self.order!r} is neither 'reversed' nor 'normal'")
-        if self.leading_zeros < 0:
-            raise Mistake(f"leading_zeros: {self.leading_zeros} zeros cannot be written; 0 or more can")
+        if self.order not in ("reversed", "normal", "answer reversed"):
+            raise Mistake(f"order: {self.order!r} is neither 'reversed' nor 'normal' nor 'answer reversed'")
+        for name in ("leading_zeros", "answer_zeros"):
+            if (getattr(self, name) or 0) < 0:
+                raise Mistake(f"{name}: {getattr(self, name)} zeros cannot be written; 0 or more can")
+        if self.places < 0:
+            raise Mistake(f"places: {self.places} places cannot be filled; 0 or more can")
 
     def texts(self) -> tuple[str, ...]:
-        return ("-", ".")
+        return ("-", ".", *HINTS) if self.hints else ("-", ".")
 
-    def write(self, numbers: Numbers, slot: int, vocabulary: Vocabulary) -> tuple[Ids, NDArray[np.int64]]:
+    def _reversed(self, answer: bool) -> bool:
+        return self.order == "reversed" or (self.order == "answer reversed" and answer)
+
+    def _zeros(self, answer: bool) -> int:
+        return self.leading_zeros if self.answer_zeros is None or not answer else self.answer_zeros
+
+    def write(
+        self,
+        numbers: Numbers,
+        slot: int,
+        vocabulary: Vocabulary,
+        *,
+        answer: bool = False,
+        chance: NDArray[np.uint64] | None = None,
+    ) -> tuple[Ids, NDArray[np.int64]]:
         point = None if numbers.point is None else numbers.point[:, slot]
         lengths = numbers.lengths[:, slot]
         if point is not None:
             lengths = np.maximum(lengths, point + 1)
-        if self.leading_zeros:
-            lengths = lengths + self.leading_zeros
+        if self.places and not answer:
+            self._check_fits(int(lengths.max(initial=0)))
+            lengths = np.maximum(lengths, self.places)
+        if self._zeros(answer):
+            lengths = lengths + self._zeros(answer)
         longest = int(lengths.max(initial=0))
         # One column more than the numbers need keeps a place for a sign or a point, and whole words are quick to move.
         columns = decimals.width(longest + (point is not None) + (numbers.negative is not None))
@@ -84,26 +134,91 @@ class Digits(NumberSpelling):
         ids *= decimals.masks(0, longest, columns).view(np.bool_).take(lengths, axis=0)
         if point is not None:
             ids, lengths = _with_point(ids, lengths, point, vocabulary.ids["."])
-        if numbers.negative is not None:
-            negative = numbers.negative[:, slot]
+        if numbers.negative is not None and (negative := numbers.negative[:, slot]).any():
             ids[negative, lengths[negative]] = vocabulary.ids["-"]
             lengths = lengths + negative
-        if self.order == "normal":
+        if not self._reversed(answer):
             ids = _turned(ids, lengths)
-        return ids, lengths
+        return self._hinted(ids, lengths, point, vocabulary, answer, chance) if self.hints else (ids, lengths)
 
-    def spell(self, number: Decimal | int) -> list[str]:
+    def _check_fits(self, digits: int) -> None:
+        if digits > self.places:
+            raise Mistake(
+                f"places: a number of {digits} digits does not fit into {self.places} places; "
+                f"tokenizer.numbers.places={digits} holds it"
+            )
+
+    def _hinted(
+        self,
+        ids: Ids,
+        lengths: NDArray[np.int64],
+        point: NDArray[np.int64] | None,
+        vocabulary: Vocabulary,
+        answer: bool,
+        chance: NDArray[np.uint64] | None,
+    ) -> tuple[Ids, NDArray[np.int64]]:
+        """Written rows with a hint before each digit."""
+        digit = (ids >= vocabulary.ids["0"]) & (ids <= vocabulary.ids["9"])
+        power = digit.cumsum(axis=1) - 1
+        if not self._reversed(answer):
+            power = power[:, -1:] - power
+        if point is not None:
+            power -= point[:, None]
+        first = np.zeros(len(ids), dtype=np.int64) if chance is None else hint_start(chance)
+        hints = np.array([vocabulary.ids[hint] for hint in HINTS], dtype=ids.dtype)
+        to, long = insertion.places(lengths, digit)
+        columns = decimals.width(int(long.max(initial=0)))
+        wide = insertion.moved(ids, to, columns)
+        chosen = hints[(first[:, None] + power) % len(HINTS)]
+        return wide + insertion.moved(chosen, np.where(digit, to - 1, -1), columns), long
+
+    def spell(self, number: Decimal | int, *, answer: bool = False, chance: int = 0) -> list[str]:
         # copy_abs keeps every digit, where abs() rounds to the precision of the moment.
         text = format(number.copy_abs(), "f") if isinstance(number, Decimal) else str(abs(number))
-        symbols = [*("-" if number < 0 else ""), *"0" * self.leading_zeros, *text]
-        return symbols[::-1] if self.order == "reversed" else symbols
+        filled = self._zeros(answer)
+        if self.places and not answer:
+            digits = len(text.replace(".", ""))
+            self._check_fits(digits)
+            filled += self.places - digits
+        symbols = [*"0" * filled, *text]
+        if self.hints:
+            behind = len(text.partition(".")[2])
+            powers = iter(range(sum(symbol != "." for symbol in symbols) - 1 - behind, -1 - behind, -1))
+            first = int(hint_start(np.array([chance], dtype=np.uint64))[0])
+            symbols = [s if s == "." else HINTS[(first + next(powers)) % len(HINTS)] + s for s in symbols]
+        symbols = [*("-" if number < 0 else ""), *symbols]
+        return [*"".join(symbols[::-1] if self._reversed(answer) else symbols)]
 
-    def read(self, symbols: Sequence[str]) -> Decimal | None:
-        written = symbols[::-1] if self.order == "reversed" else symbols
-        text = "".join(written)
-        whole, _, rest = text.removeprefix("-").partition(".")
-        fits = all(len(symbol) == 1 for symbol in symbols) and whole.isascii() and whole.isdigit()
-        return Decimal(text) if fits and ((rest.isascii() and rest.isdigit()) or "." not in text) else None
+    def read(self, symbols: Sequence[str], *, answer: bool = False) -> Decimal | None:
+        if any(len(symbol) != 1 for symbol in symbols):
+            return None
+        text = "".join(symbols)
+        if self.hints:
+            digits = sum(symbol in "0123456789" for symbol in symbols)
+            text, hinted = _HINTED.subn(r"\1", text)
+            if hinted != digits:
+                return None
+        text = text[::-1] if self._reversed(answer) else text
+        return Decimal(text) if _NUMBER.fullmatch(text) else None
+
+    def plain(self, text: str, *, answer: bool = False) -> str:
+        digits = f"(?:{_HINTED.pattern})+" if self.hints else "[0-9]+"
+        written = rf"{digits}(?:\.{digits})?"
+
+        def number(found: re.Match[str]) -> str:
+            value = self.read(found[0], answer=answer)
+            return found[0] if value is None else format(value, "f")
+
+        return re.sub(f"{written}-?" if self._reversed(answer) else f"-?{written}", number, text)
+
+
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_HINTED = re.compile(f"[{re.escape(HINTS)}]([0-9])")
+
+
+def hint_start(chance: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Where in the circle the hints of each question begin: the hint of the units."""
+    return ((chance >> np.uint64(32)) * np.uint64(len(HINTS)) >> np.uint64(32)).astype(np.int64)
 
 
 def _with_point(

@@ -3,17 +3,18 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import setting
 from numerate.errors import Mistake
-from numerate.tasks.questions import EMPTY, Example, Questions
+from numerate.tasks.questions import EMPTY, Example, Questions, mix
 from numerate.tasks.task import Task
+from numerate.tokens import insertion
 from numerate.tokens.numbers import Digits, Ids, NumberSpelling, id_type
-from numerate.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
+from numerate.vocabulary import BEGIN, END, PAD, PUBLISHED, UNKNOWN, Vocabulary
 
 HOUSE_TEXTS = ("+", "-", "x", "=", " ", ".")
 """The texts that stand first in every vocabulary of characters, so that ids 0 to 18 are the published ones."""
@@ -80,14 +81,52 @@ class Characters(Tokenizer):
     """One token per character, as in the published arithmetic systems; numbers as `numbers` spells them.
 
     12 + 9 = 21 becomes `2 1 + 9 = 1 2 [EOS]` with the default spelling. A space is a token of its own (id 18): the
-    published code turns it into padding.
+    published code turns it into padding. The vocabulary has what the task needs and begins like the published one;
+    `ids="pad"`, `"index"` and `"sort"` are the published ones themselves, with 19, 121 and 118 ids, as in
+    McLeish et al. (2024), https://arxiv.org/abs/2405.17399. So are these two:
+
+    `blanks=0.1` puts spaces before characters of question and answer at random: one with this probability, another
+    with a tenth of it, then with a hundredth of it, and so on. They are a function of the question's `chance`, and part
+    of what is asked: evaluate with `blanks=0`, as nobody can know where they come.
+
+    `interleave` lets the digits of two operands alternate and leaves the operator out: 12 + 34 = 46 is read `1 3 2 4 =`
+    (here as people write them). Both need as many digits, which `Digits(places=...)` gives them.
     """
 
     numbers: NumberSpelling = setting(Digits(), "how numbers are spelled")
     begin: bool = setting(False, "whether every row begins with [BOS]")
+    ids: Literal["house", "pad", "index", "sort"] = setting(
+        "house", "which vocabulary: the house's, or a published one with 19, 121 or 118 ids"
+    )
+    blanks: float = setting(0.0, "the probability of a space before a character")
+    interleave: bool = setting(False, "whether the digits of the two operands alternate, without an operator")
+
+    def __post_init__(self) -> None:
+        if self.ids not in ("house", *PUBLISHED):
+            raise Mistake(f"ids: {self.ids!r} is none of: house, {', '.join(PUBLISHED)}")
+        if not 0 <= self.blanks <= 1:
+            raise Mistake(f"blanks: {self.blanks} is no probability; 0 to 1 are")
+        if isinstance(self.numbers, Digits) and self.numbers.hints:
+            if self.ids in ("pad", "sort"):
+                raise Mistake(
+                    f"ids: the published vocabulary {self.ids!r} has no index hints; 'index' and 'house' have"
+                )
+            if self.interleave:
+                raise Mistake("interleave: operands with index hints cannot alternate; leave one of the two out")
 
     def vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
+        """The vocabulary for a task, or for texts. Raises `Mistake` for a task with characters that a published one
+        has not; of texts, these are unknown."""
         texts = task.alphabet() if isinstance(task, Task) else task
+        if self.ids != "house":
+            published = Vocabulary.published(self.ids)
+            missing = {character for text in texts for character in text} - set(published.ids)
+            if missing and isinstance(task, Task):
+                raise Mistake(
+                    f"ids: the published vocabulary {self.ids!r} has no {' '.join(sorted(missing))}, which "
+                    f"{type(task).__name__} needs; 'house' has whatever a task needs"
+                )
+            return published
         return Vocabulary.of(
             [*HOUSE_TEXTS, *self.numbers.texts(), *(character for text in texts for character in text)]
         )
@@ -97,7 +136,10 @@ class Characters(Tokenizer):
             questions = Questions.of_texts(questions)
         if any(len(text) != 1 for text in questions.alphabet):
             questions = _by_character(questions)
-        return _Writer(questions, self.numbers, vocabulary, self.begin).rows()
+        rows = _Writer(questions, self.numbers, vocabulary, self.begin, self.interleave).rows()
+        if not self.blanks or questions.chance is None:
+            return rows
+        return _with_blanks(rows, questions.chance, self.blanks, vocabulary.ids[" "], self.begin)
 
     def encode(self, text: str, vocabulary: Vocabulary) -> list[int]:
         return [vocabulary.ids.get(character, UNKNOWN) for character in text]
@@ -105,6 +147,45 @@ class Characters(Tokenizer):
     def decode(self, ids: Iterable[int], vocabulary: Vocabulary) -> str:
         silent = (PAD, BEGIN, END)
         return "".join(vocabulary.symbols[i] for i in map(int, ids) if i not in silent)
+
+
+def blanks_before(chance: NDArray[np.uint64], time: int, share: float) -> NDArray[np.int64]:
+    """How many spaces come before each of `time` characters of every row: rows x time, a function of its `chance`.
+
+    One with probability `share`, a second then with `share / 10`, a third then with `share / 100`.
+    """
+    characters = np.arange(1, time + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    drawn = mix(chance[:, None] + characters) >> np.uint64(11)
+    count = np.zeros(drawn.shape, dtype=np.int64)
+    most, once_more = share, share
+    while most * 2**53 >= 1:
+        count += drawn < np.uint64(most * 2**53)
+        once_more /= 10
+        most *= once_more
+    return count
+
+
+def _with_blanks(rows: Rows, chance: NDArray[np.uint64], share: float, blank: int, begin: bool) -> Rows:
+    """Rows with spaces before their characters; those before the answer's belong to it."""
+    time = rows.ids.shape[1]
+    before = blanks_before(chance, time, share)
+    if begin:
+        before = np.concatenate([np.zeros_like(before[:, :1]), before[:, :-1]], axis=1)
+    if rows.labels is None:
+        before[np.arange(len(rows)), rows.lengths - 1] = 0  # the end is no character
+    to, lengths = insertion.places(rows.lengths, before)
+    columns = int(lengths.max(initial=0))
+    places = np.arange(columns)
+    inside = places < lengths[:, None]
+    taken = insertion.moved(np.ones_like(rows.asked), to, columns)
+    ids = insertion.moved(rows.ids, to, columns)
+    ids[inside & ~taken] = blank
+    if rows.labels is not None:
+        asked = insertion.moved(rows.asked, to, columns)
+        return Rows(ids, lengths, asked, insertion.moved(rows.labels, to, columns))
+    question = (np.arange(time) < rows.lengths[:, None]) & ~rows.asked
+    ends = np.where(question, to, -1).max(axis=1, initial=-1)
+    return Rows(ids, lengths, inside & (places > ends[:, None]))
 
 
 def _by_character(questions: Questions) -> Questions:
@@ -142,12 +223,37 @@ class _Writer:
     later: so rows are written from left to right, with room for one number more behind the longest.
     """
 
-    def __init__(self, questions: Questions, spelling: NumberSpelling, vocabulary: Vocabulary, begin: bool) -> None:
+    def __init__(
+        self, questions: Questions, spelling: NumberSpelling, vocabulary: Vocabulary, begin: bool, interleave: bool
+    ) -> None:
         self.questions, self.begin = questions, int(begin)
         self.type = np.dtype(id_type(vocabulary))
         self.text_ids = np.array([vocabulary.ids.get(text, UNKNOWN) for text in questions.alphabet], dtype=self.type)
-        slots = range(questions.numbers.lengths.shape[1])
-        self.spelled = [spelling.write(questions.numbers, slot, vocabulary) for slot in slots]
+        symbols, slots = _slots(questions)
+        self.spelled = [
+            spelling.write(questions.numbers, slot, vocabulary, answer=answer, chance=questions.chance)
+            for slot, answer in slots
+        ]
+        if interleave:
+            symbols = self._interleaved(symbols)
+        self.columns = [_Column.of(symbols[:, piece]) for piece in range(symbols.shape[1])]
+
+    def _interleaved(self, symbols: NDArray[np.int16]) -> NDArray[np.int16]:
+        """The operands as one number whose digits are theirs in turn; the operator is left out."""
+        operands = symbols.shape[1] > 2 and bool(((symbols[:, [0, 2]] == (-1, -2)).all(1) & (symbols[:, 1] >= 0)).all())
+        if not operands:
+            raise Mistake("interleave: only questions of two operands with an operator between them can alternate")
+        (first, lengths), (second, others) = self.spelled[:2]
+        unequal = np.flatnonzero(lengths != others)
+        if len(unequal):
+            raise Mistake(
+                f"interleave: operands of {lengths[unequal[0]]} and {others[unequal[0]]} digits could not be told "
+                "apart when they alternate; give them as many with tokenizer.numbers.places"
+            )
+        columns = min(first.shape[1], second.shape[1])
+        both = np.stack([first[:, :columns], second[:, :columns]], axis=2).reshape(len(first), 2 * columns)
+        self.spelled[0] = both, lengths + others
+        return np.concatenate([symbols[:, :1], np.full((len(symbols), 2), EMPTY, np.int16), symbols[:, 3:]], axis=1)
 
     def rows(self) -> Rows:
         labels = self.questions.labels
@@ -182,22 +288,19 @@ class _Writer:
 
     def _starts(self) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
         """Where each piece begins in each row, and where each row ends."""
-        symbols = self.questions.symbols
-        place = np.full(len(symbols), self.begin, dtype=np.int64)
+        place = np.full(len(self.questions), self.begin, dtype=np.int64)
         starts = []
-        for piece in range(symbols.shape[1]):
+        for column in self.columns:
             starts.append(place)
-            column = symbols[:, piece]
-            alike = _alike(column)
-            if alike is None:
-                sizes = (column >= 0).astype(np.int64)
-                for slot, (_, lengths) in enumerate(self.spelled):
-                    sizes += np.where(column == -1 - slot, lengths, 0)
+            if column.alike is None:
+                sizes = (column.symbols >= 0).astype(np.int64)
+                for slot in column.slots:
+                    sizes += np.where(column.symbols == -1 - slot, self.spelled[slot][1], 0)
                 place = place + sizes
-            elif alike >= 0:
+            elif column.alike >= 0:
                 place = place + 1
-            elif alike != EMPTY:
-                place = place + self.spelled[-1 - alike][1]
+            elif column.alike != EMPTY:
+                place = place + self.spelled[-1 - column.alike][1]
         return starts, place
 
     def _write(self, written: Ids, starts: list[NDArray[np.int64]]) -> None:
@@ -207,19 +310,18 @@ class _Writer:
             (max(0, flat.size - 8 // self.type.itemsize + 1),), "<u8", flat.data, 0, (self.type.itemsize,)
         )
         base = np.arange(len(written)) * written.shape[1]
-        for piece, start in enumerate(starts):
-            column, at = self.questions.symbols[:, piece], base + start
-            alike = _alike(column)
-            if alike is None:
-                texts = column >= 0
-                flat[at[texts]] = self.text_ids[column[texts]]
-                for slot, (ids, _) in enumerate(self.spelled):
-                    here = column == -1 - slot
-                    self._place(windows, at[here], ids[here])
-            elif alike >= 0:
-                flat[at] = self.text_ids[alike]
-            elif alike != EMPTY:
-                self._place(windows, at, self.spelled[-1 - alike][0])
+        for column, start in zip(self.columns, starts, strict=True):
+            at = base + start
+            if column.alike is None:
+                texts = column.symbols >= 0
+                flat[at[texts]] = self.text_ids[column.symbols[texts]]
+                for slot in column.slots:
+                    here = column.symbols == -1 - slot
+                    self._place(windows, at[here], self.spelled[slot][0][here])
+            elif column.alike >= 0:
+                flat[at] = self.text_ids[column.alike]
+            elif column.alike != EMPTY:
+                self._place(windows, at, self.spelled[-1 - column.alike][0])
 
     def _place(self, windows: NDArray[np.uint64], at: NDArray[np.int64], ids: Ids) -> None:
         words = np.ascontiguousarray(ids).view("<u8")
@@ -237,6 +339,50 @@ class _Writer:
         places = [*starts, ends - 1]
         alike = _alike(prompt)
         return places[alike] if alike is not None else np.stack(places, axis=1)[np.arange(len(prompt)), prompt]
+
+
+@dataclass(frozen=True, eq=False)
+class _Column:
+    """One piece of every row: its symbols, the one that all have (None where they differ), the slots among them."""
+
+    symbols: NDArray[np.int16]
+    alike: int | None
+    slots: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, symbols: NDArray[np.int16]) -> "_Column":
+        alike = _alike(symbols)
+        if alike is not None:
+            return cls(symbols, alike)
+        negative = symbols[(symbols < 0) & (symbols > EMPTY)]
+        if len(negative) and (negative == negative[0]).all():
+            negative = negative[:1]
+        return cls(symbols, None, tuple(-1 - int(symbol) for symbol in np.unique(negative)))
+
+
+def _slots(questions: Questions) -> tuple[NDArray[np.int16], list[tuple[int, bool]]]:
+    """The number slots, and whether each stands in the answer. One that stands in both becomes two: the symbols are
+    returned with the one in the answer behind the others."""
+    symbols, prompt = questions.symbols, questions.prompt_length
+    count = questions.numbers.lengths.shape[1]
+    if prompt is None or not count or not len(symbols):
+        return symbols, [(slot, False) for slot in range(count)]
+    shown = symbols[:1] if symbols.strides[0] == 0 and prompt.strides[0] == 0 else symbols
+    alike = _alike(prompt)
+    if alike is not None:
+        before, behind = shown[:, :alike], shown[:, alike:]
+    else:
+        asked = np.arange(shown.shape[1]) >= prompt[:, None]
+        before, behind = shown[~asked], shown[asked]
+    said, read = (set(np.unique(part[(part < 0) & (part > EMPTY)]).tolist()) for part in (behind, before))
+    slots = [(slot, -1 - slot in said - read) for slot in range(count)]
+    if both := said & read:
+        places = np.arange(symbols.shape[1]) >= prompt[:, None]
+        symbols = symbols.copy()
+        for symbol in sorted(both, reverse=True):
+            symbols[places & (questions.symbols == symbol)] = -1 - len(slots)
+            slots.append((-1 - symbol, True))
+    return symbols, slots
 
 
 def _alike(column: NDArray[Any]) -> int | None:

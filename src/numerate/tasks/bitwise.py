@@ -1,0 +1,225 @@
+"""The positional OR of two strings of bits, of which there are so few that they are listed, not drawn."""
+
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.config import Span, setting
+from numerate.errors import Mistake
+from numerate.tasks.draws import Draws, key
+from numerate.tasks.questions import EMPTY, Numbers, Questions, mix
+from numerate.tasks.task import Task
+
+Listed = NDArray[np.int64]
+"""Questions as numbers, `[rows, 3]`: the lengths of the first and of the second operand, and the place of the one."""
+
+
+@dataclass(frozen=True)
+class BitwiseOr(Task):
+    """Two strings of bits with a single one among them, and their OR from the left: `0000+01=` is `0100`.
+
+    McLeish et al. (2024), "Transformers Can Do Arithmetic with the Right Embeddings", https://arxiv.org/abs/2405.17399,
+    "positional or variant". The one stands in the shorter operand and the other one is all zeros; of two operands of
+    equal length a coin says which (here a hash of length and place, so that the set is always the same). The answer is
+    as long as the longer operand, its one as far from the left as in the question. Bits are texts, not numbers: they
+    are written from the left in whatever order the spelling has.
+
+    The questions are listed: sum of min(i, j) over all lengths, 2,870 for 1 to 20 bits each. Training goes through
+    them in rounds, each once a round in an order of its own; so does evaluation, without replacement. With `most=100`
+    training has 100 of those of `digits` x `digits` (the published `--max`), the same for every seed, and the other
+    splits have those that are not among them. Without it training has them all, and only lengths beyond `digits` are
+    new to it. Development and test ask the same questions: there are too few to keep some apart.
+    """
+
+    operator: str = setting("+", "the character between the operands")
+    digits: int | Span = setting(Span(1, 20), "how many bits the operands have in training")
+    first_digits: int | Span | None = setting(None, "how many bits the first operand has; null: as digits says")
+    second_digits: int | Span | None = setting(None, "how many bits the second operand has; null: as digits says")
+    most: int | None = setting(None, "how many questions training has, out of all of digits x digits; null: all")
+
+    def __post_init__(self) -> None:
+        if len(self.operator) != 1 or self.operator in "0123456789=":
+            raise Mistake(f"operator: {self.operator!r} is not one character that is neither a digit nor '='")
+        for name in ("digits", "first_digits", "second_digits"):
+            value = getattr(self, name)
+            if value is not None and Span.of(value).low < 1:
+                raise Mistake(f"{name}: an operand has at least 1 bit, not {Span.of(value).low}")
+            if value is not None and Span.of(value).high > MOST_DIGITS:
+                raise Mistake(f"{name}: {Span.of(value).high} bits are too many to list; up to {MOST_DIGITS} are right")
+        if self.most is not None and self.most < 1:
+            raise Mistake(f"most: {self.most} questions teach nothing; 100 are published, null stands for all")
+        space = _count(Span.of(self.digits), Span.of(self.digits))
+        if self.most is not None and self.most > space:
+            raise Mistake(f"most: {self.most} questions are more than the {space} that digits={self.digits} has")
+
+    @property
+    def spans(self) -> tuple[Span, Span]:
+        """The lengths of the first and of the second operand."""
+        first = self.digits if self.first_digits is None else self.first_digits
+        second = self.digits if self.second_digits is None else self.second_digits
+        return Span.of(first), Span.of(second)
+
+    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+        """Any of its questions, with replacement. (Its splits are listed: `examples` goes through them in rounds.)"""
+        every = _listed(*self.spans)
+        return self._questions(every[draws.below(len(every), (len(index),))])
+
+    def _block(self, split: str, seed: int, block: int, size: int) -> Questions:
+        """Rounds through the questions of the split, each in an order of its own."""
+        held = self._of_split(split)
+        if not len(held):
+            raise Mistake(
+                f"split: none of the {self.most or 'trained'} questions of digits={self.digits} has these lengths, so "
+                "that there is nothing to train on; widen first_digits and second_digits"
+            )
+        index = np.arange(block * size, (block + 1) * size)
+        chosen = np.empty(size, dtype=np.int64)
+        for turn in range(int(index[0]) // len(held), int(index[-1]) // len(held) + 1):
+            order = Draws(key(self, split, seed, "turn", turn)).permutation(len(held))
+            now = index // len(held) == turn
+            chosen[now] = order[index[now] % len(held)]
+        chance = Draws(key(self, split, seed, "chance", block)).words(size)
+        return replace(self._questions(held[chosen]), chance=chance)
+
+    def whole(self, split: str = "test") -> Questions | None:
+        """Every question of a split once, the places of each pair of lengths from the left; None above 20,000.
+
+        >>> [plain_text(BitwiseOr(first_digits=4, second_digits=2).whole(), row) for row in (0, 1)]
+        [('0000+10=', '1000'), ('0000+01=', '0100')]
+        """
+        held = self._of_split(split)
+        if len(held) > _WHOLE:
+            return None
+        return replace(self._questions(held), chance=Draws(key(self, split, "whole")).words(len(held)))
+
+    def _of_split(self, split: str) -> Listed:
+        """The questions of these lengths that a split has: training its own, the others the rest, or all if none is
+        left."""
+        every, trained = _listed(*self.spans), self._trained()
+        if split == "train":
+            return every[trained]
+        return every if bool(trained.all()) else every[~trained]
+
+    def _trained(self) -> NDArray[np.bool_]:
+        """Which of the questions of these lengths are among those of training."""
+        every, digits = _listed(*self.spans), Span.of(self.digits)
+        if self.most is None:
+            return _inside(every[:, :2], digits)
+        return np.isin(_codes(every), _codes(_subset(digits, self.most)))
+
+    def axes(self) -> tuple[str, ...]:
+        return ("first_digits", "second_digits")
+
+    def trained(self) -> dict[str, Span]:
+        return dict(zip(self.axes(), self.spans, strict=True))
+
+    def beyond(self) -> "BitwiseOr | None":
+        """Both operands longer than any trained, by a fifth: 1 to 20 bits are followed by 21 to 24."""
+        first, second = (Span(span.high + 1, span.high + max(1, span.high // 5)) for span in self.spans)
+        if max(first.high, second.high) > MOST_DIGITS:
+            return None
+        return replace(self, first_digits=first, second_digits=second)
+
+    def space(self) -> int:
+        return _count(*self.spans)
+
+    def held_out(self, split: str) -> bool:
+        return split != "train" and not bool(self._trained().all())
+
+    def divided(self, questions: Questions) -> NDArray[np.bool_]:
+        """Whether the cell of each question has one that training has not."""
+        lengths = np.stack([questions.facts[axis] for axis in self.axes()], axis=1)
+        if self.most is None:
+            return ~_inside(lengths, Span.of(self.digits))
+        trained = np.bincount(_cells(_subset(Span.of(self.digits), self.most)), minlength=(MOST_DIGITS + 1) ** 2)
+        return np.asarray(trained[_cells(lengths)] < lengths.min(axis=1))
+
+    def alphabet(self) -> tuple[str, ...]:
+        return ("0", "1", self.operator, "=")
+
+    def read(self, text: str) -> Questions:
+        found = re.fullmatch(rf"\s*([01]+)\s*{re.escape(self.operator)}\s*([01]+)\s*=?\s*", text)
+        if found is None:
+            raise Mistake(f"question: {text!r} is no question of this task; it reads like 0000{self.operator}01=")
+        first, second = found[1], found[2]
+        holder = first if "1" in first else second
+        if (first + second).count("1") != 1 or len(holder) > min(len(first), len(second)):
+            raise Mistake(f"question: {text!r} has not one 1, in the shorter of the two; 0000{self.operator}01= has")
+        row = np.array([[len(first), len(second), holder.index("1")]])
+        return self._questions(row, np.array([holder is first]))
+
+    def _questions(self, rows: Listed, in_first: NDArray[np.bool_] | None = None) -> Questions:
+        """Writes listed questions as text; `in_first` says which operand has the one, unless a coin does."""
+        first, second, place = rows.T
+        if in_first is None:
+            coin = mix(first.astype(np.uint64) << np.uint64(32) | place.astype(np.uint64)) & np.uint64(1) == 1
+            in_first = (first < second) | (first == second) & coin
+        longer = np.maximum(first, second)
+        pieces = [
+            _bits(first, np.where(in_first, place, -1)),
+            np.full((len(rows), 1), 2, dtype=np.int16),
+            _bits(second, np.where(in_first, -1, place)),
+            np.full((len(rows), 1), 3, dtype=np.int16),
+            _bits(longer, place),
+        ]
+        prompt = sum(piece.shape[1] for piece in pieces[:4])
+        return Questions(
+            self.alphabet(),
+            np.concatenate(pieces, axis=1),
+            Numbers.none(len(rows)),
+            np.broadcast_to(np.int64(prompt), (len(rows),)),
+            facts={"first_digits": first, "second_digits": second},
+        )
+
+
+MOST_DIGITS = 250
+"""All pairs of lengths up to it make five million questions, which are still quickly listed."""
+
+_WHOLE = 20_000
+
+
+def _count(first: Span, second: Span) -> int:
+    return sum(min(i, j) for i in first for j in second)
+
+
+@lru_cache(maxsize=8)
+def _listed(first: Span, second: Span) -> Listed:
+    """All questions with operands of these lengths, in the order of the lengths and of the places."""
+    lengths = np.array([(i, j) for i in first for j in second], dtype=np.int64)
+    counts = lengths.min(axis=1)
+    rows = np.empty((int(counts.sum()), 3), dtype=np.int64)
+    rows[:, :2] = lengths.repeat(counts, axis=0)
+    rows[:, 2] = np.arange(len(rows)) - (counts.cumsum() - counts).repeat(counts)
+    return rows
+
+
+@lru_cache(maxsize=8)
+def _subset(digits: Span, most: int) -> Listed:
+    """The questions of a training set of `most`, in the order in which all are listed."""
+    every = _listed(digits, digits)
+    return every[np.sort(Draws(key("positional or", digits, most)).permutation(len(every))[:most])]
+
+
+def _inside(lengths: NDArray[np.int64], span: Span) -> NDArray[np.bool_]:
+    """Whether both lengths of a row are in the span."""
+    return np.asarray(((lengths >= span.low) & (lengths <= span.high)).all(axis=1))
+
+
+def _cells(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """One number for each pair of lengths."""
+    return np.asarray(rows[:, 0] * (MOST_DIGITS + 1) + rows[:, 1])
+
+
+def _codes(rows: Listed) -> NDArray[np.int64]:
+    """One number for each question."""
+    return np.asarray(_cells(rows) * (MOST_DIGITS + 1) + rows[:, 2])
+
+
+def _bits(lengths: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.int16]:
+    """Symbols 0 of these lengths, with a 1 at a place where it is not negative; nothing behind them."""
+    columns = np.arange(int(lengths.max(initial=0)))
+    bits: NDArray[np.int16] = np.where(columns < lengths[:, None], columns == place[:, None], EMPTY).astype(np.int16)
+    return bits

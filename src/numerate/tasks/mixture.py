@@ -1,0 +1,138 @@
+"""Several tasks as one."""
+
+from dataclasses import dataclass, fields, replace
+from math import isfinite
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.config import Span, setting
+from numerate.errors import Mistake
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.draws import Draws, key
+from numerate.tasks.questions import Questions
+from numerate.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Mixture(Task):
+    """Questions of several tasks, each drawn as often as its weight says: sums and differences.
+
+    McLeish et al. (2024), https://arxiv.org/abs/2405.17399, train one model on additions and subtractions. The fact
+    `task` is the number of a question's task, from 0, so that results can be told apart; `pinned(task=1)` is the second
+    task by itself. A grid has the axes that all tasks have, and a cell pins each of them.
+
+    >>> Mixture((Arithmetic("+"), Arithmetic("-")), weights=(3, 1)).axes()
+    ('first_digits', 'second_digits')
+    """
+
+    tasks: tuple[Task, ...] = setting((Arithmetic("+"), Arithmetic("-")), "the tasks that questions are drawn from")
+    weights: tuple[float, ...] = setting((), "how often each is drawn, in relation to the others; none: equally often")
+
+    def __post_init__(self) -> None:
+        if not self.tasks:
+            raise Mistake("tasks: a mixture has at least one task, such as [Arithmetic, Arithmetic(operator='-')]")
+        if any(isinstance(task, Mixture) for task in self.tasks):
+            raise Mistake("tasks: a mixture within a mixture cannot be told apart by its number; list all tasks in one")
+        for task in self.tasks:
+            if type(task)._block is not Task._block:
+                raise Mistake(
+                    f"tasks: {type(task).__name__} lists its questions, which cannot be mixed with drawn ones"
+                )
+        if self.weights and len(self.weights) != len(self.tasks):
+            raise Mistake(f"weights: {len(self.weights)} weights for {len(self.tasks)} tasks; give one each, or none")
+        if any(not isfinite(weight) or weight <= 0 for weight in self.weights):
+            raise Mistake(f"weights: {self.weights} are not all above 0; leave a task out instead")
+
+    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+        weights = np.array(self.weights or (1.0,) * len(self.tasks))
+        edges = np.round(np.cumsum(weights / weights.sum()) * 2.0**32).astype(np.uint64)[:-1]
+        member = np.searchsorted(edges, draws.halves(len(index)).astype(np.uint64), side="right")
+        shared, parts, places = self._shared(), [], []
+        for number, task in enumerate(self.tasks):
+            here = np.flatnonzero(member == number)
+            if len(here):
+                drawn = task.draw(Draws(key(draws.key, "member", number)), index[here])
+                parts.append(_of_member(drawn, number, shared))
+                places.append(here)
+        if not parts:
+            return _of_member(self.tasks[0].draw(draws, index), 0, shared)
+        return Questions.concatenate(parts).take(np.argsort(np.concatenate(places), kind="stable"))
+
+    def _shared(self) -> tuple[str, ...]:
+        """The facts that the questions of every task have: those of the axes that all share."""
+        return tuple(name for name in self.tasks[0].axes() if all(name in task.axes() for task in self.tasks))
+
+    def pinned(self, **cell: Any) -> Self:
+        """The same with fields of its own pinned, or those of all its tasks; `task=1` is one of them by itself."""
+        own = {name: cell.pop(name) for name in [f.name for f in fields(self)] if name in cell}
+        task = replace(self, **own)
+        if "task" in cell:
+            number = cell.pop("task")
+            if not 0 <= number < len(task.tasks):
+                raise Mistake(f"task: there is no task {number}; there are 0 to {len(task.tasks) - 1}")
+            task = replace(task, tasks=(task.tasks[number],), weights=())
+        return replace(task, tasks=tuple(member.pinned(**cell) for member in task.tasks))
+
+    def axes(self) -> tuple[str, ...]:
+        return self._shared()
+
+    def trained(self) -> dict[str, Span]:
+        spans = [task.trained() for task in self.tasks]
+        return {
+            axis: Span(min(span[axis].low for span in spans), max(span[axis].high for span in spans))
+            for axis in self.axes()
+        }
+
+    def beyond(self) -> "Mixture | None":
+        """The next band of each task, None where one has none."""
+        bands = [task.beyond() for task in self.tasks]
+        found = tuple(band for band in bands if band is not None)
+        return replace(self, tasks=found) if len(found) == len(bands) else None
+
+    def canonical(self, questions: Questions) -> NDArray[np.uint64] | None:
+        """Each task's own hashes, so that it has the same questions in the same split as by itself."""
+        hashes = np.zeros(len(questions), dtype=np.uint64)
+        for number, rows in self._members(questions):
+            found = self.tasks[number].canonical(questions.take(rows))
+            if found is None:
+                return None
+            hashes[rows] = found
+        return hashes
+
+    def divided(self, questions: Questions) -> NDArray[np.bool_]:
+        found = np.zeros(len(questions), dtype=np.bool_)
+        for number, rows in self._members(questions):
+            found[rows] = self.tasks[number].divided(questions.take(rows))
+        return found
+
+    def _members(self, questions: Questions) -> list[tuple[int, NDArray[np.int64]]]:
+        task = questions.facts["task"]
+        return [(number, np.flatnonzero(task == number)) for number in range(len(self.tasks))]
+
+    def space(self) -> int | None:
+        spaces = [task.space() for task in self.tasks]
+        known = [space for space in spaces if space is not None]
+        return sum(known) if len(known) == len(spaces) else None
+
+    def held_out(self, split: str) -> bool:
+        return all(task.held_out(split) for task in self.tasks)
+
+    def alphabet(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(text for task in self.tasks for text in task.alphabet()))
+
+    def read(self, text: str) -> Questions:
+        """The question as the first of its tasks reads it that can."""
+        refused = []
+        for number, task in enumerate(self.tasks):
+            try:
+                return _of_member(task.read(text), number, self._shared())
+            except Mistake as mistake:
+                refused.append(str(mistake))
+        raise Mistake(f"question: no task of the mixture reads it: {'; '.join(refused)}")
+
+
+def _of_member(drawn: Questions, number: int, shared: tuple[str, ...]) -> Questions:
+    facts = {name: drawn.facts[name] for name in shared}
+    return replace(drawn, facts={**facts, "task": np.full(len(drawn), number)})

@@ -1,0 +1,141 @@
+"""Promises of the positional OR: its questions are listed, each once."""
+
+import numpy as np
+import pytest
+
+from numerate.config import Span
+from numerate.errors import Mistake
+from numerate.tasks.bitwise import BitwiseOr
+from numerate.tasks.draws import Draws
+from numerate.tasks.plain import plain_text
+from numerate.tasks.questions import Questions
+
+
+def texts(questions: Questions | None) -> list[str]:
+    assert questions is not None
+    return ["".join(plain_text(questions, row)) for row in range(len(questions))]
+
+
+def is_right(text: str) -> bool:
+    """By the definition, from the text alone."""
+    question, answer = text.split("=")
+    first, second = question.split("+")
+    longer, shorter = max(first, second, key=len), min(first, second, key=len)
+    holder, other = (first, second) if "1" in first else (second, first)
+    return (
+        set(other) == {"0"}
+        and holder.count("1") == 1
+        and len(holder) == len(shorter)
+        and answer == "".join("1" if i == holder.index("1") else "0" for i in range(len(longer)))
+    )
+
+
+@pytest.mark.parametrize(("first", "second"), [(4, 2), (2, 5), (3, 3), (1, 1), (40, 7)])
+def test_a_cell_has_each_of_its_questions_once(first: int, second: int) -> None:
+    cell = BitwiseOr().pinned(first_digits=first, second_digits=second)
+    every = texts(cell.whole())
+    assert len(set(every)) == len(every) == cell.space() == min(first, second)
+    assert all(is_right(text) for text in every)
+    assert set(texts(cell.examples("test", 0, 0, 5 * len(every)))) == set(every)
+    assert sorted(texts(cell.examples("test", 1, 0, len(every)))) == sorted(every)
+
+
+def test_all_lengths_together_have_as_many_questions_as_published() -> None:
+    assert [BitwiseOr(digits=Span(1, n)).space() for n in (5, 20)] == [55, 2870]
+    every = texts(BitwiseOr().whole())
+    assert len(set(every)) == len(every) == 2870
+    assert all(is_right(text) for text in every)
+    equal = [text for text in every if text.index("+") == text.index("=") - text.index("+") - 1]
+    assert 50 < sum("1" in text.split("+")[0] for text in equal) < 160  # of 210, a coin each
+
+
+def test_training_goes_through_all_of_them_in_rounds_of_different_order() -> None:
+    task = BitwiseOr(digits=Span(1, 5))
+    rounds = [texts(task.examples("train", 7, start, 55)) for start in (0, 55, 110)]
+    assert all(len(set(one)) == 55 for one in rounds)
+    assert rounds[0] != rounds[1] != rounds[2]
+    assert rounds[0] != texts(task.examples("train", 8, 0, 55))
+
+
+def test_a_training_set_of_some_is_fixed_and_the_others_are_held_out() -> None:
+    task = BitwiseOr(most=100)
+    trained = set(texts(task.examples("train", 0, 0, 100)))
+    assert len(trained) == 100
+    assert set(texts(task.examples("train", 5, 300, 400))) == trained
+    others = set(texts(task.whole()))
+    assert len(others) == 2770
+    assert not others & trained
+    for split in ("test", "development"):
+        assert set(texts(task.examples(split, 0, 0, 2770))) == others
+    assert task.held_out("test")
+    assert not task.held_out("train")
+    cells = [task.pinned(first_digits=i, second_digits=j) for i in range(1, 21) for j in range(1, 21)]
+    found = [texts(cell.whole()) for cell in cells]
+    for cell, some in zip(cells, found, strict=True):
+        assert cell.held_out("test") == (not set(some) & trained)
+        assert some
+    held = [cell.divided(cell.draw(Draws(1), np.arange(3))).tolist() for cell in cells]
+    assert held == [[cell.held_out("test")] * 3 for cell in cells]
+    assert task.divided(task.examples("test", 0, 0, 50)).all()
+    everything = {text for some in found for text in some}
+    assert others <= everything
+    spread = {tuple(map(len, text.split("=")[0].split("+"))) for text in trained}
+    assert len(spread) > 60
+
+
+def test_without_a_training_set_of_some_only_longer_cells_are_new() -> None:
+    task = BitwiseOr(digits=Span(1, 6))
+    assert not task.held_out("test")
+    assert not task.pinned(first_digits=6, second_digits=2).held_out("test")
+    assert task.pinned(first_digits=7, second_digits=2).held_out("test")
+    assert not task.divided(task.examples("test", 0, 0, 20)).any()
+    band = task.beyond()
+    assert band is not None
+    assert band.divided(band.examples("test", 0, 0, 20)).all()
+    assert band.trained() == {"first_digits": Span(7, 7), "second_digits": Span(7, 7)}
+    assert band.held_out("beyond-development")
+    assert len(set(texts(task.examples("beyond-development", 0, 0, 30)))) == 7
+    assert BitwiseOr(digits=250).beyond() is None
+
+
+def test_many_questions_are_not_listed_as_a_whole() -> None:
+    assert BitwiseOr(digits=Span(1, 40)).whole() is None
+    assert len(texts(BitwiseOr(digits=Span(1, 40)).examples("test", 0, 0, 60))) == 60
+
+
+def test_it_can_also_be_drawn_with_replacement() -> None:
+    task = BitwiseOr(digits=Span(2, 3))
+    drawn = texts(task.draw(Draws(1), np.arange(900)))
+    assert all(is_right(text) for text in drawn)
+    assert len(set(drawn)) == task.space() == 2 + 2 + 2 + 3
+
+
+def test_a_question_is_read_and_answered() -> None:
+    task = BitwiseOr()
+    assert texts(task.read("0000+01=")) == ["0000+01=0100"]
+    assert texts(task.read(" 001 + 000 ")) == ["001+000=001"]
+    assert texts(task.read("000+001")) == ["000+001=001"]
+    assert (
+        task.canonical(task.read("0000+01=")) == task.canonical(task.pinned(first_digits=4, second_digits=2).whole())[1]
+    )
+    for text in ("12+3=", "01+", "", "0+1=1"):
+        with pytest.raises(Mistake, match=r"it reads like 0000\+01="):
+            task.read(text)
+    for text in ("0100+00=", "11+000=", "00+000=", "01+010="):
+        with pytest.raises(Mistake, match="in the shorter of the two"):
+            task.read(text)
+
+
+def test_impossible_settings_are_refused_by_name() -> None:
+    with pytest.raises(Mistake, match=r"^operator: '=' is not one character"):
+        BitwiseOr(operator="=")
+    with pytest.raises(Mistake, match=r"^digits: an operand has at least 1 bit, not 0"):
+        BitwiseOr(digits=0)
+    with pytest.raises(Mistake, match=r"^first_digits: 251 bits are too many to list"):
+        BitwiseOr(first_digits=251)
+    with pytest.raises(Mistake, match=r"^most: 0 questions teach nothing"):
+        BitwiseOr(most=0)
+    with pytest.raises(Mistake, match=r"^most: 2871 questions are more than the 2870 that digits=1:20 has"):
+        BitwiseOr(most=2871)
+    with pytest.raises(Mistake, match=r"^split: none of the trained questions of digits=1:20 has these lengths"):
+        BitwiseOr().pinned(first_digits=21, second_digits=3).examples("train", 0, 0, 1)

@@ -1,0 +1,90 @@
+"""Promises of several tasks as one."""
+
+import numpy as np
+import pytest
+
+from numerate.config import Span
+from numerate.errors import Mistake
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.bitwise import BitwiseOr
+from numerate.tasks.mixture import Mixture
+from numerate.tasks.plain import plain_text
+from numerate.tasks.sorting import Sorting
+
+
+def test_each_task_comes_as_often_as_its_weight_says_and_the_fact_tells_which() -> None:
+    task = Mixture((Arithmetic("+"), Arithmetic("-"), Arithmetic("x", digits=3)), weights=(1, 0.5, 2.5))
+    drawn = task.examples("train", 0, 0, 8192)
+    shares = np.bincount(drawn.facts["task"]) / 8192
+    assert shares == pytest.approx([0.25, 0.125, 0.625], abs=0.03)
+    for row in range(300):
+        question, answer = plain_text(drawn, row)
+        assert "+-x"[drawn.facts["task"][row]] in question
+        assert eval(question[:-1].replace("x", "*")) == int(answer)
+
+
+def test_its_tasks_hold_out_what_they_hold_out_by_themselves() -> None:
+    task = Mixture((Arithmetic("+", digits=4), Arithmetic("-", digits=4)))
+    for split in ("train", "test", "beyond-development"):
+        drawn = task.examples(split, 0, 0, 400)
+        source = task if split != "beyond-development" else task.beyond()
+        assert source is not None
+        for number, member in enumerate(task.tasks):
+            rows = drawn.facts["task"] == number
+            own = member.canonical(drawn.take(rows))
+            assert own is not None
+            found = source.canonical(drawn)
+            assert found is not None
+            assert np.array_equal(found[rows], own)
+            fractions = own / 2.0**64
+            assert (fractions < 0.05).all() == (split == "test")
+    assert task.held_out("test")
+    assert not Mixture().held_out("test")
+
+
+def test_a_cell_pins_every_task_and_task_pins_one() -> None:
+    task = Mixture()
+    assert task.axes() == ("first_digits", "second_digits")
+    cell = task.pinned(first_digits=3, second_digits=5)
+    assert all(member.spans == (Span(3, 3), Span(5, 5)) for member in cell.tasks)
+    assert cell.space() == 2 * 900 * 90_000
+    one = task.pinned(first_digits=3, task=1)
+    assert one.tasks == (Arithmetic("-", first_digits=3),)
+    assert set(one.pinned(weights=(2.0,)).examples("test", 0, 0, 20).facts["first_digits"].tolist()) == {3}
+    mixed = Mixture((Arithmetic(digits=Span(2, 4)), Arithmetic("x", digits=Span(1, 3))))
+    assert mixed.trained() == {"first_digits": Span(1, 4), "second_digits": Span(1, 4)}
+    with pytest.raises(Mistake, match="has no setting 'third_digits'"):
+        task.pinned(third_digits=3)
+    with pytest.raises(Mistake, match="there is no task 2; there are 0 to 1"):
+        task.pinned(task=2)
+
+
+def test_tasks_without_common_axes_are_mixed_too() -> None:
+    task = Mixture((Arithmetic(), Sorting(items=Span(4, 5))))
+    drawn = task.examples("test", 0, 0, 100)
+    assert task.axes() == ()
+    assert set(drawn.facts) == {"task"}
+    assert set(task.alphabet()) >= {"+", ":", "A"}
+
+
+def test_a_question_is_read_by_the_task_that_can() -> None:
+    task = Mixture()
+    for text, answer, number in (("3-9=", "-6", 1), ("3+9=", "12", 0)):
+        read = task.read(text)
+        assert plain_text(read, 0)[1] == answer
+        assert read.facts["task"].tolist() == [number]
+    with pytest.raises(Mistake, match=r"no task of the mixture reads it: .*12\+9=.*12-9="):
+        task.read("3x9=")
+
+
+def test_impossible_mixtures_are_refused() -> None:
+    with pytest.raises(Mistake, match=r"^tasks: a mixture has at least one task"):
+        Mixture(())
+    with pytest.raises(Mistake, match=r"^weights: 1 weights for 2 tasks"):
+        Mixture(weights=(1,))
+    with pytest.raises(Mistake, match=r"^weights: .* are not all above 0"):
+        Mixture(weights=(1, 0))
+    with pytest.raises(Mistake, match=r"^tasks: a mixture within a mixture"):
+        Mixture((Mixture(),))
+    with pytest.raises(Mistake, match=r"^tasks: BitwiseOr lists its questions"):
+        Mixture((BitwiseOr(), Arithmetic()))

@@ -1,0 +1,146 @@
+"""Promises of lists to be sorted."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from numerate.config import Span
+from numerate.errors import Mistake
+from numerate.tasks.draws import Draws
+from numerate.tasks.mixture import Mixture
+from numerate.tasks.plain import plain_text
+from numerate.tasks.questions import Questions
+from numerate.tasks.sorting import Sorting
+from numerate.tokens.numbers import Digits
+from numerate.tokens.tokenizer import Characters
+from numerate.vocabulary import LABELS
+
+
+def listed(questions: Questions, row: int) -> tuple[list[tuple[str, int]], list[str]]:
+    """The items of one row, and the labels of its answer, read from the text."""
+    question, answer = plain_text(questions, row)
+    assert question.endswith("=")
+    pairs = [item.split(":") for item in question[:-1].split(",")]
+    return [(label, int(number)) for label, number in pairs], answer.split(",")
+
+
+def test_sorting_is_what_python_sorts() -> None:
+    for task in (Sorting(), Sorting(digits=Span(7, 30), items=Span(1, 12), lengths="uniform"), Sorting(2, 99)):
+        for split in ("train", "test"):
+            drawn = task.examples(split, 3, 0, 200)
+            for row in range(200):
+                items, answer = listed(drawn, row)
+                assert answer == [label for label, _ in sorted(items, key=lambda item: item[1])]
+                assert len(items) == drawn.facts["items"][row] in task.spans[1]
+                assert max(len(str(number)) for _, number in items) <= drawn.facts["digits"][row]
+                assert drawn.facts["digits"][row] in task.spans[0]
+                start = LABELS.index(items[0][0])
+                assert [label for label, _ in items] == [LABELS[(start + i) % 99] for i in range(len(items))]
+                assert all(number > 0 for _, number in items)
+
+
+@given(st.lists(st.integers(0, 10**25) | st.integers(0, 5), min_size=1, max_size=99), st.randoms())
+@settings(max_examples=50, deadline=None)
+def test_any_list_with_any_labels_is_read_and_sorted_with_equal_numbers_as_they_stand(
+    numbers: list[int], rng: object
+) -> None:
+    labels = rng.sample(LABELS, len(numbers))  # type: ignore[attr-defined]
+    text = ",".join(f"{label}:{number}" for label, number in zip(labels, numbers, strict=True))
+    question, answer = plain_text(Sorting().read(text + "="), 0)
+    assert question == text + "="
+    order = sorted(range(len(numbers)), key=lambda i: numbers[i])
+    assert answer == ",".join(labels[i] for i in order)
+
+
+def test_every_pair_of_digits_and_items_comes_equally_often() -> None:
+    facts = Sorting(digits=Span(2, 4), items=Span(1, 5)).examples("train", 0, 0, 15 * 40).facts
+    counts = Counter(zip(facts["digits"].tolist(), facts["items"].tolist(), strict=True))
+    assert len(counts) == 15
+    assert set(counts.values()) == {40}
+
+
+def test_lengths_of_numbers_are_uniform_up_to_the_most_and_numbers_of_a_length_too() -> None:
+    drawn = Sorting(digits=2, items=3).draw(Draws(1), np.arange(33_000))
+    numbers = np.array([[number for _, number in listed(drawn, row)[0]] for row in range(2_000)]).reshape(-1)
+    assert (numbers < 10).mean() == pytest.approx(0.5, abs=0.04)
+    lengths = drawn.numbers.lengths.reshape(-1)
+    assert np.bincount(lengths)[1:] == pytest.approx([49_500, 49_500], abs=5 * 25_000**0.5)
+    values = (drawn.numbers.digits[..., -2:].astype(int) * (10, 1)).sum(axis=2).reshape(-1)
+    assert (np.abs(np.bincount(values)[1:10] - 5_500) < 5 * 5_500**0.5).all()
+    assert (np.abs(np.bincount(values)[10:] - 550) < 5 * 550**0.5).all()
+
+
+def test_labels_begin_anywhere_in_the_circle() -> None:
+    drawn = Sorting(digits=1, items=2).draw(Draws(1), np.arange(30_000))
+    starts = np.bincount(drawn.symbols[:, 0], minlength=99)
+    assert len(starts) == 99
+    assert np.abs(starts - 30_000 / 99).max() < 5 * (30_000 / 99) ** 0.5
+
+
+def test_a_question_is_its_numbers_whatever_their_labels_and_padding() -> None:
+    task = Sorting()
+
+    def hashed(text: str) -> int:
+        return int(task.canonical(task.read(text))[0])
+
+    assert hashed("A:12,B:3=") == hashed("C:12,A:3=") == hashed("A:0012,B:3")
+    assert len({hashed(text) for text in ("A:12,B:3=", "A:3,B:12=", "A:12,B:3,C:0=", "A:12,B:4=", "A:12=")}) == 5
+    wide = Questions.concatenate([task.read("A:12,B:3="), task.read(",".join(f"{x}:{'9' * 30}" for x in LABELS[:20]))])
+    assert int(task.canonical(wide)[0]) == hashed("A:12,B:3=")
+    mixed = Mixture((task, Sorting(items=3)))
+    assert mixed.canonical(mixed.read("A:12,B:3="))[0] == hashed("A:12,B:3=")  # type: ignore[index]
+
+
+def test_lists_too_few_to_divide_are_seen_and_the_task_says_so() -> None:
+    assert not Sorting(digits=1, items=3).held_out("test")  # 9^3 = 729 lists
+    assert not Sorting(digits=5, items=3).held_out("test")  # some of its lists are of single digits
+    assert Sorting(digits=1, items=4).held_out("test")  # 6,561
+    assert Sorting(digits=Span(1, 9), items=Span(4, 9)).held_out("test")
+    assert Sorting(digits=1, items=4).space() == 9**4
+    assert Sorting(digits=Span(1, 2), items=Span(1, 2)).space() == 99 + 99**2
+
+
+def test_the_next_band_has_longer_numbers_and_more_of_them() -> None:
+    assert Sorting().beyond() == Sorting(digits=Span(11, 12), items=Span(11, 12))
+    assert Sorting(items=95).beyond() == Sorting(digits=Span(11, 12), items=Span(96, 99))
+    assert Sorting(items=99).beyond() is None
+
+
+def test_the_longest_list_is_as_long_as_any() -> None:
+    task, tokenizer = Sorting(digits=Span(1, 2), items=Span(1, 3)), Characters()
+    vocabulary = tokenizer.vocabulary(task)
+    drawn = tokenizer.rows(task.examples("train", 0, 0, 2000), vocabulary)
+    assert int(tokenizer.rows(task.longest(), vocabulary).lengths[0]) == int(drawn.lengths.max()) == 3 * 5 + 5 + 1
+
+
+def test_numbers_are_spelled_as_the_tokenizer_says_and_labels_as_they_are() -> None:
+    task = Sorting()
+    question = task.read("A:21,B:7,C:9=")
+    for numbers, text in ((Digits(), "A:12,B:7,C:9=B,C,A"), (Digits("normal"), "A:21,B:7,C:9=B,C,A")):
+        tokenizer = Characters(numbers, ids="sort")
+        vocabulary = tokenizer.vocabulary(task)
+        assert tokenizer.decode(tokenizer.rows(question, vocabulary).ids[0], vocabulary) == text
+
+
+def test_what_is_no_list_is_refused() -> None:
+    for text in ("", "A:", "A", "A:1;B:2=", "A:1,B:x=", "A:-1=", "12+3=", "A:1,=", "A:٣=", "::1,A:2="):
+        with pytest.raises(Mistake, match="it reads like A:21,B:7,C:9="):
+            Sorting().read(text)
+    for text in ("D:1,A:2=", "AB:1=", "7:1="):
+        with pytest.raises(Mistake, match=r"is no label; a label is one character of ABCEF"):
+            Sorting().read(text)
+    with pytest.raises(Mistake, match="are not all different"):
+        Sorting().read("A:1,A:2=")
+    with pytest.raises(Mistake, match=r"^items: 100 items have no labels of their own; there are 99 labels"):
+        Sorting(items=Span(1, 100))
+    with pytest.raises(Mistake, match=r"^items: a list has at least 1 item, not 0"):
+        Sorting(items=0)
+    with pytest.raises(Mistake, match=r"^digits: a number has at least 1 digit, not 0"):
+        Sorting(digits=Span(0, 4))
+    with pytest.raises(Mistake, match=r"^digits: numbers of 1001 digits are too long"):
+        Sorting(digits=1001)
+    with pytest.raises(Mistake, match=r"^lengths: 'value' is neither"):
+        Sorting(lengths="value")  # type: ignore[arg-type]
