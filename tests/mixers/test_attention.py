@@ -9,6 +9,7 @@ import torch
 from numerate.errors import Mistake
 from numerate.mixers.attention import Attention, SelfAttention
 from numerate.mixers.mixer import Context
+from numerate.positions.bias import ALiBi
 from numerate.positions.numbering import DigitIndex
 from numerate.positions.position import Bias, Position
 from numerate.positions.rotary import Rotary
@@ -21,6 +22,7 @@ def written_out(
     hidden: torch.Tensor | None = None,
     turned: Any = lambda x, places: x,
     bias: Any = lambda head, query, key: 0.0,
+    scale: Any = lambda visible: 1.0,
 ) -> torch.Tensor:
     """One score, one exponential, one sum at a time."""
     rows, time, width = x.shape
@@ -35,7 +37,7 @@ def written_out(
             for i in range(time):
                 seen = [j for j in range(i + 1) if j == i or hidden is None or not hidden[row, j]]
                 scores = [float(queries[i] @ keys[j]) / math.sqrt(size) + bias(head, i, j) for j in seen]
-                weights = [math.exp(score) for score in scores]
+                weights = [math.exp(score * scale(i + 1)) for score in scores]
                 for j, weight in zip(seen, weights, strict=True):
                     mixed[row, i, own] += weight / sum(weights) * v[row, j, own]
     return mixed @ part.out.weight.T + (0.0 if part.out.bias is None else part.out.bias)
@@ -105,6 +107,29 @@ def test_several_biases_add_up() -> None:
     single = made(Attention(heads=2), 8, (Nearness(), Rotary(share=0.5)))
     single.load_state_dict(part.state_dict())
     assert not torch.allclose(part(x, places(5, 3)), single(x, places(5, 2)))
+
+
+def test_the_logit_scale_multiplies_scores_and_biases_alike() -> None:
+    x = inputs(2, 6, 8)
+    part = made(Attention(heads=2, logit_scale=1.7), 8, (ALiBi(steepness=3.0),))
+    slopes = [3 * 2**-4, 3 * 2**-8]
+    expected = written_out(part, x, bias=lambda head, i, j: -slopes[head] * (i - j), scale=lambda visible: 1.7)
+    torch.testing.assert_close(part(x, places(6, 1)), expected)
+
+
+def test_a_logit_scale_of_log_grows_with_the_keys_that_a_query_sees() -> None:
+    x = inputs(2, 9, 8)
+    part = made(Attention(heads=2, logit_scale="log", log_from=4), 8, (ALiBi(),))
+
+    def scale(visible: int) -> float:
+        return max(1.0, math.log(visible) / math.log(4))
+
+    slopes = [2**-4, 2**-8]
+    expected = written_out(part, x, bias=lambda head, i, j: -slopes[head] * (i - j), scale=scale)
+    torch.testing.assert_close(part(x, places(9, 1)), expected)
+    plain = made(Attention(heads=2), 8, (ALiBi(),))
+    torch.testing.assert_close(part(x, places(9, 1))[:, :4], plain(x, places(9, 1))[:, :4])
+    assert not torch.allclose(part(x, places(9, 1))[:, 4:], plain(x, places(9, 1))[:, 4:])
 
 
 def test_dropout_drops_in_training_only() -> None:

@@ -11,7 +11,15 @@ import torch
 
 from numerate.batch import Draw, Tokens
 from numerate.errors import Mistake
-from numerate.positions.numbering import DigitIndex, Numbering, Sequential, Shifted
+from numerate.positions.numbering import (
+    Coupled,
+    DigitIndex,
+    NumberIndex,
+    Numbering,
+    RandomSubset,
+    Sequential,
+    Shifted,
+)
 from numerate.vocabulary import Vocabulary
 
 DRAWS = [Draw.fixed(), Draw(seed=0, step=0), Draw(seed=5, step=17)]
@@ -41,7 +49,8 @@ def row_of(text: str, vocabulary: Vocabulary) -> Tokens:
 
 def test_a_longer_row_never_changes_earlier_numbers(any_numbering: Any, make_tokens: Any, vocabulary: Any) -> None:
     whole = make_tokens([14, 14, 14])
-    for draw in all_draws(any_numbering):
+    for placement in range(any_numbering.placements()):
+        draw = Draw.fixed(placement)
         for length in range(1, 14):
             prefix = replace(whole, ids=whole.ids[:, :length], lengths=torch.full((3,), length))
             padded = torch.where(torch.arange(14) < length, whole.ids, 0)
@@ -49,6 +58,16 @@ def test_a_longer_row_never_changes_earlier_numbers(any_numbering: Any, make_tok
             expected = numbers(any_numbering, whole, vocabulary, draw)[:, :length]
             assert torch.equal(numbers(any_numbering, prefix, vocabulary, draw), expected)
             assert torch.equal(numbers(any_numbering, behind, vocabulary, draw)[:, :length], expected)
+
+
+def test_padding_behind_a_row_never_changes_its_numbers(any_numbering: Any, make_tokens: Any, vocabulary: Any) -> None:
+    whole = make_tokens([5, 9, 14])
+    for draw in all_draws(any_numbering):
+        expected = numbers(any_numbering, whole, vocabulary, draw)
+        for row, length in enumerate([5, 9, 14]):
+            alone = taken(whole, torch.tensor([row]))
+            alone = replace(alone, ids=alone.ids[:, :length])
+            assert torch.equal(numbers(any_numbering, alone, vocabulary, draw)[0], expected[row, :length])
 
 
 def test_a_row_gets_its_numbers_whatever_batch_it_stands_in(
@@ -169,6 +188,76 @@ def test_digit_index_per_batch_raises_all_rows_by_the_same(make_tokens: Any, voc
     assert offsets == set(range(7))
 
 
+def test_coupled_gives_equal_significance_equal_numbers_and_texts_the_place_below(vocabulary: Any) -> None:
+    places = numbers(Coupled(), row_of("321+654=975", vocabulary), vocabulary, Draw.fixed())
+    assert places.tolist() == [[2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4]]
+
+
+def test_coupled_counts_operands_that_people_wrote_from_their_right_end(vocabulary: Any) -> None:
+    numbering = Coupled(operands="normal")
+    assert numbers(numbering, row_of("123+45=861", vocabulary), vocabulary, Draw.fixed()).tolist() == [
+        [4, 3, 2, 1, 3, 2, 1, 2, 3, 4]
+    ]
+    whole = row_of("123+45=861", vocabulary)
+    ended = replace(whole, ids=torch.nn.functional.pad(whole.ids, (0, 1), value=3), lengths=whole.lengths + 1)
+    asked = replace(whole, ids=whole.ids[:, :7], lengths=whole.lengths - 3)
+    for row, length in ((ended, 10), (asked, 7)):  # what is said later changes nothing once the question is whole
+        found = numbers(numbering, row, vocabulary, Draw.fixed())[0, :length].tolist()
+        assert found == [4, 3, 2, 1, 3, 2, 1, 2, 3, 4][:length]
+
+
+def test_coupled_raises_all_but_the_special_tokens_by_one_offset(vocabulary: Any) -> None:
+    ids = [[2, *row_of("321+654=975", vocabulary).ids[0].tolist(), 3, 0]]
+    one = Tokens(torch.tensor(ids), torch.tensor([13]), torch.tensor([0]))
+    tokens = Tokens(one.ids.repeat(300, 1), one.lengths.repeat(300), torch.arange(300))
+    calm = numbers(Coupled(), one, vocabulary, Draw.fixed())
+    assert calm.tolist() == [[0, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 0, 0]]
+    places = numbers(Coupled(max_offset=6), tokens, vocabulary, Draw(0, 0))
+    offsets = places[:, 1:2] - 2
+    assert torch.equal(places, torch.where(calm > 0, calm + offsets, 0))
+    assert sorted(set(offsets.flatten().tolist())) == list(range(7))
+
+
+def test_number_index_counts_the_texts_before(vocabulary: Any) -> None:
+    places = numbers(NumberIndex(), row_of("32+654=975", vocabulary), vocabulary, Draw.fixed())
+    assert places.tolist() == [[0, 0, 0, 1, 1, 1, 1, 2, 2, 2]]
+
+
+def test_a_random_subset_is_sorted_without_repeats_and_uniform(vocabulary: Any) -> None:
+    rows = 4000
+    tokens = Tokens(torch.full((rows, 3), 4), torch.full((rows,), 3), torch.arange(rows))
+    places = numbers(RandomSubset(max_length=6), tokens, vocabulary, Draw(0, 0))
+    assert bool((places[:, 1:] > places[:, :-1]).all())
+    assert int(places.min()) == 0
+    assert int(places.max()) == 5
+    counts: dict[tuple[int, ...], int] = {}
+    for row in places.tolist():
+        counts[tuple(row)] = counts.get(tuple(row), 0) + 1
+    assert len(counts) == 20, "every subset of 3 of 6 is drawn"
+    chi_squared = sum((count - rows / 20) ** 2 / (rows / 20) for count in counts.values())
+    assert chi_squared < 43.8, "99.9 % quantile of 19 degrees of freedom"
+
+
+def test_a_random_subset_of_a_fixed_size_gives_a_row_the_first_of_them(vocabulary: Any) -> None:
+    numbering = RandomSubset(max_length=10, size=6)
+    long = Tokens(torch.full((1, 6), 4), torch.tensor([6]), torch.tensor([0]))
+    short = Tokens(torch.full((1, 4), 4), torch.tensor([4]), torch.tensor([0]))
+    for step in range(20):
+        whole = numbers(numbering, long, vocabulary, Draw(0, step))
+        assert torch.equal(numbers(numbering, short, vocabulary, Draw(0, step)), whole[:, :4])
+
+
+def test_a_row_longer_than_what_there_is_to_choose_from_is_counted_through(vocabulary: Any) -> None:
+    row = Tokens(torch.full((1, 6), 4), torch.tensor([6]), torch.tensor([0]))
+    assert numbers(RandomSubset(max_length=4), row, vocabulary, Draw(0, 1)).tolist() == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_a_random_subset_is_evaluated_at_every_stride_th_place(vocabulary: Any) -> None:
+    row = Tokens(torch.full((1, 4), 4), torch.tensor([4]), torch.tensor([0]))
+    assert numbers(RandomSubset(stride=3), row, vocabulary, Draw.fixed()).tolist() == [[0, 3, 6, 9]]
+    assert RandomSubset(max_length=64).reach(10) == 63
+
+
 @pytest.mark.parametrize("name", ["abacus_ids_eval", "abacus_standalone_eval"])
 def test_digit_index_in_evaluation_is_the_published_abacus(name: str, shared: Path, vocabulary: Any) -> None:
     case = published(shared, name)
@@ -198,6 +287,10 @@ def published(shared: Path, name: str) -> dict[str, Any]:
     ("make", "field"),
     [
         (lambda: Shifted(max_shift=-1), "max_shift"),
+        (lambda: Coupled(max_offset=-1), "max_offset"),
+        (lambda: RandomSubset(max_length=0), "max_length"),
+        (lambda: RandomSubset(max_length=4, size=5), "size"),
+        (lambda: RandomSubset(stride=0), "stride"),
         (lambda: Shifted(evaluate_at=0), "evaluate_at"),
         (lambda: DigitIndex(max_offset=-1), "max_offset"),
     ],

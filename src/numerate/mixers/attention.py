@@ -1,7 +1,9 @@
 """Causal self-attention."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,17 +23,32 @@ class Attention(Mixer):
     Vaswani et al. (2017), https://arxiv.org/abs/1706.03762.
 
     Positions that act inside attention (`Rotary`, biases) are those of the model, not of this spec.
+
+    `logit_scale` multiplies the attention logits, biases included: above 1 attention is sharper. It changes no weight,
+    so a trained model may be evaluated with another one: on rows longer than those of training softmax spreads over
+    more keys, and a larger scale, or one that grows with the length, makes up for it (Velickovic et al., 2024,
+    https://arxiv.org/abs/2410.01104). With `logit_scale="log"` a query that sees n keys uses
+    max(1, log n / log log_from), after Chiang and Cholak (2022), https://arxiv.org/abs/2202.12172: up to `log_from`
+    keys nothing changes. With log_from=64 a query with 4,096 keys uses 2.
     """
 
     heads: int = setting(4, "how many heads; the width must be a multiple of it")
     biases: bool = setting(False, "whether the projections have bias vectors")
     dropout: float = setting(0.0, "share of attention weights dropped in training")
+    logit_scale: float | Literal["log"] = setting(
+        1.0, "factor on the attention logits, or log: grows with the length", later=True
+    )
+    log_from: int = setting(64, "how many keys a query may see before logit_scale=log changes anything", later=True)
 
     def __post_init__(self) -> None:
         if self.heads < 1:
             raise Mistake(f"heads: {self.heads} heads attend to nothing; 1 or more is right")
         if not 0 <= self.dropout < 1:
             raise Mistake(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
+        if self.logit_scale != "log" and not 0 < self.logit_scale < float("inf"):
+            raise Mistake(f"logit_scale: {self.logit_scale} leaves nothing to attend by; a number above 0, or log")
+        if self.log_from < 2:
+            raise Mistake(f"log_from: the logarithm of {self.log_from} divides by nothing; 2 or more is right")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SelfAttention":
         if width % self.heads:
@@ -40,7 +57,13 @@ class Attention(Mixer):
                 f"model.mixer.heads: width {width} does not divide into {self.heads} heads; "
                 f"{', '.join(map(str, fitting))} heads would do"
             )
-        return SelfAttention(width, self.heads, positions, biases=self.biases, dropout=self.dropout)
+        return SelfAttention(self, width, positions)
+
+    def build_layers(self, width: int, depth: int, positions: Sequence[Position]) -> list[TokenMixer]:
+        layers = [self.build(width, layer, depth, positions) for layer in range(depth)]
+        for layer in layers[1:]:
+            layer.share(layers[0])
+        return list(layers)
 
     def attends(self) -> bool:
         return True
@@ -57,17 +80,25 @@ class Cache:
 class SelfAttention(TokenMixer):
     """One layer of causal self-attention, with a key-value cache in `step`."""
 
-    def __init__(
-        self, width: int, heads: int, positions: Sequence[Position], *, biases: bool = False, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, spec: Attention, width: int, positions: Sequence[Position]) -> None:
         super().__init__()
-        self.heads, self.head_width, self.dropout = heads, width // heads, dropout
-        self.inward = nn.Linear(width, 3 * width, bias=biases)
-        self.out = nn.Linear(width, width, bias=biases)
+        heads = spec.heads
+        self.heads, self.head_width, self.dropout = heads, width // heads, spec.dropout
+        self.logit_scale, self.log_from = spec.logit_scale, spec.log_from
+        self.inward = nn.Linear(width, 3 * width, bias=spec.biases)
+        self.out = nn.Linear(width, width, bias=spec.biases)
         acting = [(i, position.build_attention(heads, width // heads)) for i, position in enumerate(positions)]
         self.specs = {i: positions[i] for i, part in acting if part is not None}
         self.rotations = nn.ModuleDict({str(i): part for i, part in acting if isinstance(part, Rotation)})
         self.biases = nn.ModuleDict({str(i): part for i, part in acting if isinstance(part, Bias)})
+
+    def share(self, first: "SelfAttention") -> None:
+        """Takes over from the first layer the parts of those positions that all layers share."""
+        for number, position in self.specs.items():
+            if position.shares_layers():
+                for mine, theirs in ((self.rotations, first.rotations), (self.biases, first.biases)):
+                    if str(number) in mine:
+                        mine[str(number)] = theirs[str(number)]
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         queries, keys, values = self._projected(x, context)
@@ -89,11 +120,11 @@ class SelfAttention(TokenMixer):
         if context.hidden is not None:
             visible = (visible & ~context.hidden[:, None, :]).scatter(2, asked[:, :, None], True)
         mask: Tensor = visible[:, None]
+        scale = self._scale(asked + 1)
         for name, part in self.biases.items():
             assert isinstance(part, Bias)
-            places = context.places[int(name)]
-            mask = _added(mask, part.bias(_gathered(places, asked), places))
-        return self._attended(queries, keys, values, mask)
+            mask = _added(mask, _scaled(self._bias_at(int(name), part, context, asked), scale))
+        return self._attended(_scaled(queries, scale), keys, values, mask)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Cache]:
         queries, keys, values = self._projected(x, context)
@@ -112,13 +143,14 @@ class SelfAttention(TokenMixer):
         if context.hidden is not None:
             visible = visible & ~context.hidden[:, : context.seen]
         mask: Tensor = visible[:, None, None, :]
+        scale = self._scale(context.index[:, None] + 1)
         for name, part in self.biases.items():
             places = context.places[int(name)]
             own = _gathered(places, context.index[:, None])
             assert isinstance(part, Bias)
-            mask = _added(mask, part.bias(own, places[:, : context.seen]))
+            mask = _added(mask, _scaled(part.bias(own, places[:, : context.seen]), scale))
         keys, values = state.keys[:, :, : context.seen], state.values[:, :, : context.seen]
-        mixed = scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+        mixed = scaled_dot_product_attention(_scaled(queries, scale), keys, values, attn_mask=mask)
         return self.out(mixed.transpose(1, 2).flatten(2)), state
 
     def _projected(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,7 +174,34 @@ class SelfAttention(TokenMixer):
         return context.prepared[name]
 
     def _whole(self, queries: Tensor, keys: Tensor, values: Tensor, context: Context) -> Tensor:
-        return self._attended(queries, keys, values, self._mask(queries.shape[2], queries.device, context))
+        scale = self._scale(torch.arange(1, queries.shape[2] + 1, device=queries.device)[None])
+        mask = self._mask(queries.shape[2], queries.device, context, scale)
+        return self._attended(_scaled(queries, scale), keys, values, mask)
+
+    def _scale(self, visible: Int[Tensor, "#rows query"]) -> Float[Tensor, "#rows query"] | float | None:
+        """The factor on the logits of queries that see so many keys; None for no factor."""
+        if self.logit_scale == "log":
+            return (visible.float().log() / math.log(self.log_from)).clamp(min=1.0)
+        return None if self.logit_scale == 1.0 else self.logit_scale
+
+    def _whole_bias(self, position: int, part: Bias, context: Context) -> Float[Tensor, "#rows heads time time"]:
+        """The bias of all pairs; layers that share the part share it too, and so do the turns of a loop."""
+        # A loop may turn without gradients first: what was made then is not what later turns need.
+        name = ("bias", position, id(part), torch.is_grad_enabled())
+        if name not in context.prepared:
+            places = context.places[position]
+            context.prepared[name] = part.bias(places, places)
+        found: Tensor = context.prepared[name]
+        return found
+
+    def _bias_at(
+        self, position: int, part: Bias, context: Context, asked: Int[Tensor, "rows asked"]
+    ) -> Float[Tensor, "rows heads asked time"]:
+        places = context.places[position]
+        if len(places) > 1 or places.shape[1] > _TABULATED:
+            return part.bias(_gathered(places, asked), places)
+        # All rows have the same places: every pair once, then each row's queries looked up.
+        return self._whole_bias(position, part, context)[0][:, asked].transpose(0, 1)
 
     def _attended(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """The output map of what is attended to; without a mask, each place sees those up to itself."""
@@ -157,7 +216,9 @@ class SelfAttention(TokenMixer):
         rows, time, width = projected.shape
         return projected.view(rows, time, width // self.head_width, self.head_width).transpose(1, 2)
 
-    def _mask(self, time: int, device: torch.device, context: Context) -> Tensor | None:
+    def _mask(
+        self, time: int, device: torch.device, context: Context, scale: Tensor | float | None
+    ) -> Tensor | None:
         """None where plain causal attention will do (padding on the right is then seen by nothing real)."""
         if context.hidden is None and not self.biases:
             return None
@@ -167,10 +228,16 @@ class SelfAttention(TokenMixer):
             own = torch.eye(time, dtype=torch.bool, device=device)[None, None]
             mask = mask & (~context.hidden[:, None, None, :] | own)
         for name, part in self.biases.items():
-            places = context.places[int(name)]
             assert isinstance(part, Bias)
-            mask = _added(mask, part.bias(places, places))
+            mask = _added(mask, _scaled(self._whole_bias(int(name), part, context), scale))
         return mask
+
+    def fused(self) -> Mapping[str, Sequence[str]]:
+        return {"inward": ("queries", "keys", "values")}
+
+    def claimed(self) -> set[str]:
+        # A network of distances has inputs from 0 up: drawn as a layer of the model, half of it would be dead at once.
+        return {f"biases.{name}.{own}" for name, part in self.biases.items() for own, _ in part.named_parameters()}
 
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)
@@ -183,6 +250,19 @@ class SelfAttention(TokenMixer):
 def _gathered(places: Int[Tensor, "#rows time"], asked: Int[Tensor, "rows asked"]) -> Int[Tensor, "rows asked"]:
     """The numbers of the places asked."""
     return places.expand(len(asked), -1).gather(1, asked)
+
+
+def _scaled(
+    x: Float[Tensor, "#rows heads query last"], scale: Float[Tensor, "#rows query"] | float | None
+) -> Float[Tensor, "rows heads query last"]:
+    """Queries, or biases of queries, times the factor on the logits."""
+    if scale is None:
+        return x
+    return x * (scale[:, None, :, None].to(x.dtype) if isinstance(scale, Tensor) else scale)
+
+
+_TABULATED = 2048
+"""Rows longer than this many places do not have the biases of all their pairs written down."""
 
 
 def _added(

@@ -1,7 +1,7 @@
 """The two forms of every mixer: over whole rows, and over one more token with an explicit state."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +65,11 @@ class TokenMixer(nn.Module, ABC):
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
         """Parameters with wishes of their own: (factor of the learning rate, whether weight decay applies)."""
+        return {}
+
+    def fused(self) -> Mapping[str, Sequence[str]]:
+        """Linear maps that are several of one size, one above the other, by their names here, with what each makes:
+        `{"inward": ("queries", "keys", "values")}`. Initialisations that tell them apart draw them one by one."""
         return {}
 
     def outward(self) -> Sequence[nn.Linear]:

@@ -3,7 +3,22 @@
 from numerate.catalogue import lazily
 
 CATALOGUE = {
-    "Numbering": {"Sequential": "numbering", "DigitIndex": "numbering", "Shifted": "numbering"},
-    "Position": {"Learned": "added", "Sinusoidal": "added", "Rotary": "rotary"},
+    "Numbering": {
+        "Sequential": "numbering",
+        "DigitIndex": "numbering",
+        "Coupled": "numbering",
+        "NumberIndex": "numbering",
+        "Shifted": "numbering",
+        "RandomSubset": "numbering",
+    },
+    "Position": {
+        "Learned": "added",
+        "Sinusoidal": "added",
+        "ScaledSinusoidal": "added",
+        "Rotary": "rotary",
+        "FIRE": "bias",
+        "ALiBi": "bias",
+        "T5Bias": "bias",
+    },
 }
 __getattr__ = lazily("positions", CATALOGUE)

@@ -70,12 +70,32 @@ class Sinusoidal(Position):
         return Waves(width, self.base, self.scale)
 
 
+@dataclass(frozen=True)
+class ScaledSinusoidal(Position):
+    """Sines and cosines as in `Sinusoidal`, times one learned number that begins at 1 / root of the width.
+
+    So the waves begin no larger than an embedding drawn with variance 1/width, and the model decides how much it reads
+    of them; in the published arithmetic system (McLeish et al., 2024, https://arxiv.org/abs/2405.17399) and before in
+    Hua et al. (2022), https://arxiv.org/abs/2202.10447.
+    """
+
+    numbering: Numbering = setting(Sequential(), "which number each place gets")
+    base: float = setting(10000.0, "the longest wave is 2 pi times this many places")
+
+    def __post_init__(self) -> None:
+        if self.base <= 1:
+            raise Mistake(f"base: {self.base} gives no waves; a number above 1 is right, 10000 is usual")
+
+    def build_input(self, width: int) -> InputPosition:
+        return Waves(width, self.base, nn.Parameter(torch.tensor(float(width**-0.5))))
+
+
 class Waves(InputPosition):
-    """The waves behind `Sinusoidal`."""
+    """The waves behind `Sinusoidal` and `ScaledSinusoidal`; a `scale` that is a parameter is learned."""
 
     rates: Tensor
 
-    def __init__(self, width: int, base: float, scale: float) -> None:
+    def __init__(self, width: int, base: float, scale: float | nn.Parameter) -> None:
         super().__init__()
         if width % 2:
             raise Mistake(f"width: Sinusoidal pairs sines with cosines, so {width} must be even")
@@ -88,4 +108,4 @@ class Waves(InputPosition):
     ) -> Float[Tensor, "rows time width"]:
         angles = places[..., None].float() * self.rates
         waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
-        return x + self.scale * waves.to(x.dtype)
+        return x + (self.scale * waves).to(x.dtype)

@@ -1,5 +1,6 @@
 """Random numbers without a generator: a hash of (seed, step, row), the same for every rank, worker and device."""
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -23,6 +24,20 @@ def drawn(draw: Draw, row: Int[Tensor, " rows"], bound: int, salt: int = 0) -> I
         raise ValueError("an evaluation draws nothing: a numbering takes one of its fixed placements")
     start = _mixed(_mixed(_wrapped(draw.seed * _GOLDEN + salt)) + _wrapped(draw.step * _GOLDEN))
     return (((_mix(_mix(row.long() * _signed(_GOLDEN) + _signed(start)))) >> 32) & 0xFFFFFFFF) * bound >> 32
+
+
+def drawn_many(draw: Draw, row: Int[Tensor, " rows"], count: int, salt: int = 0) -> Int[Tensor, "rows count"]:
+    """`count` whole numbers from 0 to 2^32 - 1 per row, independent of each other: the same hash, counted on.
+
+    >>> drawn_many(Draw(seed=0, step=3), torch.tensor([5]), 8).shape
+    torch.Size([1, 8])
+    """
+    if draw.step is None:
+        raise ValueError("an evaluation draws nothing: a numbering takes one of its fixed placements")
+    start = _mixed(_mixed(_wrapped(draw.seed * _GOLDEN + salt)) + _wrapped(draw.step * _GOLDEN))
+    rows = _mix(_mix(row.long() * _signed(_GOLDEN) + _signed(start)))
+    slots = torch.arange(1, count + 1, device=row.device) * _signed(_GOLDEN)
+    return (_mix(rows[:, None] + slots) >> 32) & 0xFFFFFFFF
 
 
 def _wrapped(number: int) -> int:

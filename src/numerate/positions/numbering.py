@@ -1,7 +1,8 @@
 """Which number a place gets. What is done with the number is a position's affair.
 
-A numbering is a pure function of the tokens and of a `Draw`. Its numbers never change when a row grows longer, so that
-a model may read token by token what it was trained to read at once (a promise tested on every variant).
+A numbering is a pure function of the tokens and of a `Draw`. At the fixed placements of evaluation its numbers never
+change when a row grows longer, so that a model may read token by token what it was trained to read at once; in training
+they never depend on the padding behind a row or on the other rows of a batch (promises tested on every variant).
 """
 
 import zlib
@@ -10,14 +11,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from numerate.batch import Draw, Tokens
 from numerate.config import setting
 from numerate.errors import Mistake
-from numerate.positions.counter import drawn
-from numerate.vocabulary import DIGIT
+from numerate.positions.counter import drawn, drawn_many
+from numerate.vocabulary import DIGIT, SPECIAL
 
 
 class Numbering(ABC):
@@ -39,6 +40,10 @@ class Numbering(ABC):
     def headroom(self) -> int:
         """How far a training draw may raise a place above its number in evaluation at placement 0."""
         return 0
+
+    def reach(self, highest: int) -> int:
+        """The highest place of any training draw, where `highest` is the highest in evaluation at placement 0."""
+        return highest + self.headroom()
 
     def _salt(self) -> int:
         return zlib.crc32(repr(self).encode())
@@ -107,9 +112,7 @@ class DigitIndex(Numbering):
 
     def number(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw) -> Int[Tensor, "rows time"]:
         digit = kinds == DIGIT
-        seen = digit.long().cumsum(1)
-        before_run = torch.where(digit, 0, seen).cummax(1).values
-        places = seen - before_run
+        places = _within_runs(digit)
         if not draw.training or self.max_offset == 0:
             return places
         row = tokens.row if self.per == "row" else torch.zeros_like(tokens.row)
@@ -118,3 +121,121 @@ class DigitIndex(Numbering):
 
     def headroom(self) -> int:
         return self.max_offset
+
+
+@dataclass(frozen=True)
+class Coupled(Numbering):
+    """The same number for the same significance: units 1, tens 2, ... in every number of the row (position coupling).
+
+    Cho et al. (2024), https://arxiv.org/abs/2405.20671.
+
+    Unlike in `DigitIndex`, the texts between numbers take part: an operator or `=` stands one place below the units, so
+    that the step from `=` to the units is the step from any digit to the next. `321+654=975` gets
+    2 3 4 1 2 3 4 1 2 3 4, and in training everything but the special tokens is raised by one offset per row.
+
+    `operands="normal"` is for operands written as people write them: a number that a text follows is counted from its
+    right end, `123+456=975` gets 4 3 2 1 4 3 2 1 2 3 4. The number at a row's end, which is the answer, is counted from
+    its first digit, so it has to be written units first (`Digits(order="answer reversed")`).
+    """
+
+    max_offset: int = setting(0, "largest training offset; places")
+    operands: Literal["reversed", "normal"] = setting("reversed", "in which order the operands' digits are written")
+
+    def __post_init__(self) -> None:
+        if self.max_offset < 0:
+            raise Mistake(f"max_offset: {self.max_offset} is negative; 0 or more is right")
+        if self.operands not in ("reversed", "normal"):
+            raise Mistake(f"operands: {self.operands!r} is neither 'reversed' nor 'normal'")
+
+    def number(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw) -> Int[Tensor, "rows time"]:
+        digit = kinds == DIGIT
+        places = _within_runs(digit)
+        if self.operands == "normal":
+            from_right = _within_runs(digit.flip(1)).flip(1)
+            text = torch.nn.functional.pad((kinds != DIGIT) & (kinds != SPECIAL), (0, 1))
+            column = torch.arange(digit.shape[1], device=digit.device)
+            followed = text.gather(1, (column + from_right).clamp(max=digit.shape[1]))
+            places = torch.where(followed & digit, from_right, places)
+        places = torch.where(kinds == SPECIAL, 0, places + 1)
+        if not draw.training or self.max_offset == 0:
+            return places
+        offset = drawn(draw, tokens.row, self.max_offset + 1, self._salt())[:, None]
+        return torch.where(places > 0, places + offset, 0)
+
+    def headroom(self) -> int:
+        return self.max_offset
+
+
+@dataclass(frozen=True)
+class NumberIndex(Numbering):
+    """Which number of the row a token belongs to: 0 for the first, 1 for the second, ...
+
+    The coarse level of multi-level position coupling (Cho et al., 2024, https://arxiv.org/abs/2410.15787): beside a
+    numbering of the digits within their numbers, it tells the operands and the answer apart at any length. What counts
+    is how many texts (an operator, `=`) stand before: `321+654=975` gets 0 0 0 0 1 1 1 1 2 2 2.
+    """
+
+    def number(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw) -> Int[Tensor, "rows time"]:
+        text = (kinds != DIGIT) & (kinds != SPECIAL)
+        return text.long().cumsum(1) - text.long()
+
+
+@dataclass(frozen=True)
+class RandomSubset(Numbering):
+    """In training a sorted random subset of 0 .. max_length - 1, in evaluation 0, 1, 2, ... (randomised positions).
+
+    Ruoss et al. (2023), https://arxiv.org/abs/2305.16843. A row draws as many different places as it has tokens, so
+    that long distances are seen on short rows; with any use: `FIRE(numbering=RandomSubset(128))`,
+    `Learned(numbering=RandomSubset(512), table=512)`. A row longer than max_length gets 0, 1, 2, ...
+
+    `size` draws that many places and gives a row the first of them: with the padded width of a batch as `size`, it is
+    what the published arithmetic code does (which draws again in every layer; here all layers share one draw).
+    Evaluation takes every `stride`-th place. With stride=3: 0, 3, 6, ...
+    """
+
+    max_length: int = setting(512, "how many places there are to choose from")
+    size: int | None = setting(None, "how many are chosen; null: as many as the row has tokens")
+    stride: int = setting(1, "step between neighbouring places in evaluation")
+    per: Literal["row", "batch"] = setting("row", "what shares one draw: a row, or the whole batch as published")
+
+    def __post_init__(self) -> None:
+        if self.max_length < 1:
+            raise Mistake(f"max_length: {self.max_length} places are none; 1 or more is right")
+        if self.size is not None and not 1 <= self.size <= self.max_length:
+            raise Mistake(f"size: {self.size} of {self.max_length} places cannot be chosen; 1 to {self.max_length} can")
+        if self.stride < 1:
+            raise Mistake(f"stride: {self.stride} would put several tokens at one place; 1 or more is right")
+
+    def number(
+        self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw
+    ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
+        time = tokens.ids.shape[1]
+        plain = torch.arange(time, device=tokens.ids.device)[None]
+        if not draw.training:
+            return plain * self.stride
+        row = tokens.row if self.per == "row" else torch.zeros_like(tokens.row)
+        wanted = tokens.lengths if self.size is None else torch.full_like(tokens.lengths, self.size)
+        most = min(self.max_length, time if self.size is None else self.size)
+        slot = torch.arange(self.max_length, device=plain.device)
+        keys = drawn_many(draw, row, self.max_length, self._salt()) * self.max_length + slot
+        drawn_first = keys.topk(most, dim=1, largest=False).indices
+        # The places chosen, in order, in front; a row with more tokens than places goes on above all of them.
+        kept = torch.arange(most, device=plain.device) < wanted[:, None]
+        chosen = torch.where(kept, drawn_first, self.max_length).sort(dim=1).values
+        chosen = torch.nn.functional.pad(chosen, (0, max(0, time - most)), value=self.max_length)[:, :time]
+        behind = (plain - wanted[:, None]).clamp(min=0)
+        fits = (wanted <= self.max_length)[:, None]
+        real = plain < tokens.lengths[:, None]
+        return torch.where(real, torch.where(fits, chosen + behind, plain), 0)
+
+    def headroom(self) -> int:
+        return self.max_length
+
+    def reach(self, highest: int) -> int:
+        return max(highest, self.max_length - 1)
+
+
+def _within_runs(digit: Bool[Tensor, "rows time"]) -> Int[Tensor, "rows time"]:
+    """1, 2, 3, ... inside each run of digits, 0 elsewhere."""
+    seen = digit.long().cumsum(1)
+    return seen - torch.where(digit, 0, seen).cummax(1).values

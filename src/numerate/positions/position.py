@@ -22,6 +22,10 @@ class Position(ABC):
         """The part that acts inside one layer's attention, or None for a position that acts on the input."""
         return None
 
+    def shares_layers(self) -> bool:
+        """Whether all layers of a model use one and the same part inside attention."""
+        return False
+
     def size(self) -> int | None:
         """How many different places there is room for, None where any number will do."""
         return None

@@ -1,0 +1,199 @@
+"""Positions that add to the attention scores a number that depends on the places of query and key."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import linear, relu
+
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.positions.numbering import Numbering, Sequential
+from numerate.positions.position import Bias, Position
+
+
+@dataclass(frozen=True)
+class FIRE(Position):
+    """A learned function of the distance, relative to how far along the query stands.
+
+    Li et al. (2023), "Functional Interpolation for Relative Positions", https://arxiv.org/abs/2310.04418. For a query
+    at place i and a key at place j, a small network per layer gives each head
+
+        f(log(|c (i - j)| + 1) / (log(|c max(i, |m| threshold)| + 1) + 1e-6)),  c and m learned.
+
+    As the distance is divided by the query's own place, a longer row asks for nothing outside what was trained.
+    Randomised FIRE is `FIRE(numbering=RandomSubset(128))`. `shared` gives all layers one network; the arithmetic
+    system of McLeish et al. (2024) gives each its own. What the paper calls psi(x) = log(cx + 1) begins at c = 0.1.
+    """
+
+    numbering: Numbering = setting(Sequential(), "which number each place gets")
+    hidden: int = setting(32, "hidden width of the network")
+    threshold: float = setting(512.0, "below this place, times a learned factor, no distance is divided by its place")
+    shared: bool = setting(False, "whether all layers share one network")
+
+    def __post_init__(self) -> None:
+        if self.hidden < 1:
+            raise Mistake(f"hidden: a network of width {self.hidden} is none; 32 is usual")
+        if self.threshold <= 0:
+            raise Mistake(f"threshold: {self.threshold} is no place; a number above 0 is right, 512 is usual")
+
+    def build_attention(self, heads: int, head_width: int) -> Bias:
+        return DistanceNetwork(heads, self.hidden, self.threshold)
+
+    def shares_layers(self) -> bool:
+        return self.shared
+
+
+class DistanceNetwork(Bias):
+    """The network behind `FIRE`."""
+
+    threshold: Tensor
+
+    def __init__(self, heads: int, hidden: int, threshold: float) -> None:
+        super().__init__()
+        self.inward, self.outward = nn.Linear(1, hidden), nn.Linear(hidden, heads)
+        self.distance_scale = nn.Parameter(torch.tensor(0.1))
+        self.threshold_scale = nn.Parameter(torch.tensor(1.0))
+        self.register_buffer("threshold", torch.tensor(float(threshold)), persistent=False)
+
+    def bias(
+        self, queries: Int[Tensor, "#rows query"], keys: Int[Tensor, "#rows key"]
+    ) -> Float[Tensor, "#rows heads query key"]:
+        rows, pairs = max(len(queries), len(keys)), queries.shape[1] * keys.shape[1]
+        if torch.is_grad_enabled() or rows * pairs <= _PAIRS:
+            return self._bias(queries, keys)
+        share = max(1, _PAIRS // (rows * keys.shape[1]))
+        return torch.cat([self._bias(part, keys) for part in queries.split(share, dim=1)], dim=2)
+
+    def _bias(self, queries: Tensor, keys: Tensor) -> Tensor:
+        kind = self.inward.weight.dtype
+        distance = (queries[:, :, None] - keys[:, None, :]).float()
+        far = torch.maximum(queries.float(), (self.threshold_scale * self.threshold).abs())
+        along = ((self.distance_scale * distance).abs() + 1).log()
+        along = along / (((self.distance_scale * far).abs() + 1).log() + 1e-6)[:, :, None]
+        hidden = relu(along[..., None].to(kind) * self.inward.weight[:, 0] + self.inward.bias)
+        return linear(hidden, self.outward.weight, self.outward.bias).permute(0, 3, 1, 2)
+
+
+_PAIRS = 1 << 18
+"""Pairs of query and key that the network is asked about at once in evaluation: its hidden states of all pairs of a
+long row would not fit into a cache, and for the longest not into memory."""
+
+
+@dataclass(frozen=True)
+class ALiBi(Position):
+    """Minus the distance times a fixed slope per head: 2^(-8/heads), 2^(-16/heads), ...
+
+    Press et al. (2022), "Train Short, Test Long", https://arxiv.org/abs/2108.12409. For 8 heads the slopes are 1/2,
+    1/4, ... 1/256; for a number of heads that is no power of two, those of the next smaller one and every other of the next
+    larger one, as the paper's code does. Nothing is learned. `steepness` multiplies all slopes: numberings whose
+    distances are short (`Coupled`) want steeper ones than the places of a long text.
+    """
+
+    numbering: Numbering = setting(Sequential(), "which number each place gets")
+    steepness: float = setting(1.0, "factor on all slopes; 1 as published")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.steepness < float("inf"):
+            raise Mistake(f"steepness: {self.steepness} is no factor of a slope; 0 or more is right, 1 is usual")
+
+    def build_attention(self, heads: int, head_width: int) -> Bias:
+        return Slopes(heads, self.steepness)
+
+
+class Slopes(Bias):
+    """The slopes behind `ALiBi`.
+
+    >>> Slopes(4).slopes.tolist()
+    [0.25, 0.0625, 0.015625, 0.00390625]
+    """
+
+    slopes: Tensor
+
+    def __init__(self, heads: int, steepness: float = 1.0) -> None:
+        super().__init__()
+        power = 2 ** math.floor(math.log2(heads))
+        slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]
+        slopes += [2 ** (-8 * i / (2 * power)) for i in range(1, 2 * power + 1, 2)][: heads - power]
+        self.register_buffer("slopes", steepness * torch.tensor(slopes), persistent=False)
+
+    def bias(
+        self, queries: Int[Tensor, "#rows query"], keys: Int[Tensor, "#rows key"]
+    ) -> Float[Tensor, "#rows heads query key"]:
+        distance = (queries[:, None, :, None] - keys[:, None, None, :]).abs()
+        return -distance.to(self.slopes.dtype) * self.slopes[:, None, None]
+
+
+@dataclass(frozen=True)
+class T5Bias(Position):
+    """One learned number per head and bucket of distances.
+
+    Raffel et al. (2020), https://arxiv.org/abs/1910.10683. Half of the buckets hold one distance each, the others grow
+    in width up to `max_distance`; the last one holds everything farther. Keys ahead of the query count as distance 0
+    where `sides="one"`; with `sides="two"` the buckets are divided between keys behind and keys ahead, which is what
+    numberings need that do not simply count from the left (`DigitIndex`, `Coupled`).
+
+    `shared` gives all layers the same numbers, as T5 does.
+    """
+
+    numbering: Numbering = setting(Sequential(), "which number each place gets")
+    buckets: int = setting(32, "how many different distances there are")
+    max_distance: int = setting(128, "from here on all distances are one; places")
+    sides: Literal["one", "two"] = setting("one", "whether keys ahead of the query have buckets of their own")
+    shared: bool = setting(False, "whether all layers share the numbers")
+
+    def __post_init__(self) -> None:
+        if self.sides not in ("one", "two"):
+            raise Mistake(f"sides: {self.sides!r} is neither 'one' nor 'two'")
+        sides = 1 if self.sides == "one" else 2
+        if self.buckets < 2 * sides or self.buckets % sides:
+            right = "2 or more are" if sides == 1 else "an even number from 4 on is"
+            raise Mistake(f"buckets: {self.buckets} cannot be divided; {right} right, 32 is usual")
+        exact = self.buckets // sides // 2
+        if self.max_distance < exact:
+            raise Mistake(
+                f"max_distance: {self.max_distance} is less than the {exact} distances that have a bucket each; "
+                f"{exact} or more is right"
+            )
+
+    def build_attention(self, heads: int, head_width: int) -> Bias:
+        return BucketTable(heads, self.buckets, self.max_distance, self.sides == "two")
+
+    def shares_layers(self) -> bool:
+        return self.shared
+
+
+class BucketTable(Bias):
+    """The table behind `T5Bias`: buckets x heads, drawn with standard deviation 0.1."""
+
+    def __init__(self, heads: int, buckets: int, max_distance: int, two_sided: bool) -> None:
+        super().__init__()
+        self.buckets, self.max_distance, self.two_sided = buckets, max_distance, two_sided
+        self.table = nn.Parameter(0.1 * torch.randn(buckets, heads))
+
+    def bias(
+        self, queries: Int[Tensor, "#rows query"], keys: Int[Tensor, "#rows key"]
+    ) -> Float[Tensor, "#rows heads query key"]:
+        return self.table[self.bucket(queries[:, :, None] - keys[:, None, :])].permute(0, 3, 1, 2)
+
+    def bucket(self, distance: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
+        """Which bucket a distance (place of the query minus place of the key) falls in.
+
+        With buckets=8, max_distance=16 and one side: 0 1 2 3 for these distances, 4 for 4 and 5, 5 for 6 and 7, 6 for 8
+        to 11, 7 from 12 on.
+        """
+        buckets, ahead = self.buckets, torch.zeros_like(distance)
+        if self.two_sided:
+            buckets //= 2
+            ahead = (distance < 0) * buckets
+            distance = distance.abs()
+        else:
+            distance = distance.clamp(min=0)
+        exact = buckets // 2
+        wide = distance.clamp(min=1).float() / exact
+        stretch = math.log(max(self.max_distance / exact, 1 + 1e-6))
+        far = exact + (wide.log() / stretch * (buckets - exact)).long()
+        return ahead + torch.where(distance < exact, distance, far.clamp(max=buckets - 1))

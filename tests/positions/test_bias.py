@@ -1,0 +1,172 @@
+"""FIRE, ALiBi and the T5 bias: published values, values by hand, and somebody else's implementation."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.batch import Draw, Tokens
+from numerate.errors import Mistake
+from numerate.mixers.attention import Attention
+from numerate.models.decoder import Decoder
+from numerate.models.trunk import Stack
+from numerate.positions.bias import FIRE, ALiBi, BucketTable, DistanceNetwork, Slopes, T5Bias
+from numerate.positions.numbering import RandomSubset
+from numerate.vocabulary import Vocabulary
+
+
+def published(shared: Path, name: str) -> dict[str, Any]:
+    cases = json.loads((shared / "cases" / "abacus.json").read_text())["cases"]
+    return next(case for case in cases if case["id"] == name)
+
+
+def network(case: dict[str, Any]) -> DistanceNetwork:
+    given = case["input"]
+    part = DistanceNetwork(given["heads"], given["mlp_width"], given["L"])
+    with torch.no_grad():
+        part.inward.weight.copy_(torch.tensor(given["W1"]))
+        part.inward.bias.copy_(torch.tensor(given["b1"]))
+        part.outward.weight.copy_(torch.tensor(given["W2"]))
+        part.outward.bias.copy_(torch.tensor(given["b2"]))
+        part.distance_scale.fill_(given["c"])
+        part.threshold_scale.fill_(given["L_multiplier"])
+    return part
+
+
+def test_fire_in_evaluation_is_the_published_bias(shared: Path) -> None:
+    case = published(shared, "fire_bias_eval")
+    places = torch.arange(case["input"]["seq_len"])[None]
+    found = network(case).bias(places, places)[0]
+    torch.testing.assert_close(found, torch.tensor(case["expected"]), rtol=0, atol=case["tolerance"])
+
+
+def test_fire_is_relative_to_the_query_beyond_its_threshold() -> None:
+    part = DistanceNetwork(2, 4, threshold=5.0)
+    with torch.no_grad():
+        part.distance_scale.fill_(1e6)  # the logarithms are then nearly those of the ratio
+    near, far = (part.bias(torch.tensor([[i]]), torch.tensor([[0]])) for i in (100, 1000))
+    torch.testing.assert_close(near, far, rtol=1e-4, atol=1e-4)
+    inside = part.bias(torch.tensor([[2]]), torch.tensor([[0]]))
+    assert not torch.allclose(near, inside, atol=1e-4)
+
+
+def test_fire_by_hand() -> None:
+    part = DistanceNetwork(1, 1, threshold=2.0)
+    with torch.no_grad():
+        for linear, weight, bias in ((part.inward, 2.0, 0.5), (part.outward, 3.0, -1.0)):
+            linear.weight.fill_(weight)
+            linear.bias.fill_(bias)
+        part.distance_scale.fill_(1.0)
+    # log(|7 - 4| + 1) / (log(max(7, 2) + 1) + 1e-6) = 1.386294 / 2.079443; 3 (2 x + 0.5) - 1
+    found = part.bias(torch.tensor([[7]]), torch.tensor([[4]])).item()
+    assert found == pytest.approx(3 * (2 * 1.3862944 / 2.0794425 + 0.5) - 1, abs=1e-4)
+
+
+def test_fire_in_evaluation_gives_the_same_in_pieces_as_at_once() -> None:
+    part = DistanceNetwork(2, 8, 512.0)
+    places = torch.arange(700)[None]
+    with torch.no_grad():
+        found = part.bias(places, places)
+    torch.testing.assert_close(found, part.bias(places, places).detach())
+
+
+def test_randomised_fire_in_training_reads_a_sorted_subset_of_the_published_kind(shared: Path) -> None:
+    case = published(shared, "fire_randomised_train")
+    length = len(case["input"]["positions"])
+    tokens = Tokens(torch.full((1, length), 4), torch.tensor([length]), torch.tensor([3]))
+    found = RandomSubset(128).number(tokens, torch.ones(1, length, dtype=torch.long), Draw(0, 0))[0]
+    assert len(set(found.tolist())) == length
+    assert bool((found[1:] > found[:-1]).all())
+    assert int(found.max()) < 128
+    assert int(found.max()) > length, "the subset is spread out"
+
+
+def test_randomised_fire_counts_through_where_there_are_too_few_places(shared: Path) -> None:
+    case = published(shared, "fire_randomised_too_short")
+    length = case["input"]["seq_len"]
+    tokens = Tokens(torch.full((1, length), 4), torch.tensor([length]), torch.tensor([3]))
+    numbering = RandomSubset(case["input"]["max_length"])
+    kinds = torch.ones(1, length, dtype=torch.long)
+    drawn = numbering.number(tokens, kinds, Draw(0, 0))
+    assert torch.equal(drawn, numbering.number(tokens, kinds, Draw.fixed()).expand(1, -1)) == case["expected"][
+        "train_equals_eval"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("heads", "expected"),
+    [
+        (1, [2**-8]),
+        (4, [2**-2, 2**-4, 2**-6, 2**-8]),
+        (8, [2.0**-i for i in range(1, 9)]),
+        (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]),
+    ],
+)
+def test_alibi_slopes_are_the_published_ones(heads: int, expected: list[float]) -> None:
+    assert Slopes(heads).slopes.tolist() == pytest.approx(expected)
+
+
+def test_alibi_is_minus_slope_times_distance() -> None:
+    part = ALiBi(steepness=2.0).build_attention(2, 8)
+    assert isinstance(part, Slopes)
+    bias = part.bias(torch.tensor([[5]]), torch.tensor([[5, 4, 1, 7]]))
+    assert bias[0, 0, 0].tolist() == pytest.approx([0, -2 / 16, -8 / 16, -4 / 16])
+    assert bias[0, 1, 0].tolist() == pytest.approx([0, -2 / 256, -8 / 256, -4 / 256])
+
+
+@pytest.mark.parametrize("two_sided", [False, True])
+@pytest.mark.parametrize(("buckets", "most"), [(32, 128), (8, 16), (16, 64)])
+def test_t5_buckets_are_those_of_transformers(buckets: int, most: int, two_sided: bool) -> None:
+    t5 = pytest.importorskip("transformers.models.t5.modeling_t5", reason="transformers is not installed")
+    distance = torch.arange(-300, 301)
+    theirs = t5.T5Attention._relative_position_bucket(
+        -distance, bidirectional=two_sided, num_buckets=buckets, max_distance=most
+    )
+    assert torch.equal(BucketTable(2, buckets, most, two_sided).bucket(distance), theirs)
+
+
+def test_t5_buckets_by_hand() -> None:
+    one = BucketTable(1, 8, 16, two_sided=False).bucket(torch.tensor([-3, 0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 500]))
+    assert one.tolist() == [0, 0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 7, 7]
+    two = BucketTable(1, 8, 2, two_sided=True).bucket(torch.tensor([0, 1, 2, 9, -1, -2, -9]))
+    assert two.tolist() == [0, 1, 2, 3, 5, 6, 7]
+
+
+@pytest.mark.parametrize("make", [FIRE, T5Bias])
+def test_shared_means_one_set_of_parameters_for_all_layers(make: Any) -> None:
+    counts = {}
+    for shared in (False, True):
+        spec = Decoder(width=16, trunk=Stack(depth=3), mixer=Attention(heads=2), positions=(make(shared=shared),))
+        model = spec.build(Vocabulary.of(["+", "="]), seed=0)
+        counts[shared] = sum(p.numel() for n, p in model.named_parameters() if ".biases." in n)
+        layers = [block.mixer.biases["0"] for block in model.trunk.blocks]
+        assert (len({id(layer) for layer in layers}) == 1) == shared
+    assert counts[False] == 3 * counts[True] > 0
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: FIRE(hidden=0), "hidden"),
+        (lambda: FIRE(threshold=0.0), "threshold"),
+        (lambda: ALiBi(steepness=-1.0), "steepness"),
+        (lambda: T5Bias(buckets=1), "buckets"),
+        (lambda: T5Bias(buckets=7, sides="two"), "buckets"),
+        (lambda: T5Bias(max_distance=3), "max_distance"),
+        (lambda: Attention(logit_scale=0.0), "logit_scale"),
+        (lambda: Attention(log_from=1), "log_from"),
+    ],
+)
+def test_what_cannot_be_is_refused(make: Any, field: str) -> None:
+    with pytest.raises(Mistake, match=f"^{field}:"):
+        make()
+
+
+def test_the_network_of_distances_keeps_its_own_draw_under_every_initialisation() -> None:
+    """Its inputs are from 0 up: with biases of 0, as a model's layers begin, half of its units would never learn."""
+    model = Decoder(width=16, mixer=Attention(heads=2), positions=(FIRE(),)).build(Vocabulary.of(["="]), seed=0)
+    part = model.trunk.blocks[0].mixer.biases["0"]
+    assert float(part.inward.bias.detach().abs().min()) > 0
+    assert float(part.inward.weight.detach().abs().max()) <= 1
