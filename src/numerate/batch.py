@@ -10,12 +10,13 @@ asked), `width` (of the model), `vocabulary`, `heads`, `head_width`.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from numerate.errors import Mistake
 from numerate.vocabulary import Vocabulary as Vocabulary
 
 IGNORE = -100
@@ -136,6 +137,40 @@ class Output:
         return None if self.number_head is None else self.number_head(self.hidden)
 
 
+class Turns(NamedTuple):
+    """How often a looped model goes round: `without` times without a gradient, then `learning` times with one.
+
+    With `divided` the gradient of the looped parameters, and of no others, is divided by `learning`.
+
+    >>> Turns.of(None, default=4)
+    Turns(without=0, learning=4, divided=False)
+    >>> Turns.of((3, 1), default=4).whole
+    4
+    """
+
+    without: int
+    learning: int
+    divided: bool = False
+
+    @classmethod
+    def of(cls, turns: "Turns | tuple[int, int] | int | None", default: int) -> "Turns":
+        """From what a forward may be given. Raises `Mistake` for no turn at all, or a negative number of them."""
+        if turns is None:
+            turns = default
+        found = turns if isinstance(turns, Turns) else cls(*turns) if isinstance(turns, tuple) else cls(0, turns)
+        if found.without < 0 or found.learning < 1:
+            raise Mistake(
+                f"turns: {found.without} without a gradient and {found.learning} with one cannot be; "
+                "0 or more and 1 or more can"
+            )
+        return found
+
+    @property
+    def whole(self) -> int:
+        """All turns, with a gradient or without."""
+        return self.without + self.learning
+
+
 class Model(nn.Module, ABC):
     """What training and evaluation know of a model: never more than this."""
 
@@ -149,10 +184,13 @@ class Model(nn.Module, ABC):
         tokens: Tokens,
         source: Tokens | None = None,
         *,
-        turns: int | None = None,
+        turns: Turns | tuple[int, int] | int | None = None,
         asked: Int[Tensor, "rows asked"] | None = None,
     ) -> Output:
-        """Reads whole rows. Tokens without `places` are placed as in evaluation. `turns` is for models with loops."""
+        """Reads whole rows. Tokens without `places` are placed as in evaluation.
+
+        `turns` is for models with loops: how often they go round, as a number or as (without, with a gradient); None is
+        as often as the recipe says."""
 
     @abstractmethod
     def start(self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, placement: int = 0) -> "Started":
@@ -177,8 +215,15 @@ class Model(nn.Module, ABC):
         """Per parameter name: (factor of the learning rate, whether weight decay applies)."""
 
     @abstractmethod
-    def operations(self, rows: int, time: int) -> int:
-        """Floating-point operations of one forward, a multiply-add counted as two."""
+    def operations(self, rows: int, time: int, turns: Turns | tuple[int, int] | int | None = None) -> int:
+        """Floating-point operations of one forward, a multiply-add counted as two; `turns` as in `forward`.
+
+        Its backward costs twice what it goes back through: 2 * operations(rows, time, learning).
+        """
+
+    def turns(self) -> int:
+        """How often a forward goes round its looped blocks by default; 1 for a model without a loop."""
+        return 1
 
 
 @dataclass(frozen=True)

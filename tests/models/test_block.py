@@ -113,7 +113,7 @@ def test_a_block_may_lack_either_half() -> None:
 def test_injection_adds_the_input_again_before_every_further_block() -> None:
     x = inputs(2, 3, 4)
     for inject, expected in (("none", 27 * x), ("add", ((3 * x + x) * 3 + x) * 3)):
-        trunk = Stack(depth=3, inject=inject).build([block(True, norm="none") for _ in range(3)])
+        trunk = Stack(depth=3, inject=inject).build([block(True, norm="none") for _ in range(3)], 4)
         torch.testing.assert_close(trunk(x, CONTEXT), expected)
         torch.testing.assert_close(trunk.prefill(x, CONTEXT)[0], expected)
         asked = torch.tensor([[0, 2], [1, 1]])

@@ -9,15 +9,18 @@ from torch.nn.functional import gelu, layer_norm
 from torch.utils.flop_counter import FlopCounterMode
 
 from numerate.batch import Draw, Tokens
+from numerate.config import identity
 from numerate.errors import Mistake
 from numerate.mixers.attention import Attention
 from numerate.mixers.recurrent import LSTM
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Stack
+from numerate.models.initialisation import DeepNorm
+from numerate.models.trunk import Loop, Stack
 from numerate.positions.added import Learned, Sinusoidal
 from numerate.positions.numbering import DigitIndex, Shifted
 from numerate.positions.rotary import Rotary
+from numerate.vocabulary import Vocabulary
 
 
 def test_a_layer_written_out(build: Any, make_tokens: Any) -> None:
@@ -89,6 +92,77 @@ def test_the_norms_asked_for_are_there_and_no_others(norm: Any, norm_first: bool
     found = [module for module in model.modules() if isinstance(module, tuple(kinds.values()))]
     assert len(found) == (0 if norm == "none" else 3 * 2 + norm_first)
     assert all(isinstance(module, kinds[norm]) for module in found)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_a_final_norm_is_there_if_asked_for_whatever_the_blocks_have(norm_first: bool, vocabulary: Any) -> None:
+    for wanted, there in ((None, norm_first), (True, True), (False, False)):
+        spec = Decoder(width=16, norm_first=norm_first, final_norm=wanted, norm_epsilon=1e-3, embedding_norm=True)
+        model = spec.build(vocabulary, 0)
+        assert isinstance(model.final_norm, torch.nn.LayerNorm) == there
+        assert {part.eps for part in model.modules() if isinstance(part, torch.nn.LayerNorm)} == {1e-3}
+
+
+@torch.no_grad()
+def test_between_trunk_and_head_stand_feed_forward_norm_and_adapter(build: Any, make_tokens: Any) -> None:
+    fed = FeedForward("geglu", times=1.0, biases=False)
+    spec = Decoder(width=16, norm_first=False, head_feed_forward=fed, final_norm=True, adapter=True)
+    model, tokens = build(spec), make_tokens([6, 3])
+    seen = []
+    model.trunk.register_forward_hook(lambda module, given, said: seen.append(said))
+    said = model(tokens).logits
+    gate, value = (seen[0] @ model.head_feed_forward.inward.weight.T).chunk(2, dim=-1)
+    x = (gelu(gate) * value) @ model.head_feed_forward.out.weight.T
+    x = layer_norm(x, (16,), model.final_norm.weight, model.final_norm.bias)
+    torch.testing.assert_close(said, x @ model.adapter.weight.T @ model.head.weight.T, atol=1e-12, rtol=1e-10)
+
+
+def test_what_was_added_later_leaves_older_runs_what_they_were() -> None:
+    """Settings that came after the first runs are part of a run's identity only where they are not at their default."""
+    kept = ("norm_epsilon", "final_norm", "head_feed_forward", "adapter")
+    added = {name: field for name, field in Decoder.__dataclass_fields__.items() if name in kept}
+    assert all(field.metadata["later"] for field in added.values())
+    changed = {"norm_epsilon": 1e-12, "final_norm": False, "head_feed_forward": FeedForward(), "adapter": True}
+    others = {identity(Decoder(**{name: value})) for name, value in changed.items()}  # type: ignore[arg-type]
+    assert len({identity(Decoder()), *others}) == 5
+    assert identity(Decoder(adapter=False, norm_epsilon=1e-5)) == identity(Decoder()) == "4394e9978cce"
+
+
+PUBLISHED = [
+    (16, 1, 19, False, 121_743_360, "121.7"),
+    (16, 1, 19, True, 122_267_648, "122.3"),
+    (8, 2, 19, True, 63_514_624, "63.5"),
+    (4, 4, 19, True, 34_138_112, "34.1"),
+    (2, 8, 19, True, 19_449_856, "19.4"),
+    (1, 16, 19, True, 12_105_728, "12.1"),
+    (8, 1, 118, True, 63_717_376, "63.7"),
+]
+"""Layers, turns, ids, whether there is an Abacus table of 512 rows, parameters, and what was published, in millions."""
+
+
+@pytest.mark.parametrize(("layers", "turns", "ids", "abacus", "parameters", "millions"), PUBLISHED)
+def test_published_sizes(layers: int, turns: int, ids: int, abacus: bool, parameters: int, millions: str) -> None:
+    fed = FeedForward("geglu", times=1.0, biases=False)
+    spec = Decoder(
+        width=1024,
+        trunk=Loop(layers, turns, inject="add", state="noise"),
+        mixer=Attention(heads=16),
+        feed_forward=fed,
+        positions=(Learned(numbering=DigitIndex(max_offset=100), table=512),) if abacus else (),
+        norm_first=False,
+        embedding_norm=True,
+        initialisation=DeepNorm(),
+        norm_epsilon=1e-12,
+        final_norm=True,
+        head_feed_forward=fed,
+        adapter=True,
+    )
+    with torch.device("meta"):
+        model = spec.build(Vocabulary.of([chr(0x4E00 + i) for i in range(ids - 14)]), 0)
+    assert model.kinds.numel() == ids
+    counted = sum(parameter.numel() for parameter in model.parameters())
+    assert counted == parameters
+    assert f"{counted / 1e6:.1f}" == millions
 
 
 def test_several_positions_each_have_places_of_their_own(build: Any, make_tokens: Any) -> None:

@@ -78,7 +78,7 @@ def test_attention_at_asked_places_is_the_whole_attention_there(name: str, hidin
     spec, positions = ATTENTIONS[name]
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        part = SelfAttention(8, spec.heads, positions, biases=spec.biases).double()
+        part = SelfAttention(spec, 8, positions).double()
         rows, time = 5, 9
         x = torch.randn(rows, time, 8, dtype=torch.float64, requires_grad=True)
         places = tuple(
@@ -158,7 +158,7 @@ def test_padding_changes_nothing_at_asked_places() -> None:
 
 
 def test_dropout_in_attention_is_drawn_at_asked_places_too() -> None:
-    part = SelfAttention(8, 2, (), dropout=0.5).double()
+    part = SelfAttention(Attention(heads=2, dropout=0.5), 8, ()).double()
     x, asked = torch.randn(3, 6, 8, dtype=torch.float64), torch.tensor([[4, 5]] * 3)
     context = Context(torch.full((3,), 6), ())
     assert not torch.equal(part.forward_at(x, context, asked), part.eval().forward_at(x, context, asked))

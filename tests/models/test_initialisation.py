@@ -8,12 +8,15 @@ import torch
 from torch import nn
 
 from numerate.errors import Mistake
+from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context, Mixer, TokenMixer
+from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
-from numerate.models.initialisation import FanIn, Normal, Xavier
-from numerate.models.trunk import Stack
+from numerate.models.initialisation import DeepNorm, FanIn, Normal, Xavier
+from numerate.models.trunk import Loop, Stack
 from numerate.positions.added import Learned
 from numerate.positions.position import Position
+from numerate.positions.rotary import Rotary
 
 
 class Particular(Mixer):
@@ -114,6 +117,48 @@ def test_the_spread_of_each_kind_of_weight(
         assert spread(block.feed_forward.out) == pytest.approx(fed, rel=0.05)
     assert spread(model.embedding) == pytest.approx(embedding, rel=0.1)
     assert spread(model.input_positions["0"].vectors) == pytest.approx(embedding, rel=0.05)
+
+
+@pytest.mark.parametrize("positions", [(), (Rotary(),), (Learned(table=9), Rotary(share=0.5))])
+@pytest.mark.parametrize("trunk", [Stack(2), Loop(2, 8), Loop(1, 16, "linear")])
+def test_queries_and_keys_are_full_size_and_values_small_in_every_head(
+    trunk: Any, positions: Any, vocabulary: Any
+) -> None:
+    """For every kind of position and each head: the published code gave the small ones to the wrong rows of some."""
+    width, heads = 128, 4
+    fed = FeedForward("geglu", times=1.0, biases=False)
+    spec = Decoder(
+        width=width,
+        trunk=trunk,
+        mixer=Attention(heads=heads),
+        positions=positions,
+        feed_forward=fed,
+        head_feed_forward=fed,
+        adapter=True,
+        initialisation=DeepNorm(),
+    )
+    model = spec.build(vocabulary, 0)
+    gain, square = (8 * trunk.layers() * trunk.turns()) ** -0.25, (2 / (2 * width)) ** 0.5
+    for block in model.trunk.blocks:
+        queries, keys, values = block.mixer.inward.weight.detach().view(3, heads, width // heads, width)
+        for head in range(heads):
+            assert float(queries[head].std()) == pytest.approx(square, rel=0.05)
+            assert float(keys[head].std()) == pytest.approx(square, rel=0.05)
+            assert float(values[head].std()) == pytest.approx(gain * square, rel=0.05)
+        # What the rows make, whatever they are called: values leave the block, queries and keys only meet.
+        made = block.mixer._projected(torch.randn(1, 200, width), Context(torch.tensor([200]), places(spec, 200)))
+        spreads = [float(part.detach().std()) for part in made]
+        assert spreads[:2] == pytest.approx([1.0, 1.0], rel=0.1)
+        assert spreads[2] == pytest.approx(gain, rel=0.1)
+        for part, rows, columns in ((block.mixer.out, 1, 1), (block.feed_forward.inward, 2, 1)):
+            assert spread(part) == pytest.approx(gain * (2 / ((rows + columns) * width)) ** 0.5, rel=0.05)
+    assert spread(model.adapter) == pytest.approx(gain * square, rel=0.05)
+    assert spread(model.head_feed_forward.out) == pytest.approx(gain * square, rel=0.05)
+    assert spread(model.embedding) == pytest.approx(width**-0.5, rel=0.1)
+
+
+def places(spec: Decoder, time: int) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.arange(time)[None] for _ in spec.positions)
 
 
 def test_a_spread_of_nothing_is_refused() -> None:

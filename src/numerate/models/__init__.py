@@ -4,7 +4,12 @@ from numerate.catalogue import lazily
 
 CATALOGUE = {
     "ModelSpec": {"Decoder": "decoder"},
-    "Trunk": {"Stack": "trunk"},
-    "Initialisation": {"FanIn": "initialisation", "Normal": "initialisation", "Xavier": "initialisation"},
+    "Trunk": {"Loop": "trunk", "Stack": "trunk"},
+    "Initialisation": {
+        "DeepNorm": "initialisation",
+        "FanIn": "initialisation",
+        "Normal": "initialisation",
+        "Xavier": "initialisation",
+    },
 }
 __getattr__ = lazily("models", CATALOGUE)

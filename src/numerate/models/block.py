@@ -15,12 +15,12 @@ from numerate.mixers.mixer import Context, TokenMixer, at_places
 Norm = Literal["layer", "rms", "none"]
 
 
-def make_norm(kind: Norm, width: int) -> nn.Module:
+def make_norm(kind: Norm, width: int, epsilon: float = 1e-5) -> nn.Module:
     """LayerNorm (Ba et al., 2016), RMSNorm (Zhang and Sennrich, 2019), or nothing."""
     if kind == "layer":
-        return nn.LayerNorm(width)
+        return nn.LayerNorm(width, eps=epsilon)
     if kind == "rms":
-        return nn.RMSNorm(width, eps=1e-5)
+        return nn.RMSNorm(width, eps=epsilon)
     return nn.Identity()
 
 
@@ -41,22 +41,23 @@ class FeedForward:
         if not 0 < self.times < float("inf"):
             raise Mistake(f"times: a hidden width of {self.times} widths is nothing; 4 is usual")
 
-    def build(self, width: int) -> "FeedForwardPart":
-        return FeedForwardPart(width, max(1, round(width * self.times)), self.activation, self.biases)
+    def build(self, width: int, reads: int | None = None) -> "FeedForwardPart":
+        """The part for a model of this width; with `reads` it reads vectors of another width than it writes."""
+        return FeedForwardPart(width, max(1, round(width * self.times)), self.activation, self.biases, reads)
 
 
 class FeedForwardPart(nn.Module):
     """The part behind `FeedForward`."""
 
-    def __init__(self, width: int, hidden: int, activation: str, biases: bool) -> None:
+    def __init__(self, width: int, hidden: int, activation: str, biases: bool, reads: int | None = None) -> None:
         super().__init__()
         self.gated = activation in ("swiglu", "geglu")
         forms: dict[str, Callable[[Tensor], Tensor]] = {"gelu": gelu, "relu": relu, "swiglu": silu, "geglu": gelu}
         self.activation = forms[activation]
-        self.inward = nn.Linear(width, hidden * (2 if self.gated else 1), bias=biases)
+        self.inward = nn.Linear(reads or width, hidden * (2 if self.gated else 1), bias=biases)
         self.out = nn.Linear(hidden, width, bias=biases)
 
-    def forward(self, x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time width"]:
+    def forward(self, x: Float[Tensor, "rows time reads"]) -> Float[Tensor, "rows time width"]:
         hidden = self.inward(x)
         if self.gated:
             gate, value = hidden.chunk(2, dim=-1)
@@ -86,12 +87,13 @@ class Block(nn.Module):
         norm: Norm = "layer",
         norm_first: bool = True,
         dropout: float = 0.0,
+        epsilon: float = 1e-5,
     ) -> None:
         super().__init__()
         self.norm_first = norm_first
         self.mixer, self.feed_forward = mixer, feed_forward
-        self.mixer_norm = make_norm(norm, width) if mixer is not None else None
-        self.feed_forward_norm = make_norm(norm, width) if feed_forward is not None else None
+        self.mixer_norm = make_norm(norm, width, epsilon) if mixer is not None else None
+        self.feed_forward_norm = make_norm(norm, width, epsilon) if feed_forward is not None else None
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -135,6 +137,10 @@ class Block(nn.Module):
     def _joined(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
         x = x + self.dropout(change)
         return x if self.norm_first else norm(x)
+
+    def operations(self, time: int) -> int:
+        """Floating-point operations of one forward over one row of this length."""
+        return sum(part.operations(time) for part in (self.mixer, self.feed_forward) if part is not None)
 
     def outward(self) -> Sequence[nn.Linear]:
         """The linear maps that write to the residual stream."""

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from numerate.batch import Draw, Model, ModelSpec, Output, Started, Tokens
+from numerate.batch import Draw, Model, ModelSpec, Output, Started, Tokens, Turns
 from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.mixers.attention import Attention
@@ -30,6 +30,14 @@ class Decoder(ModelSpec):
 
     Raises `Mistake` for positions that act inside attention where the mixer has none; `build` raises it for a width
     that does not divide into the heads.
+
+    Between trunk and head stand `head_feed_forward` (without a residual connection), the final norm and `adapter`,
+    those of them that are asked for. The published Abacus models have all three, and are post-norm:
+
+    >>> Decoder(width=1024, trunk=Loop(depth=8, times=2), mixer=Attention(heads=16),
+    ...     feed_forward=FeedForward("geglu", times=1.0, biases=False), norm_first=False, norm_epsilon=1e-12,
+    ...     embedding_norm=True, head_feed_forward=FeedForward("geglu", times=1.0, biases=False), final_norm=True,
+    ...     adapter=True, initialisation=DeepNorm())
     """
 
     width: int = setting(128, "width of the residual stream")
@@ -43,12 +51,20 @@ class Decoder(ModelSpec):
     tied: bool = setting(False, "whether the head shares its weights with the embedding")
     dropout: float = setting(0.0, "share of each block's output dropped in training")
     initialisation: Initialisation = setting(FanIn(), "how the weights are drawn")
+    norm_epsilon: float = setting(1e-5, "what a norm adds to the variance; above 0", later=True)
+    final_norm: bool | None = setting(None, "whether a norm stands before the head; null: with pre-norm", later=True)
+    head_feed_forward: FeedForward | None = setting(
+        None, "a feed-forward between trunk and final norm, without a residual connection, or null", later=True
+    )
+    adapter: bool = setting(False, "whether a linear map without bias stands between final norm and head", later=True)
 
     def __post_init__(self) -> None:
         if self.width < 1:
             raise Mistake(f"width: {self.width} is no width; 1 or more is right")
         if not 0 <= self.dropout < 1:
             raise Mistake(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
+        if not 0 < self.norm_epsilon < float("inf"):
+            raise Mistake(f"norm_epsilon: {self.norm_epsilon} would not keep a norm from dividing by 0; 1e-5 is usual")
         for number, position in enumerate(self.positions):
             inside = position.build_attention(2, 8) is not None
             if inside and not self.mixer.attends():
@@ -85,9 +101,8 @@ class DecoderModel(Model):
         self.embedding = nn.Embedding(vocabulary.size, spec.width)
         inputs = [position.build_input(spec.width) for position in spec.positions]
         self.input_positions = nn.ModuleDict({str(i): part for i, part in enumerate(inputs) if part is not None})
-        self.embedding_norm = make_norm(spec.norm, spec.width) if spec.embedding_norm else nn.Identity()
-        depth = spec.trunk.layers()
-        mixers = spec.mixer.build_layers(spec.width, depth, spec.positions)
+        self.embedding_norm = _norm(spec, spec.embedding_norm)
+        mixers = spec.mixer.build_layers(spec.width, spec.trunk.layers(), spec.positions)
         blocks = [
             Block(
                 spec.width,
@@ -96,11 +111,15 @@ class DecoderModel(Model):
                 norm=spec.norm,
                 norm_first=spec.norm_first,
                 dropout=spec.dropout,
+                epsilon=spec.norm_epsilon,
             )
             for mixer in mixers
         ]
-        self.trunk = spec.trunk.build(blocks)
-        self.final_norm = make_norm(spec.norm if spec.norm_first else "none", spec.width)
+        self.trunk = spec.trunk.build(blocks, spec.width, seed, spec.feed_forward)
+        fed = spec.head_feed_forward
+        self.head_feed_forward = fed.build(spec.width) if fed is not None else nn.Identity()
+        self.final_norm = _norm(spec, spec.norm_first if spec.final_norm is None else spec.final_norm)
+        self.adapter = nn.Linear(spec.width, spec.width, bias=False) if spec.adapter else nn.Identity()
         self.head = nn.Linear(spec.width, vocabulary.size, bias=False)
         if spec.tied:
             self.head.weight = self.embedding.weight
@@ -110,6 +129,8 @@ class DecoderModel(Model):
             [linear for block in blocks for linear in block.outward()],
             torch.Generator().manual_seed(seed),
             shared=(self.head,) if spec.tied else (),
+            fused={f"{name}.{own}": made for name, part in self._mixers() for own, made in part.fused().items()},
+            depth=spec.trunk.layers() * spec.trunk.turns(),
         )
 
     # What evaluation and training ask ---------------------------------------------------------------------------
@@ -133,7 +154,7 @@ class DecoderModel(Model):
         tokens: Tokens,
         source: Tokens | None = None,
         *,
-        turns: int | None = None,
+        turns: Turns | tuple[int, int] | int | None = None,
         asked: Int[Tensor, "rows asked"] | None = None,
     ) -> Output:
         _no_source(source)
@@ -141,7 +162,7 @@ class DecoderModel(Model):
             tokens = self.place(tokens, Draw.fixed())
         x, context = self._embedded(tokens)
         x = self.trunk(x, context, asked, turns)
-        return Output(self.final_norm(x), self.head, asked=asked)
+        return Output(self._finished(x), self.head, asked=asked)
 
     def start(self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, placement: int = 0) -> Started:
         _no_source(source)
@@ -158,7 +179,7 @@ class DecoderModel(Model):
             places=None,
         )
         state = DecoderState(held, states, placement, int(tokens.lengths.max()))
-        return Started(Output(self.final_norm(last), self.head), state)
+        return Started(Output(self._finished(last), self.head), state)
 
     def step(self, ids: Int[Tensor, " rows"], values: Tensor | None, state: DecoderState) -> Started:
         index = state.tokens.lengths
@@ -176,7 +197,7 @@ class DecoderModel(Model):
         x = self.embedding_norm(x)
         context = Context(tokens.lengths, numbered.places, raw=x, hidden=tokens.hidden, index=index, seen=seen)
         x, states = self.trunk.step(x, context, state.trunk)
-        return Started(Output(self.final_norm(x), self.head), DecoderState(tokens, states, state.placement, seen))
+        return Started(Output(self._finished(x), self.head), DecoderState(tokens, states, state.placement, seen))
 
     def placements(self) -> int:
         return max((position.numbering.placements() for position in self.spec.positions), default=1)
@@ -191,7 +212,7 @@ class DecoderModel(Model):
             if highest >= size:
                 raise self._too_far(number, highest)
             if trained is not None:
-                reached = self._highest(number, trained, placements=1) + position.numbering.headroom()
+                reached = position.numbering.reach(self._highest(number, trained, placements=1))
                 if reached >= size:
                     raise self._too_far(number, reached)
                 if highest > reached:
@@ -212,13 +233,13 @@ class DecoderModel(Model):
         named = {name for name, _ in self.named_parameters()}
         return {name: wish for name, wish in plain.items() if name in named}
 
-    def operations(self, rows: int, time: int) -> int:
-        per_row = 2 * time * self.head.weight.numel()
-        for module in self.modules():
-            if isinstance(module, Block):
-                for part in (module.mixer, module.feed_forward):
-                    per_row += part.operations(time) if part is not None else 0
-        return rows * per_row
+    def operations(self, rows: int, time: int, turns: Turns | tuple[int, int] | int | None = None) -> int:
+        ends = (self.head_feed_forward, self.adapter, self.head)
+        matrices = [part.weight.numel() for end in ends for part in end.modules() if isinstance(part, nn.Linear)]
+        return rows * (2 * time * sum(matrices) + self.trunk.operations(time, turns))
+
+    def turns(self) -> int:
+        return self.spec.trunk.turns()
 
     # Inside ------------------------------------------------------------------------------------------------------
 
@@ -230,6 +251,11 @@ class DecoderModel(Model):
             x = part(x, tokens.places[int(name)])
         x = self.embedding_norm(x)
         return x, Context(tokens.lengths, tokens.places, raw=x, hidden=tokens.hidden)
+
+    def _finished(self, x: Float[Tensor, "rows places width"]) -> Float[Tensor, "rows places width"]:
+        """What the head reads, from what the trunk says."""
+        finished: Tensor = self.adapter(self.final_norm(self.head_feed_forward(x)))
+        return finished
 
     def _mixers(self) -> list[tuple[str, Any]]:
         return [
@@ -256,6 +282,10 @@ class DecoderModel(Model):
             f"{position.size()} places (0 to {(position.size() or 0) - 1}); "
             f"shorter examples or model.positions.{number}.table={highest + 1} are right"
         )
+
+
+def _norm(spec: Decoder, wanted: bool) -> nn.Module:
+    return make_norm(spec.norm if wanted else "none", spec.width, spec.norm_epsilon)
 
 
 def _no_source(source: Tokens | None) -> None:

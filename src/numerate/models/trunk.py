@@ -1,19 +1,27 @@
-"""How the blocks of a model follow each other."""
+"""How the blocks of a model follow each other: once each, or round and round."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from numerate.batch import Draw, Turns
 from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.mixers.mixer import Context
-from numerate.models.block import Block
+from numerate.models.block import Block, FeedForward
+from numerate.models.injection import Inject, Injection, make_injection
+from numerate.positions.counter import drawn
 
-Inject = Literal["none", "add"]
+TurnsGiven = Turns | tuple[int, int] | int | None
+"""What a forward may be told of turns: their number, (without, with a gradient), or nothing."""
+
+DEVIATION = 0.02
+"""Standard deviation of the noise that a state may start as."""
 
 
 class Trunk(ABC):
@@ -24,7 +32,14 @@ class Trunk(ABC):
         """How many blocks there are (each with weights of its own)."""
 
     @abstractmethod
-    def build(self, blocks: list[Block]) -> "TrunkPart": ...
+    def build(
+        self, blocks: list[Block], width: int, seed: int = 0, feed_forward: FeedForward | None = None
+    ) -> "TrunkPart":
+        """The part. `seed` is the model's; `feed_forward` is that of its blocks, for maps of the same kind."""
+
+    def turns(self) -> int:
+        """How often the blocks are gone through by default."""
+        return 1
 
 
 class TrunkPart(nn.Module, ABC):
@@ -36,27 +51,38 @@ class TrunkPart(nn.Module, ABC):
         x: Float[Tensor, "rows time width"],
         context: Context,
         asked: Int[Tensor, "rows asked"] | None = None,
-        turns: int | None = None,
+        turns: TurnsGiven = None,
     ) -> Float[Tensor, "rows places width"]:
         """`turns` is how often a loop goes round; a trunk without a loop knows one turn only."""
 
     @abstractmethod
-    def prefill(self, x: Tensor, context: Context, turns: int | None = None) -> tuple[Tensor, list[Any]]: ...
+    def prefill(self, x: Tensor, context: Context, turns: TurnsGiven = None) -> tuple[Tensor, list[Any]]: ...
 
     @abstractmethod
     def step(self, x: Tensor, context: Context, state: list[Any]) -> tuple[Tensor, list[Any]]: ...
+
+    @abstractmethod
+    def operations(self, time: int, turns: TurnsGiven = None) -> int:
+        """Floating-point operations of one forward over one row of this length."""
 
 
 @dataclass(frozen=True)
 class Stack(Trunk):
     """Blocks one after the other, each once.
 
-    With `inject="add"` the embedded input is added again before every block but the first (which reads it anyway):
-    input injection, Bansal et al. (2022), https://arxiv.org/abs/2202.05826.
+    With `inject` the embedded input comes back before every block but the first, which reads it anyway: input
+    injection, Bansal et al. (2022), https://arxiv.org/abs/2202.05826. `add` adds it to the state; `linear` and `ffn`
+    map the two, side by side, to one vector, each block with a map of its own.
+
+    With `state="noise"` the first block reads the embedded input plus N(0, 0.02^2), the noise of `Loop`: so do the
+    published Abacus models without a loop.
     """
 
     depth: int = setting(2, "how many blocks")
-    inject: Inject = setting("none", "whether the embedded input is added again before every further block")
+    inject: Inject = setting("none", "whether and how the embedded input comes back before every further block")
+    state: Literal["zero", "noise"] = setting(
+        "zero", "what is added to the embedded input at first; noise is small and always the same", later=True
+    )
 
     def __post_init__(self) -> None:
         if self.depth < 1:
@@ -65,33 +91,36 @@ class Stack(Trunk):
     def layers(self) -> int:
         return self.depth
 
-    def build(self, blocks: list[Block]) -> "StackPart":
-        return StackPart(blocks, self.inject)
+    def build(
+        self, blocks: list[Block], width: int, seed: int = 0, feed_forward: FeedForward | None = None
+    ) -> "StackPart":
+        return StackPart(self, blocks, width, seed, feed_forward)
 
 
 class StackPart(TrunkPart):
     """The part behind `Stack`."""
 
-    def __init__(self, blocks: list[Block], inject: Inject) -> None:
+    def __init__(
+        self, spec: Stack, blocks: list[Block], width: int, seed: int, feed_forward: FeedForward | None
+    ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
-        self.inject = inject == "add"
+        self.noisy, self.seed = spec.state == "noise", seed
+        made = [make_injection(spec.inject, width, feed_forward) for _ in blocks[1:]]
+        self.injections = nn.ModuleList([injection for injection in made if injection is not None])
 
     def forward(
         self,
         x: Float[Tensor, "rows time width"],
         context: Context,
         asked: Int[Tensor, "rows asked"] | None = None,
-        turns: int | None = None,
+        turns: TurnsGiven = None,
     ) -> Float[Tensor, "rows places width"]:
         _only_one(turns)
-        raw = x
-        for number, block in enumerate(self.blocks):
-            last = number == len(self.blocks) - 1
-            x = block(x + raw if number and self.inject else x, context, asked if last else None)
-        return x
+        last = len(self.blocks) - 1
+        return self._through(x, context, lambda number, block, x: block(x, context, asked if number == last else None))
 
-    def prefill(self, x: Tensor, context: Context, turns: int | None = None) -> tuple[Tensor, list[Any]]:
+    def prefill(self, x: Tensor, context: Context, turns: TurnsGiven = None) -> tuple[Tensor, list[Any]]:
         _only_one(turns)
         states: list[Any] = [None] * len(self.blocks)
 
@@ -99,7 +128,7 @@ class StackPart(TrunkPart):
             x, states[number] = block.prefill(x, context)
             return x
 
-        return self._through(x, run), states
+        return self._through(x, context, run), states
 
     def step(self, x: Tensor, context: Context, state: list[Any]) -> tuple[Tensor, list[Any]]:
         states = list(state)
@@ -108,16 +137,221 @@ class StackPart(TrunkPart):
             x, states[number] = block.step(x, context, states[number])
             return x
 
-        return self._through(x, run), states
+        return self._through(x, context, run), states
 
-    def _through(self, x: Tensor, run: Callable[[int, Block, Tensor], Tensor]) -> Tensor:
+    def operations(self, time: int, turns: TurnsGiven = None) -> int:
+        _only_one(turns)
+        return _operations(self, time)
+
+    def _through(self, x: Tensor, context: Context, run: Callable[[int, Block, Tensor], Tensor]) -> Tensor:
         raw = x
+        if self.noisy:
+            x = _with_noise(x, context, self.seed)
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)
-            x = run(number, block, x + raw if number and self.inject else x)
+            x = run(number, block, self.injections[number - 1](x, raw) if number and self.injections else x)
         return x
 
 
-def _only_one(turns: int | None) -> None:
-    if turns not in (None, 1):
-        raise Mistake(f"turns: a Stack goes through its blocks once, not {turns} times; a looped trunk can")
+@dataclass(frozen=True)
+class Loop(Trunk):
+    """Blocks gone through again and again, with the same weights at every turn: a looped transformer.
+
+    Dehghani et al. (2018), https://arxiv.org/abs/1807.03819; with input injection as in McLeish et al. (2024),
+    https://arxiv.org/abs/2405.17399. The state starts as nothing or as noise, and before every turn the embedded input
+    is put into it: `add` adds it, `linear` and `ffn` map the two, side by side, to one vector (one map for all turns).
+    With `none` it is added once, before the first turn.
+
+    The noise is N(0, 0.02^2): a function of the model's seed and of the place in the row, never drawn again, without
+    a limit on length. `times` changes no weights, so that a trained model can be evaluated at another
+    (`model.trunk.times=8`).
+
+    >>> Decoder(width=64, trunk=Loop(depth=2, times=8, inject="add"))
+    """
+
+    depth: int = setting(1, "how many blocks a turn goes through")
+    times: int = setting(4, "how many turns")
+    inject: Inject = setting("add", "how the embedded input comes back before every turn; none: only before the first")
+    state: Literal["zero", "noise"] = setting("zero", "what the state starts as; noise is small and always the same")
+
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise Mistake(f"depth: {self.depth} blocks are no model; 1 or more is right")
+        if self.times < 1:
+            raise Mistake(f"times: {self.times} turns compute nothing; 1 or more is right")
+
+    def layers(self) -> int:
+        return self.depth
+
+    def turns(self) -> int:
+        return self.times
+
+    def build(
+        self, blocks: list[Block], width: int, seed: int = 0, feed_forward: FeedForward | None = None
+    ) -> "LoopPart":
+        return LoopPart(self, blocks, width, seed, feed_forward)
+
+
+class LoopPart(TrunkPart):
+    """The part behind `Loop`."""
+
+    def __init__(
+        self, spec: Loop, blocks: list[Block], width: int, seed: int, feed_forward: FeedForward | None
+    ) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.injection = make_injection(spec.inject, width, feed_forward)
+        self.times, self.noisy, self.seed = spec.times, spec.state == "noise", seed
+        self.compiled: Callable[[Tensor, Tensor, Context, Tensor | None], Tensor] | None = None
+
+    def forward(
+        self,
+        x: Float[Tensor, "rows time width"],
+        context: Context,
+        asked: Int[Tensor, "rows asked"] | None = None,
+        turns: TurnsGiven = None,
+    ) -> Float[Tensor, "rows places width"]:
+        turns = Turns.of(turns, self.times)
+        turn = self.turn if self.compiled is None or not self.training else self.compiled
+        state = self._start(x, context)
+        if turns.without:
+            with torch.no_grad():
+                # What layers share within a forward is made afresh for the turns with a gradient.
+                quiet = replace(context, prepared={})
+                for _ in range(turns.without):
+                    state = turn(state, x, quiet, None)
+            state = _anchored(state, x)
+        if turns.divided:
+            state, x = _scaled(state, float(turns.learning)), _scaled(x, float(turns.learning))
+            context = replace(context, raw=x)
+        for number in range(turns.learning):
+            state = turn(state, x, context, asked if number == turns.learning - 1 else None)
+        return _scaled(state, 1 / turns.learning) if turns.divided else state
+
+    def turn(self, state: Tensor, raw: Tensor, context: Context, asked: Tensor | None) -> Tensor:
+        """One turn over whole rows; with `asked`, the last block's end at those places only."""
+        last = len(self.blocks) - 1
+        return self._turn(state, raw, lambda number, block, x: block(x, context, asked if number == last else None))
+
+    def compile_turns(self) -> None:
+        """Compiles one turn, for training: how many turns there are may then change at every step.
+
+        There are about a dozen programs: with and without a gradient, the first turn and later ones, at all places or
+        those asked, and again where two sizes happen to be equal. Torch gives up at 8 unless told otherwise.
+        """
+        limits = torch._dynamo.config
+        limits.recompile_limit = max(32, limits.recompile_limit)
+        self.compiled = torch.compile(self.turn, dynamic=True)
+
+    def prefill(self, x: Tensor, context: Context, turns: TurnsGiven = None) -> tuple[Tensor, list[Any]]:
+        states: list[Any] = []
+
+        def run(number: int, block: Block, x: Tensor) -> Tensor:
+            x, state = block.prefill(x, context)
+            states.append(state)
+            return x
+
+        state = self._start(x, context)
+        for _ in range(Turns.of(turns, self.times).whole):
+            state = self._turn(state, x, run)
+        return state, states
+
+    def step(self, x: Tensor, context: Context, state: list[Any]) -> tuple[Tensor, list[Any]]:
+        states: list[Any] = []
+
+        def run(number: int, block: Block, x: Tensor) -> Tensor:
+            x, after = block.step(x, context, state[len(states)])
+            states.append(after)
+            return x
+
+        current = self._start(x, context)
+        while len(states) < len(state):
+            current = self._turn(current, x, run)
+        return current, states
+
+    def operations(self, time: int, turns: TurnsGiven = None) -> int:
+        return Turns.of(turns, self.times).whole * _operations(self, time)
+
+    def _start(self, x: Tensor, context: Context) -> Tensor:
+        """The state before the first turn."""
+        start = x if self.injection is None else torch.zeros_like(x)
+        return _with_noise(start, context, self.seed) if self.noisy else start
+
+    def _turn(self, state: Tensor, raw: Tensor, run: Callable[[int, Block, Tensor], Tensor]) -> Tensor:
+        if self.injection is not None:
+            state = self.injection(state, raw)
+        for number, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            state = run(number, block, state)
+        return state
+
+
+def _with_noise(x: Tensor, context: Context, seed: int) -> Tensor:
+    """x plus the noise of its places."""
+    index = context.index
+    places = torch.arange(x.shape[1], device=x.device)[None] if index is None else index[:, None]
+    return x + noise(seed, places, x.shape[2]).to(x.dtype)
+
+
+def noise(seed: int, places: Int[Tensor, "rows time"], width: int) -> Float[Tensor, "rows time {width}"]:
+    """Numbers from N(0, 0.02^2) that are a function of (seed, place, entry of the vector), by Box and Muller (1958).
+
+    https://doi.org/10.1214/aoms/1177706645
+    """
+    entries = (places[..., None] * width + torch.arange(width, device=places.device)).flatten()
+    exact = torch.float32 if places.device.type == "mps" else torch.float64
+    first, second = (
+        (drawn(Draw(seed, step=0), entries, 2**30, salt=salt).to(exact) + 0.5) / 2**30 for salt in (0x10, 0x11)
+    )
+    return DEVIATION * ((-2 * first.log()).sqrt() * (2 * torch.pi * second).cos()).view(*places.shape, width)
+
+
+class _WithoutGradient(torch.autograd.Function):
+    """A state that depends on `x`, whose gradient is nothing.
+
+    Turns without a gradient would otherwise leave the embedding without any where nothing injects it again, and a
+    missing gradient is another thing than one of zeros: to weight decay, and to processes that wait for it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, state: Tensor, x: Tensor) -> Tensor:
+        return state.view_as(state)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
+        return None, torch.zeros_like(gradients[0])
+
+
+def _anchored(state: Tensor, x: Tensor) -> Tensor:
+    anchored: Tensor = _WithoutGradient.apply(state, x)  # type: ignore[no-untyped-call]
+    return anchored
+
+
+class _Scaled(torch.autograd.Function):
+    """The same forward; the gradient times a factor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0] * ctx.factor, None
+
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    """x, whose gradient is multiplied. Between one factor and its inverse only the gradient of parameters changes."""
+    scaled: Tensor = _Scaled.apply(x, factor)  # type: ignore[no-untyped-call]
+    return scaled
+
+
+def _operations(trunk: nn.Module, time: int) -> int:
+    """Of each block and injection once."""
+    return sum(part.operations(time) for part in trunk.modules() if isinstance(part, Block | Injection))
+
+
+def _only_one(turns: TurnsGiven) -> None:
+    if Turns.of(turns, 1)[:2] != (0, 1):
+        told = turns if isinstance(turns, int) else Turns.of(turns, 1).whole
+        raise Mistake(f"turns: a Stack goes through its blocks once, not {told} times; a looped trunk can")

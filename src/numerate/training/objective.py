@@ -1,15 +1,19 @@
 """An objective owns the forward pass: which forwards are made for a batch, and which sums come of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
-from numerate.batch import Batch, Draw
+from numerate.batch import Batch, Draw, Model, Turns
 from numerate.config import setting
+from numerate.errors import Mistake
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.loss import Loss
+from numerate.positions.counter import drawn
 from numerate.vocabulary import Vocabulary
 
 
@@ -25,6 +29,12 @@ class ObjectivePart(nn.Module, ABC):
     @abstractmethod
     def forward(self, model: nn.Module, batch: Batch, draw: Draw) -> dict[str, Tensor]:
         """Per term: the sum over this part of a batch. The batch's tokens have been placed."""
+
+    def operations(self, model: Model, batch: Batch, draw: Draw | None = None) -> int:
+        """Floating-point operations of a step on this part of a batch, padding included: a forward, and a backward that
+        costs twice as much. With `draw` those of that step, without it what is to be expected of a step."""
+        rows, time = batch.tokens.ids.shape
+        return 3 * model.operations(rows, time)
 
 
 class Objective(ABC):
@@ -61,3 +71,124 @@ class SupervisedPart(ObjectivePart):
         output = model(batch.tokens, batch.source, asked=batch.asked if self.asked_only else None)
         terms: dict[str, Tensor] = self.loss(output, batch)
         return terms
+
+
+@dataclass(frozen=True)
+class Progressive(Objective):
+    """Progressive loss for looped models: how many turns are made, and how many of them learn, is drawn at every step.
+
+    Bansal et al. (2022), https://arxiv.org/abs/2202.05826; as in McLeish et al. (2024),
+    https://arxiv.org/abs/2405.17399. The loss is (1 - alpha) x L_max + alpha x L_prog. With R turns in the trunk and at
+    most b of them with a gradient (b = max(R // 2, 1) unless given),
+
+    - L_prog is the loss after n turns without a gradient and k with one, where n is uniform on 0 .. R - 1, then k
+      uniform on 1 .. min(R - n, b);
+    - L_max is the loss after R - b turns without a gradient and b with one.
+
+    What is drawn depends on (seed, step) alone, so that all processes and all parts of a step draw alike. A trunk
+    without a loop has R = 1: the objective is then `Supervised`. With R = 16 the default draws 11.1 turns on average,
+    3.6 of them with a gradient.
+
+    `throttle="described"` divides the gradient of the trunk's parameters, and of no others, by the number of turns with
+    a gradient (k, or b in L_max), inside each forward: exact up to rounding however gradients are summed afterwards.
+    `throttle="published"` is what the published code does under that name: the whole loss times (1 + min(R / 4, b / 2))
+    / b, that is 1.25, 1.5, 1, 0.75 and 0.625 for R = 1, 2, 4, 8 and 16.
+
+    >>> Progressive(alpha=0.5, throttle="described")
+    """
+
+    loss: Loss = setting(CrossEntropy(), "how far off an output is")
+    alpha: float = setting(1.0, "share of the loss after drawn turns; the rest is that after all turns")
+    most_with_gradient: int | None = setting(None, "turns with a gradient at most; null: half of the trunk's")
+    throttle: Literal["none", "described", "published"] = setting(
+        "none", "described: the trunk's gradient over its turns; published: a factor on the loss"
+    )
+    asked_only: bool = setting(True, "compute the last block's end and the head only where something is asked")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise Mistake(
+                f"alpha: {self.alpha} is not a share; from 0 (all turns only) to 1 (drawn turns only) is right"
+            )
+        if self.most_with_gradient is not None and self.most_with_gradient < 1:
+            raise Mistake(
+                f"most_with_gradient: with {self.most_with_gradient} turns nothing learns; 1 or more, or null"
+            )
+
+    def build(self, vocabulary: Vocabulary) -> "ProgressivePart":
+        return ProgressivePart(self, vocabulary)
+
+    def most(self, turns: int) -> int:
+        """How many turns have a gradient at most, of so many."""
+        return min(self.most_with_gradient or max(turns // 2, 1), turns)
+
+    def some(self, turns: int, draw: Draw) -> tuple[int, int]:
+        """The turns without and with a gradient of one step."""
+        nothing = torch.zeros(1, dtype=torch.long)
+        without = int(drawn(draw, nothing, turns, salt=0x20))
+        return without, 1 + int(drawn(draw, nothing, min(turns - without, self.most(turns)), salt=0x21))
+
+    def factor(self, turns: int) -> float:
+        """What the loss is multiplied by."""
+        most = self.most(turns)
+        return (1 + min(turns / 4, most / 2)) / most if self.throttle == "published" else 1.0
+
+
+class ProgressivePart(ObjectivePart):
+    """The part behind `Progressive`."""
+
+    def __init__(self, spec: Progressive, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.spec = spec
+        self.loss = spec.loss.build(vocabulary)
+        self.weights = self.loss.weights
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return self.loss.counts(batch)
+
+    def forward(self, model: nn.Module, batch: Batch, draw: Draw) -> dict[str, Tensor]:
+        asked, all_turns = batch.asked if self.spec.asked_only else None, turns_of(model)
+        factor, terms = self.spec.factor(all_turns), dict[str, Tensor]()
+        for share, turns in self._forwards(all_turns, draw):
+            divided = Turns(*turns, divided=self.spec.throttle == "described")
+            output = model(batch.tokens, batch.source, asked=asked, turns=divided)
+            for term, value in self.loss(output, batch).items():
+                part = value if share * factor == 1.0 else share * factor * value
+                terms[term] = terms[term] + part if term in terms else part
+        return terms
+
+    def operations(self, model: Model, batch: Batch, draw: Draw | None = None) -> int:
+        rows, time = batch.tokens.ids.shape
+        all_turns, one = model.turns(), model.operations(rows, time, 1)
+        if all_turns == 1:
+            return 3 * one
+        each = model.operations(rows, time, 2) - one
+        made: Sequence[tuple[float, float]] = self._expected(all_turns)
+        if draw is not None:
+            made = [turns for _, turns in self._forwards(all_turns, draw)]
+        # A forward of all turns, and twice as much back through those with a gradient.
+        return round(sum(3 * one + each * (without + 3 * (learning - 1)) for without, learning in made))
+
+    def _forwards(self, turns: int, draw: Draw) -> list[tuple[float, tuple[int, int]]]:
+        """The forwards of a step: the share of each in the loss, and its turns without and with a gradient."""
+        alpha, most = self.spec.alpha, self.spec.most(turns)
+        if turns == 1:
+            return [(1.0, (0, 1))]
+        made = [(1 - alpha, (turns - most, most)), (alpha, self.spec.some(turns, draw))]
+        return [forward for forward in made if forward[0] > 0]
+
+    def _expected(self, turns: int) -> list[tuple[float, float]]:
+        """The turns without and with a gradient of each forward, on average over all steps."""
+        most, alpha = self.spec.most(turns), self.spec.alpha
+        mean = sum(1 + min(turns - without, most) for without in range(turns)) / (2 * turns)
+        return [(turns - most, most)] * (alpha < 1) + [((turns - 1) / 2, mean)] * (alpha > 0)
+
+
+def turns_of(model: nn.Module) -> int:
+    """How often a model goes round by default, be it compiled or wrapped for many processes."""
+    while not isinstance(model, Model):
+        inner = getattr(model, "module", None) or getattr(model, "_orig_mod", None)
+        if inner is None:
+            return 1
+        model = inner
+    return model.turns()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from numerate.batch import Model
 from numerate.errors import Fault
 from numerate.models.block import Block
+from numerate.models.trunk import LoopPart
 from numerate.training.world import World
 
 
@@ -194,7 +195,15 @@ def _buffers_stay() -> dict[str, Any]:
 
 
 def compiled_forward(model: Model) -> nn.Module:
-    """The model, compiled once for all batch sizes and lengths. Its placing and its head are not part of it."""
+    """The model, compiled once for all batch sizes and lengths. Its placing and its head are not part of it.
+
+    Of a loop one turn is compiled: with a model compiled whole, every other number of turns would be another program.
+    """
+    loops = [part for part in model.modules() if isinstance(part, LoopPart)]
+    if loops:
+        for loop in loops:
+            loop.compile_turns()
+        return model
     compiled: nn.Module = torch.compile(model, dynamic=True)  # type: ignore[assignment]
     return compiled
 
