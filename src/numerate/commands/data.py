@@ -1,0 +1,183 @@
+"""`numerate data write` and `numerate data stats`: rows to files, and what is in rows."""
+
+import argparse
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numerate import catalogue
+from numerate.commands.words import first, options
+from numerate.config import load_user_parts, override
+from numerate.config.values import from_text
+from numerate.data.source import Source, Spelled
+from numerate.data.statistics import Histogram, Statistics, statistics
+from numerate.data.writing import FORMATS, write
+from numerate.errors import Mistake, did_you_mean
+from numerate.reports.table import text_table
+from numerate.tasks.plain import plain_text
+from numerate.tasks.written import Written
+from numerate.training import disk
+from numerate.training.progress import Progress
+
+WRITTEN, LOOKED_AT = 1_000_000, 100_000
+"""How many rows of a task are written, and looked at, unless count= says."""
+
+
+def command(given: argparse.Namespace) -> int:
+    for path in given.parts:
+        load_user_parts(path)
+    doing = first(given.words, "what to do with data", "numerate data stats Arithmetic")
+    known = {"write": _write, "stats": _stats}
+    if doing not in known:
+        raise Mistake(f"data: there is no {doing!r}; there are: {', '.join(known)}.{did_you_mean(doing, known)}")
+    return known[doing](given.words[1:])
+
+
+def _write(words: list[str]) -> int:
+    name = first(words, "the task, recipe or file", "numerate data write Arithmetic out=sums count=1M")
+    settings, own = options(words[1:], OWN | {"format": _format})
+    if not own.get("out"):
+        raise Mistake("out: the folder is missing; for example: out=sums")
+    source = _source(name, settings, own, WRITTEN)
+    if Path(own["out"]).exists():
+        raise Mistake(f"out: {own['out']} is there already and is not overwritten; another folder is right")
+    with Progress(source.count, label="write") as progress:
+        folder = write(source, own["out"], own.get("format", "both"), progress.step)
+    head = json.loads((folder / "head.json").read_text(encoding="utf-8"))
+    for file, told in head["files"].items():
+        print(f"{folder / file}  {disk.size(told['bytes'])}  sha256 {told['sha256'][:16]}")
+    print(f"{folder}: {head['rows']:,} rows, {head['tokens']:,} tokens, {len(head['vocabulary'])} symbols")
+    return 0
+
+
+def _stats(words: list[str]) -> int:
+    words, own = options(words, OWN)
+    names = [word for word in words if "=" not in word or Path(word).exists()]
+    if not names:
+        raise Mistake("the task, recipe or file is missing; for example: numerate data stats Arithmetic")
+    if own.get("out") == "":
+        raise Mistake("out: the folder is missing; for example: out=figures")
+    settings = [word for word in words if word not in names]
+    sources = [_source(name, settings, own, LOOKED_AT) for name in names]
+    for number, source in enumerate(sources):
+        with Progress(source.count, label="read") as progress:
+            found = statistics(source, progress.step)
+        print(("\n" if number else "") + summary(found, source))
+        if "out" in own:
+            folder = Path(own["out"])
+            if len(sources) > 1:
+                folder /= f"{number + 1}-{re.sub(r'[^A-Za-z0-9_-]+', '-', source.name).strip('-')}"
+            _draw(found, folder)
+    return 0
+
+
+def _draw(found: Statistics, folder: Path) -> None:
+    from numerate.data.plots import draw
+
+    with disk.explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        disk.replace(folder / "stats.json", json.dumps(found.tree(), indent=1, ensure_ascii=False).encode() + b"\n")
+        names = ", ".join(path.name for path in draw(found, folder) if path.suffix == ".png")
+    print(f"{folder}: stats.json; {names}, and as .svg")
+
+
+def _count(text: str) -> int:
+    try:
+        return int(from_text(text, int, "count"))
+    except Mistake as error:
+        raise ValueError("a whole number such as 1000, 64k or 20M") from error
+
+
+def _format(text: str) -> str:
+    if text not in FORMATS:
+        raise Mistake(f"format: there is no {text!r}; there are: {', '.join(FORMATS)}.{did_you_mean(text, FORMATS)}")
+    return text
+
+
+OWN: dict[str, Callable[[str], Any]] = {"out": str, "count": _count, "split": str, "seed": int}
+
+
+def _source(name: str, settings: list[str], own: dict[str, Any], count: int) -> Source:
+    """The rows that a name means: of a task, of a recipe, or of a file or folder."""
+    kinds = catalogue.kinds()
+    seed, split = own.get("seed"), own.get("split", "train")
+    recipe = name.replace("-", "_") in kinds["Recipe"] or name.endswith((".yaml", ".yml")) or ".py:" in name
+    if name in kinds["Task"] and name != "Written":
+        spelled = override(Spelled(catalogue.find("Task", name)()), _of_task(settings))
+        return Source(name, spelled.task, spelled.tokenizer, own.get("count", count), split, seed or 0)
+    if recipe:
+        from numerate.studies.naming import named_recipe
+
+        found = override(named_recipe(name), settings)
+        seed = found.seed if seed is None else seed
+        return Source(name, found.task, found.tokenizer, own.get("count", count), split, seed)
+    if Path(name).exists() or "/" in name or name.endswith((".txt", ".arrow")) or name == "Written":
+        if seed is not None:
+            raise Mistake("seed: the rows of a file are taken as they stand; nothing is drawn")
+        base = Spelled(Written() if name == "Written" else Written(path=name))
+        parts = [f"task.split={own['split']}"] if "split" in own else []
+        return Source.of_file(name, override(base, [*_of_task(settings), *parts]), own.get("count"))
+    known = [*kinds["Task"], *kinds["Recipe"]]
+    names = ", ".join(known)
+    raise Mistake(
+        f"{name!r} is no task, recipe, file or folder; tasks and recipes are: {names}.{did_you_mean(name, known)}"
+    )
+
+
+def _of_task(settings: list[str]) -> list[str]:
+    """Settings of the task, unless they name the tokenizer."""
+    return [word if re.match(r"(task|tokenizer)[.=]", word) else f"task.{word}" for word in settings]
+
+
+def summary(found: Statistics, source: Source) -> str:
+    """The statistics as a page of text."""
+    question, answer = plain_text(next(source.blocks(1))[0], 0)
+    what = "in the order of the file" if source.split is None else f"split {source.split}, seed {source.seed}"
+    lines = [f"{found.name}: {found.count:,} rows, {what}; the first: {question}{answer}", ""]
+    table: list[tuple[str, ...]] = []
+    for words, histogram in (
+        ("row, tokens with [EOS]", found.rows),
+        ("operand, digits", found.operands),
+        ("answer, tokens", found.answers),
+        ("longest carry chain of a sum", found.carries),
+    ):
+        if histogram.count:
+            table.append((words, *_numbers(histogram)))
+    lines += [text_table(("", "low", "median", "mean", "high"), table), ""]
+    lines.append(
+        f"questions: {found.distinct:,} different; {found.repeated:,} rows ({found.repeated / found.count:.2%}) repeat "
+        f"one, the most frequent stands {found.most:,} times"
+    )
+    if found.carries.count:
+        chains = found.carries
+        shares = [
+            f"{length} or more: {chains.counts[length:].sum() / chains.count:.2%}"
+            for length in (1, 2, 4, 8, 16, 32, 64)
+            if length <= chains.high()
+        ]
+        lines.append(f"carry chains: {', '.join(shares)}" if shares else "carry chains: none carries")
+    if found.pairs and found.axes:
+        least, most = min(found.pairs, key=found.pairs.__getitem__), max(found.pairs, key=found.pairs.__getitem__)
+        worst = max(found.pairs, key=lambda pair: 1 - found.distinct_pairs.get(pair, 0) / found.pairs[pair])
+        share = 1 - found.distinct_pairs.get(worst, 0) / found.pairs[worst]
+        lines.append(
+            f"pairs of {' and '.join(found.axes)}: {len(found.pairs):,}, with {found.pairs[least]:,} to "
+            f"{found.pairs[most]:,} rows; most repeated: {_pair(worst, found.axes)} ({share:.0%} of its rows)"
+        )
+    total = sum(found.characters.values())
+    often = sorted(found.characters.items(), key=lambda item: -item[1])
+    told = [f"{symbol!r} {count / total:.1%}" for symbol, count in often[:20]]
+    more = f", and {len(often) - 20} more" if len(often) > 20 else ""
+    lines.append(f"characters: {', '.join(told)}{more}")
+    return "\n".join(lines)
+
+
+def _numbers(histogram: Histogram) -> tuple[str, str, str, str]:
+    low, high = f"{histogram.low():,}", f"{histogram.high():,}"
+    return low, f"{histogram.median():,}", f"{histogram.mean():.2f}", high
+
+
+def _pair(pair: tuple[int, int], axes: tuple[str, str]) -> str:
+    return " ".join(f"{axis}={size}" for axis, size in zip(axes, pair, strict=True))

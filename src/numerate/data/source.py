@@ -1,0 +1,72 @@
+"""Where rows come from: a task that draws them, or files that hold them; block by block."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from numerate.config import setting
+from numerate.errors import Mistake, did_you_mean
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.questions import Questions
+from numerate.tasks.task import SPLITS, Task
+from numerate.tasks.written import Written
+from numerate.tokens.tokenizer import Characters, Rows, Tokenizer
+from numerate.vocabulary import Vocabulary
+
+BLOCK = 1 << 15
+"""How many rows are held at once."""
+
+
+@dataclass(frozen=True)
+class Spelled:
+    """A task and how its questions are spelled: what is set by `task.digits=1:5 tokenizer.numbers.order=normal`."""
+
+    task: Task = setting(Arithmetic(), "draws questions with answers")
+    tokenizer: Tokenizer = setting(Characters(), "writes them as token ids")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows 0 .. count - 1 of a split of a task, or of a file in the file's own order (`split` is then None).
+
+    `name` is what a person called it.
+    """
+
+    name: str
+    task: Task
+    tokenizer: Tokenizer
+    count: int
+    split: str | None = "train"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise Mistake(f"count: {self.count} rows are none; 1 or more is right")
+        if self.split is None and not isinstance(self.task, Written):
+            raise Mistake("split: only the rows of a file have an order of their own")
+        if self.split is not None and self.split not in SPLITS:
+            names = ", ".join(SPLITS)
+            raise Mistake(f"split: there is no {self.split!r}; there are: {names}.{did_you_mean(self.split, SPLITS)}")
+
+    @classmethod
+    def of_file(cls, path: str | Path, spelled: Spelled, count: int | None = None) -> "Source":
+        """The first `count` rows of a file, or all."""
+        there = spelled.task.space() or 0
+        return cls(str(path), spelled.task, spelled.tokenizer, there if count is None else min(count, there), None)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.tokenizer.vocabulary(self.task)
+
+    def blocks(self, size: int = BLOCK) -> Iterator[tuple[Questions, Rows]]:
+        """The rows in order, at most `size` at a time: as questions, and as token ids."""
+        vocabulary = self.vocabulary
+        for start in range(0, self.count, size):
+            count = min(size, self.count - start)
+            if self.split is None and isinstance(self.task, Written):
+                questions = self.task.questions(np.arange(start, start + count))
+            else:
+                questions = self.task.examples(self.split or "train", self.seed, start, count)
+            yield questions, self.tokenizer.rows(questions, vocabulary)

@@ -1,0 +1,176 @@
+"""Writing rows to a folder: as text, as token ids, with a head that says what they are."""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.config import to_tree
+from numerate.data.reading import FORMAT
+from numerate.data.source import Source
+from numerate.errors import Mistake, did_you_mean
+from numerate.tokens.numbers import id_type
+from numerate.tokens.tokenizer import Rows
+from numerate.training import disk
+from numerate.training.provenance import versions
+from numerate.vocabulary import BEGIN, END, PAD, Vocabulary
+
+FORMATS = ("text", "memmap", "both")
+
+
+def write(
+    source: Source,
+    out: str | Path,
+    format: Literal["text", "memmap", "both"] = "both",
+    heard: Callable[[int], None] | None = None,
+) -> Path:
+    """Writes the rows of a source to a new folder and returns it.
+
+    `rows.txt` has a row per line as the model sees it (`321+654=975`; where a task has a label per token, its labels
+    behind a tab, a dot where nothing is said); the memmap is what `open_rows` reads. `head.json` says what they are and
+    has the sha256 of each file. Memory does not grow with the count. The folder appears under its name when all is
+    written; `heard` is told after each block how many rows there are.
+
+    Raises `Mistake` for a folder that is there already, or where none may be written.
+    """
+    out = Path(out)
+    if format not in FORMATS:
+        raise Mistake(
+            f"format: there is no {format!r}; there are: {', '.join(FORMATS)}.{did_you_mean(format, FORMATS)}"
+        )
+    if out.exists() or out.is_symlink():
+        raise Mistake(f"out: {out} is there already and is not overwritten; another folder is right")
+    vocabulary = source.vocabulary
+    if format != "memmap" and (clash := [symbol for symbol in vocabulary.symbols if set(symbol) & set("\r\n")]):
+        raise Mistake(f"format: {clash[0]!r} would break a line of text; format=memmap is right")
+    with _explained(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        beside = disk.beside(out)
+        beside.mkdir()
+        try:
+            _write(source, vocabulary, beside, format, heard)
+            if out.exists():
+                raise Mistake(f"out: {out} has appeared meanwhile and is not overwritten; another folder is right")
+            os.rename(beside, out)
+            disk.sync(out.parent)
+        except BaseException:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise
+    return out
+
+
+def _write(
+    source: Source, vocabulary: Vocabulary, folder: Path, format: str, heard: Callable[[int], None] | None
+) -> None:
+    files: dict[str, _File] = {}
+    rows_written = tokens = longest = 0
+    kind = np.dtype(id_type(vocabulary)).newbyteorder("<")
+    with contextlib.ExitStack() as open_files:
+
+        def put(name: str, content: bytes | memoryview) -> None:
+            if name not in files:
+                files[name] = open_files.enter_context(contextlib.closing(_File(folder / name)))
+            files[name].write(content)
+
+        if format != "text":
+            put("offsets.bin", np.zeros(1, dtype="<i8").tobytes())
+        for _, rows in source.blocks():
+            real = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
+            if format != "memmap":
+                put("rows.txt", text_lines(rows, vocabulary))
+            if format != "text":
+                put("ids.bin", rows.ids[real].astype(kind, copy=False).tobytes())
+                put("offsets.bin", (tokens + np.cumsum(rows.lengths)).astype("<i8").tobytes())
+                if rows.labels is None:
+                    put("answers.bin", rows.asked.argmax(axis=1).astype("<i4").tobytes())
+                else:
+                    put("labels.bin", rows.labels[real].astype(kind, copy=False).tobytes())
+            rows_written += len(rows)
+            tokens += int(rows.lengths.sum())
+            longest = max(longest, int(rows.lengths.max(initial=0)))
+            if heard is not None:
+                heard(rows_written)
+    head = {
+        "format": FORMAT,
+        "rows": rows_written,
+        "tokens": tokens,
+        "longest": longest,
+        "ids": str(kind),
+        "vocabulary": list(vocabulary.symbols),
+        "source": source.name,
+        "task": to_tree(source.task),
+        "tokenizer": to_tree(source.tokenizer),
+        "split": source.split,
+        "seed": source.seed,
+        "versions": versions(),
+        "files": {name: {"bytes": file.size, "sha256": file.sum.hexdigest()} for name, file in sorted(files.items())},
+    }
+    disk.replace(folder / "head.json", json.dumps(head, indent=1, ensure_ascii=False).encode() + b"\n")
+
+
+class _File:
+    """A file with its size and hash so far."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: BinaryIO = open(path, "xb", buffering=0)  # noqa: SIM115 (closed by whoever opens it)
+        self.sum, self.size = hashlib.sha256(), 0
+
+    def write(self, content: bytes | memoryview) -> None:
+        view = memoryview(content)
+        self.sum.update(view)
+        self.size += len(view)
+        while len(view):
+            view = view[self._file.write(view) :]
+
+    def close(self) -> None:
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+def text_lines(rows: Rows, vocabulary: Vocabulary) -> bytes:
+    """The rows as lines of text in UTF-8."""
+    there = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
+    silent = np.isin(rows.ids, (PAD, BEGIN, END)) | ~there
+    if rows.labels is not None or any(len(symbol) != 1 for symbol in _used(rows.ids, ~silent, vocabulary)):
+        return "".join(_line(rows, row, vocabulary) + "\n" for row in range(len(rows))).encode()
+    symbols = [symbol if len(symbol) == 1 else "\0" for symbol in vocabulary.symbols]
+    plain = all(symbol.isascii() for symbol in symbols)
+    table = np.array(list(map(ord, symbols)), dtype=np.uint8 if plain else "<u4")
+    codes = np.full((len(rows), rows.ids.shape[1] + 1), ord("\n"), dtype=table.dtype)
+    codes[:, :-1] = table[rows.ids]
+    kept = np.concatenate([~silent, np.ones((len(rows), 1), dtype=np.bool_)], axis=1)
+    line: bytes = codes[kept].tobytes()
+    return line if plain else line.decode("utf-32-le").encode()
+
+
+def _used(ids: NDArray[Any], shown: NDArray[np.bool_], vocabulary: Vocabulary) -> list[str]:
+    counts = np.bincount(ids[shown].astype(np.int64), minlength=vocabulary.size)
+    return [vocabulary.symbols[i] for i in np.flatnonzero(counts)]
+
+
+def _line(rows: Rows, row: int, vocabulary: Vocabulary) -> str:
+    ids = rows.ids[row, : rows.lengths[row]].tolist()
+    text = "".join(vocabulary.symbols[i] for i in ids if i not in (PAD, BEGIN, END))
+    if rows.labels is None:
+        return text
+    labels = rows.labels[row, : rows.lengths[row]].tolist()
+    return text + "\t" + "".join(vocabulary.symbols[label] if label else "." for label in labels)
+
+
+@contextlib.contextmanager
+def _explained(out: Path) -> Iterator[None]:
+    """What the disk says, in words; where it may not be written, another place for `out` is right."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise Mistake(f"out: {out} cannot be written ({error.strerror}); another folder is right") from error
+        raise disk.explain(error, out) from error

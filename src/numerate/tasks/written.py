@@ -1,0 +1,358 @@
+"""Questions that are written in files: data of other systems, or of `numerate data write`."""
+
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.config import Span, setting
+from numerate.errors import Mistake, did_you_mean
+from numerate.tasks import decimals
+from numerate.tasks.arithmetic import OPERATORS, Arithmetic
+from numerate.tasks.draws import Draws, key
+from numerate.tasks.questions import EMPTY, Numbers, Questions, mix
+from numerate.tasks.row_files import VOCABULARIES, Characters, RowFile, open_row_file
+from numerate.tasks.task import SPLITS, Task, large_enough
+
+_SUM = re.compile(r"([0-9]+)([^0-9=])([0-9]+)=(-?[0-9]+-?)")
+_LOOKED_AT = 1000
+"""How many rows are read to see what a file holds."""
+
+_CHUNK = 1 << 15
+_SIGNS = "+-x"
+WAYS = {"reversed": (True, True, True), "normal": (False, False, False), "answer reversed": (False, False, True)}
+"""Which of the three numbers of a sum stand units first."""
+
+_ZEROS = np.uint64(0x3030303030303030)
+"""Eight times the character 0: what a digit's byte is more than the digit."""
+
+
+@dataclass(frozen=True)
+class Written(Task):
+    """Rows of a file, such as `321+654=975`, split at the equals sign into question and answer.
+
+    `path` is a text file with a row per line, a folder of `*.txt`, a folder that Hugging Face `datasets` saved (tokens
+    of the published vocabularies; needs `pip install 'numerate[data]'`), or what `numerate data write` wrote.
+
+    Where the rows are sums, differences or products, their numbers are numbers, which a tokenizer may spell anew;
+    `order` says how the file writes them, and "auto" looks at the first 1,000 rows and takes the order in which all
+    their answers are right. Every other file, and one with leading zeros, is text, character by character.
+
+    A grid has the lengths of the two numbers as axes if the file has rows for each pair of them, otherwise the length
+    of the question.
+
+    Every row comes once in each pass, in an order that is a function of (seed, split, pass), so that a file needs no
+    shuffling. One row in ten is held out by a hash of its question, the same as in the task `Arithmetic`, so repeated
+    questions are never divided; files of less than 4,000 rows are seen as a whole by every split.
+
+    >>> task = Written(path="sums.txt")  # three lines: 321+654=975, 9+1=01 and 21+9=12
+    >>> task.space(), task.alphabet()
+    (3, ('+', '='))
+    """
+
+    endless: ClassVar[bool] = False
+
+    path: str | None = setting(None, "file or folder of the rows")
+    split: str = setting("all", "which split of a saved DatasetDict: train, test ..., or all of them")
+    vocabulary: Literal["pad", "index", "sort"] = setting("pad", "the published vocabulary of a tokenised folder")
+    order: Literal["auto", "reversed", "normal", "answer reversed", "text"] = setting(
+        "auto", "how the file writes numbers; auto: as its answers are right, else text"
+    )
+    first_digits: int | Span | None = setting(None, "only sums whose first number has so many digits; null: all")
+    second_digits: int | Span | None = setting(None, "only sums whose second number has so many digits; null: all")
+    question_length: int | Span | None = setting(None, "only questions of so many characters, '=' included; null: all")
+
+    def __post_init__(self) -> None:
+        for name, known in (("vocabulary", tuple(VOCABULARIES)), ("order", ("auto", *WAYS, "text"))):
+            value = getattr(self, name)
+            if value not in known:
+                raise Mistake(
+                    f"{name}: there is no {value!r}; there are: {', '.join(known)}.{did_you_mean(value, known)}"
+                )
+
+    @property
+    def rows(self) -> RowFile:
+        """The rows of the file. Raises `Mistake` where there are none."""
+        if self.path is None:
+            raise Mistake("path: which rows? path=rows.txt names a file with a row per line, or a folder of rows")
+        return open_row_file(self.path, self.split, self.vocabulary)
+
+    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+        mine = self._rows_of(None)
+        places = _in_order(index, self.rows.count if mine is None else len(mine), ("draw", draws.key))
+        return self.questions(places if mine is None else mine[places].astype(np.int64))
+
+    def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
+        """Examples `start` .. `start + count - 1` of a split: every row of it once, then all again in another order."""
+        if split not in SPLITS:
+            raise Mistake(
+                f"split: there is no {split!r}; there are: {', '.join(SPLITS)}." + did_you_mean(split, SPLITS)
+            )
+        if split == "beyond-development":
+            raise Mistake("split: rows of a file have no next band to draw 'beyond-development' from")
+        mine = self._rows_of(split)
+        total = self.rows.count if mine is None else len(mine)
+        index = np.arange(start, start + count)
+        places = _in_order(index, total, ("written", split, seed))
+        questions = self.questions(places if mine is None else mine[places].astype(np.int64))
+        (word,) = Draws(key("chance", split, seed)).words(1)
+        chance = mix(mix(index.astype(np.uint64) + word) ^ word)
+        return replace(questions, chance=chance)
+
+    def questions(self, rows: NDArray[np.int64]) -> Questions:
+        """The rows with these indices, in the order of the file. Raises `Mistake` with the file and line of a row that
+        does not read like the others."""
+        found = self.rows
+        order, sign = _way(found, self.order)
+        characters = found.read(rows)
+        if order == "text":
+            return _texts(found, rows, characters)
+        return _sums(found, rows, characters, order, sign)
+
+    def whole(self, split: str = "test") -> Questions | None:
+        """Every different question of a split once, in the order of the file; None for more than 65,536 rows."""
+        mine = self._rows_of(split)
+        rows = np.arange(self.rows.count) if mine is None else mine.astype(np.int64)
+        if len(rows) > 1 << 16:
+            return None
+        questions = self.questions(rows)
+        _, first = np.unique(questions.hashes(), return_index=True)
+        return questions.take(np.sort(first))
+
+    def _rows_of(self, split: str | None) -> NDArray[np.uint32] | None:
+        """The rows of a split (None: of all) that have the sizes wanted; None for every row of the file. Where a split
+        has none of them, all of them: they are seen. Raises `Mistake` where the file has none."""
+        wanted = {name: Span.of(size) for name in SIZES if (size := getattr(self, name)) is not None}
+        divided = split is not None and large_enough(self.rows.count)
+        if not wanted and not divided:
+            return None
+        return _chosen(
+            _Scan.of(self.rows, self._whole()), tuple(wanted.items()), split if divided else None, str(self.path)
+        )
+
+    def _whole(self) -> "Written":
+        """The same without any size wanted."""
+        return replace(self, first_digits=None, second_digits=None, question_length=None)
+
+    def held_out(self, split: str) -> bool:
+        if split in ("train", "beyond-development") or not large_enough(self.rows.count):
+            return False
+        mine, every = self._rows_of(split), self._rows_of(None)
+        return mine is not None and (every is None or len(mine) < len(every))
+
+    def axes(self) -> tuple[str, ...]:
+        return _Scan.of(self.rows, self._whole()).axes
+
+    def trained(self) -> dict[str, Span]:
+        scan = _Scan.of(self.rows, self._whole())
+        mine = self._rows_of(None)
+        sizes = {name: scan.sizes[name] if mine is None else scan.sizes[name][mine] for name in scan.axes}
+        return {name: Span(int(found.min()), int(found.max())) for name, found in sizes.items()}
+
+    def canonical(self, questions: Questions) -> NDArray[np.uint64]:
+        """As in `Arithmetic` where rows are sums: 3+4 and 4+3 are one question. Otherwise a hash of the text."""
+        if questions.numbers.lengths.shape[1] != 3:
+            return questions.hashes()
+        hashes = questions.numbers.hashes(2)
+        if questions.alphabet[0] == "-":
+            hashes[:, 1] *= np.uint64(0x2545F4914F6CDD1D)
+        return mix(hashes[:, 0] + hashes[:, 1])
+
+    def space(self) -> int:
+        mine = self._rows_of(None)
+        return self.rows.count if mine is None else len(mine)
+
+    def alphabet(self) -> tuple[str, ...]:
+        order, sign = _way(self.rows, self.order)
+        return tuple(self.rows.alphabet()) if order == "text" else (sign, "=")
+
+    def read(self, text: str) -> Questions:
+        """A sum as a person types it, whatever the order of the file. Raises `Mistake` where rows are no sums, or of an
+        operator that no other task can work out."""
+        order, sign = _way(self.rows, self.order)
+        if order == "text" or sign not in OPERATORS:
+            raise Mistake("question: the answers of these rows are written, not worked out; only sums can be asked")
+        return Arithmetic(operator=sign).read(text)
+
+
+def _in_order(index: NDArray[np.int64], count: int, name: tuple[object, ...]) -> NDArray[np.int64]:
+    """The row at each index: pass after pass over all rows, each in an order of its own."""
+    passes, places = np.divmod(index, count)
+    rows = np.empty_like(places)
+    for turn in np.unique(passes).tolist():
+        chosen = passes == turn
+        rows[chosen] = shuffled(places[chosen], count, key(*name, turn))
+    return rows
+
+
+def shuffled(places: NDArray[np.int64], count: int, key: int) -> NDArray[np.int64]:
+    """Where each of these places goes in an order of 0 .. count - 1 that is a function of the key, without holding it.
+
+    A Feistel network of eight rounds over the next power of four, walked until it ends below `count` (Black and Rogaway
+    2002, "Ciphers with arbitrary finite domains", https://doi.org/10.1007/3-540-45760-7_9).
+
+    >>> sorted(shuffled(np.arange(10), 10, key("a")).tolist())
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+    half = np.uint64(max(1, ((count - 1).bit_length() + 1) // 2))
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    rounds = Draws(key).words(8)
+    found = places.astype(np.uint64)
+    moving = np.arange(len(found))
+    while len(moving):
+        left, right = found[moving] >> half, found[moving] & mask
+        for word in rounds:
+            left, right = right, left ^ (mix(right + word) & mask)
+        found[moving] = left << half | right
+        moving = moving[found[moving] >= np.uint64(count)]
+    return found.astype(np.int64)
+
+
+SIZES = ("first_digits", "second_digits", "question_length")
+"""The sizes by which rows are told apart."""
+
+
+class _Scan:
+    """What one pass over all rows of a file finds: the split of each by the hash of its question, and its sizes."""
+
+    def __init__(self, rows: RowFile, task: Written) -> None:
+        self.split = np.full(rows.count, -1, dtype=np.int8)
+        self.sizes: dict[str, NDArray[np.uint16]] = {}
+        for start in range(0, rows.count, _CHUNK):
+            here = slice(start, min(start + _CHUNK, rows.count))
+            questions = task.questions(np.arange(here.start, here.stop))
+            fraction = (task.canonical(questions) >> np.uint64(32)).astype(np.float64) / 2.0**32
+            for number, (low, high) in enumerate(SPLITS.values()):
+                self.split[here][(fraction >= low) & (fraction < high)] = number
+            for name, values in questions.facts.items():
+                sizes = self.sizes.setdefault(name, np.zeros(rows.count, dtype=np.uint16))
+                sizes[here] = np.minimum(values, 2**16 - 1)
+        self.axes: tuple[str, ...] = SIZES[:2] if self._has_every_pair() else SIZES[2:]
+
+    @staticmethod
+    @lru_cache(maxsize=4)
+    def of(rows: RowFile, task: Written) -> "_Scan":
+        return _Scan(rows, task)
+
+    def _has_every_pair(self) -> bool:
+        if SIZES[0] not in self.sizes:
+            return False
+        first, second = (self.sizes[name].astype(np.int64) for name in SIZES[:2])
+        pairs = (int(first.max() - first.min()) + 1) * (int(second.max() - second.min()) + 1)
+        return len(np.unique(first << 16 | second)) == pairs
+
+
+@lru_cache(maxsize=32)
+def _chosen(scan: _Scan, wanted: tuple[tuple[str, Span], ...], split: str | None, path: str) -> NDArray[np.uint32]:
+    mask = np.ones(len(scan.split), dtype=np.bool_)
+    for name, span in wanted:
+        if name not in scan.sizes:
+            raise Mistake(f"{name}: rows of {path} are text, which is no sum of two numbers; question_length is right")
+        mask &= (scan.sizes[name] >= span.low) & (scan.sizes[name] <= span.high)
+    if not mask.any():
+        told = ", ".join(f"{name}={span if len(span) > 1 else span.low}" for name, span in wanted)
+        raise Mistake(f"{wanted[0][0]}: no row of {path} has {told}")
+    if split is not None and (here := mask & (scan.split == list(SPLITS).index(split))).any():
+        mask = here
+    return np.flatnonzero(mask).astype(np.uint32)
+
+
+@lru_cache(maxsize=16)
+def _way(rows: RowFile, order: str) -> tuple[str, str]:
+    """How the rows are read: "reversed", "normal" or "text", and the operator of sums."""
+    if order == "text":
+        return "text", ""
+    first = [_SUM.fullmatch(rows.text(row)) for row in range(min(rows.count, _LOOKED_AT))]
+    signs = {found[2] for found in first if found is not None}
+    if None in first or len(signs) != 1 or not signs <= set(_SIGNS):
+        if order == "auto":
+            return "text", ""
+        line = first.index(None) if None in first else 0
+        raise Mistake(
+            f"{rows.where(line)}: {rows.text(line)!r} is no {order} sum like those beside it; order=text takes any row"
+        )
+    sums = [found for found in first if found is not None]
+    ways = tuple(WAYS) if order == "auto" else (order,)
+    for way in ways:
+        if order != "auto" or all(_is_right(found, way) for found in sums):
+            return way, signs.pop()
+    return "text", ""
+
+
+def _is_right(found: re.Match[str], order: str) -> bool:
+    """Whether a sum, read in this order, is right and has no zeros in front."""
+    first, second, answer = (
+        found[group][::-1] if turned else found[group] for group, turned in zip((1, 3, 4), WAYS[order], strict=True)
+    )
+    if "-" in answer[1:] or any(text[0] == "0" and text != "0" for text in (first, second, answer.lstrip("-"))):
+        return False
+    one, other = int(first), int(second)
+    truth = {"+": one + other, "-": one - other, "x": one * other}[found[2]]
+    return str(truth) == answer
+
+
+def _texts(file: RowFile, rows: NDArray[np.int64], characters: Characters) -> Questions:
+    """Rows as text, one piece per character."""
+    codes, lengths = characters
+    equals = codes == ord("=")
+    wrong = equals.sum(axis=1) != 1
+    if wrong.any():
+        row = int(rows[wrong.argmax()])
+        raise Mistake(f"{file.where(row)}: {file.text(row)!r} has not exactly one '=' between question and answer")
+    alphabet = tuple(file.alphabet())
+    points = np.array(list(map(ord, alphabet)), dtype=np.int64)
+    symbols = np.searchsorted(points, codes).astype(np.int16)
+    symbols[np.arange(codes.shape[1]) >= lengths[:, None]] = EMPTY
+    prompts = equals.argmax(axis=1).astype(np.int64) + 1
+    return Questions(alphabet, symbols, Numbers.none(len(rows)), prompts, facts={"question_length": prompts})
+
+
+def _sums(file: RowFile, rows: NDArray[np.int64], characters: Characters, order: str, sign: str) -> Questions:
+    """Rows as two numbers, an operator and a third number."""
+    lengths, turned = characters.lengths, WAYS[order]
+    width = decimals.width(max(1, characters.codes.shape[1]))
+    # Eight more columns on either side, so that words of eight may begin and end anywhere in a row.
+    codes = np.zeros((len(rows), width + 16), dtype=np.uint8)
+    codes[:, 8 : 8 + characters.codes.shape[1]] = characters.codes
+    text = codes[:, 8:-8]
+    digit = (text - np.uint8(ord("0"))) < 10
+    operator = digit.argmin(axis=1).astype(np.int64)
+    equals = (text == ord("=")).argmax(axis=1).astype(np.int64)
+    base = np.arange(len(rows)) * codes.shape[1] + 8
+    flat = codes.reshape(-1)
+    minus = flat[base + (lengths - 1 if turned[2] else equals + 1)] == ord("-")
+    begins = np.stack([np.zeros_like(equals), operator + 1, equals + 1 + (minus & (not turned[2]))], axis=1)
+    ends = np.stack([operator, equals, lengths - (minus & turned[2])], axis=1)
+    sizes = ends - begins
+    wrong = (flat[base + operator] != ord(sign)) | (operator >= equals) | (sizes < 1).any(axis=1)
+    wrong |= digit.sum(axis=1) != sizes.sum(axis=1)
+    longest = decimals.width(int(sizes.max(initial=1)))
+    numbers = np.zeros((len(rows), 3, longest), dtype=np.uint8)
+    words = numbers.view("<u8")
+    windows: NDArray[np.uint64] = np.ndarray((max(0, flat.size - 7),), "<u8", flat.data, 0, (1,))
+    kept = decimals.masks(0, longest, longest).view("<u8") * np.uint64(0xFF)
+    for slot in range(3):
+        size = np.clip(sizes[:, slot], 0, longest)
+        for word in range(words.shape[2]):
+            if turned[slot]:
+                taken = windows[np.minimum(base + begins[:, slot] + 8 * word, len(windows) - 1)]
+            else:
+                taken = windows[np.maximum(base + ends[:, slot] - 8 * (word + 1), 0)].byteswap()
+            words[:, slot, word] = (taken ^ _ZEROS) & kept[size, word]
+    wrong |= (decimals.length(numbers) != sizes).any(axis=1)
+    if wrong.any():
+        row = int(rows[wrong.argmax()])
+        raise Mistake(
+            f"{file.where(row)}: {file.text(row)!r} is no sum in {order} order like the first rows (whole numbers "
+            f"without leading zeros, {sign!r}, one '='); order=text takes any row"
+        )
+    return Questions(
+        (sign, "="),
+        np.broadcast_to(np.array([-1, 0, -2, 1, -3], dtype=np.int16), (len(rows), 5)),
+        Numbers(numbers[..., ::-1], sizes, minus[:, None] & (np.arange(3) == 2) if minus.any() else None),
+        np.broadcast_to(np.int64(4), (len(rows),)),
+        facts={"first_digits": sizes[:, 0], "second_digits": sizes[:, 1], "question_length": equals + 1},
+    )

@@ -1,0 +1,114 @@
+"""Promises of `numerate data`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from numerate import catalogue
+from numerate.cli import main
+from numerate.data import open_rows, plots
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(catalogue, "_added", {})
+    (tmp_path / "rows.txt").write_text("321+654=975\n21+9=12\n9+1=01\n9+1=01\n")
+    return tmp_path
+
+
+def refused(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", *words]) == 2
+    said = capsys.readouterr().err
+    assert told in said
+    assert len(said.splitlines()) <= 2
+
+
+def test_a_task_is_written_with_its_settings(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "Arithmetic digits=2 tokenizer.numbers.order=normal count=1k out=sums seed=4 split=development"
+    assert main(["data", "write", *words.split()]) == 0
+    rows = open_rows("sums")
+    assert (len(rows), rows.head["seed"], rows.head["split"]) == (1000, 4, "development")
+    first, second = rows.text(0).split("=")[0].split("+")
+    assert rows.text(0) == f"{first}+{second}={int(first) + int(second)}"
+    assert "1,000 rows" in capsys.readouterr().out
+
+
+def test_a_recipe_is_written_as_its_run_reads_it(here: Path) -> None:
+    words = "addition_abacus seed=5 task.digits=2 tokenizer.begin=true count=10 format=memmap out=x"
+    assert main(["data", "write", *words.split()]) == 0
+    rows = open_rows("x")
+    assert rows.head["task"]["digits"] == 2
+    assert rows[0][0] == 2
+    assert rows.head["seed"] == 5
+
+
+def test_every_task_can_be_written_and_looked_at(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in catalogue.kinds()["Task"]:
+        if name != "Written":
+            assert main(["data", "write", name, "count=50", f"out={name}"]) == 0, capsys.readouterr().err
+            assert main(["data", "stats", name, "count=50"]) == 0, capsys.readouterr().err
+            assert len(open_rows(name)) == 50
+            assert len((here / name / "rows.txt").read_text(encoding="utf-8").splitlines()) == 50
+
+
+def test_files_are_looked_at_as_a_whole_and_drawn(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plots.draw, "__defaults__", (("svg",),))
+    assert main(["data", "stats", "rows.txt", "out=figures"]) == 0
+    out = capsys.readouterr().out
+    assert "rows.txt: 4 rows, in the order of the file; the first: 123+456=579" in out
+    assert "3 different; 1 rows (25.00%) repeat one, the most frequent stands 2 times" in out
+    tree = json.loads((here / "figures" / "stats.json").read_text())
+    assert tree["questions"]["distinct"] == 3
+    assert {path.name for path in (here / "figures").iterdir()} > {"stats.json", "lengths.svg", "pairs.svg"}
+
+
+def test_several_files_are_drawn_in_folders_of_their_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "draw", lambda found, folder: [])
+    assert main(["data", "stats", "rows.txt", "./rows.txt", "out=both", "count=2"]) == 0
+    assert sorted(path.name for path in (here / "both").iterdir()) == ["1-rows-txt", "2-rows-txt"]
+    assert json.loads((here / "both" / "1-rows-txt" / "stats.json").read_text())["rows"] == 2
+
+
+def test_files_are_written_in_another_spelling(here: Path) -> None:
+    assert main(["data", "write", "rows.txt", "tokenizer.numbers.order=normal", "out=x", "format=text"]) == 0
+    assert (here / "x" / "rows.txt").read_text() == "123+456=579\n12+9=21\n9+1=10\n9+1=10\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("", "what to do with data is missing; for example: numerate data stats Arithmetic"),
+        ("wirte Arithmetic", "data: there is no 'wirte'; there are: write, stats. Did you mean 'write'?"),
+        ("write Arithmetic", "out: the folder is missing; for example: out=sums"),
+        ("write Arithmetic out=x format=csv", "format: there is no 'csv'; there are: text, memmap, both."),
+        ("write Arithmetic out=x count=many", "count: 'many' is not right (a whole number such as 1000, 64k or 20M)"),
+        ("write Arithmetic out=x count=0", "count: 0 rows are none"),
+        ("write Arithmetic out=x split=tset", "Did you mean 'test'?"),
+        ("write Arithmetic out=. ", "out: . is there already and is not overwritten"),
+        ("write Aritmetic out=x", "'Aritmetic' is no task, recipe, file or folder"),
+        ("stats", "the task, recipe or file is missing"),
+        ("stats nothing.txt", "path: nothing.txt is not there"),
+        ("stats Arithmetic digitz=3", "Did you mean"),
+        ("stats rows.txt seed=3", "seed: the rows of a file are taken as they stand"),
+        ("stats rows.txt split=train", "is not divided into splits"),
+    ],
+)
+def test_bad_input_is_told_in_a_line(words: str, told: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(words.split(), told, capsys)
+    assert sorted(path.name for path in here.iterdir()) == ["rows.txt"]
+
+
+def test_looking_at_a_task_needs_no_torch(here: Path) -> None:
+    code = (
+        "import sys\nfrom numerate.cli import main\n"
+        "status = main(['data', 'stats', 'Arithmetic', 'count=100']) or main(['data', 'write', 'rows.txt', 'out=y'])\n"
+        "sys.exit(status or 'torch' in sys.modules or 'matplotlib' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

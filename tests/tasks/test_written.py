@@ -1,0 +1,302 @@
+"""Promises of questions that are written in files."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numerate.catalogue import find
+from numerate.config import Span
+from numerate.errors import Mistake
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.draws import key
+from numerate.tasks.plain import plain_text
+from numerate.tasks.task import SPLITS
+from numerate.tasks.written import Written, shuffled
+from numerate.tokens.tokenizer import Characters
+
+SUMS = Path(__file__).parent / "sums.txt"
+
+
+def written(path: Path, rows: list[str], **settings: object) -> Written:
+    path.write_text("\n".join(rows) + "\n")
+    return Written(path=str(path), **settings)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """20,000 sums of four digits, drawn without regard to splits."""
+    rng = np.random.default_rng(0)
+    pairs = rng.integers(1000, 10_000, (20_000, 2)).tolist()
+    rows = [f"{str(a)[::-1]}+{str(b)[::-1]}={str(a + b)[::-1]}" for a, b in pairs]
+    return written(tmp_path_factory.mktemp("large") / "rows.txt", rows)
+
+
+def plain(task: Written, rows: list[int] | None = None) -> list[str]:
+    found = task.questions(np.arange(task.rows.count) if rows is None else np.array(rows))
+    return ["".join(plain_text(found, row)) for row in range(len(found))]
+
+
+def spelled(task: Written) -> list[str]:
+    tokenizer = Characters()
+    vocabulary = tokenizer.vocabulary(task)
+    rows = tokenizer.rows(task.questions(np.arange(task.rows.count)), vocabulary)
+    return [tokenizer.decode(ids, vocabulary) for ids in rows.ids]
+
+
+def test_sums_become_numbers_and_are_spelled_as_they_were() -> None:
+    task = Written(path=str(SUMS))
+    lines = SUMS.read_text().splitlines()
+    assert spelled(task) == lines
+    assert plain(task)[2] == f"{lines[2].split('+')[0][::-1]}+" + "=".join(
+        part[::-1] for part in lines[2].split("+")[1].split("=")
+    )
+    assert task.alphabet() == ("+", "=")
+    assert task.questions(np.arange(5)).numbers.lengths.shape == (5, 3)
+
+
+@pytest.mark.parametrize(
+    ("order", "rows", "said"),
+    [
+        ("reversed", ["321+654=975", "21+9=12", "0+01=01"], ["123+456=579", "12+9=21", "0+10=10"]),
+        ("normal", ["123+456=579", "12+9=21"], ["123+456=579", "12+9=21"]),
+        ("answer reversed", ["123+456=975", "12+9=12"], ["123+456=579", "12+9=21"]),
+        ("reversed", ["7-8=1-", "21-01=2"], ["7-8=-1", "12-10=2"]),
+        ("normal", ["7-8=-1", "12-10=2", "3-15=-12"], ["7-8=-1", "12-10=2", "3-15=-12"]),
+        ("reversed", ["21x21=441", "5x5=52", "0x99=0"], ["12x12=144", "5x5=25", "0x99=0"]),
+    ],
+)
+def test_the_order_of_a_file_is_found_from_its_answers(
+    order: str, rows: list[str], said: list[str], tmp_path: Path
+) -> None:
+    for task in (written(tmp_path / "a.txt", rows), written(tmp_path / "b.txt", rows, order=order)):
+        assert plain(task) == said
+        assert task.questions(np.arange(1)).numbers.lengths.shape[1] == 3
+
+
+def test_long_numbers_are_read_digit_by_digit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    numbers = ["".join(map(str, rng.integers(1, 10, n))) for n in range(1, 60)]
+    sums = [f"{a}+{b}={int(a) + int(b)}" for a, b in zip(numbers, reversed(numbers), strict=True)]
+    assert plain(written(tmp_path / "n.txt", sums)) == sums
+    turned = [
+        "+".join(part[::-1] for part in row.split("=")[0].split("+")) + "=" + row.split("=")[1][::-1] for row in sums
+    ]
+    assert plain(written(tmp_path / "r.txt", turned)) == sums
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ["300+40=700", "1+1=20"],  # leading zeros
+        ["ζ:5,η:41=η,ζ", "A:1,B:0=B,A"],
+        ["a1b2+a3b4=a4b6"],
+        ["0000+10=1000"],
+        ["1 +2 =3", "4+5=9"],
+        ["1+2=3", "1+2+3=6"],
+        ["1+2=4", "5+5=01"],  # no order makes both right
+    ],
+)
+def test_all_else_is_text_and_comes_out_as_it_went_in(rows: list[str], tmp_path: Path) -> None:
+    task = written(tmp_path / "rows.txt", rows)
+    assert plain(task) == rows
+    assert spelled(task) == rows
+    questions = task.questions(np.arange(len(rows)))
+    assert [plain_text(questions, i)[0] for i in range(len(rows))] == [row.split("=")[0] + "=" for row in rows]
+    assert set(task.alphabet()) == set("".join(rows))
+
+
+def test_text_of_sums_asks_what_the_sums_ask() -> None:
+    tokenizer = Characters()
+    one, other = (Written(path=str(SUMS), order=order) for order in ("auto", "text"))  # type: ignore[arg-type]
+    vocabulary = tokenizer.vocabulary(one)
+    first, second = (tokenizer.rows(task.questions(np.arange(96)), vocabulary) for task in (one, other))
+    assert np.array_equal(first.ids, second.ids)
+    assert np.array_equal(first.asked, second.asked)
+
+
+def test_one_pass_takes_every_row_once_and_the_next_in_another_order() -> None:
+    task = Written(path=str(SUMS))
+    passes = [task.examples("train", 0, start, 96).hashes() for start in (0, 96)]
+    everything = sorted(task.questions(np.arange(96)).hashes().tolist())
+    assert [sorted(found.tolist()) for found in passes] == [everything, everything]
+    assert passes[0].tolist() != passes[1].tolist()
+    assert task.examples("train", 1, 0, 96).hashes().tolist() != passes[0].tolist()
+    assert task.space() == 96
+
+
+def test_the_place_of_a_row_depends_on_nothing_but_seed_split_and_index() -> None:
+    task = Written(path=str(SUMS))
+    whole = task.examples("train", 5, 0, 300)
+    for start, count in ((0, 1), (90, 12), (17, 200)):
+        part = task.examples("train", 5, start, count)
+        assert np.array_equal(part.hashes(), whole.hashes()[start : start + count])
+        assert np.array_equal(part.chance, whole.chance[start : start + count])  # type: ignore[index, arg-type]
+    assert len(np.unique(whole.chance)) == 300  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 16, 17, 1000])
+def test_an_order_is_an_order(count: int) -> None:
+    orders = [shuffled(np.arange(count), count, key("x", seed)) for seed in range(4)]
+    assert all(sorted(order.tolist()) == list(range(count)) for order in orders)
+    if count > 15:
+        assert len({order.tobytes() for order in orders}) == 4
+        assert np.array_equal(shuffled(np.array([count - 1, 3]), count, key("x", 0)), orders[0][[count - 1, 3]])
+
+
+def test_an_order_sends_a_place_anywhere_alike() -> None:
+    ends = np.array([shuffled(np.array([0, 4]), 9, key(seed)) for seed in range(1800)])
+    for place in range(2):
+        counts = np.bincount(ends[:, place], minlength=9)
+        assert ((counts - 200.0) ** 2 / 200).sum() < 26.1  # chi squared with 8 degrees of freedom, one in a thousand
+
+
+def test_held_out_rows_are_in_no_other_split_and_the_same_as_those_of_arithmetic(large: Written) -> None:
+    drawn = {name: large._rows_of(name) for name in ("train", "development", "test")}
+    rows = [set(found.tolist()) for found in drawn.values() if found is not None]
+    assert all(abs(len(found) / 20_000 - share) < 0.01 for found, share in zip(rows, (0.9, 0.025, 0.05), strict=True))
+    assert not rows[0] & rows[1]
+    assert not rows[0] & rows[2]
+    test = large.examples("test", 0, 0, 200)
+    assert large.held_out("test")
+    fraction = (Arithmetic().canonical(test) >> np.uint64(32)) / 2.0**32
+    low, high = SPLITS["test"]
+    assert ((fraction >= low) & (fraction < high)).all()
+
+
+def test_a_sum_and_its_mirror_image_belong_to_the_same_split(large: Written) -> None:
+    found = large.questions(np.arange(50))
+    mirrored = Arithmetic(digits=4)._questions(
+        np.ascontiguousarray(found.numbers.units_first[:, [1, 0, 2]]), found.numbers.lengths[:, [1, 0]]
+    )
+    assert np.array_equal(large.canonical(found), large.canonical(mirrored))
+
+
+def test_a_pass_of_training_leaves_the_held_out_rows_out(large: Written) -> None:
+    mine = large._rows_of("train")
+    assert mine is not None
+    seen = large.examples("train", 0, 0, len(mine)).hashes()
+    assert sorted(seen.tolist()) == sorted(large.questions(mine.astype(np.int64)).hashes().tolist())
+    whole = large.whole("test")
+    assert whole is not None
+    assert not set(whole.hashes().tolist()) & set(seen.tolist())
+    assert len(set(whole.hashes().tolist())) == len(whole)
+
+
+def test_a_small_file_is_seen_as_a_whole_by_every_split() -> None:
+    task = Written(path=str(SUMS))
+    assert not task.held_out("test")
+    assert len(set(task.examples("test", 0, 0, 96).hashes().tolist())) > 70
+
+
+def test_cells_of_a_grid_are_the_rows_of_these_sizes() -> None:
+    task = Written(path=str(SUMS))
+    assert task.axes() == ("first_digits", "second_digits")
+    assert task.trained() == {"first_digits": Span(1, 4), "second_digits": Span(1, 4)}
+    cell = task.pinned(first_digits=3, second_digits=2)
+    assert cell.space() == 6
+    found = cell.examples("test", 0, 0, 20)
+    assert set(found.facts["first_digits"].tolist()) == {3}
+    assert set(found.facts["second_digits"].tolist()) == {2}
+    with pytest.raises(Mistake, match=r"first_digits: no row of .* has first_digits=9"):
+        task.pinned(first_digits=9).examples("test", 0, 0, 1)
+
+
+def test_the_length_of_a_question_is_the_axis_of_a_file_that_lacks_pairs(tmp_path: Path) -> None:
+    for task in (
+        written(tmp_path / "a.txt", ["1+1=2", "11+11=22", "1+21=22"]),
+        written(tmp_path / "b.txt", ["A:1=A", "A:1,B:2=A,B"]),
+    ):
+        assert task.axes() == ("question_length",)
+        assert task.trained() == {"question_length": Span(4, max(len(r.split("=")[0]) + 1 for r in plain(task)))}
+        assert task.pinned(question_length=4).space() == 1
+    with pytest.raises(Mistake, match=r"first_digits: rows of .* are text"):
+        written(tmp_path / "c.txt", ["A:1=A"]).pinned(first_digits=1).examples("test", 0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("1+2", "is no sum in reversed order like the first rows"),
+        ("+2=2", "is no sum"),
+        ("1-2=1-", "is no sum"),
+        ("10+2=3", "is no sum"),
+        ("1+2=3=3", "is no sum"),
+        ("1+2=", "is no sum"),
+        ("12", "is no sum"),
+        ("ä+2=3", "is no sum"),
+    ],
+)
+def test_a_row_that_does_not_read_like_the_others_is_named_with_file_and_line(
+    row: str, told: str, tmp_path: Path
+) -> None:
+    task = written(tmp_path / "rows.txt", ["1+2=3", "01+1=11"] * 600 + [row])
+    with pytest.raises(Mistake, match=rf"rows.txt, line 1201: .*{told}.*order=text"):
+        task.questions(np.arange(task.rows.count))
+    task.questions(np.arange(1200))
+
+
+def test_text_needs_one_equals_sign(tmp_path: Path) -> None:
+    task = written(tmp_path / "rows.txt", ["abc=d", "ab"])
+    with pytest.raises(Mistake, match=r"rows.txt, line 2: 'ab' has not exactly one '='"):
+        task.questions(np.arange(2))
+
+
+def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(Mistake, match=r"order: there is no 'revresed'.* Did you mean 'reversed'\?"):
+        Written(order="revresed")  # type: ignore[arg-type]
+    with pytest.raises(Mistake, match="vocabulary: there is no"):
+        Written(vocabulary="19")  # type: ignore[arg-type]
+    with pytest.raises(Mistake, match="path: which rows"):
+        Written().space()
+    with pytest.raises(Mistake, match=r"line 2: 'a=b' is no normal sum"):
+        written(tmp_path / "rows.txt", ["1+1=2", "a=b"], order="normal").alphabet()
+    with pytest.raises(Mistake, match="no next band"):
+        Written(path=str(SUMS)).examples("beyond-development", 0, 0, 1)
+    with pytest.raises(Mistake, match=r"there is no 'tset'.* Did you mean 'test'"):
+        Written(path=str(SUMS)).examples("tset", 0, 0, 1)
+
+
+def test_a_person_may_ask_another_sum() -> None:
+    task = Written(path=str(SUMS))
+    assert plain_text(task.read("12+9="), 0) == ("12+9=", "21")
+    with pytest.raises(Mistake, match="only sums can be asked"):
+        Written(path=str(SUMS), order="text").read("12+9=")
+
+
+@pytest.mark.parametrize("name", ["gen_add_bucket", "gen_add_reverse_answer", "gen_or_exact", "gen_sort"])
+def test_rows_of_the_published_generator_are_read(name: str, shared: Path, tmp_path: Path) -> None:
+    cases = json.loads((shared / "cases" / "abacus.json").read_text(encoding="utf-8"))["cases"]
+    rows = next(case["expected"] for case in cases if case["id"] == name)
+    task = written(tmp_path / "rows.txt", rows)
+    questions = task.questions(np.arange(len(rows)))
+    if name.startswith("gen_add"):
+        for i in range(len(rows)):
+            question, answer = plain_text(questions, i)
+            assert eval(question.removesuffix("=")) == int(answer)
+        assert spelled(task) == rows or name == "gen_add_reverse_answer"
+    else:
+        assert plain(task) == rows
+
+
+def test_it_trains_and_evaluates(tmp_path: Path) -> None:
+    import numerate
+
+    assert find("Task", "Written") is Written
+    recipe = numerate.recipe(
+        "addition_abacus",
+        f"task=Written(path={SUMS})",
+        "model.width=16",
+        "training.batch=8",
+        "training.epochs=1",
+        "training.steps=null",
+        "training.window=4",
+        "evaluation.grid=1:2x1:2",
+        "evaluation.during=8",
+    )
+    run = numerate.train(recipe, runs_dir=tmp_path, quiet=True)
+    assert run.path.is_dir()
+    records = run.evaluate(count=4)
+    assert [record["count"] for record in records] == [4, 4, 4, 4]
+    assert json.loads((run.path / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 96 // 8
