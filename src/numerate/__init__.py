@@ -14,8 +14,20 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from numerate.api import Recipe, Run, Study, compare, load, recipe, run_study, train
+    from numerate.positions.abacus_embedding import AbacusEmbedding
 
-__all__ = ["Recipe", "Run", "Study", "__version__", "compare", "load", "recipe", "run_study", "train"]
+__all__ = [
+    "AbacusEmbedding",
+    "Recipe",
+    "Run",
+    "Study",
+    "__version__",
+    "compare",
+    "load",
+    "recipe",
+    "run_study",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,7 +35,8 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from importlib import import_module
 
-        return getattr(import_module("numerate.api"), name)
+        home = "numerate.positions.abacus_embedding" if name == "AbacusEmbedding" else "numerate.api"
+        return getattr(import_module(home), name)
     raise AttributeError(f"module 'numerate' has no attribute {name!r}")
 
 
