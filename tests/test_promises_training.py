@@ -1,7 +1,9 @@
-"""Promises of schedules and optimisers, on every one of them; then the numbers by hand."""
+"""Promises of schedules and optimisers, on every one of them; then the numbers by hand, and those published."""
 
+import json
 import math
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,33 +15,70 @@ from numerate.mixers.recurrent import LSTM
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.training.optimizer import AdamW
-from numerate.training.schedule import Constant, Cosine, Linear, Trapezoid
+from numerate.training.schedule import Constant, Cosine, Linear, Schedule, Trapezoid, Triangle
 
 STEPS = 400
+
+
+def warm(schedule: Schedule) -> int:
+    """The step at which a schedule is highest."""
+    return round(schedule.warmup * STEPS if schedule.warmup < 1 else schedule.warmup)
 
 
 def test_a_schedule_warms_up_from_above_nothing_to_one(any_schedule: Any) -> None:
     factors = [any_schedule.factor(step, STEPS) for step in range(STEPS)]
     assert all(0 <= factor <= 1 for factor in factors)
     assert 0 < factors[0] < 0.02
-    rising = factors[:101]
+    assert warm(any_schedule) in (100, 200)
+    rising = factors[: warm(any_schedule) + 1]
     assert rising == sorted(rising)
-    assert rising[100] == 1.0
+    assert rising[-1] == 1.0
     steps = [after - before for before, after in pairwise(rising)]
     assert max(steps) == pytest.approx(min(steps))
 
 
 def test_a_schedule_never_rises_after_its_warm_up(any_schedule: Any) -> None:
-    factors = [any_schedule.factor(step, STEPS) for step in range(100, STEPS + 1)]
+    factors = [any_schedule.factor(step, STEPS) for step in range(warm(any_schedule), STEPS + 1)]
     assert factors == sorted(factors, reverse=True)
+
+
+def test_a_schedule_is_defined_between_two_steps(any_schedule: Any) -> None:
+    """A step of a growing batch is a share of the budget, which need not be a whole number of steps."""
+    for step in (0, 50, 150, 300):
+        one, other = (any_schedule.factor(at, STEPS) for at in (step, step + 1))
+        assert min(one, other) <= any_schedule.factor(step + 0.5, STEPS) <= max(one, other)
 
 
 def test_a_schedule_stays_defined_beyond_and_without_a_budget(any_schedule: Any) -> None:
     assert any_schedule.factor(10 * STEPS, STEPS) == any_schedule.factor(STEPS, STEPS)
     for steps in (1, 50, 100):
         assert all(0 <= any_schedule.factor(step, steps) <= 1 for step in range(steps + 1))
-    with pytest.raises(Mistake, match=r"^warmup: -1 is negative"):
-        type(any_schedule)(warmup=-1)
+    name = "peak" if isinstance(any_schedule, Triangle) else "warmup"
+    with pytest.raises(Mistake, match=f"^{name}: -1 is negative"):
+        type(any_schedule)(**{name: -1})
+
+
+PUBLISHED = {
+    "budget-linear": Linear(warmup=0.1),
+    "budget-cosine-decay": Cosine(warmup=0.1),
+    "budget-one-cycle": Triangle(),
+    "budget-triangle2": Triangle(peak=0.75, start=0.25),
+}
+"""The published schedules of the clock, as schedules of progress: hours of 24 are the share of the budget."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_published_schedules_of_the_clock_are_ours_of_progress(shared: Path, name: str) -> None:
+    case = published(shared, "lr_other_budget")
+    assert len(case["input"]["hours"]) == len(case["expected"][name]) == 7
+    for hours, factor in zip(case["input"]["hours"], case["expected"][name], strict=True):
+        steps = 10**8
+        assert PUBLISHED[name].factor(round(hours / 24 * steps), steps) == pytest.approx(factor, abs=1e-6), hours
+
+
+def published(shared: Path, name: str) -> dict[str, Any]:
+    cases = json.loads((shared / "cases" / "abacus.json").read_text())["cases"]
+    return next(case for case in cases if case["id"] == name)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +94,10 @@ def test_a_schedule_stays_defined_beyond_and_without_a_budget(any_schedule: Any)
         (Trapezoid(warmup=10, decay_from=0.6, floor=0.02), {10: 1.0, 60: 1.0, 80: 0.51, 100: 0.02}),
         (Trapezoid(warmup=80, decay_from=0.6), {79: 80 / 81, 80: 1.0, 90: 0.5, 100: 0.0}),
         (Trapezoid(warmup=0, decay_from=1.0), {0: 1.0, 100: 1.0}),
+        (Trapezoid(warmup=0.1), {0: 1 / 11, 10: 1.0, 90: 1.0, 95: 0.5, 100: 0.0}),
+        (Triangle(), {0: 1 / 51, 50: 1.0, 75: 0.5, 100: 0.0}),
+        (Triangle(peak=0.75, start=0.25, floor=0.1), {0: 0.25 + 0.75 / 76, 75: 1.0, 80: 0.82, 100: 0.1}),
+        (Triangle(peak=20), {10: 11 / 21, 20: 1.0, 60: 0.5}),
     ],
 )
 def test_a_schedule_by_hand(schedule: Any, expected: dict[int, float]) -> None:
@@ -116,3 +159,9 @@ def test_one_step_by_hand() -> None:
 def test_impossible_values_are_refused_by_name(settings: dict[str, Any], field: str) -> None:
     with pytest.raises(Mistake, match=f"^{field}: "):
         AdamW(**settings)
+
+
+@pytest.mark.parametrize(("settings", "field"), [({"start": 1.5}, "start"), ({"floor": -0.1}, "floor")])
+def test_a_triangle_has_factors_between_none_and_all(settings: dict[str, float], field: str) -> None:
+    with pytest.raises(Mistake, match=f"^{field}: .* is not a share of the rate"):
+        Triangle(**settings)

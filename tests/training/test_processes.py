@@ -41,7 +41,16 @@ SMALL = [
 CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "plain": ((), WAYS),
     "accumulated": (("training.accumulate=2",), WAYS),
+    "growing": (("training.ramp=0.6", "training.ramp_from=4", "training.steps=20"), ("flat",)),
     "tied": (("model.tied=true", "model.norm=rms"), ("ddp", "fsdp")),
+    "looped": (
+        (
+            "model.trunk=Loop(depth=2,times=4,inject=none)",
+            "objective=Progressive(alpha=0.5,throttle=described)",
+            "training.steps=20",
+        ),
+        ("ddp", "fsdp"),
+    ),
     "recurrent": (("model.mixer=LSTM", "model.width=25", "training.steps=20"), ("fsdp",)),
 }
 """What is trained, and in which ways; a width that does not divide among the processes is one of them."""

@@ -3,8 +3,14 @@
 from numerate.catalogue import lazily
 
 CATALOGUE = {
-    "Objective": {"Supervised": "objective"},
+    "Objective": {"Progressive": "objective", "Supervised": "objective"},
     "Optimizer": {"AdamW": "optimizer"},
-    "Schedule": {"Constant": "schedule", "Linear": "schedule", "Cosine": "schedule", "Trapezoid": "schedule"},
+    "Schedule": {
+        "Constant": "schedule",
+        "Linear": "schedule",
+        "Cosine": "schedule",
+        "Trapezoid": "schedule",
+        "Triangle": "schedule",
+    },
 }
 __getattr__ = lazily("training", CATALOGUE)

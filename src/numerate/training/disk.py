@@ -34,7 +34,7 @@ def explain(error: OSError, path: Path, safe: str = "") -> Mistake | Fault:
     if error.errno in _FULL:
         try:
             there = os.statvfs(next(place for place in (path, *path.absolute().parents) if place.exists()))
-            free = f" ({_size(there.f_bavail * there.f_frsize)} free)"
+            free = f" ({size(there.f_bavail * there.f_frsize)} free)"
         except OSError:
             free = ""
         what = "the disk is full" if error.errno == errno.ENOSPC else "the disk quota is used up"
@@ -66,8 +66,8 @@ def explained(path: Path, safe: str = "") -> Iterator[None]:
         raise explain(OSError(code, os.strerror(code)), path, safe) from error
 
 
-def _size(count: float) -> str:
-    """Bytes as people read them: `_size(1_500_000)` is `"1.5 MB"`."""
+def size(count: float) -> str:
+    """Bytes as people read them: `size(1_500_000)` is `"1.5 MB"`."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"

@@ -21,18 +21,23 @@ from numerate.training.schedule import Schedule, Trapezoid
 class Training:
     """How long, in what pieces and how exactly a run is trained.
 
-    Of `steps`, `examples`, `tokens` and `epochs` the first that is reached ends the run; `minutes` is a cap, not a
-    budget: nothing else depends on the clock.
+    Of `steps`, `examples`, `tokens`, `operations` and `epochs` the first that is reached ends the run; `minutes` is a
+    cap, not a budget: nothing else depends on the clock. Operations are those of forwards and backwards of whole rows,
+    padding included: a backward counts as two forwards, turns without a gradient have none, and what an objective
+    leaves out at places where nothing is asked is counted.
     """
 
     steps: int | None = setting(1000, "budget: optimiser steps", identity=False)
     examples: int | None = setting(None, "budget: examples", identity=False)
     tokens: int | None = setting(None, "budget: real input tokens, padding not counted", identity=False)
+    operations: float | None = setting(None, "budget: floating-point operations, as 8e18", identity=False)
     epochs: float | None = setting(None, "budget: passes through a finite task", identity=False)
     minutes: float | None = setting(None, "cap on the time of one start of the command; minutes", identity=False)
     target: float | None = setting(None, "stop once this share of the development split is right", identity=False)
     batch: int = setting(64, "examples per step, over all processes and parts")
-    accumulate: int = setting(1, "parts that a step's examples are cut into, one after the other")
+    ramp: float = setting(0.0, "share of the budget over which batches grow from ramp_from; 0: none", later=True)
+    ramp_from: int | None = setting(None, "with a ramp: examples of the first steps, and of each growth", later=True)
+    accumulate: int = setting(1, "parts that a step's examples (each ramp_from of them) are cut into")
     window: int = setting(64, "batches whose examples are sorted by length together")
     precision: Literal["fp32", "bf16", "fp16"] = setting("fp32", "of the forward; fp16 scales the loss; needs a device")
     compile: bool = setting(False, "whether the forward is compiled by torch.compile")
@@ -47,14 +52,16 @@ class Training:
     keep: int | None = setting(2, "checkpoints kept besides the best; null keeps all", identity=False)
 
     def __post_init__(self) -> None:
-        if all(budget is None for budget in (self.steps, self.examples, self.tokens, self.epochs)):
-            raise Mistake("steps: a run needs a budget: steps, examples, tokens or epochs")
-        for name in ("steps", "examples", "tokens", "epochs", "minutes", "checkpoint_minutes"):
+        budgets = ("steps", "examples", "tokens", "operations", "epochs")
+        if all(getattr(self, budget) is None for budget in budgets):
+            raise Mistake("steps: a run needs a budget: steps, examples, tokens, operations or epochs")
+        for name in (*budgets, "minutes", "checkpoint_minutes"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not value > 0:
                 raise Mistake(f"{name}: {value} is nothing; a number above 0, or null for none")
-        if self.epochs == float("inf"):
-            raise Mistake("epochs: a budget has an end; training.steps= or a number of epochs would do")
+        for name in ("operations", "epochs"):
+            if getattr(self, name) == float("inf"):
+                raise Mistake(f"{name}: a budget has an end; training.steps= or a number of {name} would do")
         counts = ("batch", "accumulate", "window", "log_every", "evaluate_every", "checkpoint_every", "threads", "keep")
         for name in counts:
             value = getattr(self, name)
@@ -64,8 +71,28 @@ class Training:
             raise Mistake(f"steps: {self.steps} would take longer than anybody has; fewer are right")
         if self.target is not None and not 0 < self.target <= 1:
             raise Mistake(f"target: {self.target} is not a share; above 0 up to 1 is right")
-        if self.batch % self.accumulate:
-            raise Mistake(f"accumulate: {self.batch} examples cannot be cut into {self.accumulate} equal parts")
+        self._refuse_ramp()
+        if self.smallest % self.accumulate:
+            raise Mistake(f"accumulate: {self.smallest} examples cannot be cut into {self.accumulate} equal parts")
+
+    @property
+    def smallest(self) -> int:
+        """The examples that a step takes a multiple of: `ramp_from`, or the whole batch where nothing grows."""
+        return self.ramp_from if self.ramp_from is not None else self.batch
+
+    def _refuse_ramp(self) -> None:
+        if not 0 <= self.ramp <= 1:
+            raise Mistake(f"ramp: {self.ramp} is not a share of the budget; 0 (none) to 1 is right")
+        if self.ramp_from is None:
+            if self.ramp:
+                raise Mistake(f"ramp: {self.ramp} needs ramp_from, the examples of the first steps; 512 was published")
+            return
+        if not self.ramp:
+            raise Mistake(f"ramp_from: {self.ramp_from} has no ramp to begin; ramp=0.6 was published, or null for none")
+        if self.ramp_from < 1 or self.batch % self.ramp_from:
+            raise Mistake(
+                f"ramp_from: {self.ramp_from}: {self.batch} examples are no multiple of it; a divisor is right"
+            )
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,22 @@ from numerate.errors import Mistake
 class Schedule(ABC):
     """The factor on the learning rate at each step; the rate of step 0 is `factor(0, steps)`.
 
-    A `warmup` below 1 is a share of the budget, from 1 on a number of steps: the factor rises linearly to 1 and
-    reaches it at the step after the last of warm-up.
+    A `warmup` below 1 is a share of the budget, from 1 on a number of steps: the factor rises linearly from `start` to
+    1 and reaches it at the step after the last of warm-up.
     """
 
-    warmup: float
+    start: float = 0.0
 
-    def factor(self, step: int, steps: int) -> float:
-        """The factor at `step` (from 0) of a budget of `steps`."""
+    @property
+    @abstractmethod
+    def warmup(self) -> float:
+        """How long the factor rises."""
+
+    def factor(self, step: float, steps: float) -> float:
+        """The factor at `step` (from 0) of a budget of `steps`. Between two steps where batches grow (see `Budget`)."""
         warm = self.warmup * steps if self.warmup < 1 else self.warmup
         if step < warm:
-            return (step + 1) / (warm + 1)
+            return self.start + (1 - self.start) * (step + 1) / (warm + 1)
         return self.after(min(1.0, step / max(1, steps)), min(1.0, warm / max(1, steps)))
 
     @abstractmethod
@@ -96,6 +101,36 @@ class Trapezoid(Schedule):
 
     def after(self, progress: float, warm: float) -> float:
         return _down(progress, max(warm, self.decay_from), self.floor)
+
+
+@dataclass(frozen=True)
+class Triangle(Schedule):
+    """Straight up from `start` to the full rate at `peak`, then straight down to `floor`: one cycle, never flat.
+
+    Smith (2017), https://arxiv.org/abs/1506.01186. With `peak=0.75, start=0.25` it is the late triangle that the
+    published Abacus code calls `triangle2`.
+
+    >>> [round(Triangle().factor(step, 8), 2) for step in range(9)]
+    [0.2, 0.4, 0.6, 0.8, 1.0, 0.75, 0.5, 0.25, 0.0]
+    """
+
+    peak: float = setting(0.5, "the share of the budget, below 1, at which the rate is highest; from 1 on, the step")
+    start: float = setting(0.0, "the factor that it rises from")
+    floor: float = setting(0.0, "the factor at the end")
+
+    def __post_init__(self) -> None:
+        if self.peak < 0:
+            raise Mistake(f"peak: {self.peak} is negative; a share below 1 or a number of steps is right")
+        if not 0 <= self.start <= 1:
+            raise Mistake(f"start: {self.start} is not a share of the rate; 0 to 1 is right")
+        _refuse_floor(self.floor)
+
+    @property
+    def warmup(self) -> float:
+        return self.peak
+
+    def after(self, progress: float, warm: float) -> float:
+        return _down(progress, warm, self.floor)
 
 
 def _refuse_floor(floor: float) -> None:

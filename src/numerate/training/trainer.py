@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from numerate.evaluation.evaluator import Exam, default_grid, mark
 from numerate.evaluation.grid import Grid
 from numerate.evaluation.statistics import wilson
 from numerate.training import checkpoint
+from numerate.training.budget import Budget
 from numerate.training.objective import ObjectivePart
 from numerate.training.parallel import make_parallel
 from numerate.training.recipe import Recipe
@@ -34,6 +34,7 @@ class Progress:
     step: int = 0
     examples: int = 0
     tokens: int = 0
+    operations: int = 0
     best: int | None = None
     best_score: float = -1.0
     best_split: str | None = None
@@ -76,13 +77,14 @@ class Trainer:
             recipe.tokenizer,
             recipe.layout,
             seed=recipe.seed,
-            batch_size=self.training.batch,
-            window=self.training.window,
+            batch_size=self.training.smallest,
+            window=self.training.window * (self.training.batch // self.training.smallest),
         )
-        if self.training.batch % (world.size * self.training.accumulate):
+        self.budget = Budget(self.training, recipe.task, self.stream, self.model, self.objective)
+        if self.training.smallest % (world.size * self.training.accumulate):
             raise Mistake(
-                f"training.batch: {self.training.batch} examples cannot be cut equally into {world.size} processes "
-                f"x {self.training.accumulate} parts"
+                f"training.{'batch' if self.training.ramp_from is None else 'ramp_from'}: {self.training.smallest} "
+                f"examples cannot be cut equally into {world.size} processes x {self.training.accumulate} parts"
             )
         self._refuse_precision()
         longest = self.exam.longest(recipe.task)
@@ -99,46 +101,20 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.training.precision == "fp16")
         self.progress = Progress()
         self._running: dict[str, float | torch.Tensor] = {}
+        self._rate = 0.0  # of the last step
         self._logged: tuple[float, int] | None = None
         self._drawn: list[tuple[str, Batch]] | None = None
 
     # The budget ---------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def steps(self) -> int:
-        """The budget in optimiser steps; for a budget in tokens the estimate that the schedule goes by."""
-        training, batch = self.training, self.training.batch
-        budgets = [] if training.steps is None else [training.steps]
-        if training.examples is not None:
-            budgets.append(math.ceil(training.examples / batch))
-        if training.epochs is not None:
-            epoch = self.recipe.task.space()
-            if epoch is None:
-                kind = type(self.recipe.task).__name__
-                raise Mistake(
-                    f"training.epochs: {kind} does not say how many different questions it has, so there are no "
-                    "epochs; training.steps would do"
-                )
-            budgets.append(math.ceil(training.epochs * epoch / batch))
-        if training.tokens is not None:
-            budgets.append(math.ceil(training.tokens / self._tokens_per_batch()))
-        return max(1, min(budgets))
-
-    def _tokens_per_batch(self) -> float:
-        """The mean over the first window: a function of the recipe."""
-        window, batch = self.training.window, self.training.batch
-        return sum(self.stream.batch(Place(number * batch)).real for number in range(window)) / window
+        """The budget in optimiser steps; for one in tokens or operations the estimate that the schedule goes by."""
+        return self.budget.steps
 
     def spent(self) -> bool:
         """Whether the budget is used up."""
-        tokens = self.training.tokens
-        if tokens is not None:
-            others = (self.training.steps, self.training.examples, self.training.epochs)
-            if self.progress.tokens >= tokens:
-                return True
-            if all(other is None for other in others):
-                return False
-        return self.progress.step >= self.steps
+        return self.budget.is_spent(self.progress)
 
     def reached(self) -> bool:
         """Whether the last evaluation reached the target."""
@@ -172,6 +148,8 @@ class Trainer:
         self.parallel.load_weights(tensors["weights"], str(last.path))
         self.parallel.load_moments(self.optimizer, tensors["optimizer"])
         self.progress = Progress(**last.state["progress"])
+        if "operations" not in last.state["progress"]:  # written before operations were counted
+            self.progress.operations = round(self.progress.examples * self.budget.operations_per_example)
         if self.progress.scaler:
             self.scaler.load_state_dict(self.progress.scaler)
 
@@ -197,7 +175,7 @@ class Trainer:
             self.one_step(steps)
             step, best, last = self.progress.step, self.progress.best, self.spent()
             if step % training.log_every == 0 or last:
-                self._log(steps)
+                self._log()
             if step % training.evaluate_every == 0 or last:
                 self._evaluate()
                 why = "target" if self.reached() else why
@@ -225,15 +203,18 @@ class Trainer:
     def one_step(self, steps: int) -> None:
         """One optimiser step on the next global batch."""
         training, progress = self.training, self.progress
-        place, draw = Place(progress.examples), Draw(self.recipe.seed, progress.step)
+        draw, position = Draw(self.recipe.seed, progress.step), self.budget.position(progress)
+        examples = training.smallest * self.budget.multiples(self.budget.used(progress))
         parts = [
-            self.stream.batch(place, self.world.rank, self.world.size, part, training.accumulate)
+            self.stream.batch(Place(place), self.world.rank, self.world.size, part, training.accumulate)
+            for place in range(progress.examples, progress.examples + examples, training.smallest)
             for part in range(training.accumulate)
         ]
-        counts: dict[str, int] = {"real tokens": 0, "padded tokens": 0}
+        counts: dict[str, int] = {"real tokens": 0, "padded tokens": 0, "operations": 0}
         for batch in parts:
             counts["real tokens"] += batch.real
             counts["padded tokens"] += batch.tokens.ids.numel()
+            counts["operations"] += self.budget.operations_of(batch, draw)
             for term, count in self.objective.counts(batch).items():
                 counts[f"term {term}"] = counts.get(f"term {term}", 0) + count
         counts = self.world.sum_counts(counts)
@@ -244,14 +225,15 @@ class Trainer:
         self.parallel.finish()
         self.scaler.unscale_(self.optimizer)
         norm = self.parallel.clip(self.recipe.optimizer.clip)
-        factor = self.recipe.schedule.factor(progress.step, steps)
+        self._rate = self.recipe.optimizer.rate * self.recipe.schedule.factor(position, steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.optimizer.rate * factor * group["factor"]
+            group["lr"] = self._rate * group["factor"]
         self.scaler.step(self.optimizer)
         self.scaler.update()
         progress.step += 1
-        progress.examples += training.batch
+        progress.examples += examples
         progress.tokens += counts["real tokens"]
+        progress.operations += counts["operations"]
         if self.scaler.is_enabled():  # a step whose gradient is not finite was skipped, and the scale made smaller
             norm = norm.nan_to_num(0.0, 0.0, 0.0)
         self._add("gradient norm", norm)
@@ -307,16 +289,17 @@ class Trainer:
             )
         return sums
 
-    def _log(self, steps: int) -> None:
+    def _log(self) -> None:
         sums, progress = self._settle(), self.progress
         taken = sums["steps"]
         record: dict[str, Any] = {
             "step": progress.step,
             "examples": progress.examples,
             "tokens": progress.tokens,
+            "operations": progress.operations,
             "loss": _short(sums["loss"] / taken),
             **{name: _short(value / taken) for name, value in sums.items() if name.startswith("loss ")},
-            "rate": _short(self.recipe.optimizer.rate * self.recipe.schedule.factor(progress.step - 1, steps)),
+            "rate": _short(self._rate),
             "gradient_norm": _short(sums["gradient norm"] / taken),
             "padding": round(1 - sums["real tokens"] / sums["padded tokens"], 4),
         }
@@ -424,10 +407,10 @@ class Trainer:
             return
         try:
             grid = Grid.parse(text, task.axes()) if text is not None else default_grid(task)
-            largest = task.pinned(**{axis: span.high for axis, span in zip(grid.axes, grid.spans, strict=True)})
-            found = self.model.check(
-                self.exam.longest(largest, split="test").to(self.world.device), longest.to(self.world.device)
-            )
+            found = []
+            for corner in grid.corners():
+                largest = self.exam.longest(task.pinned(**dict(corner)), split="test").to(self.world.device)
+                found += self.model.check(largest, longest.to(self.world.device))
         except Mistake as mistake:
             reason = str(mistake).removeprefix("grid: ")
             if text is not None:

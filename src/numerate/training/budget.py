@@ -1,0 +1,172 @@
+"""How long a run is: how much of its budget is used, and how many examples the next step takes."""
+
+import math
+from functools import cached_property
+from typing import Protocol
+
+from numerate.batch import Batch, Draw, Model
+from numerate.errors import Mistake
+from numerate.tasks.task import Task
+from numerate.training.objective import ObjectivePart
+from numerate.training.recipe import Training
+from numerate.training.stream import Place, Stream
+
+_EDGE = 1e-9
+"""What is a whole number but for rounding is one."""
+
+
+UNITS = ("", "kilo", "mega", "giga", "tera", "peta", "exa", "zetta")
+
+
+def flop_text(operations: float) -> str:
+    """Floating-point operations as people say them: `flop_text(8e18)` is `"8.0 exaFLOP"`."""
+    power = 0
+    while operations >= 999.95 and power < len(UNITS) - 1:
+        operations, power = operations / 1000, power + 1
+    return f"{operations:,.1f} {UNITS[power]}FLOP"
+
+
+class Spent(Protocol):
+    """What a run has used so far; `operations` are floating-point operations of training."""
+
+    step: int
+    examples: int
+    tokens: int
+    operations: int
+
+
+class Budget:
+    """The budget of a run, of which what is reached first ends it.
+
+    A budget in examples, tokens, passes or operations is estimated in steps by the mean over the first window of data;
+    what ends the run is what was really used. Batches grow over the first `ramp` of the budget, from `ramp_from`
+    examples to `batch` in multiples of `ramp_from`: with m multiples to climb, the n-th begins at (n - 1) / m of the
+    ramp. A place in the budget is the share of steps that are done, or, where batches grow and the budget is not one in
+    steps, the share of examples: then a step costs a share of the budget that is proportional to its size.
+    """
+
+    def __init__(self, training: Training, task: Task, stream: Stream, model: Model, objective: ObjectivePart) -> None:
+        self.training, self.task, self.stream, self.model, self.objective = training, task, stream, model, objective
+        self.most = training.batch // training.smallest
+
+    # What is used --------------------------------------------------------------------------------------------------
+
+    def used(self, spent: Spent) -> float:
+        """The share of the budget that is used, as schedules and ramps go by it: from 0 up to 1, or beyond."""
+        if self._goes_by_examples:
+            return spent.examples / self._examples
+        return spent.step / self.steps
+
+    def position(self, spent: Spent) -> float:
+        """The same in steps of `steps`: how many are done, unless batches grow."""
+        return self.used(spent) * self.steps if self._goes_by_examples else spent.step
+
+    def is_spent(self, spent: Spent) -> bool:
+        """Whether the budget is used up."""
+        training = self.training
+        if training.tokens is not None and spent.tokens >= training.tokens:
+            return True
+        if training.operations is not None and spent.operations >= training.operations:
+            return True
+        return spent.step >= (training.steps or math.inf) or spent.examples >= self._known_examples
+
+    # The size of a step --------------------------------------------------------------------------------------------
+
+    def multiples(self, used: float) -> int:
+        """How many times `ramp_from` examples a step takes at a place in the budget; 1 where batches do not grow.
+
+        A ramp from 512 to 8192 over 0.6 of the budget has 2 multiples from 0.0375 (0.9 of 24 hours) on, 16 from 0.5625.
+        """
+        if used >= self.training.ramp:
+            return self.most
+        return max(1, min(self.most, math.ceil(self.most * used / self.training.ramp - _EDGE)))
+
+    # How long it takes ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def steps(self) -> int:
+        """The whole budget in optimiser steps: for tokens and operations an estimate."""
+        training = self.training
+        if self.most > 1:
+            return self._steps_for(self._examples) if self._goes_by_examples else training.steps or 1
+        by_steps, by_examples = training.steps or math.inf, self._examples / training.batch
+        return max(1, math.ceil(min(by_steps, by_examples)))
+
+    @property
+    def examples(self) -> int:
+        """How many examples the whole budget takes: an estimate for budgets in tokens and operations."""
+        if self.most == 1:
+            return self.steps * self.training.batch
+        return math.ceil(self._examples) if self._goes_by_examples else self._examples_of(self.steps)
+
+    @cached_property
+    def operations_per_example(self) -> float:
+        """Floating-point operations of training on an example, padding included: the mean over the first window."""
+        stream = self.stream
+        batches = (stream.batch(Place(number * stream.batch_size)) for number in range(stream.window))
+        return self._mean([self.objective.operations(self.model, batch) for batch in batches]) / stream.batch_size
+
+    def operations_of(self, batch: Batch, draw: Draw) -> int:
+        """What a part of a step costs, padding included."""
+        return self.objective.operations(self.model, batch, draw)
+
+    @cached_property
+    def _tokens_per_batch(self) -> float:
+        stream = self.stream
+        return self._mean([stream.batch(Place(n * stream.batch_size)).real for n in range(stream.window)])
+
+    @staticmethod
+    def _mean(values: list[int]) -> float:
+        return sum(values) / len(values)
+
+    @cached_property
+    def _epoch(self) -> int:
+        epoch = self.task.space()
+        if epoch is None:
+            raise Mistake(
+                f"training.epochs: {type(self.task).__name__} does not say how many different questions it has, so "
+                "there are no epochs; training.steps would do"
+            )
+        return epoch
+
+    # Growing batches -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _goes_by_examples(self) -> bool:
+        """Whether batches grow over a budget that something else than steps ends first."""
+        if self.most == 1:
+            return False
+        steps = self.training.steps
+        return steps is None or self._examples < self._examples_of(steps)
+
+    @cached_property
+    def _known_examples(self) -> float:
+        """The budget in examples and passes; infinite where it is neither."""
+        training, infinite = self.training, math.inf
+        examples = infinite if training.examples is None else training.examples
+        return min(examples, infinite if training.epochs is None else training.epochs * self._epoch)
+
+    @cached_property
+    def _examples(self) -> float:
+        """The budget in examples, whatever it was given in, but for steps."""
+        training, found = self.training, self._known_examples
+        if training.tokens is not None:
+            found = min(found, training.tokens / self._tokens_per_batch * self.stream.batch_size)
+        if training.operations is not None:
+            found = min(found, training.operations / self.operations_per_example)
+        return found
+
+    def _examples_of(self, steps: int) -> int:
+        """How many examples so many steps take where the ramp goes by steps."""
+        ends = [math.floor(self.training.ramp * n / self.most * steps + _EDGE) + 1 for n in range(1, self.most)]
+        return self.training.smallest * (self.most * steps - sum(min(end, steps) for end in ends))
+
+    def _steps_for(self, examples: float) -> int:
+        """How many steps so many examples take where the ramp goes by examples."""
+        seen, steps = 0, 0
+        for n in range(1, self.most):
+            size, end = n * self.training.smallest, self.training.ramp * n / self.most * examples
+            if seen <= end:
+                here = min(math.floor((end - seen) / size + _EDGE) + 1, math.ceil((examples - seen) / size))
+                seen, steps = seen + here * size, steps + here
+        return max(1, steps + max(0, math.ceil((examples - seen) / self.training.batch)))

@@ -1,0 +1,304 @@
+"""Promises of the budget: what ends a run, what a step costs, and how batches grow."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.api import recipe
+from numerate.batch import Batch
+from numerate.errors import Mistake
+from numerate.laboratory.train import Trained, debug, dry_run, train
+from numerate.training import checkpoint
+from numerate.training.budget import Budget, flop_text
+from numerate.training.recipe import Recipe, Training
+from numerate.training.stopping import Stop
+from numerate.training.stream import Place
+from numerate.training.trainer import Trainer
+from numerate.training.world import World
+
+torch.set_num_threads(1)
+
+SMALL = [
+    "task.digits=1:3",
+    "model.width=16",
+    "model.trunk.depth=1",
+    "model.mixer.heads=2",
+    "training.batch=16",
+    "training.window=4",
+    "training.steps=30",
+    "training.log_every=5",
+    "training.evaluate_every=1000",
+    "training.checkpoint_every=null",
+    "evaluation.during=16",
+    "schedule=Trapezoid(warmup=0.1)",
+    "device=cpu",
+]
+GROWING = ("training.ramp=0.6", "training.ramp_from=4")
+
+
+def small(*more: str) -> Recipe:
+    return recipe("addition_abacus", *SMALL, *more)
+
+
+def trainer_of(*more: str) -> Trainer:
+    trainer = Trainer(small(*more), World.join("cpu"))
+    trainer.model.train()
+    return trainer
+
+
+def trained(runs: Path, *more: str, stop_after: int | None = None) -> Trained:
+    stop = Stop()
+
+    def listen(kind: str, record: Any) -> None:
+        if kind == "step" and record["step"] == stop_after:
+            stop.ask()
+
+    return train(small(*more), runs_dir=runs, quiet=True, stop=stop, listen=listen)
+
+
+def metrics(run: Trained) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.run.path / "metrics.jsonl").read_text().splitlines()]
+
+
+@dataclass
+class At:
+    """A place in a run."""
+
+    step: int = 0
+    examples: int = 0
+    tokens: int = 0
+    operations: int = 0
+
+
+@pytest.fixture(scope="module")
+def parts() -> Trainer:
+    return trainer_of()
+
+
+def budget_of(parts: Trainer, **settings: Any) -> Budget:
+    """A budget over the task, data and model of a small recipe."""
+    settings = {"steps": None, "window": 4, **settings}
+    return Budget(Training(**settings), parts.recipe.task, parts.stream, parts.model, parts.objective)
+
+
+def places(budget: Budget) -> Iterator[At]:
+    """The places before each step, until the budget is spent."""
+    at = At()
+    while not budget.is_spent(at):
+        yield at
+        at = At(at.step + 1, at.examples + budget.training.smallest * budget.multiples(budget.used(at)))
+
+
+def batches_of(trainer: Trainer, steps: int) -> list[list[Batch]]:
+    """The parts of each of the first steps, as they are trained on."""
+    found: list[list[Batch]] = []
+    part = trainer._part
+
+    def noting(batch: Batch, *rest: Any, **more: Any) -> None:
+        found[-1].append(batch)
+        part(batch, *rest, **more)
+
+    trainer._part = noting  # type: ignore[method-assign]
+    for _ in range(steps):
+        found.append([])
+        trainer.one_step(trainer.steps)
+    return found
+
+
+# Operations ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_costs_three_forwards_of_its_padded_batch() -> None:
+    trainer = trainer_of("training.accumulate=2")
+    shapes = [tuple(batch.tokens.ids.shape) for parts in batches_of(trainer, 5) for batch in parts]
+    assert len(set(shapes)) > 1
+    assert trainer.progress.operations == sum(3 * trainer.model.operations(*shape) for shape in shapes) > 0
+
+
+def test_operations_are_logged_and_what_a_run_ended_with_is_kept(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    counted = [line["operations"] for line in metrics(run) if "loss" in line]
+    assert len(counted) == 6
+    assert all(0 < earlier < later for earlier, later in pairwise(counted))
+    assert run.run.folder.head()["ended"]["operations"] == counted[-1]
+    assert run.run.checkpoints()[0].state["progress"]["operations"] == counted[-1]
+    said = (run.run.path / "log.txt").read_text()
+    assert f"30 steps, 480 examples, {metrics(run)[5]['tokens']:,} tokens, {flop_text(counted[-1])}" in said
+
+
+def test_a_budget_in_operations_ends_the_run_near_its_estimate(tmp_path: Path) -> None:
+    run = trained(tmp_path, "training.steps=null", "training.operations=2e8")
+    lines = [line for line in metrics(run) if "loss" in line]
+    used = run.run.checkpoints()[0].state["progress"]
+    assert 2e8 <= used["operations"] < 2e8 + 2e8 / used["step"] * 2
+    trainer = trainer_of("training.steps=null", "training.operations=2e8")
+    assert trainer.steps == pytest.approx(used["step"], rel=0.1)
+    assert lines[-1]["rate"] < 0.4 * max(line["rate"] for line in lines)
+
+
+def test_the_first_budget_that_is_reached_ends_the_run(parts: Trainer) -> None:
+    both = budget_of(parts, steps=5, operations=1e15)
+    assert both.steps == 5
+    assert not both.is_spent(At(step=4, operations=10**14))
+    assert both.is_spent(At(step=5))
+    assert both.is_spent(At(operations=10**15))
+    one = budget_of(parts, operations=1e9)
+    assert not one.is_spent(At(step=10**6, examples=10**9))
+    assert budget_of(parts, examples=100, batch=16).steps == 7
+    assert budget_of(parts, examples=100, batch=16).is_spent(At(step=7, examples=112))
+
+
+def test_a_checkpoint_from_before_operations_were_counted_is_gone_on_with(tmp_path: Path) -> None:
+    run = trained(tmp_path, stop_after=20)
+    (last,) = checkpoint.steps(run.run.folder.checkpoints)
+    found = run.run.checkpoints()[0]
+    assert last == 20
+    counted = found.state["progress"].pop("operations")
+    trainer = trainer_of()
+    trainer.load(replace(found, state=found.state))
+    assert trainer.progress.operations == pytest.approx(counted, rel=0.1)
+    trainer.one_step(30)
+    assert trainer.progress.step == 21
+
+
+def test_operations_can_be_written_as_physicists_do() -> None:
+    assert small("training.operations=8e18").training.operations == 8e18
+    assert small("training.operations=64e18").training.operations == 64e18
+    for text, match in (("inf", "a budget has an end"), ("0", "is nothing"), ("-1e3", "is nothing")):
+        with pytest.raises(Mistake, match=f"operations: .*{match}"):
+            small(f"training.operations={text}")
+
+
+@pytest.mark.parametrize(
+    ("operations", "text"),
+    [(8e18, "8.0 exaFLOP"), (6.4e19, "64.0 exaFLOP"), (0, "0.0 FLOP"), (999.96, "1.0 kiloFLOP"), (3e24, "3,000.0")],
+)
+def test_operations_are_said_in_their_unit(operations: float, text: str) -> None:
+    assert flop_text(operations).startswith(text)
+
+
+def test_a_dry_run_says_the_operations_of_a_step_and_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimate = dry_run(small("training.steps=null", "training.operations=8e15", *GROWING), trials=2)
+    assert estimate.total_operations == pytest.approx(8e15, rel=1e-6)
+    assert "8.0 petaFLOP in all" in str(estimate)
+    assert estimate.batch[0] == 4
+    assert estimate.operations * estimate.examples / 16 == pytest.approx(8e15, rel=1e-3)
+
+
+# Growing batches -----------------------------------------------------------------------------------------------------
+
+
+def test_batches_grow_as_published(shared: Path, parts: Trainer) -> None:
+    cases = json.loads((shared / "cases" / "abacus.json").read_text())["cases"]
+    case = next(case for case in cases if case["id"] == "batch_size_ramp")
+    budget = budget_of(parts, operations=8e18, batch=8192, ramp=0.6, ramp_from=512)
+    assert len(case["input"]["hours"]) == 12
+    for hours in case["input"]["hours"]:
+        assert 512 * budget.multiples(float(hours) / 24) == case["expected"][hours], hours
+
+
+@pytest.mark.parametrize("limit", [{"steps": 500}, {"examples": 7777}, {"epochs": 0.011}])
+@pytest.mark.parametrize("ramp", [0.3, 0.6, 1.0])
+def test_a_ramp_climbs_once_over_its_share_of_the_budget(parts: Trainer, limit: dict[str, Any], ramp: float) -> None:
+    budget = budget_of(parts, **limit, batch=48, ramp=ramp, ramp_from=4)
+    every = list(places(budget))
+    multiples = [budget.multiples(budget.used(at)) for at in every]
+    assert multiples == sorted(multiples)
+    assert set(multiples) == set(range(1, 13))
+    full = next(at for at, multiple in zip(every, multiples, strict=True) if multiple == 12)
+    assert 11 / 12 * ramp < budget.used(full) < 11 / 12 * ramp + 0.01
+    assert len(every) == pytest.approx(budget.steps, abs=1)
+    assert every[-1].examples + 48 == pytest.approx(budget.examples, abs=48)
+    positions = [budget.position(at) for at in every]
+    assert positions[0] == 0
+    assert positions == sorted(positions)
+    assert positions[-1] == pytest.approx(budget.steps - 1, abs=budget.steps / 50)
+
+
+def test_a_ramp_over_a_budget_in_examples_goes_by_examples_and_by_steps_over_one_in_steps(parts: Trainer) -> None:
+    growing = {"batch": 48, "ramp": 0.6, "ramp_from": 4}
+    half = At(step=10, examples=5000)
+    assert budget_of(parts, examples=10000, **growing).used(half) == 0.5
+    assert budget_of(parts, steps=40, **growing).used(half) == 0.25
+    assert budget_of(parts, steps=40, examples=10**6, **growing).used(half) == 0.25
+    assert budget_of(parts, steps=10**6, examples=10000, **growing).used(half) == 0.5
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_growing_batches_lose_and_double_no_example(accumulate: int) -> None:
+    trainer = trainer_of(*GROWING, f"training.accumulate={accumulate}")
+    steps = batches_of(trainer, 30)
+    taken = [sum(len(batch.tokens.ids) for batch in parts) for parts in steps]
+    assert taken == sorted(taken)
+    assert set(taken) == {4, 8, 12, 16}
+    assert {len(batch.tokens.ids) for parts in steps for batch in parts} == {4 // accumulate}
+    seen = [row for parts in steps for batch in parts for row in batch.tokens.row.tolist()]
+    assert sum(taken) == len(seen) == len(set(seen)) == trainer.progress.examples
+    window = 4 * 16
+    for number in range(len(seen) // window):
+        assert sorted(seen[number * window : (number + 1) * window]) == list(
+            range(number * window, (number + 1) * window)
+        )
+    places = [row for n in range(len(seen) // 4) for row in trainer.stream.batch(Place(n * 4)).tokens.row.tolist()]
+    assert seen == places, "the order is that of the stream, however it is cut into steps"
+
+
+def test_growing_in_parts_is_as_good_as_in_one() -> None:
+    def loss(*more: str) -> float:
+        trainer = trainer_of(*GROWING, *more)
+        for _ in range(20):
+            trainer.one_step(20)
+        trainer.save()
+        total: float = trainer.progress.sums["loss"]
+        return total
+
+    assert loss() == pytest.approx(loss("training.accumulate=4"), abs=1e-4)
+
+
+def test_no_ramp_and_a_ramp_that_has_nothing_to_climb_are_the_same_run(parts: Trainer) -> None:
+    plain, flat = trainer_of(), trainer_of("training.ramp=0.5", "training.ramp_from=16")
+    for some, others in zip(batches_of(plain, 6), batches_of(flat, 6), strict=True):
+        assert [batch.tokens.row.tolist() for batch in some] == [batch.tokens.row.tolist() for batch in others]
+
+
+@pytest.mark.parametrize("budget", ["steps=30", "examples=300", "operations=1e8"])
+def test_a_run_with_growing_batches_that_was_stopped_is_the_run_that_was_not(tmp_path: Path, budget: str) -> None:
+    chosen = ("training.steps=null", f"training.{budget}", *GROWING)
+    whole = trained(tmp_path / "whole", *chosen)
+    for stop_after in (7, 19):
+        assert trained(tmp_path / "halves", *chosen, stop_after=stop_after).why == "stopped"
+    halves = trained(tmp_path / "halves", *chosen)
+    assert whole.why == halves.why == "budget"
+    assert metrics(whole) == metrics(halves)
+    one, other = (run.run.checkpoints()[0].read() for run in (whole, halves))
+    for group in ("weights", "optimizer"):
+        assert one[group].keys() == other[group].keys()
+        assert all(torch.equal(tensor, other[group][name]) for name, tensor in one[group].items())
+
+
+def test_the_debug_preset_still_grows(tmp_path: Path) -> None:
+    preset = debug(small(*GROWING, "training.accumulate=2"))
+    assert (preset.training.ramp_from, preset.training.batch) == (8, 16)
+    assert train(preset, runs_dir=tmp_path, quiet=True).why == "budget"
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"ramp": 0.6}, "ramp: 0.6 needs ramp_from"),
+        ({"ramp": 1.5, "ramp_from": 4}, "ramp: 1.5 is not a share"),
+        ({"ramp_from": 4}, "ramp_from: 4 has no ramp to begin"),
+        ({"ramp": 0.6, "ramp_from": 5}, "ramp_from: 5: 64 examples are no multiple of it"),
+        ({"ramp": 0.6, "ramp_from": 0}, "ramp_from: 0: 64 examples are no multiple of it"),
+        ({"ramp": 0.6, "ramp_from": 4, "accumulate": 8}, "accumulate: 4 examples cannot be cut into 8 equal parts"),
+    ],
+)
+def test_a_ramp_that_cannot_be_climbed_is_refused(settings: dict[str, Any], match: str) -> None:
+    with pytest.raises(Mistake, match=f"^{match}"):
+        Training(**settings)
