@@ -205,6 +205,7 @@ def test_a_dry_run_says_what_it_would_take_and_writes_nothing(shell: Shell, tmp_
         "parameters",
         "weights,",
         "first",
+        "budget",
         "arithmetic",
         "time",
     ]
@@ -303,6 +304,17 @@ BAD_OF_A_RUN: list[tuple[str, tuple[str, ...]]] = [
     ("evaluate RUN shard=half", ("shard", "1/4")),
     ("evaluate RUN method=guessing", ("method", "decoding")),
     ("evaluate RUN predictions=perhaps", ("predictions", "true or false")),
+    ("evaluate RUN grid=equal:101:160", ("grid", "equal:101:160", "64 places", "table=162")),
+    ("evaluate RUN grid=1:5,7:9", ("grid", "parts are joined by +")),
+    ("evaluate RUN model.width=64", ("model.width=64", "other weights")),
+    ("evaluate RUN task.digits=1:9", ("task.digits", "below model.")),
+    ("evaluate RUN model.mixer.logit_scael=2", ("Did you mean 'logit_scale'?",)),
+    ("ask RUN 1+2= model.width=64", ("model.width=64", "other weights")),
+    ("plot gird RUN", ("'gird'", "Did you mean 'grid'?")),
+    ("plot grid RUN out=a.jpg", ("a.jpg", "png, svg, pdf")),
+    ("plot grid RUN out=", ("out", "grid.png")),
+    ("plot grid RUN checkpoint=7", ("checkpoint", "neither final nor best")),
+    ("plot", ("what is to be drawn", "numerate plot grid latest")),
     ("ask RUN how-much?", ("how-much?", "12+9=")),
     ("ask RUN 3*4=", ("3*4=",)),
     ("compare RUN nothing", ("'nothing'",)),
@@ -481,6 +493,10 @@ def test_a_run_is_evaluated_reported_asked_and_compared_by_its_commands(shell: S
     both = shell("compare", "latest", "out=both.html", place)
     assert both.status == 0, both.err
     assert Path("both.html").is_file()
+    for kind in ("grid", "curves", "compare", "training", "pair"):
+        drawn = shell("plot", kind, "latest", f"out={kind}.svg", place)
+        assert drawn.status == 0, drawn.err
+        assert Path(f"{kind}.svg").read_text().startswith("<?xml")
 
 
 def test_a_warning_is_one_plain_line(runs: Path, tmp_path: Path) -> None:

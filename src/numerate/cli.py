@@ -35,6 +35,15 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "RECIPE|TASK [SETTING ...]",
         "numerate sample Arithmetic digits=1:3\nnumerate sample addition_abacus count=2 split=test",
     ),
+    "data": (
+        "write a task to files for use elsewhere, or say what is in one: lengths, carries, repeats",
+        "write|stats TASK|RECIPE|FILE [SETTING ...] [out=FOLDER] [count=..] [split=..] [seed=..] [format=..]",
+        "numerate data write Arithmetic out=sums count=20M\n"
+        "numerate data write addition_abacus task.digits=1:5 out=short count=100k split=test format=text\n"
+        "numerate data write sums/rows.txt out=tokens format=memmap\n"
+        "numerate data stats Arithmetic count=1M out=figures\n"
+        "numerate data stats rows.txt hf_tokenized_dataset/ split=test vocabulary=pad",
+    ),
     "train": (
         "train a recipe; the same command again goes on where it stopped",
         "RECIPE [SETTING ...]",
@@ -46,9 +55,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "evaluate": (
         "exact match of a run on a grid of sizes, with intervals",
-        "RUN [grid=..] [count=..] [checkpoint=..] [shard=..] [method=..] [predictions=true]",
+        "RUN [grid=..] [count=..] [checkpoint=..] [shard=..] [method=..] [predictions=true] [model.SETTING=.. ...]",
         "numerate evaluate latest\nnumerate evaluate latest grid=1:20x1:20 count=200 checkpoint=best\n"
         "numerate evaluate 3f2a checkpoint=all\nnumerate evaluate latest grid=1:100x1:100 shard=1/4\n"
+        "numerate evaluate latest grid=equal:101:160+equal:200:1000:100   (equal lengths; + joins; :100 is a step)\n"
+        "numerate evaluate latest model.mixer.logit_scale=1,1.4,log   (run otherwise than trained, same weights)\n"
         "numerate evaluate latest method=decoding predictions=true",
     ),
     "report": (
@@ -68,10 +79,19 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "numerate compare runs/addition_abacus/* runs/addition_rotary/*\nnumerate compare mine yours out=page.html\n"
         "numerate compare mine yours out=figure.pdf   (or .png, .svg)",
     ),
+    "plot": (
+        "a figure for a paper, from the records of runs: grid, curves, pair, compare or training",
+        "KIND RUN ... [out=FILE] [checkpoint=..] [labels=..]",
+        "numerate plot grid latest out=grid.png\nnumerate plot curves runs/addition_*/* out=curves.pdf\n"
+        "numerate plot pair latest   (sorting: everything right, and the first label)\n"
+        "numerate plot compare mine yours labels=Abacus,rotary checkpoint=best\n"
+        "numerate plot training latest out=a.svg",
+    ),
     "ask": (
         "what a run answers to a question, how sure it is, and the truth",
-        "RUN QUESTION ... [checkpoint=..]",
-        "numerate ask latest '321+654='\nnumerate ask latest '12345+9=' '7+8=' checkpoint=best",
+        "RUN QUESTION ... [checkpoint=..] [model.SETTING=.. ...]",
+        "numerate ask latest '321+654='\nnumerate ask latest '321+654=' model.trunk.times=4,8\n"
+        "numerate ask latest '12345+9=' '7+8=' checkpoint=best",
     ),
 }
 

@@ -1,17 +1,33 @@
 """Grids: what they read, what they refuse, and that pieces cover them."""
 
+import json
 from collections import Counter
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from numerate.config import Span
 from numerate.errors import Mistake
-from numerate.evaluation.evaluator import cost, default_grid
-from numerate.evaluation.grid import Grid, parse_shard, region, shard
+from numerate.evaluation.evaluator import Exam, default_grid
+from numerate.evaluation.evaluator import cost as cost_in
+from numerate.evaluation.grid import NAMED, Cell, Grid, parse_shard, region, shard
 from numerate.tasks.arithmetic import Arithmetic
+from numerate.tokens.layout import Continuation
+from numerate.tokens.tokenizer import Characters
 
 AXES = ("first_digits", "second_digits")
+EXAM = Exam(Arithmetic(), Characters(), Continuation())
+
+
+@cache
+def cost(cell: Cell, count: int = 1) -> float:
+    return cost_in(EXAM, cell, count)
+
+
+def places(text: str, axes: tuple[str, ...] = AXES) -> list[tuple[int, ...]]:
+    return [tuple(dict(cell).values()) for cell in Grid.parse(text, axes).cells()]
 
 
 def test_a_grid_is_every_combination() -> None:
@@ -55,6 +71,14 @@ def test_what_a_grid_reads(text: str, spans: tuple[Span, Span]) -> None:
         ("1-5", r"^grid: .*a grid reads like 1:12x1:12"),
         ("1.5x2", r"^grid: .*a grid reads like 1:12x1:12"),
         ("-3:2x1:2", r"^grid: '-3:2x1:2' has a negative size"),
+        ("1:9:0", r"^grid: '1:9:0' has a step of 0; 1:100:5 takes every fifth value"),
+        ("equal:1:5x1:5", r"^grid: .*ties all axes to one value, so it has one span: equal:101:160"),
+        ("equal:", r"^grid: .*a grid reads like 1:12x1:12"),
+        ("1:5+", r"^grid: .*a grid reads like 1:12x1:12"),
+        ("1:20,30:40", r"^grid: '1:20,30:40': parts are joined by \+, as in 1:12x1:12\+equal:20:40"),
+        ("larg", r"Did you mean 'large'\?"),
+        ("1:99999999999999999999", r"^grid: .* has a size above 1,000,000"),
+        ("1:9999x1:9999", r"^grid: .* has 99,980,001 cells; at most 1,000,000"),
     ],
 )
 def test_what_is_no_grid_is_refused(text: str, words: str) -> None:
@@ -101,9 +125,82 @@ def test_what_a_piece_reads_like() -> None:
             parse_shard(text)
 
 
-def test_dearer_cells_cost_more() -> None:
-    assert cost(tuple(zip(AXES, (3, 4), strict=True)), 10) == 10 * (3 + 4 + 4 + 3)
-    assert cost(()) == 3
+def test_a_cell_costs_the_tokens_of_its_longest_row() -> None:
+    cell = tuple(zip(AXES, (30, 40), strict=True))
+    asked = EXAM.batch(Arithmetic().pinned(**dict(cell)).examples("test", 0, 0, 50))
+    assert cost(cell) == int(asked.tokens.lengths.max()) + 1, "the end token is said, not read"
+    assert cost(cell, 10) == 10 * cost(cell)
+
+
+def test_equal_lengths_tie_all_axes_and_a_cell_still_names_them_all() -> None:
+    grid = Grid.parse("equal:101:160", AXES)
+    assert [dict(cell) for cell in grid.cells()[:2]] == [
+        {"first_digits": 101, "second_digits": 101},
+        {"first_digits": 102, "second_digits": 102},
+    ]
+    assert len(grid.cells()) == 60
+    assert places("equal:200:1000:100") == [(n, n) for n in range(200, 1001, 100)]
+    assert places("equal:3:4", ("length",)) == [(3,), (4,)]
+
+
+def test_a_step_takes_every_so_many_th_size() -> None:
+    assert places("1:100:40x7") == [(1, 7), (41, 7), (81, 7)]
+    assert str(Grid.parse("1:100:40x7", AXES)) == "1:81:40x7"
+
+
+def test_parts_are_joined_and_no_cell_comes_twice() -> None:
+    assert places("1:2+equal:2:3+9x1") == [(1, 1), (1, 2), (2, 1), (2, 2), (3, 3), (9, 1)]
+    grid = Grid.parse("1:2x5+equal:2:9:3", AXES)
+    assert Grid.parse(str(grid), AXES) == grid
+    assert grid.corners() == [tuple(zip(AXES, place, strict=True)) for place in ((2, 5), (8, 8))]
+    assert grid.spans == (Span(1, 8), Span(2, 8))
+
+
+def test_a_joined_grid_can_stand_in_a_recipe_without_making_a_sweep() -> None:
+    from numerate.config import expand
+
+    assert expand(["evaluation.grid=1:20x1:20+equal:101:160"]) == [["evaluation.grid=1:20x1:20+equal:101:160"]]
+
+
+def published(shared: Path, name: str) -> Any:
+    cases = json.loads((shared / "cases" / "abacus.json").read_text())["cases"]
+    return next(case["expected"] for case in cases if case["id"] == name)
+
+
+def test_the_published_tiers_have_their_cells(shared: Path) -> None:
+    tiers = published(shared, "eval_small_tiers")
+    assert len(tiers) == 4
+    for name, expected in tiers.items():
+        cells = places(name.removeprefix("_"))
+        assert (len(cells), max(map(max, cells))) == (expected["cells"], expected["max_size"])
+    whole = places("large+ood_only+up_to_40+up_to_50")
+    assert sorted(whole) == sorted(places("1:50x1:50")), "each tier goes on where the one before ends"
+    assert all(Grid.parse(name, AXES).cells() for name in NAMED)
+
+
+def test_twenty_pieces_cover_the_published_grid_and_cost_the_same(shared: Path) -> None:
+    """Of the published twenty the dearest costs 2.8 times what the cheapest does."""
+    cells = Grid.parse("1:100x1:100", AXES).cells()
+    assert sum(published(shared, "eval_grid_pieces").values()) == len(cells)
+    pieces = [shard(cells, number, 20, cost) for number in range(1, 21)]
+    assert Counter(cell for piece in pieces for cell in piece) == Counter(cells)
+    costs = [sum(map(cost, piece)) for piece in pieces]
+    assert max(costs) < 1.001 * min(costs)
+
+
+@pytest.mark.parametrize(
+    ("cell", "where"),
+    [((100, 100), "beyond"), ((101, 101), "100+"), ((7, 101), "100+"), ((6, 6), "band"), ((5, 5), "trained")],
+)
+def test_above_a_hundred_is_a_region_of_its_own(cell: tuple[int, int], where: str) -> None:
+    task = Arithmetic(digits=Span(1, 5))
+    assert region(dict(zip(AXES, cell, strict=True)), task.trained(), task.beyond().trained()) == where
+
+
+def test_long_training_makes_its_own_sizes_trained_and_not_far() -> None:
+    task = Arithmetic(digits=Span(1, 150))
+    found = [region(dict.fromkeys(AXES, n), task.trained(), task.beyond().trained()) for n in (120, 180, 181)]
+    assert found == ["trained", "band", "100+"]
 
 
 @pytest.mark.parametrize(

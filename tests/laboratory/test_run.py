@@ -239,7 +239,7 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path, monkeypatch: pytest
     model = SMALL.model.build(SMALL.tokenizer.vocabulary(SMALL.task), 0)
     assert estimate.parameters == sum(p.numel() for p in model.parameters())
     assert estimate.operations > 0
-    assert "GFLOP a step" in str(estimate)
+    assert "FLOP a step" in str(estimate)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -94,7 +94,13 @@ def test_a_seed_that_fails_to_learn_is_counted(say):
     )
     assert text.startswith("Only Abacus solves")
     assert "rotary 100 % [30, 100], 2 of 3 seeds solve it" in text
-    assert "not every seed has learned what it was trained on" in text
+    assert "in the 2 of 3 seeds that have learned what it was trained on" in text
+
+
+def test_a_seed_that_fails_to_learn_is_not_held_against_how_far_the_others_go(say):
+    failing = [("abacus", step(7, inside=inside), {"seed": seed}) for seed, inside in enumerate((0.3, 1.0, 0.3))]
+    text = say(*failing, ("rotary", step(5), {}))
+    assert "up to 7+7 digits (100 % [96.3, 100] there, in the 1 of 3 seeds that solve it" in text
 
 
 def test_unequal_numbers_of_seeds_are_named(say):

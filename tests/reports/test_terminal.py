@@ -91,7 +91,7 @@ def test_a_large_map_shows_tenths_instead_of_per_cents():
 
 
 def test_cells_that_were_not_evaluated_stay_empty():
-    cells = [Cell({"a": 1, "b": 1}, 1, 2, 0, 1, "beyond"), Cell({"a": 2, "b": 2}, 2, 2, 0, 1, "beyond")]
+    cells = [Cell({"a": a, "b": b}, 1, 2, 0, 1, "beyond") for a, b in ((1, 1), (2, 1), (2, 2))]
     assert " 1  50\n" in heat_map(grids(points([cells]))[0], Look())
 
 

@@ -63,7 +63,9 @@ def test_a_study_trains_evaluates_and_reports_and_does_nothing_twice(tmp_path: P
     metrics = {path: (path / "metrics.jsonl").read_bytes() for path in results}
     assert all("spawn_main" not in (path / "recipe.yaml").read_text() for path in results)
     assert all((path / "log.txt").stat().st_size for path in results)
-    assert all(len(text.splitlines()) == 4 for text in results.values())
+    for text in results.values():
+        assert len(text.splitlines()) == 8, "the grid's four cells, at the final and at the best checkpoint"
+        assert all(text.count(f'"checkpoint": "{name}"'.encode()) == 4 for name in ("final", "best"))
     _, again = run_study(STUDY, runs_dir=tmp_path, workers=1)
     assert {one.path for one in again} == set(results)
     assert {path: (path / "evaluation.jsonl").read_bytes() for path in results} == results

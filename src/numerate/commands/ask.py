@@ -2,10 +2,11 @@
 
 import argparse
 
-from numerate.commands.words import first, options
-from numerate.config import load_user_parts
+from numerate.commands.words import first, options, settings
+from numerate.config import expand, load_user_parts
 from numerate.errors import Mistake
 from numerate.laboratory.run import load
+from numerate.reports.groups import settings_words
 
 
 def command(given: argparse.Namespace) -> int:
@@ -13,14 +14,16 @@ def command(given: argparse.Namespace) -> int:
         load_user_parts(path)
     address = first(given.words, "the run", "numerate ask latest '321+654='")
     questions, own = options(given.words[1:], {"runs_dir": str, "checkpoint": str, "device": str})
+    questions, changes = settings(questions, "model.")
     if not questions:
         raise Mistake("the question is missing; for example: numerate ask latest '321+654='")
     run = load(address, own.get("runs_dir"), own.get("device"))
-    for question in questions:
-        said = run.ask(question, own.get("checkpoint", "final"))
-        judged = "right" if said.right else f"wrong, it is {said.gold}"
-        sure = f"{said.probability:.1%} sure"
-        print(
-            f"{said.question}{said.said or '(nothing)'}   {judged}   {sure}   (as the model writes: {said.as_written})"
-        )
+    for choice in expand(changes):
+        changed = run.with_settings(*choice)
+        how = f"   {settings_words(changed.settings) or 'as trained'}" if changes else ""
+        for question in questions:
+            said = changed.ask(question, own.get("checkpoint", "final"))
+            judged = "right" if said.right else f"wrong, it is {said.gold}"
+            words = f"{said.question}{said.said or '(nothing)'}   {judged}   {said.probability:.1%} sure"
+            print(f"{words}   (as the model writes: {said.as_written}){how}")
     return 0

@@ -1,11 +1,11 @@
-"""`numerate evaluate RUN`: exact match on a grid."""
+"""`numerate evaluate RUN`: exact match on a grid, as trained or with settings of the model changed."""
 
 import argparse
 from collections.abc import Callable
 from typing import Any
 
 from numerate.commands.showing import show_evaluation
-from numerate.commands.words import first, no_more, options, truth
+from numerate.commands.words import first, no_more, options, settings, truth
 from numerate.config import load_user_parts
 from numerate.errors import Mistake
 from numerate.laboratory.run import load
@@ -28,6 +28,7 @@ def command(given: argparse.Namespace) -> int:
         "device": str,
     }
     words, own = options(given.words[1:], kinds)
+    words, changes = settings(words)
     no_more(words, list(kinds))
     run = load(address, own.get("runs_dir"), own.get("device"))
     if own.get("count", 1) < 1:
@@ -48,6 +49,7 @@ def command(given: argparse.Namespace) -> int:
         method=own.get("method", "one pass"),
         shard=own.get("shard"),
         predictions=own.get("predictions", False),
+        settings=changes,
         heard=heard,
     )
     print(f"{run.path}")

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from numerate.laboratory.run import Results
+from numerate.evaluation.statistics import wilson
+from numerate.laboratory.results import Results
 from numerate.reports.colour import Look
 from numerate.reports.compare import comparison_text
 from numerate.reports.grid import grids, points
-from numerate.reports.groups import grouped
+from numerate.reports.groups import grouped, settings_words
 from numerate.reports.heat_map import heat_map, legend
 from numerate.reports.records import Cell, read
 
@@ -19,17 +20,24 @@ def show_evaluation(results: Results) -> None:
     look = Look.of(sys.stdout)
     groups: dict[tuple[Any, ...], list[Cell]] = {}
     for record in results:
-        key = (record["checkpoint"], record["step"], record["placement"])
+        words = settings_words(record.get("settings", {}))
+        key = (record["checkpoint"], record["step"], record["placement"], words)
         groups.setdefault(key, []).append(_cell(record))
-    for (label, step, placement), cells in groups.items():
+    changed = any(key[3] for key in groups)
+    for (label, step, placement, words), cells in groups.items():
         several = f", placement {placement}" if len({key[2] for key in groups}) > 1 else ""
         at = f"{label} checkpoint, step {step}" if label in ("final", "best") else f"step {step}"
-        for grid in grids(points([cells]), f"{at}{several}"):
+        how = f", {words or 'as trained'}" if changed else ""
+        for grid in grids(points([cells]), f"{at}{several}{how}"):
             print(f"\n{heat_map(grid, look)}")
     print(f"\n{legend(look)}\n\n{results}")
-    seen = sorted({_words(record["cell"]) for record in results if record["seen"]})
+    first = _first_tokens(results)
+    if first:
+        print(f"\n{first}")
+    seen = list(dict.fromkeys(_words(record["cell"]) for record in results if record["seen"]))
     if seen:
-        print(f"\ntoo few questions to hold any out, so training may have met them: {', '.join(seen)}")
+        more = f", ... ({len(seen)} cells)" if len(seen) > 12 else ""
+        print(f"\ntoo few questions to hold any out, so training may have met them: {', '.join(seen[:12])}{more}")
     if results.best and results.best.get("step") is not None and any(key[0] == "best" for key in groups):
         best = results.best
         print(
@@ -38,6 +46,16 @@ def show_evaluation(results: Results) -> None:
     slow = {record["method"] for record in results} - {"one pass"}
     if slow:
         print(f"method: {', '.join(sorted(slow))}")
+
+
+def _first_tokens(results: Results) -> str:
+    """For lists put in order, where it is a measure of its own: how often the first token said is right."""
+    records = [record for record in results if "items" in record["cell"] and "first_correct" in record]
+    if not records:
+        return ""
+    right, asked = (sum(record[name] for record in records) for name in ("first_correct", "count"))
+    low, high = wilson(right, asked)
+    return f"first label right: {right / asked:.1%} [{low:.1%}, {high:.1%}] of {asked:,} questions, over all cells"
 
 
 def _words(cell: Mapping[str, int]) -> str:
@@ -57,6 +75,7 @@ def _cell(record: Mapping[str, Any]) -> Cell:
         checkpoint=record["checkpoint"],
         step=record["step"],
         placement=record["placement"],
+        settings=record.get("settings", {}),
     )
 
 

@@ -26,6 +26,16 @@ def options(words: Sequence[str], own: Mapping[str, Callable[[str], Any]]) -> tu
     return rest, found
 
 
+def settings(words: Sequence[str], begin: str = "") -> tuple[list[str], list[str]]:
+    """Splits words into those that are not settings of a recipe, and those that are: `path.to.it=value`.
+
+    >>> settings(["latest", "model.trunk.times=4,8"])
+    (['latest'], ['model.trunk.times=4,8'])
+    """
+    found = [word for word in words if "." in word.partition("=")[0] and "=" in word and word.startswith(begin)]
+    return [word for word in words if word not in found], found
+
+
 def truth(text: str) -> bool:
     """`true` or `false`, as text."""
     if text.lower() in ("true", "yes", "1"):

@@ -21,6 +21,7 @@ from numerate.errors import Mistake
 from numerate.evaluation.generate import greedy
 from numerate.evaluation.grid import Cell, Grid
 from numerate.evaluation.statistics import wilson
+from numerate.tasks.draws import Draws, key
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
 from numerate.tokens.layout import Continuation, Layout
@@ -35,13 +36,16 @@ CHUNK = 32_768
 PIECE = 4_096
 """Tokens that one forward of `mark` reads on a CPU: what a layer makes of them is small enough for the cache."""
 
+COST_DRAWS = 8
+"""Questions from which the cost of a cell is told."""
+
 
 @dataclass(frozen=True)
 class Evaluation:
     """What a run is evaluated on when nothing else is said."""
 
     grid: str | None = setting(
-        None, "cells, such as 1:12x1:12; the trained sizes and as many beyond if null", identity=False
+        None, "cells, such as 1:12x1:12 or equal:1:18; the trained sizes and as many beyond if null", identity=False
     )
     count: int = setting(100, "questions per cell", identity=False)
     seed: int = setting(0, "key of the questions, the same for all runs that are to be compared", identity=False)
@@ -77,15 +81,17 @@ class Exam:
         """Tokens of the largest questions of a task: what tables of places are checked against."""
         largest = {axis: span.high for axis, span in task.trained().items()}
         pinned = task.pinned(**largest) if largest else task
-        return self.batch(pinned.examples(split, 0, 0, count)).tokens
+        known = pinned.longest()
+        return self.batch(pinned.examples(split, 0, 0, count) if known is None else known).tokens
 
 
 @dataclass(frozen=True)
 class Marks:
     """How each row of a batch was answered.
 
-    `right`: everything that was asked. `first_wrong`: the place in the answer (from 0) of the first argmax that is
-    wrong, -1 where none is. `digits_right` of `digits` asked digits are right when the right prefix is read.
+    `right`: everything that was asked, the end token included. `first_wrong`: the place in the answer (from 0) of the
+    first argmax that is wrong, -1 where none is. `digits_right` of `digits` asked digits are right when the right
+    prefix is read.
     """
 
     right: Bool[Tensor, " rows"]
@@ -200,14 +206,21 @@ def evaluate_cell(
     >>> evaluate_cell(model, exam, {"first_digits": 3, "second_digits": 4}, count=100)
     {"cell": {"first_digits": 3, "second_digits": 4}, "correct": 98, "count": 100, "low": 0.929988, "high": 0.994498}
 
-    `low` and `high` are the 95 % Wilson interval of the share. `first_wrong` counts, for each place of the answer, the
-    questions whose first wrong token stands there. `digit_accuracy` is the share of the asked digits that are right: in
-    one pass behind the right prefix, by decoding behind what the model said itself. Raises `Mistake` for a cell that
-    the task does not have.
+    An answer is `correct` if all of it is, the end token included: one that goes on, or stops early, is wrong, for
+    every task. `low` and `high` are the 95 % Wilson interval of the share. `first_correct` counts the answers whose
+    first token is right (in sorting: the label of the smallest item); it needs no prefix, so it is exact however
+    answers are scored. `first_wrong` counts, for each place of the answer, the questions whose first wrong token stands
+    there. `digit_accuracy` is the share of the asked digits that are right: in one pass behind the right prefix, by
+    decoding behind what the model said itself.
+
+    A cell that has no more than `count` different questions is asked each of them once; `count` in the record is then
+    how many there were. `seen` says that training may have met them, as they are too few to hold any out. Raises
+    `Mistake` for a cell that the task does not have.
     """
     method = method_for(exam, method)
     task = exam.task.pinned(**cell) if cell else exam.task
-    questions = task.examples(split, seed, 0, count)
+    questions = questions_of(exam.task, cell, count=count, seed=seed, split=split)
+    count = len(questions)
     correct = digits = digits_right = 0
     first_wrong: list[np.ndarray] = []
     for batch in chunks(exam, questions, model):
@@ -227,12 +240,26 @@ def evaluate_cell(
         "count": count,
         "low": round(float(low), 6),
         "high": round(float(high), 6),
+        "first_correct": count - int((places == 0).sum()),
         "digit_accuracy": round(digits_right / digits, 6) if digits else None,
         "first_wrong": histogram.tolist(),
         "placement": placement,
         "seen": not task.held_out(split),
         "method": method,
     }
+
+
+def questions_of(task: Task, cell: Mapping[str, int], *, count: int, seed: int = 0, split: str = "test") -> Questions:
+    """What a cell is asked: `count` questions of a split, or each that there is, where those are no more."""
+    pinned = task.pinned(**cell) if cell else task
+    whole = pinned.whole(split)
+    return whole if whole is not None and len(whole) <= count else pinned.examples(split, seed, 0, count)
+
+
+def size_of(task: Task, cell: Mapping[str, int], count: int, split: str = "test") -> int:
+    """How many questions a cell is asked where `count` are wanted: fewer, where there are no more."""
+    whole = (task.pinned(**cell) if cell else task).whole(split)
+    return count if whole is None else min(count, len(whole))
 
 
 def chunks(exam: Exam, questions: Questions, model: Model) -> "Sequence[Batch]":
@@ -249,16 +276,24 @@ def chunks(exam: Exam, questions: Questions, model: Model) -> "Sequence[Batch]":
     ]
 
 
-def cost(cell: Cell, count: int = 1) -> float:
-    """What a cell costs in one pass, in tokens: about the sum of its sizes, and the answer. Only ratios matter."""
-    sizes = [value for _, value in cell]
-    return float(count * (sum(sizes) + max(sizes, default=0) + 3))
+def cost(exam: Exam, cell: Cell, count: int = 1) -> float:
+    """What a cell costs in one pass: the tokens of its longest row, for each question. Only ratios matter.
+
+    A function of the cell, the task and its spelling alone: a few questions are drawn under a key of their own, so that
+    the pieces of a grid are the same on every machine, for whatever answers a task has.
+    """
+    task = exam.task.pinned(**dict(cell)) if cell else exam.task
+    draws = Draws(key("cost"))
+    drawn = task.draw(draws, np.arange(COST_DRAWS))
+    if drawn.chance is None:
+        drawn = replace(drawn, chance=draws.words(len(drawn)))
+    return float(count * int(exam.tokenizer.rows(drawn, exam.vocabulary).lengths.max()))
 
 
 def default_grid(task: Task) -> Grid:
-    """The trained sizes and as many again: 1:5 on each axis becomes 1:10."""
+    """The trained sizes and as many again: 1:5 on each axis becomes 1:10. Where none are further, the trained ones."""
     trained = task.trained()
     if not trained:
         raise Mistake(f"grid: {type(task).__name__} has no axes to make a grid of")
-    text = "x".join(f"{span.low}:{2 * span.high}" for span in trained.values())
+    text = "x".join(f"{span.low}:{(1 + task.endless) * span.high}" for span in trained.values())
     return Grid.parse(text, tuple(trained))

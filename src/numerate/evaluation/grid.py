@@ -4,61 +4,161 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import Mistake, did_you_mean
 
 Cell = tuple[tuple[str, int], ...]
 """One cell: each axis with its value, such as `(("first_digits", 3), ("second_digits", 4))`."""
 
+FAR = 100
+"""Cells beyond training with an axis above this are a region of their own, `100+`: McLeish et al. (2024),
+https://arxiv.org/abs/2405.17399, report equal lengths from 101 on apart from the 100 x 100 grid."""
+
+NAMED = {
+    "large": "1:23x1:23",
+    "ood_only": "24:30x1:30+1:23x24:30",
+    "up_to_40": "31:40x1:40+1:30x31:40",
+    "up_to_50": "41:50x1:50+1:40x41:50",
+    "big": "1:100x1:100",
+    "extended": "equal:101:160+equal:200:1000:100",
+    "pos_arth": "1:25x1:25",
+    "pos_arth_ood": "26:40x1:40+1:25x26:40",
+    "mul": "1:25x1:25",
+    "sort": "1:30x1:30",
+}
+"""The grids that the published evaluation of Abacus goes through, by the names of its switches: each tier holds the
+cells that the one before does not. A name is a part of a grid like any other: `large+ood_only+up_to_40`."""
+
+MOST_CELLS = 1_000_000
+"""More cells than this are taken for a slip of the pen."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A rectangle of cells: every combination of the values of each axis; or, where `tied`, its diagonal, all axes
+    having the same value."""
+
+    values: tuple[range, ...]
+    tied: bool = False
+
+    def places(self) -> Iterable[tuple[int, ...]]:
+        if self.tied:
+            return ((value,) * len(self.values) for value in self.values[0])
+        return itertools.product(*self.values)
+
+    def __len__(self) -> int:
+        return len(self.values[0]) if self.tied else prod(map(len, self.values))
+
+    def __str__(self) -> str:
+        return f"equal:{_text(self.values[0])}" if self.tied else "x".join(map(_text, self.values))
+
 
 @dataclass(frozen=True)
 class Grid:
-    """Every combination of the values of some axes.
+    """Cells of some axes: one rectangle, or several parts joined by `+`.
 
     >>> grid = Grid.parse("1:2x1:3", ("first_digits", "second_digits"))
     >>> len(grid.cells()), dict(grid.cells()[0])
     (6, {'first_digits': 1, 'second_digits': 1})
+    >>> [tuple(dict(cell).values()) for cell in Grid.parse("equal:200:600:200+7x1", grid.axes).cells()]
+    [(200, 200), (400, 400), (600, 600), (7, 1)]
     """
 
     axes: tuple[str, ...]
-    spans: tuple[Span, ...]
+    parts: tuple[Part, ...]
 
     @classmethod
     def parse(cls, text: str, axes: Sequence[str]) -> "Grid":
         """From `11:20x1:30` (low:high per axis, both included; a single number for a single value).
 
-        A text with one span on a task of several axes means that span on each: `1:12` is `1:12x1:12`.
+        - A text with one span on a task of several axes means that span on each: `1:12` is `1:12x1:12`.
+        - `low:high:step` takes every step-th value from low on: `1:100:5x1:100:5`.
+        - `equal:101:160` ties all axes to one value: the cells 101+101, 102+102, ...; `equal:200:1000:100` with a step.
+        - Several parts are joined by `+`: `1:20x1:20+equal:101:160`. A cell that is in two of them is asked once. (Not
+          by a comma, which makes a sweep of several recipes.)
+        - The published tiers have names (`NAMED`): `large`, `ood_only`, `up_to_40`, ..., `extended`.
+
+        Raises `Mistake` for any other text.
         """
-        parts = [part.strip() for part in re.split(r"[x\u00d7]", text)]
-        if len(parts) == 1:
-            parts = parts * len(axes)
-        if len(parts) != len(axes):
-            raise Mistake(f"grid: {text!r} has {len(parts)} axes, the task has {len(axes)}: {', '.join(axes)}")
-        try:
-            spans = tuple(Span.parse(part) for part in parts)
-        except Mistake as mistake:
-            example = "x".join(["1:12"] * len(axes))
-            raise Mistake(f"grid: {mistake} (a grid reads like {example})") from mistake
-        if any(span.low < 0 for span in spans):
-            raise Mistake(f"grid: {text!r} has a negative size")
-        return cls(tuple(axes), spans)
+        texts = [part for name in text.split("+") for part in NAMED.get(name.strip(), name).split("+")]
+        return cls(tuple(axes), tuple(_part(part.strip(), text, axes) for part in texts))._sized(text)
+
+    def _sized(self, text: str) -> "Grid":
+        count = sum(len(part) for part in self.parts)
+        if count > MOST_CELLS:
+            raise Mistake(f"grid: {text!r} has {count:,} cells; at most {MOST_CELLS:,} are evaluated at once")
+        return self
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The lowest and the highest value of each axis."""
+        columns = [[part.values[axis] for part in self.parts] for axis in range(len(self.axes))]
+        return tuple(Span(min(v[0] for v in column), max(v[-1] for v in column)) for column in columns)
 
     def cells(self) -> list[Cell]:
-        return [tuple(zip(self.axes, values, strict=True)) for values in itertools.product(*self.spans)]
+        """Every cell once, in order."""
+        places = dict.fromkeys(place for part in self.parts for place in part.places())
+        return [tuple(zip(self.axes, place, strict=True)) for place in places]
+
+    def corners(self) -> list[Cell]:
+        """The largest cell of each part: what the tables of a model are checked against."""
+        found = [tuple(zip(self.axes, (v[-1] for v in part.values), strict=True)) for part in self.parts]
+        return list(dict.fromkeys(found))
 
     def __str__(self) -> str:
-        return "x".join(str(span) if len(span) > 1 else str(span.low) for span in self.spans)
+        return "+".join(map(str, self.parts))
+
+
+def _part(text: str, whole: str, axes: Sequence[str]) -> Part:
+    tied = text.startswith("equal:")
+    texts = [part.strip() for part in re.split(r"[x\u00d7]", text.removeprefix("equal:"))]
+    if tied and len(texts) > 1:
+        raise Mistake(f"grid: {text!r} ties all axes to one value, so it has one span: equal:101:160")
+    if len(texts) == 1:
+        texts = texts * len(axes)
+    if len(texts) != len(axes):
+        raise Mistake(f"grid: {whole!r} has {len(texts)} axes, the task has {len(axes)}: {', '.join(axes)}")
+    return Part(tuple(_values(part, whole, axes) for part in texts), tied)
+
+
+def _values(text: str, whole: str, axes: Sequence[str]) -> range:
+    """The values of one axis: `3`, `1:5`, or `200:1000:100` with a step."""
+    example = "x".join(["1:12"] * len(axes))
+    stepped = re.fullmatch(r"(.*:.*):\s*([0-9]{1,9})\s*", text)
+    try:
+        span = Span.parse(stepped[1] if stepped else text)
+    except Mistake as mistake:
+        if "," in whole:
+            raise Mistake(f"grid: {whole!r}: parts are joined by +, as in {example}+equal:20:40") from mistake
+        near = did_you_mean(text, NAMED) if re.fullmatch(r"[a-z][a-z_0-9]*", text) else ""
+        raise Mistake(f"grid: {mistake} (a grid reads like {example}).{near}") from mistake
+    step = int(stepped[2]) if stepped else 1
+    if span.high > MOST_CELLS:
+        raise Mistake(f"grid: {whole!r} has a size above {MOST_CELLS:,}, which nothing is that long")
+    if span.low < 0:
+        raise Mistake(f"grid: {whole!r} has a negative size")
+    if step < 1:
+        raise Mistake(f"grid: {whole!r} has a step of 0; 1:100:5 takes every fifth value")
+    return range(span.low, span.high + 1, step)
+
+
+def _text(values: range) -> str:
+    if len(values) == 1:
+        return str(values[0])
+    return f"{values[0]}:{values[-1]}" + (f":{values.step}" if values.step > 1 else "")
 
 
 def region(cell: Mapping[str, int], trained: Mapping[str, Span], band: Mapping[str, Span] | None) -> str:
-    """Where a cell lies: `trained`; `band`, on which the best checkpoint is chosen; or `beyond`, the test."""
+    """Where a cell lies, in the paper's words: `trained`; `band`, the next sizes, on which the best checkpoint is
+    chosen; `beyond`, the test, where at least one axis is larger than trained; and `100+`, where one is above 100."""
     if all(cell[axis] in span for axis, span in trained.items()):
         return "trained"
     if band is not None and all(cell[axis] in span for axis, span in band.items()):
         return "band"
     if any(cell[axis] > span.high for axis, span in trained.items()):
-        return "beyond"
+        return "100+" if max(cell.values()) > FAR else "beyond"
     return "below"
 
 

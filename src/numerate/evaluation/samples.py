@@ -1,7 +1,6 @@
 """What a model says to questions, in words: real decoding, for reading and for predictions."""
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -73,7 +72,8 @@ def answers(model: Model, exam: Exam, questions: Questions, placement: int = 0, 
                 Said(
                     question=question,
                     gold=answer,
-                    said=as_a_person_writes(exam, words),
+                    # Digits of a task without numbers are text, which no spelling turns.
+                    said=as_a_person_writes(exam, words) if questions.numbers.lengths.shape[1] else words,
                     right=wrong is None,
                     as_written=exam.tokenizer.decode(read[row], exam.vocabulary) + words,
                     probability=math.exp(log_probability[row]),
@@ -96,10 +96,4 @@ def as_a_person_writes(exam: Exam, words: str) -> str:
     """Numbers in a model's spelling turned back: with `Digits(order="reversed")`, `579` is said for `975`."""
     if not isinstance(exam.tokenizer, Characters):
         return words
-    spelling = exam.tokenizer.numbers
-
-    def plain(found: re.Match[str]) -> str:
-        number = spelling.read(list(found[0]))
-        return found[0] if number is None else str(number)
-
-    return re.sub(r"[0-9]+", plain, words)
+    return exam.tokenizer.numbers.plain(words, answer=True)

@@ -3,7 +3,7 @@
 from numerate.integrations import trackers
 from numerate.laboratory.run import Run
 from numerate.reports.figures import heat_maps
-from numerate.reports.groups import grouped
+from numerate.reports.groups import grouped, settings_words
 from numerate.reports.records import read
 
 
@@ -21,7 +21,8 @@ def track_results(run: Run) -> None:
     tracked.start(run.folder.head(), run.path, step)
     for group in grouped([records]):
         if group.grids:
-            tracked.figure("exact match", heat_maps(group.grids), step)
+            how = settings_words(group.settings or {})
+            tracked.figure(f"exact match, {how}" if how else "exact match", heat_maps(group.grids), step)
     samples = [
         {"question": one.question, "gold": one.gold, "said": one.said, "right": one.right, "as written": one.as_written}
         for one in records.samples

@@ -10,12 +10,17 @@ from typing import Any
 
 import torch
 
+from numerate.batch import ModelSpec
 from numerate.config import identity, to_tree
 from numerate.errors import Fault, Mistake
 from numerate.integrations import trackers
 from numerate.laboratory.run import Run
+from numerate.mixers.attention import Attention
+from numerate.models.decoder import Decoder
+from numerate.models.trunk import Loop, Stack
 from numerate.recipes.papers import PAPERS
 from numerate.training import checkpoint, provenance
+from numerate.training.budget import flop_text
 from numerate.training.parallel import refuse_other_weights
 from numerate.training.progress import Nowhere, Progress, duration
 from numerate.training.recipe import Recipe
@@ -166,19 +171,26 @@ def _progress(steps: int, recipe: Recipe, folder: RunFolder, *, shown: bool, kep
 
 def _nothing_left(trainer: Trainer) -> str:
     """Why a start of training does nothing."""
-    step = trainer.progress.step
+    step, training = trainer.progress.step, trainer.training
     if trainer.reached():
         return f"already trained to its target at step {step}; a higher training.target= goes on"
-    if step > trainer.steps:
+    if step > trainer.steps and training.steps is not None:
         return (
             f"already trained to step {step}, beyond this budget of {trainer.steps} steps; nothing was changed "
             f"(a training.steps= above {step} goes on)"
         )
-    return f"already trained to its budget of {trainer.steps} steps; a larger training.steps= goes on"
+    budgets = ("steps", "examples", "tokens", "operations", "epochs")
+    larger = " and ".join(f"training.{name}=" for name in budgets if getattr(training, name) is not None)
+    return f"already trained to its budget of {trainer.steps} steps; a larger {larger} goes on"
 
 
 def _tell(say: Callable[[str], None], outcome: Outcome, folder: RunFolder, steps: int) -> None:
-    step = outcome.progress.step
+    used = outcome.progress
+    say(
+        f"{folder.path}: {used.step:,} steps, {used.examples:,} examples, {used.tokens:,} tokens, "
+        f"{flop_text(used.operations)} of training"
+    )
+    step = used.step
     if outcome.why in ("stopped", "minutes"):
         say(f"{folder.path}: stopped at step {step} of {steps}; the same command goes on from here")
     elif outcome.why == "target":
@@ -189,7 +201,13 @@ def _note(folder: RunFolder, outcome: Outcome) -> None:
     progress = outcome.progress
     folder.update_head(
         times={"ended": provenance.now()},
-        ended={"why": outcome.why, "step": progress.step, "examples": progress.examples, "tokens": progress.tokens},
+        ended={
+            "why": outcome.why,
+            "step": progress.step,
+            "examples": progress.examples,
+            "tokens": progress.tokens,
+            "operations": progress.operations,
+        },
         best={"step": progress.best, "score": progress.best_score, "chosen_on": progress.best_split},
     )
 
@@ -260,27 +278,30 @@ class Estimate:
     """What a training would take: printed by `--dry-run`.
 
     `memory` is in bytes (weights, gradients and two moments in float32), `operations` in floating-point operations of
-    one step (forward and backward), `batch` in rows and tokens, `asked` in tokens.
+    one full step (forward and backward, padding included), `total_operations` those of all `steps`, which take
+    `examples` examples; `batch` is in rows and tokens of the first step, `asked` in tokens.
     """
 
     parameters: int
     memory: int
     operations: int
+    total_operations: int
     steps: int
+    examples: int
     seconds_per_step: float
     batch: tuple[int, int]
     asked: int
 
     def __str__(self) -> str:
-        total = self.seconds_per_step * self.steps
         rows, time = self.batch
+        total = self.seconds_per_step / rows * self.examples
         return "\n".join(
             [
                 f"parameters        {self.parameters:,}",
                 f"weights, moments  {self.memory / 1e6:,.1f} MB (and activations)",
                 f"first batch       {rows} rows x {time} tokens, {self.asked} asked",
-                f"arithmetic        {self.operations / 1e9:,.2f} GFLOP a step, "
-                f"{self.operations * self.steps / 1e15:,.4f} PFLOP in all",
+                f"budget            {self.steps:,} steps, {self.examples:,} examples",
+                f"arithmetic        {flop_text(self.operations)} a step, {flop_text(self.total_operations)} in all",
                 f"time              {self.seconds_per_step * 1e3:,.1f} ms a step, "
                 f"about {duration(math.ceil(total))} for {self.steps:,} steps here",
             ]
@@ -293,45 +314,67 @@ def dry_run(recipe: Recipe, *, trials: int = 5) -> Estimate:
         set_threads(recipe.training.threads, None)
         short = replace(recipe.training, log_every=10**9, evaluate_every=10**9, checkpoint_every=None)
         trainer = Trainer(replace(recipe, training=short), world)
-        steps = trainer.steps
+        steps, budget = trainer.steps, trainer.budget
         first = trainer.stream.batch(Place())
         trainer.model.train()
         times = []
         for _ in range(trials):
-            began = time.perf_counter()
+            seen, began = trainer.progress.examples, time.perf_counter()
             trainer.one_step(steps)
             if world.device.type == "cuda":
                 torch.cuda.synchronize()
-            times.append(time.perf_counter() - began)
-    rows, width = first.tokens.ids.shape
+            grown = (trainer.progress.examples - seen) / recipe.training.smallest
+            times.append((time.perf_counter() - began) / grown)
     parameters = sum(p.numel() for p in trainer.model.parameters())
     return Estimate(
         parameters=parameters,
         memory=4 * 4 * parameters,
-        operations=3 * trainer.model.operations(rows, width),
+        operations=round(budget.operations_per_example * recipe.training.batch),
+        total_operations=round(budget.operations_per_example * budget.examples),
         steps=steps,
+        examples=budget.examples,
         seconds_per_step=sorted(times)[len(times) // 2],
-        batch=(rows, width),
+        batch=(len(first.tokens.ids), first.tokens.ids.shape[1]),
         asked=first.counts["tokens"],
     )
 
 
 def debug(recipe: Recipe) -> Recipe:
-    """`preset=debug`: a few steps of everything, small, in a run of its own."""
+    """`preset=debug`: a few steps of everything, small, on one core unless the recipe says more, in a run of its own.
+
+    A decoder wider than 128 becomes one of width 32, with at most 2 blocks and 2 turns.
+    """
     training = replace(
         recipe.training,
         steps=6,
         examples=None,
         tokens=None,
+        operations=None,
         epochs=None,
-        batch=max(8 * recipe.training.accumulate, 8),
+        batch=8 * recipe.training.accumulate,
+        ramp_from=None if recipe.training.ramp_from is None else 4 * recipe.training.accumulate,
         window=4,
         log_every=2,
         evaluate_every=3,
         checkpoint_every=3,
+        threads=recipe.training.threads or 1,
     )
     evaluation = replace(recipe.evaluation, grid=_small_grid(recipe), count=8, during=16)
-    return replace(recipe, training=training, evaluation=evaluation, title=f"{recipe.title}-debug")
+    model = _small_model(recipe.model)
+    return replace(recipe, model=model, training=training, evaluation=evaluation, title=f"{recipe.title}-debug")
+
+
+def _small_model(model: ModelSpec) -> ModelSpec:
+    if not isinstance(model, Decoder) or model.width <= 128:
+        return model
+    trunk, mixer = model.trunk, model.mixer
+    if isinstance(trunk, Stack | Loop):
+        trunk = replace(trunk, depth=min(trunk.depth, 2))
+    if isinstance(trunk, Loop):
+        trunk = replace(trunk, times=min(trunk.times, 2))
+    if isinstance(mixer, Attention):
+        mixer = replace(mixer, heads=4)
+    return replace(model, width=32, trunk=trunk, mixer=mixer)
 
 
 def _small_grid(recipe: Recipe) -> str | None:

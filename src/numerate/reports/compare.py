@@ -1,6 +1,7 @@
 """The comparison of several runs and seeds: what differs between the recipes, and what between the results."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from itertools import combinations
 from pathlib import Path
@@ -11,15 +12,16 @@ from numerate.reports import sections
 from numerate.reports.colour import Look
 from numerate.reports.curve import length_curve
 from numerate.reports.drawing import heat_map, table
-from numerate.reports.finding import REACHED, SOLVED, finding, outcome
-from numerate.reports.grid import Grid, bracket, diagonal, grids, percent, place_words, points
+from numerate.reports.finding import REACHED, SOLVED, finding, outcome, solving
+from numerate.reports.grid import Grid, bracket, diagonal, percent, place_words
 from numerate.reports.groups import Group, differing, grouped
 from numerate.reports.heat_map import heat_map as terminal_map
 from numerate.reports.heat_map import legend
 from numerate.reports.page import write_text
 from numerate.reports.records import Records, read
 from numerate.reports.sheet import page
-from numerate.reports.table import beside, text_table
+from numerate.reports.success import NOTE, study_finding, success_rows, success_table, unconverged
+from numerate.reports.table import beside, text_table, text_width
 
 
 def write_comparison(
@@ -41,11 +43,10 @@ def write_figure(folders: Sequence[str | Path], path: str | Path, *, labels: Map
     A heat map per group of runs, the training square marked, and all groups by length with their intervals. Raises
     `Mistake` for another ending, no folders, or runs that were not evaluated on a grid.
     """
-    from numerate.reports.figures import comparison, save
+    from numerate.reports.figures import save
+    from numerate.reports.plots import compare_figure
 
-    groups = grouped(_read(folders), labels)
-    maps = {group.label: grid for group in groups for grid in group.grids[:1]}
-    return save(comparison(maps, {group.label: group.diagonal for group in groups}), path)
+    return save(compare_figure(grouped(_read(folders), labels)), path)
 
 
 def comparison_page(groups: Sequence[Group], title: str = "") -> str:
@@ -57,8 +58,9 @@ def comparison_page(groups: Sequence[Group], title: str = "") -> str:
     what = f"{len(runs)} runs, {number} seed{'s' * (seeds != [1])} each"
     body = [
         f'<p class="over">numerate · a comparison · {what}</p><h1>{escape(title)}</h1>',
-        sections.sentence(finding(groups)),
+        sections.sentence(study_finding(groups) or finding(groups)),
         sections.maps_and_lengths(groups),
+        sections.heading("Which seeds converged, and how far those go", success_table(groups)),
         sections.heading("What differs between the recipes", _differences(groups)),
         sections.heading("How to read this", _reading(groups)),
         sections.heading("Regions", sections.region_table(groups)),
@@ -80,9 +82,13 @@ def comparison_text(groups: Sequence[Group], look: Look | None = None) -> str:
     parts = [beside(maps, look.width) + "\n" + legend(look)] if maps else []
     along = {group.label: group.diagonal for group in groups if group.diagonal}
     if along and not maps:
-        parts.append(length_curve(along, look, axis="length"))
+        curve = length_curve(along, look, axis="length")
+        parts += [curve] if max(map(text_width, curve.splitlines())) <= max(look.width, 100) else []
     parts += [text_table(header, rows)] if rows else []
-    return "\n\n".join([*parts, finding(groups)])
+    if any(len(group.evaluated) > 1 for group in groups):
+        header, rows = success_rows(groups)
+        parts += [text_table(header, rows), "\n".join([NOTE, *unconverged(groups)])] if rows and header[3:] else []
+    return "\n\n".join([*parts, study_finding(groups) or finding(groups)])
 
 
 def _titled(grid: Grid, label: str) -> Grid:
@@ -154,8 +160,10 @@ def _reading(groups: Sequence[Group]) -> str:
 
 
 def _success(one: Group, other: Group) -> list[str]:
-    """How many seeds of each reach `REACHED` at the length where the two differ most, with Fisher's exact p."""
+    """How many seeds of each reach `REACHED` at the length where the two differ most, with Fisher's exact p; of the
+    seeds that solve what they were trained on, where some do."""
     best: tuple[int, str] | None = None
+    one, other = solving(one), solving(other)
     for n in one.diagonal.keys() & other.diagonal.keys():
         here, there = one.diagonal[n], other.diagonal[n]
         if here.region == "trained":
@@ -208,8 +216,8 @@ def _seeds(groups: Sequence[Group]) -> str:
     for group in groups:
         panels = []
         for run in group.runs:
-            for grid in grids(points([run.select()])):
-                single = Group(group.label, (run,))
+            single = replace(group, runs=(run,))
+            for grid in single.grids:
                 reach = sections.reach_words(outcome(single))
                 panels.append(
                     f"<figure><h3>seed {run.seed}<br><span class='quiet'>{escape(reach)}</span></h3>"

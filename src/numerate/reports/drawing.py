@@ -67,7 +67,7 @@ def heat_map(grid: Grid, operator: str | None = None, *, numbers: bool = True) -
         cells = "".join(_cell(grid, i, j, operator, numbers) for j in range(len(grid.columns)))
         rows.append(f'<tr><th scope="row">{label(row) if grid.row_axis else ""}</th>{cells}</tr>')
     down = f"{axis_words(grid.row_axis)} (down), " if grid.row_axis else ""
-    across = axis_words(grid.column_axis)
+    across = axis_words(grid.column_axis) + (" (across)" if down else "")
     if (grid.row_axis, grid.column_axis) == ("first_digits", "second_digits"):
         down, across = "digits of the first (down) ", "and second number"
     kind, widths = ("map sparse", "<col>") if sparse else ("map", "")

@@ -52,14 +52,14 @@ _STYLE: Any = {
 
 
 @contextmanager
-def _styled() -> Iterator[None]:
+def styled() -> Iterator[None]:
     import matplotlib
 
     with matplotlib.rc_context(_STYLE):
         yield
 
 
-def _figure(width: float, height: float) -> Figure:
+def blank(width: float, height: float) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -75,10 +75,11 @@ def heat_maps(grids: Sequence[Grid], *, columns: int = 3) -> Figure:
     """
     if not grids:
         raise Mistake("grids: nothing to draw; evaluate the run first")
-    across = min(columns, len(grids))
+    strips = all(not grid.row_axis for grid in grids)
+    across = 1 if strips else min(columns, len(grids))
     down = -(-len(grids) // across)
-    with _styled():
-        figure = _figure(0.7 + 3.1 * across, 0.5 + 3.0 * down)
+    with styled():
+        figure = blank(6.4, 0.6 + 0.85 * down) if strips else blank(0.7 + 3.1 * across, 0.5 + 3.0 * down)
         table = figure.subplots(down, across, squeeze=False)
         for i, axes in enumerate(table.flat):
             if i < len(grids):
@@ -90,10 +91,20 @@ def heat_maps(grids: Sequence[Grid], *, columns: int = 3) -> Figure:
 
 
 def length_curves(series: Mapping[str, Mapping[int, Point]], *, axis: str = "n") -> Figure:
-    """Share right along the diagonal of grids, one line per label, the interval as a band, trained lengths shaded."""
-    with _styled():
-        figure = _figure(3.6, 2.7)
-        _draw_lengths(figure.subplots(), series, axis)
+    """Share right along the diagonal of grids, one line per label, the interval as a band, trained lengths shaded.
+
+    What the bands are, and of how many seeds, stands above. Raises `Mistake` without cells of equal sizes.
+    """
+    series = {label: along for label, along in series.items() if along}
+    if not series:
+        raise Mistake("curves: no cell has all axes equal; evaluate on grid=equal:1:18, for example")
+    with styled():
+        figure = blank(4.8, 3.1 + 0.17 * _lines(list(series), 4.8))
+        axes = figure.subplots()
+        _draw_lengths(axes, series, axis)
+        if len(series) > 1:
+            _legend(figure, axes)
+        axes.set_title(_doubt(series), fontsize=6, color="#63666f", loc="left")
     return figure
 
 
@@ -105,13 +116,15 @@ def comparison(grids: Mapping[str, Grid], diagonals: Mapping[str, Mapping[int, P
     if not grids:
         raise Mistake("grids: nothing to draw; evaluate the runs first")
     maps = list(grids.values())
-    with _styled():
-        figure = _figure(2.75 * len(maps) + 3.3, 3.1)
+    with styled():
+        figure = blank(2.75 * len(maps) + 3.3, 3.1)
         panels = figure.subplots(1, len(maps) + 1, width_ratios=[1.0] * len(maps) + [1.05], squeeze=False)[0]
         for i, (label, grid) in enumerate(grids.items()):
             _draw_map(panels[i], grid, first=i == 0, title=label)
         _scale(figure, list(panels[: len(maps)]))
-        _draw_lengths(panels[-1], diagonals, _along(maps[0]), title="by length")
+        _draw_lengths(panels[-1], diagonals, along_words(maps[0]), title="by length")
+        if len(diagonals) > 1:
+            _legend(figure, panels[-1])
         for letter, axes in zip("abcdefghijklmnop", panels, strict=False):
             axes.set_title(letter, loc="left", fontweight="bold")
     return figure
@@ -122,17 +135,15 @@ def training_curves(runs: Mapping[str, Sequence[Records]]) -> Figure:
 
     One seed: exact match carries the interval over its questions; several: the median with lowest and highest.
     """
-    with _styled():
-        figure = _figure(6.6, 2.5)
+    with styled():
+        figure = blank(6.6, 2.6 + 0.17 * _lines(list(runs), 6.6))
         loss, exact = figure.subplots(1, 2)
         for i, (label, seeds) in enumerate(runs.items()):
             colour = SERIES[i % len(SERIES)]
             _band(loss, [_series(run.training(), "loss") for run in seeds], colour, "-", label)
             for name, line in (("development", "-"), ("beyond-development", "--")):
-                words = {"development": "trained lengths", "beyond-development": "next lengths"}[name]
                 curves = [_series(run.split(name), "exact") for run in seeds if run.split(name)]
-                text = f"{label}, {words}" if len(runs) > 1 else words
-                _band(exact, curves, colour, line, text, scale=100.0)
+                _band(exact, curves, colour, line, label, scale=100.0)
                 if len(seeds) == 1 and curves:
                     lines = seeds[0].split(name)
                     low, high = ([100.0 * row.get(key, row["exact"]) for row in lines] for key in ("low", "high"))
@@ -142,8 +153,11 @@ def training_curves(runs: Mapping[str, Sequence[Records]]) -> Figure:
         for axes in (loss, exact):
             axes.grid(color="#dddddd", linewidth=0.5)
             axes.set_axisbelow(True)
-            if axes.get_legend_handles_labels()[0]:
-                _legend(axes, 2)
+        exact.set_title("solid: trained lengths, dashed: next lengths", fontsize=7.5, color="#63666f")
+        several = any(len(seeds) > 1 for seeds in runs.values())
+        loss.set_title("medians, lowest to highest seed" if several else "", fontsize=7.5, color="#63666f")
+        if len(runs) > 1:
+            _legend(figure, loss)
     return figure
 
 
@@ -153,16 +167,34 @@ def save(figure: Figure, path: str | Path) -> Path:
     Raises `Mistake` for another ending.
     """
     path = Path(path)
+    kind = refuse_ending(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    dated = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with styled():
+        figure.savefig(path, dpi=300, metadata=dated[kind])
+    return path
+
+
+def refuse_ending(path: str | Path) -> str:
+    """The kind of file that a path names. Raises `Mistake` for one that figures are not written as."""
+    path = Path(path)
     kind = path.suffix.lstrip(".").lower()
     if kind not in FORMATS:
         raise Mistake(
             f"{path}: figures are written as {', '.join(FORMATS)}; for example {path.with_suffix('.svg').name}"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    dated = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    with _styled():
-        figure.savefig(path, dpi=300, metadata=dated[kind])
-    return path
+    return kind
+
+
+def _doubt(series: Mapping[str, Mapping[int, Point]]) -> str:
+    """What the bands of curves are."""
+    seeds = sorted({len(point.each) for along in series.values() for point in along.values()})
+    asked = sorted({point.count for along in series.values() for point in along.values()})
+    questions = f"{asked[0]}" if len(asked) == 1 else f"{asked[0]} to {asked[-1]}"
+    if seeds == [1]:
+        return f"one seed; bands: 95 % Wilson intervals, {questions} questions per length"
+    number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    return f"medians of {number} seeds; bands: lowest to highest; thin lines: single seeds; {questions} questions each"
 
 
 def _draw_map(axes: Axes, grid: Grid, *, first: bool, title: str = "") -> None:
@@ -181,6 +213,8 @@ def _draw_map(axes: Axes, grid: Grid, *, first: bool, title: str = "") -> None:
                 front = "#a9a79c" if point.value == 0 else hexadecimal(ink(paper))
                 axes.text(j, i, whole_percent(point.value), ha="center", va="center", fontsize=size, color=front)
     axes.imshow(picture, aspect="equal" if grid.row_axis else "auto", interpolation="nearest")
+    if grid.row_axis and rows != columns:
+        axes.set_anchor("N")
     for i in range(rows):
         for j in range(columns):
             for side in ("top", "left", "bottom", "right"):
@@ -226,12 +260,21 @@ def _scale(figure: Figure, panels: list[Axes]) -> None:
     bar.ax.tick_params(length=2)
 
 
-def _legend(axes: Axes, columns: int) -> None:
-    """A legend below its panel, where it covers nothing."""
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.19), ncols=columns, handlelength=2.8, columnspacing=1.4)
+def _legend(figure: Figure, axes: Axes) -> None:
+    """One legend below all panels, in as many columns as there is room for."""
+    handles, labels = axes.get_legend_handles_labels()
+    columns = -(-len(labels) // _lines(labels, figure.get_figwidth()))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=2.8, columnspacing=1.4)
 
 
-def _along(grid: Grid) -> str:
+def _lines(labels: Sequence[str], inches: float) -> int:
+    """How many lines a legend of these labels takes: a letter is about 0.06 inches wide, a handle half an inch."""
+    columns = max(1, int(inches / (0.5 + 0.062 * max(map(len, labels)))))
+    return -(-len(labels) // columns)
+
+
+def along_words(grid: Grid) -> str:
+    """What the lengths along the diagonal of a grid are."""
     digits = (grid.row_axis, grid.column_axis) == ("first_digits", "second_digits")
     return (
         "n, digits of each number"
@@ -254,10 +297,12 @@ def _draw_lengths(axes: Axes, series: Mapping[str, Mapping[int, Point]], axis: s
         steps = list(along)
         low, high = ([100 * getattr(along[n], name) for n in steps] for name in ("low", "high"))
         values = [100 * along[n].value for n in steps]
-        axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+        many = len(series) > 3
+        axes.fill_between(steps, low, high, color=colour, alpha=0.11 if many else 0.2, linewidth=0)
         seeds = min((len(point.each) for point in along.values()), default=0)
         for seed in range(seeds if seeds > 1 else 0):
-            axes.plot(steps, [100 * along[n].each[seed] for n in steps], color=colour, linewidth=0.5, alpha=0.7)
+            shares = [100 * along[n].each[seed] for n in steps]
+            axes.plot(steps, shares, color=colour, linewidth=0.4, alpha=0.4 if many else 0.7)
         line = LINES[i % len(LINES)]
         marker = marker if len(steps) <= MOST_NUMBERS else ""
         axes.plot(
@@ -265,14 +310,17 @@ def _draw_lengths(axes: Axes, series: Mapping[str, Mapping[int, Point]], axis: s
         )
     axes.set(xlabel=axis, ylabel="exact match, %", ylim=(-3, 103))
     if lengths:
+        from matplotlib.ticker import MaxNLocator
+
         every = tick_step(len(lengths), 13)
-        axes.set_xticks([n for i, n in enumerate(lengths) if i == 0 or n % every == 0])
+        if lengths[-1] - lengths[0] < 2 * len(lengths):
+            axes.set_xticks([n for i, n in enumerate(lengths) if i == 0 or n % every == 0])
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
         axes.set_xlim(lengths[0] - 0.5, lengths[-1] + 0.5)
     axes.grid(axis="y", color="#dddddd", linewidth=0.5)
     axes.set_axisbelow(True)
     axes.set_title(title)
-    if len(series) > 1:
-        _legend(axes, 3)
 
 
 def _series(lines: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:

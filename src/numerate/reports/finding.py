@@ -6,11 +6,11 @@ beside the numbers, and where there is one seed the sentence says so.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from numerate.evaluation.statistics import difference
-from numerate.reports.grid import Point, bracket, percent, place_words, span_words
+from numerate.reports.grid import Point, bracket, percent, place_words, regions, span_words
 from numerate.reports.groups import Group
 
 SOLVED = 0.99
@@ -27,9 +27,9 @@ WEAK = 0.95
 class Outcome:
     """What the records of one group show, for sentences.
 
-    `trained` are the trained-region means of each seed; `reach` the last n such that all untrained lengths up to n+n
-    have at least `REACHED` (the median, where there are several seeds), None if not even the first has; `reaches` the
-    same for each seed alone; `first` the first untrained length.
+    `trained` are the trained-region means of each seed. What follows is of the seeds that solve it (`solving`): `reach`
+    is the last n such that all untrained lengths up to n+n have at least `REACHED` (the median, where there are several
+    seeds), None if not even the first has; `reaches` the same for each seed alone; `first` the first untrained length.
     """
 
     group: Group
@@ -79,8 +79,9 @@ def outcome(group: Group) -> Outcome:
     weak = ""
     if weakest is not None and weakest.high < WEAK:
         weak = f"{place_words(weakest.at, group.operator)}: {percent(weakest.accuracy)} %"
-    trained = [n for n, point in group.diagonal.items() if point.region == "trained"]
-    beyond = [point for n, point in group.diagonal.items() if n > max(trained, default=0) and point.region != "trained"]
+    along = solving(group).diagonal
+    trained = [n for n, point in along.items() if point.region == "trained"]
+    beyond = [point for n, point in along.items() if n > max(trained, default=0) and point.region != "trained"]
     seeds = len(beyond[0].each) if beyond else 0
     reach = _reach([(point, point.value) for point in beyond])
     alone = [_reach([(point, point.each[i]) for point in beyond]) for i in range(seeds)]
@@ -96,6 +97,14 @@ def outcome(group: Group) -> Outcome:
         weak=weak,
         only_seen=bool(found) and all(region.only_seen for region in found),
     )
+
+
+def solving(group: Group) -> Group:
+    """The seeds of a group that solve what they were trained on, or all where none or every one does: a seed that has
+    not learned that says nothing about going beyond."""
+    found = [(run, regions(group.cells(run)).get("trained")) for run in group.runs]
+    able = tuple(run for run, region in found if region is not None and region.share.value >= SOLVED)
+    return replace(group, runs=able) if 0 < len(able) < len(group.runs) else group
 
 
 def _reach(along: Sequence[tuple[Point, float]]) -> Point | None:
@@ -219,7 +228,8 @@ def _goes(one: Outcome, name: str) -> str:
     seeds = ""
     if one.seeds > 1 and len(set(one.reaches)) > 1:
         seeds = "; seed by seed up to " + _listed(["none" if n is None else str(n) for n in one.reaches])
-    there = f"{percent(point.value)} % {bracket(point.low, point.high)} there{seeds}"
+    solved = f", in the {one.solved} of {one.seeds} seeds that solve it" if 0 < one.solved < one.seeds else ""
+    there = f"{percent(point.value)} % {bracket(point.low, point.high)} there{solved}{seeds}"
     return f"{name} stays at {percent(REACHED)} % or more up to {one.words(point)}{end} ({there})"
 
 
@@ -231,8 +241,9 @@ def _stays(one: Outcome) -> str:
     text = f"{verb} {percent(point.value)} % {bracket(point.low, point.high)} at {one.words(point)}"
     if one.solves or not one.trained:
         return text
-    who = "it has" if one.solved == 0 else "not every seed has"
-    return f"{text}, which says little as {who + ' not' * (one.solved == 0)} learned what it was trained on"
+    if one.solved:
+        return f"{text}, in the {one.solved} of {one.seeds} seeds that have learned what it was trained on"
+    return f"{text}, which says little as it has not learned what it was trained on"
 
 
 def _apart(one: Outcome, other: Outcome) -> bool:

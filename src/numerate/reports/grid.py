@@ -7,8 +7,11 @@ from statistics import median
 from numerate.evaluation.statistics import Share, region_mean
 from numerate.reports.records import Cell
 
-REGIONS = {"trained": "trained", "band": "next lengths", "beyond": "further beyond"}
+REGIONS = {"trained": "trained", "band": "next lengths", "beyond": "further beyond", "100+": "100+"}
 """The regions of an evaluation, nearest to training first, with the words that reports use for them."""
+
+
+DIGITS = ("first_digits", "second_digits")
 
 
 @dataclass(frozen=True)
@@ -108,11 +111,20 @@ def _first_wrong(cells: Sequence[Cell]) -> str:
 def grids(found: Sequence[Point], title: str = "") -> list[Grid]:
     """The grids that points make: one for one or two axes, one per combination of the further axes otherwise.
 
-    The first axis runs down and the second across, as in the published heat maps.
+    The first axis runs down and the second across, as in the published heat maps. Points with all axes equal that stand
+    alone in their row and column (equal lengths, `equal:101:160`) make a strip of one row instead of a map.
     """
     if not found:
         return []
     axes = tuple(found[0].at)
+    tied = _tied(found) if len(axes) == 2 else []
+    if tied:
+        alone = {next(iter(point.at.values())) for point in tied}
+        others = [point for point in found if not alone & set(point.at.values())]
+        strip = {(0, next(iter(point.at.values()))): point for point in tied}
+        columns = tuple(sorted(column for _, column in strip))
+        words = "digits of each number" if axes == DIGITS else f"{axis_words(axes[0])} = {axis_words(axes[1])}"
+        return [*grids(others, title), Grid("", words, (0,), columns, strip, title)]
     row_axis, column_axis = ("", axes[0]) if len(axes) == 1 else axes[:2]
     slices: dict[tuple[tuple[str, int], ...], dict[tuple[int, int], Point]] = {}
     for point in found:
@@ -131,6 +143,16 @@ def grids(found: Sequence[Point], title: str = "") -> list[Grid]:
     ]
 
 
+def _tied(found: Sequence[Point]) -> list[Point]:
+    """The points of two equal values whose row and column have no other point, where there are several."""
+    used: dict[int, int] = {}
+    for point in found:
+        for value in set(point.at.values()):
+            used[value] = used.get(value, 0) + 1
+    alone = [point for point in found if len(set(point.at.values())) == 1 and used[next(iter(point.at.values()))] == 1]
+    return alone if len(alone) > 1 else []
+
+
 def diagonal(found: Iterable[Point]) -> dict[int, Point]:
     """The points where all axes agree (n+n digits; every point, where there is one axis), by n, ascending."""
     along = {next(iter(point.at.values())): point for point in found if len(set(point.at.values())) == 1}
@@ -138,11 +160,12 @@ def diagonal(found: Iterable[Point]) -> dict[int, Point]:
 
 
 def regions(cells: Sequence[Cell]) -> dict[str, Region]:
-    """The regions that were evaluated, nearest to training first, each with its mean; "untrained" is all that is not
+    """The regions that were evaluated, nearest to training first, each with its mean; "untrained" is all beyond
     "trained", where it holds more than one region."""
     groups = {name: [cell for cell in cells if cell.region == name] for name in REGIONS}
-    if groups["band"] and groups["beyond"]:
-        groups["untrained"] = groups["band"] + groups["beyond"]
+    untrained = [groups[name] for name in REGIONS if name != "trained" and groups[name]]
+    if len(untrained) > 1:
+        groups["untrained"] = [cell for cells in untrained for cell in cells]
     return {name: _region(name, inside) for name, inside in groups.items() if inside}
 
 
@@ -216,6 +239,6 @@ def tick_step(count: int, most: int) -> int:
     return next(step for step in steps if count <= most * step)
 
 
-def bracket(low: float, high: float) -> str:
+def bracket(low: float, high: float, digits: int = 1) -> str:
     """An interval in per cent: "[85.6, 93.8]"."""
-    return f"[{percent(low)}, {percent(high)}]"
+    return f"[{percent(low, digits)}, {percent(high, digits)}]"

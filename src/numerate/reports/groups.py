@@ -3,23 +3,48 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from numerate.reports.grid import Grid, Point, Region, diagonal, grids, points, regions
-from numerate.reports.records import Records
+from numerate.reports.records import Cell, Records, settings_key
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ only in the seed, under one label."""
+    """Runs that differ only in the seed, run with the same settings, under one label.
+
+    `settings` are those that were changed for the evaluation; {} is as trained. `checkpoint` is which of their
+    checkpoints is meant: None is the one that a report is about, "best" the one chosen on the next lengths.
+    """
 
     label: str
     runs: tuple[Records, ...]
+    settings: Mapping[str, Any] | None = None
+    checkpoint: str | None = None
 
-    @property
+    def cells(self, run: Records) -> list[Cell]:
+        """The cells of one of its runs that this group is about."""
+        if self.checkpoint is None:
+            return run.select(settings=self.settings)
+        named = [pair for pair in run.checkpoints() if pair[0] == self.checkpoint]
+        return run.select(named[-1], settings=self.settings) if named else []
+
+    @cached_property
+    def evaluated(self) -> list[list[Cell]]:
+        """The cells of each run that has any."""
+        return [cells for run in self.runs if (cells := self.cells(run))]
+
+    @cached_property
     def points(self) -> list[Point]:
         """The cells of the chosen checkpoint, over the seeds that were evaluated."""
-        return points([cells for run in self.runs if (cells := run.select())])
+        return points(self.evaluated)
+
+    @cached_property
+    def first(self) -> list[Point]:
+        """The same by the first token of the answer alone; nothing where the records do not say."""
+        each = [[one for cell in cells if (one := cell.of_first()) is not None] for cells in self.evaluated]
+        return points(each) if all(each) else []
 
     @property
     def grids(self) -> list[Grid]:
@@ -32,7 +57,11 @@ class Group:
     @property
     def regions(self) -> list[dict[str, Region]]:
         """The region means, one dictionary per seed that was evaluated."""
-        return [regions(cells) for run in self.runs if (cells := run.select())]
+        return [regions(cells) for cells in self.evaluated]
+
+    @property
+    def as_trained(self) -> bool:
+        return not self.settings
 
     @property
     def operator(self) -> str | None:
@@ -45,7 +74,8 @@ class Group:
 
 def grouped(runs: Sequence[Records], labels: Mapping[str, str] | None = None) -> list[Group]:
     """Groups runs whose recipes are equal without their seeds (and, where the head of a run has a `variant`, without
-    settings such as its budget and labels, which make no other experiment), in order of appearance.
+    settings such as its budget and labels, which make no other experiment), in order of appearance. Evaluations with
+    changed settings make groups of their own, after the one as trained: "abacus, times=8".
 
     `labels` renames a group by the label its runs carry (`{"addition_abacus": "Abacus"}`). Groups that would carry
     the same label are told apart by the settings in which they differ.
@@ -66,7 +96,18 @@ def grouped(runs: Sequence[Records], labels: Mapping[str, str] | None = None) ->
             for i, group in enumerate(same):
                 what = ", ".join(f"{path}={texts[i]}" for path, texts in unlike.items())
                 groups[groups.index(group)] = replace(group, label=f"{label} ({what})" if what else f"{label} {i + 1}")
-    return groups
+    return [one for group in groups for one in _by_settings(group)]
+
+
+def _by_settings(group: Group) -> list[Group]:
+    """One group for each way in which its runs were run at evaluation."""
+    found = {settings_key(settings): settings for run in group.runs for settings in run.settings()}
+    if not any(found.values()):
+        return [group]
+    return [
+        replace(group, label=", ".join(filter(None, (group.label, settings_words(settings)))), settings=settings)
+        for _, settings in sorted(found.items(), key=lambda pair: pair[0])
+    ]
 
 
 def _label(runs: Sequence[Records], labels: Mapping[str, str]) -> str:
@@ -108,6 +149,26 @@ def _compare(path: str, values: Sequence[Any], found: dict[str, tuple[str, ...]]
             _compare(f"{path}.{i}", [value[i] for value in values], found)
     else:
         found[path] = tuple(setting_text(value) for value in values)
+
+
+def settings_words(settings: Mapping[str, Any]) -> str:
+    """The settings of an evaluation in a few words: `{"model.trunk.times": 8}` is "times=8", as trained is "".
+
+    Where two paths end alike, as much of each as tells them apart: "0.base=500, 1.base=100".
+    """
+    names = {path: path.rpartition(".")[2] for path in settings}
+    for path in settings:
+        others = [other for other in settings if other != path]
+        parts = path.split(".")
+        for count in range(1, len(parts) + 1):
+            names[path] = ".".join(parts[-count:])
+            if not any(other.endswith(f".{names[path]}") for other in others):
+                break
+    return ", ".join(f"{names[path]}={_short(value)}" for path, value in settings.items())
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else setting_text(value)
 
 
 def setting_text(value: Any) -> str:

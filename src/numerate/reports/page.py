@@ -7,8 +7,8 @@ from numerate.errors import Fault, Mistake
 from numerate.reports import sections
 from numerate.reports.drawing import facts, table
 from numerate.reports.finding import REACHED, finding, outcome
-from numerate.reports.grid import bracket, percent, regions
-from numerate.reports.groups import Group, grouped
+from numerate.reports.grid import REGIONS, bracket, percent, regions
+from numerate.reports.groups import Group, grouped, settings_words
 from numerate.reports.records import Records, read
 from numerate.reports.sheet import page
 
@@ -34,6 +34,7 @@ def run_page(run: Records) -> str:
         sections.maps_and_lengths([group]),
         sections.heading("Regions", sections.region_table([group])),
         sections.heading("Checkpoints and placements", _other_evaluations(run)),
+        sections.heading("Run with other settings", _other_settings(run)),
         sections.heading("Training", sections.training([group])),
         sections.heading("Samples", sections.samples(run)),
         sections.heading("To run it again", sections.reproduce([run])),
@@ -86,18 +87,34 @@ def _facts(group: Group, run: Records) -> str:
 
 
 def _other_evaluations(run: Records) -> str:
-    """One row per checkpoint and placement, where more than one was evaluated."""
-    rows = []
-    for checkpoint in run.checkpoints():
-        for placement in run.placements():
-            cells = run.select(checkpoint, placement)
-            if cells:
-                found = regions(cells)
-                shares = [found[name].share if name in found else None for name in sections.REGION_WORDS]
-                texts = ["" if s is None else f"{percent(s.value)} {bracket(s.low, s.high)}" for s in shares]
-                rows.append([escape(checkpoint[0]), f"{checkpoint[1]:,}", str(placement), *texts])
-    header = ["checkpoint", "step", "placement", *(f"{words}, %" for words in sections.REGION_WORDS.values())]
-    return table(header, rows, numbers=[1, 2, 3, 4, 5, 6]) if len(rows) > 1 else ""
+    """One row per checkpoint, settings and placement, where more than one was evaluated."""
+    rows, several = [], len(run.settings()) > 1
+    words = {name: text for name, text in sections.REGION_WORDS.items() if _has(run, name)}
+    for settings in run.settings():
+        for checkpoint in run.checkpoints():
+            for placement in run.placements():
+                cells = run.select(checkpoint, placement, settings)
+                if cells:
+                    found = regions(cells)
+                    shares = [found[name].share if name in found else None for name in words]
+                    texts = ["" if s is None else f"{percent(s.value)} {bracket(s.low, s.high)}" for s in shares]
+                    how = [escape(settings_words(settings) or "as trained")] * several
+                    rows.append([escape(checkpoint[0]), f"{checkpoint[1]:,}", *how, str(placement), *texts])
+    header = ["checkpoint", "step", *(["settings"] * several), "placement", *(f"{text}, %" for text in words.values())]
+    numbers = [1, *range(2 + several, len(header))]
+    return table(header, rows, numbers=numbers) if len(rows) > 1 else ""
+
+
+def _has(run: Records, name: str) -> bool:
+    """Whether the cells of a run have a region; of more than one untrained region there is a mean of all."""
+    found = {cell.region for cell in run.cells}
+    return name in found or (name == "untrained" and len(found & REGIONS.keys() - {"trained"}) > 1)
+
+
+def _other_settings(run: Records) -> str:
+    """The maps and lengths of a run that was evaluated with other settings than it was trained with, beside its own."""
+    groups = grouped([run])
+    return sections.maps_and_lengths(groups) + sections.region_table(groups) if len(groups) > 1 else ""
 
 
 def _details(body: str) -> str:

@@ -2,20 +2,23 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from numerate.errors import Fault, Mistake
+from numerate.evaluation.statistics import wilson
 
 
 @dataclass(frozen=True)
 class Cell:
     """One cell of an evaluation: so many right of so many, with the interval written by the evaluator.
 
-    `at` says where it is (`{"first_digits": 3, "second_digits": 4}`). `region` is "trained", "band" (the next lengths)
-    or "beyond". `seen` cells have too few questions to hold any out: training may have met them.
+    `at` says where it is (`{"first_digits": 3, "second_digits": 4}`). `region` is "trained", "band" (the next lengths),
+    "beyond" or "100+". `seen` cells have too few questions to hold any out: training may have met them. `settings` are
+    those that were changed for the evaluation (`{"model.trunk.times": 8}`), {} where the model was run as trained.
+    `first_correct` counts the answers whose first token is right, None where the record does not say.
     """
 
     at: Mapping[str, int]
@@ -32,10 +35,19 @@ class Cell:
     step: int = 0
     placement: int = 0
     method: str = "one pass"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    first_correct: int | None = None
 
     @property
     def accuracy(self) -> float:
         return self.correct / self.count
+
+    def of_first(self) -> "Cell | None":
+        """The same cell as measured by the first token alone, with Wilson's interval; None where it is not known."""
+        if self.first_correct is None:
+            return None
+        low, high = wilson(self.first_correct, self.count)
+        return replace(self, correct=self.first_correct, low=low, high=high, first_wrong=None)
 
 
 @dataclass(frozen=True)
@@ -97,20 +109,36 @@ class Records:
     def placements(self) -> list[int]:
         return sorted({cell.placement for cell in self.cells})
 
-    def chosen(self) -> tuple[str, int] | None:
+    def settings(self) -> list[Mapping[str, Any]]:
+        """The settings that were changed in evaluations, as trained ({}) first, then by size."""
+        found = {settings_key(cell.settings): cell.settings for cell in self.cells}
+        return [found[key] for key in sorted(found)]
+
+    def chosen(self, settings: Mapping[str, Any] | None = None) -> tuple[str, int] | None:
         """The checkpoint that a report is about: "final" where it was evaluated, else the latest one."""
-        evaluated = self.checkpoints()
+        wanted = self._settings(settings)
+        evaluated = sorted({(c.checkpoint, c.step) for c in self.cells if c.settings == wanted}, key=lambda p: p[::-1])
         final = [pair for pair in evaluated if pair[0] == "final"]
         return (final or evaluated)[-1] if evaluated else None
 
-    def select(self, checkpoint: tuple[str, int] | None = None, placement: int | None = None) -> list[Cell]:
-        """The cells of one checkpoint at one placement: by default the chosen checkpoint and the first placement."""
-        wanted = checkpoint or self.chosen()
-        if wanted is None:
+    def select(
+        self,
+        checkpoint: tuple[str, int] | None = None,
+        placement: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> list[Cell]:
+        """The cells of one checkpoint at one placement, run with some settings: by default the chosen checkpoint, the
+        first placement, as trained (or as it was evaluated at all)."""
+        changed = self._settings(settings)
+        wanted = checkpoint or self.chosen(changed)
+        there = [c for c in self.cells if (c.checkpoint, c.step) == wanted and c.settings == changed]
+        if not there:
             return []
-        there = [cell for cell in self.cells if (cell.checkpoint, cell.step) == wanted]
         at = min(cell.placement for cell in there) if placement is None else placement
         return [cell for cell in there if cell.placement == at]
+
+    def _settings(self, settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        return next(iter(self.settings()), {}) if settings is None else settings
 
     def split(self, name: str) -> list[Mapping[str, Any]]:
         """The lines of metrics.jsonl about a split ("development", "beyond-development")."""
@@ -136,7 +164,8 @@ def read(folder: str | Path) -> Records:
     for number, line in _lines(folder / "evaluation.jsonl", warnings):
         cell = _cell(line, f"{folder / 'evaluation.jsonl'}, line {number}")
         if cell.count > 0:
-            key = (cell.seed, cell.checkpoint, cell.step, cell.placement, tuple(sorted(cell.at.items())))
+            place = tuple(sorted(cell.at.items()))
+            key = (cell.seed, cell.checkpoint, cell.step, settings_key(cell.settings), cell.placement, place)
             cells[key] = cell
     samples = [
         Sample(
@@ -210,6 +239,24 @@ def _cell(line: Mapping[str, Any], where: str) -> Cell:
             step=int(line.get("step") or 0),
             placement=int(line.get("placement") or 0),
             method=str(line.get("method", "one pass")),
+            settings=dict(line.get("settings") or {}),
+            first_correct=_first_correct(line, count),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Fault(f"{where}: no record of a cell ({type(error).__name__}: {error})") from None
+
+
+def _first_correct(line: Mapping[str, Any], count: int) -> int | None:
+    """How many first tokens were right: as written, else all whose first wrong token is not the first."""
+    if line.get("first_correct") is not None:
+        return int(line["first_correct"])
+    wrong = line.get("first_wrong")
+    return None if wrong is None else count - (int(wrong[0]) if wrong else 0)
+
+
+def settings_key(settings: Mapping[str, Any]) -> tuple[tuple[str, float, str], ...]:
+    """Settings as something with an order, numbers by their size: 4 before 16, as trained before any other."""
+    return tuple(
+        (path, float(value) if isinstance(value, int | float) else 0.0, json.dumps(value, sort_keys=True))
+        for path, value in sorted(settings.items())
+    )

@@ -10,7 +10,7 @@ from typing import Any
 from numerate.evaluation.statistics import Band, seeds_band
 from numerate.reports.drawing import Line, chart, csv_link, heat_map, scale, table, tip
 from numerate.reports.finding import REACHED, SOLVED, Outcome, outcome
-from numerate.reports.grid import REGIONS, Grid, Point, Region, bracket, percent, place_words
+from numerate.reports.grid import REGIONS, Grid, Point, Region, axis_words, bracket, grids, percent, place_words
 from numerate.reports.groups import Group, flattened
 from numerate.reports.records import Records, Sample
 
@@ -38,9 +38,19 @@ def maps_and_lengths(groups: Sequence[Group]) -> str:
         for grid in group.grids
         if grid.row_axis
     ]
+    panels += [
+        f"<figure><h3>{escape(f'{group.label}: first' if len(groups) > 1 else 'First')} label right, %</h3>"
+        f"{heat_map(grid, group.operator)}</figure>"
+        for group in groups
+        if group.points and "items" in group.points[0].at
+        for grid in grids(group.first)
+        if grid.row_axis
+    ]
     curve = lengths_chart(groups)
     if curve:
+        axes = next((list(group.points[0].at) for group in groups if group.points), ["length"])
         title = "Both numbers n digits long" if _two_numbers(groups) else "By length"
+        title = title if len(axes) == 1 or _two_numbers(groups) else f"By size, {' = '.join(map(axis_words, axes))}"
         panels.append(f"<figure><h3>{title}</h3>{curve}</figure>")
     if not panels:
         return ""
@@ -73,7 +83,7 @@ def _two_numbers(groups: Sequence[Group]) -> bool:
 def _caption(groups: Sequence[Group]) -> str:
     asked = sorted({point.count for group in groups for point in group.points})
     questions = f"{asked[0]:,}" if len(asked) == 1 else f"{asked[0]:,} to {asked[-1]:,}" if asked else "no"
-    method = sorted({cell.method for group in groups for run in group.runs for cell in run.select()})
+    method = sorted({cell.method for group in groups for cells in group.evaluated for cell in cells})
     seeds = {len(group.regions) for group in groups}
     band = (
         "bands are 95 % Wilson intervals about these questions"
@@ -81,13 +91,7 @@ def _caption(groups: Sequence[Group]) -> str:
         else "values are medians over the seeds, bands run from the lowest to the highest, thin lines are single seeds"
     )
     chosen = sorted(
-        {
-            f"{name} (step {step:,})"
-            for g in groups
-            for run in g.runs
-            if run.chosen()
-            for name, step in [run.chosen() or ("", 0)]
-        }
+        {f"{cells[0].checkpoint} (step {cells[0].step:,})" for group in groups for cells in group.evaluated}
     )
     return (
         f"Exact match in per cent, {questions} questions per cell, {escape(' and '.join(method))}; {band}. "
@@ -100,7 +104,7 @@ def _csv(groups: Sequence[Group]) -> str:
     rows: list[list[object]] = []
     for group in groups:
         for run in group.runs:
-            for cell in run.select():
+            for cell in group.cells(run):
                 place = [cell.at.get(axis, "") for axis in axes]
                 name = group.label.replace(",", ";").replace('"', "'")
                 rows.append([name, run.seed, *place, cell.correct, cell.count, cell.low, cell.high, cell.region])
@@ -129,9 +133,10 @@ def lengths_chart(groups: Sequence[Group]) -> str:
             )
         )
     two = _two_numbers(groups)
+    several = any(len(group.points[0].at) > 1 for group in groups if group.points)
     return chart(
         lines,
-        x_label="n, digits of each number" if two else "length",
+        x_label="n, digits of each number" if two else "n" if several else "length",
         y_label="exact match, %",
         shares=True,
         lengths=True,
@@ -150,7 +155,7 @@ def training(groups: Sequence[Group]) -> str:
     """Loss and exact match while training."""
     losses: list[Line] = []
     exact: list[Line] = []
-    for i, group in enumerate(groups):
+    for i, group in enumerate(trained_once(groups)):
         curves = [_series(run.training(), "loss") for run in group.runs if run.training()]
         losses += _banded(group.label, curves, i, dashed=bool(i % 2))
         for name, words in SPLITS.items():
@@ -171,6 +176,14 @@ def training(groups: Sequence[Group]) -> str:
     )
     caption = f"<figcaption>{note}</figcaption>" if right else ""
     return f'<div class="panels">{"".join(panels)}</div>{caption}' if panels else ""
+
+
+def trained_once(groups: Sequence[Group]) -> list[Group]:
+    """One group for all ways in which the same runs were evaluated."""
+    once: dict[tuple[str, ...], Group] = {}
+    for group in groups:
+        once.setdefault(tuple(str(run.folder) for run in group.runs), group)
+    return list(once.values())
 
 
 def _series(lines: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:

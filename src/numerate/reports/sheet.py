@@ -106,6 +106,8 @@ table.data th{
 table.data td{padding:.34rem 1.9rem .34rem 0;border-bottom:1px solid var(--line);vertical-align:top}
 table.data .num{text-align:right;white-space:nowrap}
 table.data td:first-child{white-space:nowrap}
+table.data td .quiet{font-size:.78rem}
+table.tight th,table.tight td{padding-right:1.05rem}
 table.data td.mono,code,pre{
   font-family:ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace; font-size:.84rem;
 }

@@ -155,6 +155,7 @@ def _train_and_evaluate(
     )
     if trained.why == "stopped":
         return Done(label, trained.run.path, "stopped; the same command goes on from here", trained.status or 130)
+    trained.run.evaluate(checkpoint="best", heard=heard)  # chosen on the next lengths; often the final one
     trained.run.evaluate(heard=heard)
     trained.run.report()
     track_results(trained.run)

@@ -1,0 +1,25 @@
+"""`numerate plot KIND RUN ...`: a figure from the records of runs."""
+
+import argparse
+
+from numerate.commands.words import first, options
+from numerate.config import load_user_parts
+from numerate.errors import Mistake
+from numerate.laboratory.run import load
+from numerate.reports.plots import KINDS, write_plot
+
+
+def command(given: argparse.Namespace) -> int:
+    for path in given.parts:
+        load_user_parts(path)
+    kind = first(given.words, f"what is to be drawn ({', '.join(KINDS)})", "numerate plot grid latest out=grid.png")
+    words, own = options(given.words[1:], {"runs_dir": str, "out": str, "checkpoint": str, "labels": str})
+    if own.get("out") == "":
+        raise Mistake(f"out: the file is missing; for example: out={kind}.png")
+    if own.get("checkpoint") not in (None, "final", "best"):
+        raise Mistake(f"checkpoint: {own['checkpoint']!r} is neither final nor best")
+    labels = [label.strip() for label in own["labels"].split(",")] if own.get("labels") else []
+    folders = [load(word, own.get("runs_dir")).path for word in words] if kind in KINDS else []
+    out = own.get("out", f"{kind}.png")
+    print(write_plot(kind, folders, out, checkpoint=own.get("checkpoint"), labels=labels))
+    return 0

@@ -1,0 +1,111 @@
+"""Figures by their kind, straight from the folders of runs: what `numerate plot` draws."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from numerate.errors import Mistake, did_you_mean
+from numerate.reports import figures
+from numerate.reports.grid import Grid, grids
+from numerate.reports.groups import Group, grouped
+from numerate.reports.records import read
+from numerate.reports.sections import trained_once
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def grid_figure(groups: Sequence[Group]) -> "Figure":
+    """Heat maps side by side, one for each group, the border of what was trained in red."""
+    return figures.heat_maps(_maps(groups))
+
+
+def curves_figure(groups: Sequence[Group]) -> "Figure":
+    """Exact match by length with bands over seeds, or intervals about the questions where there is one seed."""
+    axis = next((figures.along_words(grid) for group in groups for grid in group.grids), "n")
+    return figures.length_curves({_with_seeds(group): group.diagonal for group in groups}, axis=axis)
+
+
+def pair_figure(groups: Sequence[Group]) -> "Figure":
+    """Everything right and the first token right, side by side: for sorting, the whole order and the smallest item."""
+    found = []
+    for group in groups:
+        if not group.first:
+            raise Mistake(f"plot: the records of {group.label} do not say how often the first token is right")
+        exact, first = "exact match, %", "first label, %" if "items" in group.first[0].at else "first token, %"
+        found += [_titled(grid, f"{_with_seeds(group)}: {exact}") for grid in group.grids[:1]]
+        found += [_titled(grid, f"{_with_seeds(group)}: {first}") for grid in grids(group.first)[:1]]
+    return figures.heat_maps(found, columns=2)
+
+
+def compare_figure(groups: Sequence[Group]) -> "Figure":
+    """A heat map for each group and all of them by length; by length alone where only equal lengths were asked."""
+    maps = {group.label: grid for group in groups for grid in group.grids[:1] if grid.row_axis}
+    if not maps:
+        return curves_figure(groups)
+    return figures.comparison(maps, {_with_seeds(group): group.diagonal for group in groups})
+
+
+def training_figure(groups: Sequence[Group]) -> "Figure":
+    """Loss, and exact match on the development sets, by step."""
+    runs = {_with_seeds(group): group.runs for group in trained_once(groups)}
+    if not any(run.training() for members in runs.values() for run in members):
+        raise Mistake("plot: these runs have no metrics yet; train them first")
+    return figures.training_curves(runs)
+
+
+KINDS: dict[str, Callable[[Sequence[Group]], "Figure"]] = {
+    "grid": grid_figure,
+    "curves": curves_figure,
+    "pair": pair_figure,
+    "compare": compare_figure,
+    "training": training_figure,
+}
+
+
+def write_plot(
+    kind: str,
+    folders: Sequence[str | Path],
+    path: str | Path,
+    *,
+    checkpoint: str | None = None,
+    labels: Sequence[str] = (),
+) -> Path:
+    """Draws one of `KINDS` from the records of runs and returns its path: .png, .svg or .pdf as its name ends.
+
+    Runs that differ in the seed alone are taken together. `checkpoint` is final or best (default: final where it was
+    evaluated); `labels` names the groups in their order. Raises `Mistake` for another kind or ending, for runs without
+    records, and for a wrong number of labels.
+    """
+    if kind not in KINDS:
+        raise Mistake(f"plot: there is no {kind!r}; there are: {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
+    if not folders:
+        raise Mistake(f"plot: no runs are named; for example numerate plot {kind} latest out={kind}.png")
+    figures.refuse_ending(path)
+    groups = [replace(group, checkpoint=checkpoint) for group in grouped([read(folder) for folder in folders])]
+    if labels:
+        if len(labels) != len(groups):
+            known = ", ".join(group.label for group in groups)
+            raise Mistake(f"labels: {len(labels)} for {len(groups)} groups; in this order they name: {known}")
+        groups = [replace(group, label=label) for group, label in zip(groups, labels, strict=True)]
+    if kind != "training" and not any(group.points for group in groups):
+        raise Mistake(
+            "plot: nothing was evaluated" + (f" at the {checkpoint} checkpoint" if checkpoint else "") + " yet"
+        )
+    return figures.save(KINDS[kind]([group for group in groups if kind == "training" or group.points]), path)
+
+
+def _maps(groups: Sequence[Group]) -> list[Grid]:
+    """The maps of all groups under their labels; strips of equal lengths only where there is nothing else."""
+    found = [_titled(grid, ", ".join(filter(None, (_with_seeds(g), grid.title)))) for g in groups for grid in g.grids]
+    return [grid for grid in found if grid.row_axis] or found
+
+
+def _titled(grid: Grid, title: str) -> Grid:
+    return replace(grid, title=title)
+
+
+def _with_seeds(group: Group) -> str:
+    seeds = len(group.evaluated)
+    return f"{group.label} ({seeds} seeds)" if seeds > 1 else group.label

@@ -1,0 +1,213 @@
+"""Which seeds converged, and how many of those go how far: the table of a study.
+
+A seed that has not learned what it was trained on says nothing about going beyond it. It is therefore listed as not
+converged in its budget, and is not counted as a failure to generalise: rates are over the seeds that converged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from statistics import median
+
+from numerate.evaluation.statistics import Share, success_rate
+from numerate.reports.grid import bracket, percent, regions
+from numerate.reports.groups import Group
+from numerate.reports.records import Records
+
+CONVERGED = 0.99
+"""The exact match over the trained region, on held-out questions, from which on a run has converged in distribution."""
+
+SUCCESS = 0.99
+"""The exact match at a length from which on a seed succeeds there."""
+
+CHECKPOINTS = ("final", "best")
+"""The checkpoints that are reported: the last one, and the one that was best on the next lengths, never on the test."""
+
+
+@dataclass(frozen=True)
+class AtLength:
+    """What the converged seeds show at one length: how many succeed, of how many, and the median of their shares."""
+
+    rate: Share
+    median: float
+
+    @property
+    def words(self) -> str:
+        """`3/5 [23, 88] 97.2`: successes of seeds, Wilson's interval about the seeds in %, median exact match in %."""
+        successes = round(self.rate.value * self.rate.count)
+        return f"{successes}/{self.rate.count} {bracket(self.rate.low, self.rate.high, 0)} {percent(self.median)}"
+
+
+@dataclass(frozen=True)
+class Success:
+    """One scheme at one checkpoint. `missed` are the seeds that did not converge with their trained exact match."""
+
+    group: Group
+    checkpoint: str
+    converged: Sequence[Records]
+    missed: Sequence[tuple[Records, float]]
+
+    @property
+    def seeds(self) -> int:
+        return len(self.converged) + len(self.missed)
+
+    def at(self) -> dict[int, AtLength]:
+        """By length, what the converged seeds show."""
+        along = replace(self.group, runs=tuple(self.converged)).diagonal if self.converged else {}
+        return {n: AtLength(success_rate(point.each, SUCCESS), median(point.each)) for n, point in along.items()}
+
+
+def converged(group: Group, run: Records) -> tuple[bool, float] | None:
+    """Whether a run has learned what it was trained on, and its exact match there; None where that was not measured."""
+    found = regions(group.cells(run)).get("trained")
+    return None if found is None else (found.share.value >= CONVERGED, found.share.value)
+
+
+def successes(groups: Sequence[Group]) -> list[Success]:
+    """One for each group and checkpoint that was evaluated; groups with changed settings among them."""
+    found = []
+    for group in groups:
+        names = [
+            name for name in CHECKPOINTS if any(cell.checkpoint == name for run in group.runs for cell in run.cells)
+        ]
+        for name in names:
+            one = replace(group, checkpoint=name)
+            known = [(run, told) for run in group.runs if (told := converged(one, run)) is not None]
+            if known:
+                yes = [run for run, (solved, _) in known if solved]
+                found.append(Success(one, name, yes, [(run, share) for run, (solved, share) in known if not solved]))
+    return found
+
+
+def lengths_told(found: Sequence[Success]) -> list[int]:
+    """The lengths worth a column: the longest trained one, the next two, and 1.5, 2, 2.5, 3 and 4 times it, if asked.
+
+    Trained on 1 to 6 digits and asked 1 to 18: 6, 7, 8, 9, 12, 15, 18.
+    """
+    points = [point for one in found for point in one.group.diagonal.items()]
+    asked = sorted({n for n, _ in points})
+    longest = max((n for n, point in points if point.region == "trained"), default=0)
+    wanted = {longest, longest + 1, longest + 2, *(longest * half // 2 for half in (3, 4, 5, 6, 8)), *asked[-1:]}
+    return [n for n in asked if n in wanted]
+
+
+def success_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+    """The table as text: scheme, checkpoint, converged seeds, then by length what those show."""
+    found = successes(groups)
+    lengths = lengths_told(found)
+    header = ["scheme", "checkpoint", "converged", *(f"n={n}" for n in lengths)]
+    rows = []
+    for one in found:
+        at = one.at()
+        cells = [at[n].words if n in at else "" for n in lengths]
+        if not one.converged:
+            cells = ["did not converge", *([""] * (len(lengths) - 1))] if lengths else []
+        rows.append([one.group.label, one.checkpoint, f"{len(one.converged)}/{one.seeds}", *cells])
+    return header, rows
+
+
+def unconverged(groups: Sequence[Group]) -> list[str]:
+    """In words, per scheme and checkpoint, which seeds did not converge and how far they got."""
+    return [_sentence(one) for one in successes(groups) if one.missed]
+
+
+NOTE = (
+    f"A seed has converged if at least {percent(CONVERGED)} % is right of what it was trained on (held-out questions). "
+    f"By length n: the converged seeds with at least {percent(SUCCESS)} % right there, of all that converged, with "
+    "Wilson's 95 % interval about the seeds in per cent; then the median of their exact match in per cent. "
+    "Seeds that did not converge say nothing about generalising and are not counted. "
+    "“best” is the checkpoint that did best on the next lengths, never on the lengths tested."
+)
+
+
+def success_table(groups: Sequence[Group]) -> str:
+    """The table as HTML, for studies: nothing where every group has one seed."""
+    if all(len(group.evaluated) < 2 for group in groups):
+        return ""
+    found = successes(groups)
+    lengths = lengths_told(found)
+    if not lengths:
+        return ""
+    longest = max((n for one in found for n, p in one.group.diagonal.items() if p.region == "trained"), default=0)
+    head = "".join(f'<th class="num">n = {n}{" (trained)" * (n <= longest)}</th>' for n in lengths)
+    rows, before = [], ""
+    for one in found:
+        label = escape(one.group.label) if one.group.label != before else ""
+        before = one.group.label
+        start = f'<td>{label}</td><td>{one.checkpoint}</td><td class="num">{len(one.converged)}/{one.seeds}</td>'
+        if one.converged:
+            at = one.at()
+            body = "".join(f'<td class="num">{_cell(at[n])}</td>' if n in at else "<td></td>" for n in lengths)
+        else:
+            body = f'<td class="quiet" colspan="{len(lengths)}">did not converge in this budget: {_missed(one)}</td>'
+        rows.append(f"<tr>{start}{body}</tr>")
+    some = [line for one in found if one.converged and one.missed for line in (_sentence(one),)]
+    notes = f'<ul class="reading">{"".join(f"<li>{escape(line)}.</li>" for line in some)}</ul>' if some else ""
+    return (
+        '<div class="scroll"><table class="data tight"><thead><tr><th>scheme</th><th>checkpoint</th>'
+        f'<th class="num">converged</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+        f"<figcaption>{escape(NOTE)}</figcaption>{notes}"
+    )
+
+
+def _cell(at: AtLength) -> str:
+    """The count and its interval, the median below."""
+    count, interval = at.words.split(" ", 1)
+    quiet = interval[: interval.index("]") + 1].replace(" ", "\N{NO-BREAK SPACE}")
+    return f'<b>{count}</b> <span class="quiet">{quiet}</span><br>{percent(at.median)} %'
+
+
+def _missed(one: Success) -> str:
+    return ", ".join(f"seed {run.seed} {percent(share)} %" for run, share in one.missed)
+
+
+def _sentence(one: Success) -> str:
+    who = "has seeds that did not converge" if one.converged else "did not converge in this budget"
+    return f"{one.group.label} ({one.checkpoint}) {who}: {_missed(one)} right on what it was trained on"
+
+
+def study_finding(groups: Sequence[Group]) -> str:
+    """The finding of a study of many schemes and seeds in a few sentences; "" for fewer, whose finding says more.
+
+    "On what they were trained on, 5 of 6 schemes converged in some seed (Abacus 5/5, looped 4/5, ...). ..."
+    """
+    found = [one for one in successes(groups) if one.checkpoint == "final"] or successes(groups)
+    if len(groups) < 4 or all(one.seeds < 2 for one in found):
+        return ""
+    able, unable = [one for one in found if one.converged], [one for one in found if not one.converged]
+    parts = []
+    if able:
+        told = ", ".join(f"{one.group.label} {len(one.converged)}/{one.seeds}" for one in able)
+        everyone = f"all {len(found)}" if not unable else f"{len(able)} of {len(found)}"
+        parts.append(f"{everyone} schemes converged on what they were trained on, in so many of their seeds: {told}")
+    if unable:
+        names = _listed([one.group.label for one in unable])
+        parts.append(f"{names} did not converge in this budget, which says nothing about how far they would go")
+    goes = {one.group.label: (_farthest(one), one) for one in able}
+    far = sorted((pair for pair in goes.values() if pair[0] is not None), key=lambda pair: -(pair[0] or 0))
+    if far:
+        told = ", ".join(
+            f"{one.group.label} up to n = {n} ({one.at()[n].words.split(' ')[0]} seeds)" for n, one in far if n
+        )
+        parts.append(f"at {percent(SUCCESS)} % or more in most converged seeds, at every length up to n: {told}")
+    near = [one.group.label for n, one in goes.values() if n is None]
+    if near:
+        parts.append(f"{_listed(near)} {'does' if len(near) == 1 else 'do'} not reach the first untrained length so")
+    text = "; ".join(parts)
+    return text[:1].upper() + text[1:] + "."
+
+
+def _farthest(one: Success) -> int | None:
+    """The last untrained n such that most converged seeds succeed at each untrained length up to it."""
+    regions_at = {n: point.region for n, point in one.group.diagonal.items()}
+    longest, far = max((n for n, region in regions_at.items() if region == "trained"), default=0), None
+    for n, at in one.at().items():
+        if n > longest:
+            if at.rate.value <= 0.5:
+                break
+            far = n
+    return far
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

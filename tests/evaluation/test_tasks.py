@@ -1,0 +1,134 @@
+"""One evaluator for all tasks: cells of sorting, OR, products; whole cells; the first token; long rows."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.batch import Model
+from numerate.config import Span
+from numerate.evaluation import evaluator
+from numerate.evaluation.evaluator import Exam, cost, evaluate_cell, questions_of, size_of
+from numerate.evaluation.grid import Grid, shard
+from numerate.models.decoder import Decoder
+from numerate.positions.rotary import Rotary
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.bitwise import BitwiseOr
+from numerate.tasks.plain import plain_text
+from numerate.tasks.sorting import Sorting
+from numerate.tasks.task import Task
+from numerate.tokens.layout import Continuation
+from numerate.tokens.tokenizer import Characters
+
+TASKS = [
+    Arithmetic(digits=Span(1, 4)),
+    Arithmetic(operator="-", digits=Span(1, 4)),
+    Arithmetic(operator="x", digits=Span(1, 4)),
+    Sorting(digits=Span(1, 4), items=Span(1, 4)),
+    BitwiseOr(digits=Span(1, 4)),
+]
+
+
+def exam_of(task: Task) -> Exam:
+    return Exam(task, Characters(), Continuation())
+
+
+def model_of(exam: Exam, positions: Any = (Rotary(),)) -> Model:
+    model: Model = Decoder(width=16, positions=positions).build(exam.vocabulary, seed=2).eval()
+    return model
+
+
+@pytest.fixture(params=TASKS, ids=lambda task: f"{type(task).__name__}{getattr(task, 'operator', '')}")
+def task(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def cell_of(task: Task, size: int) -> dict[str, int]:
+    return dict.fromkeys(task.axes(), size)
+
+
+def test_a_cell_of_every_task_is_scored_alike_at_once_and_by_decoding(task: Task) -> None:
+    exam = exam_of(task)
+    model = model_of(exam)
+    once, decoded = (
+        evaluate_cell(model, exam, cell_of(task, 6), count=20, method=method) for method in ("one pass", "decoding")
+    )
+    assert {**decoded, "method": "one pass", "digit_accuracy": once["digit_accuracy"]} == once
+    assert json.loads(json.dumps(once)) == once
+
+
+def test_the_first_token_is_counted_as_decoding_says_it(task: Task) -> None:
+    exam = exam_of(task)
+    model = model_of(exam)
+    cell = cell_of(task, 5)
+    record = evaluate_cell(model, exam, cell, count=60)
+    batch = exam.batch(questions_of(task, cell, count=60))
+    prompts, _ = evaluator.prompts_of(batch)
+    started = model.start(prompts, None, capacity=prompts.ids.shape[1] + 1)
+    said = started.output.logits[:, -1].argmax(-1)
+    assert record["first_correct"] == int((said == batch.asked_targets[:, 0]).sum())
+    assert record["correct"] <= record["first_correct"] <= record["count"]
+
+
+def test_pieces_of_every_task_cost_the_same_and_dearer_cells_more(task: Task) -> None:
+    exam = exam_of(task)
+    cells = Grid.parse("1:9x1:9", task.axes()).cells()
+    costs = {cell: cost(exam, cell) for cell in cells}
+    sums = [sum(costs[cell] for cell in shard(cells, number, 4, costs.__getitem__)) for number in range(1, 5)]
+    assert sum(sums) == sum(costs.values())
+    assert max(sums) - min(sums) <= max(costs.values())
+    assert costs[cells[-1]] > costs[cells[0]]
+    assert costs == {cell: cost(exam_of(task), cell) for cell in cells}
+
+
+def test_a_product_costs_the_sum_of_its_lengths_and_sorting_digits_times_items() -> None:
+    product, sums, lists = (exam_of(TASKS[i]) for i in (2, 0, 3))
+    cell = (("first_digits", 20), ("second_digits", 20))
+    assert cost(product, cell) == 20 + 1 + 20 + 1 + 40 + 1
+    assert cost(product, cell) > cost(sums, cell) + 15
+    few, many = (cost(lists, (("digits", 20), ("items", items))) for items in (5, 10))
+    assert 1.6 * few < many < 2.4 * few
+
+
+def test_a_cell_with_fewer_questions_than_wanted_is_asked_each_of_them_once() -> None:
+    task = BitwiseOr(digits=Span(1, 4))
+    cell = {"first_digits": 6, "second_digits": 3}
+    assert size_of(task, cell, 100) == 3
+    asked = questions_of(task, cell, count=100)
+    assert len({plain_text(asked, row) for row in range(3)}) == len(asked) == 3
+    exam = exam_of(task)
+    record = evaluate_cell(model_of(exam), exam, cell, count=100)
+    assert (record["count"], record["seen"]) == (3, False)
+    assert evaluate_cell(model_of(exam), exam, cell, count=2)["count"] == 2
+    assert evaluate_cell(model_of(exam), exam, cell_of(task, 3), count=100)["seen"] is True
+
+
+def test_an_answer_that_does_not_end_is_wrong_for_every_task(task: Task) -> None:
+    """The end token counts: a model that says the answer and goes on has it wrong."""
+    exam = exam_of(task)
+    batch = exam.batch(questions_of(task, cell_of(task, 3), count=8))
+    said = batch.asked_targets.clone()
+    last = (said != -100).sum(1) - 1
+    rows = torch.arange(len(said))
+    assert bool(evaluator._marked(exam, said.clamp(min=0), batch.asked_targets).right.all())
+    assert set(said[rows, last].tolist()) == {3}, "the last token asked is the end"
+    said[rows, last] = 5
+    assert not bool(evaluator._marked(exam, said.clamp(min=0), batch.asked_targets).right.any())
+
+
+def test_long_rows_are_read_in_pieces_that_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    exam = exam_of(TASKS[0])
+    model = model_of(exam)
+    cell = cell_of(TASKS[0], 1000)
+    widths: list[int] = []
+    real = evaluator._said_in
+
+    def seen(model: Model, piece: Any, placement: int) -> Any:
+        widths.append(piece.tokens.ids.numel())
+        return real(model, piece, placement)
+
+    monkeypatch.setattr(evaluator, "_said_in", seen)
+    record = evaluate_cell(model, exam, cell, count=3)
+    assert max(widths) <= max(evaluator.PIECE, 3003)
+    assert record["count"] == 3

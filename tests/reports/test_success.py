@@ -1,0 +1,199 @@
+"""The table of a study: who converged, how many of those go how far, and what is not held against whom."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from numerate.errors import Mistake
+from numerate.evaluation.statistics import wilson
+from numerate.reports.compare import comparison_text, write_comparison
+from numerate.reports.groups import grouped
+from numerate.reports.page import write_page
+from numerate.reports.plots import KINDS, write_plot
+from numerate.reports.records import read
+from numerate.reports.success import lengths_told, study_finding, success_rows, successes, unconverged
+
+Share = Callable[[int], float]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Path]:
+    """make("abacus", share by length, seed, best=share): trained on 1 to 6 digits, asked equal lengths 1 to 18."""
+
+    def made(kind: str, share: Share, seed: int = 0, best: Share | None = None, axes: Any = None) -> Path:
+        folder = tmp_path / "runs" / kind / f"{kind}{seed}"
+        folder.mkdir(parents=True)
+        recipe = {"kind": "Recipe", "task": {"kind": "Task"}, "model": {"kind": kind}, "seed": seed}
+        (folder / "recipe.yaml").write_text(yaml.safe_dump({"recipe": recipe, "id": folder.name}))
+        line = {"step": 100, "loss": 0.1}, {"step": 100, "split": "development", "exact": 0.9, "low": 0.8, "high": 1.0}
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in line))
+        lines = []
+        for checkpoint, found in (("final", share), ("best", best)):
+            for n in range(1, 19) if found else ():
+                correct = round(100 * found(n))  # type: ignore[misc]
+                low, high = wilson(correct, 100)
+                cell = dict.fromkeys(axes or ("first_digits", "second_digits"), n)
+                lines.append(
+                    {"cell": cell, "correct": correct, "count": 100, "low": low, "high": high, "seen": n == 1}
+                    | {"seed": seed, "checkpoint": checkpoint, "step": 100 if checkpoint == "final" else 60}
+                    | {"region": "trained" if n <= 6 else "band" if n == 7 else "beyond", "placement": 0}
+                    | {"first_correct": min(100, correct + 10), "method": "one pass"}
+                )
+        (folder / "evaluation.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+        return folder
+
+    return made
+
+
+@pytest.fixture
+def study(make: Callable[..., Path]) -> list[Path]:
+    """Abacus goes to 9 + seed, best farther; rotary stays; one looped seed and all of NoPE do not converge."""
+    folders = []
+    for seed in range(3):
+        folders.append(make("abacus", lambda n, s=seed: n <= 9 + s, seed, best=lambda n, s=seed: n <= 11 + s))
+        folders.append(make("rotary", lambda n: n <= 6, seed))
+        folders.append(make("looped", lambda n, s=seed: 1.0 if s else 0.7, seed))
+        folders.append(make("nope", lambda n: 0.4, seed))
+    return folders
+
+
+def test_the_table_counts_converged_seeds_and_among_those_the_successes(study: list[Path]) -> None:
+    header, rows = success_rows(grouped([read(folder) for folder in study]))
+    assert header == ["scheme", "checkpoint", "converged", *(f"n={n}" for n in (6, 7, 8, 9, 12, 15, 18))]
+    table = {(row[0], row[1]): row[2:] for row in rows}
+    assert list(table) == [(s, c) for s, c in (("abacus", "final"), ("abacus", "best"))] + [
+        (scheme, "final") for scheme in ("rotary", "looped", "nope")
+    ]
+    assert table["abacus", "final"][0] == "3/3"
+    assert table["abacus", "final"][4] == "3/3 [44, 100] 100"
+    assert table["abacus", "best"][5] == "2/3 [21, 94] 100"
+    assert table["rotary", "final"][1:3] == ["3/3 [44, 100] 100", "0/3 [0, 56] 0"]
+
+
+def test_what_did_not_converge_is_listed_and_no_failure(study: list[Path]) -> None:
+    groups = grouped([read(folder) for folder in study])
+    rows = {row[0]: row for row in success_rows(groups)[1]}
+    assert rows["looped"][2:4] == ["2/3", "2/2 [34, 100] 100"]
+    assert rows["nope"][2:5] == ["0/3", "did not converge", ""]
+    looped, nope = unconverged(groups)
+    assert looped.startswith("looped (final) has seeds that did not converge: seed 0 70 %")
+    assert nope.startswith("nope (final) did not converge in this budget: seed 0 40 %, seed 1 40 %, seed 2 40 %")
+    text = study_finding(groups)
+    assert "3 of 4 schemes converged on what they were trained on" in text
+    assert "nope did not converge in this budget, which says nothing about how far" in text
+    assert "abacus up to n = 10 (2/3 seeds)" in text
+    assert "rotary does not reach the first untrained length so" in text
+
+
+def test_the_lengths_told_are_multiples_of_what_was_trained(study: list[Path]) -> None:
+    assert lengths_told(successes(grouped([read(study[0])]))) == [6, 7, 8, 9, 12, 15, 18]
+
+
+def test_the_page_and_the_terminal_have_the_table(study: list[Path], tmp_path: Path) -> None:
+    page = write_comparison(study, tmp_path / "page.html").read_text()
+    assert "Which seeds converged, and how far those go" in page
+    assert "did not converge in this budget: seed 0 40 %" in page
+    text = comparison_text(grouped([read(folder) for folder in study]))
+    assert "did not converge" in text
+    assert all(len(line) < 200 for line in text.splitlines() if line.startswith(("length", "1 trained")))
+
+
+def test_one_seed_each_has_no_rates(make: Callable[..., Path], tmp_path: Path) -> None:
+    runs = [make("abacus", lambda n: 1.0), make("rotary", lambda n: n <= 6)]
+    assert "Which seeds converged" not in write_comparison(runs, tmp_path / "page.html").read_text()
+    assert study_finding(grouped([read(run) for run in runs])) == ""
+
+
+def test_equal_lengths_make_a_strip_and_not_a_map_of_holes(study: list[Path]) -> None:
+    (grid,) = grouped([read(study[0])])[0].grids
+    assert (grid.row_axis, grid.column_axis, len(grid.columns)) == ("", "digits of each number", 18)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "pair"])
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_every_kind_of_figure_is_drawn_twice_the_same(
+    kind: str, ending: str, study: list[Path], tmp_path: Path
+) -> None:
+    first = write_plot(kind, study, tmp_path / f"one.{ending}").read_bytes()
+    assert len(first) > 1000
+    assert write_plot(kind, study, tmp_path / f"two.{ending}").read_bytes() == first
+
+
+def test_a_figure_states_its_seeds_and_takes_labels(study: list[Path], tmp_path: Path) -> None:
+    names = ["Abacus", "rotary", "looped", "none"]
+    text = write_plot("curves", study, tmp_path / "a.svg", labels=names).read_text()
+    assert "Abacus (3 seeds)" in text
+    assert "medians of 3 seeds; bands: lowest to highest" in text
+    assert "digits of each number" in text
+    best = write_plot("curves", study, tmp_path / "b.svg", checkpoint="best").read_text()
+    assert "abacus" not in text
+    assert "one seed" not in best
+
+
+def test_the_sorting_pair_shows_everything_right_beside_the_first_label(
+    make: Callable[..., Path], tmp_path: Path
+) -> None:
+    run = make("sorting", lambda n: 0.5, axes=("digits", "items"))
+    text = write_plot("pair", [run], tmp_path / "pair.svg").read_text()
+    assert "sorting: exact match, %" in text
+    assert "sorting: first label, %" in text
+    first = grouped([read(run)])[0].first
+    assert {point.value for point in first} == {0.6}
+    assert (first[0].low, first[0].high) == wilson(60, 100)
+    lines = [json.loads(line) for line in (run / "evaluation.jsonl").read_text().splitlines()]
+    square = [line | {"cell": {"digits": n, "items": m}} for line in lines[:1] for n in (1, 2) for m in (1, 2)]
+    (run / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in square))
+    page = write_page(run).read_text()
+    assert "First label right, %" in page
+    text = write_plot("grid", [run], tmp_path / "grid.svg").read_text()
+    assert ">digits<" in text
+    assert ">items<" in text
+
+
+def test_an_older_record_tells_its_first_tokens_by_where_it_went_wrong(make: Callable[..., Path]) -> None:
+    run = make("old", lambda n: 0.5)
+    line = json.loads((run / "evaluation.jsonl").read_text().splitlines()[0])
+    del line["first_correct"]
+    (run / "evaluation.jsonl").write_text(json.dumps(line | {"first_wrong": [30, 20]}) + "\n")
+    assert [cell.first_correct for cell in read(run).cells] == [70]
+    (run / "evaluation.jsonl").write_text(json.dumps(line) + "\n")
+    assert read(run).cells[0].of_first() is None
+    with pytest.raises(Mistake, match="do not say how often the first token is right"):
+        write_plot("pair", [run], run / "a.png")
+
+
+def test_what_cannot_be_drawn_is_refused(study: list[Path], make: Callable[..., Path], tmp_path: Path) -> None:
+    for arguments, words in [
+        (("gird", study, "a.png"), r"plot: there is no 'gird'; there are: grid, .*Did you mean 'grid'"),
+        (("grid", [], "a.png"), r"plot: no runs are named"),
+        (("grid", study, "a.jpg"), r"a.jpg: figures are written as png, svg, pdf"),
+    ]:
+        with pytest.raises(Mistake, match=words):
+            write_plot(*arguments)
+    with pytest.raises(Mistake, match=r"labels: 1 for 4 groups; in this order they name: abacus, rotary"):
+        write_plot("grid", study, tmp_path / "a.png", labels=["one"])
+    blank = make("blank", lambda n: 1.0)
+    (blank / "evaluation.jsonl").write_text("")
+    (blank / "metrics.jsonl").write_text("")
+    with pytest.raises(Mistake, match="nothing was evaluated yet"):
+        write_plot("curves", [blank], tmp_path / "a.png")
+    with pytest.raises(Mistake, match="no metrics yet"):
+        write_plot("training", [blank], tmp_path / "a.png")
+
+
+def test_regions_tell_above_a_hundred_apart(make: Callable[..., Path]) -> None:
+    from numerate.reports.grid import regions
+
+    run = make("far", lambda n: 1.0)
+    with open(run / "evaluation.jsonl", "a") as file:
+        line = json.loads((run / "evaluation.jsonl").read_text().splitlines()[-1])
+        cell = {"first_digits": 120, "second_digits": 120}
+        file.write(json.dumps(line | {"cell": cell, "region": "100+", "correct": 0, "first_correct": 0}) + "\n")
+    found = regions(read(run).select())
+    assert list(found) == ["trained", "band", "beyond", "100+", "untrained"]
+    assert found["100+"].share.value == 0
+    assert found["untrained"].cells == 13
