@@ -1,4 +1,4 @@
-"""Addition, small enough for a laptop: Abacus numbering against rotary positions.
+"""Addition, small enough for a laptop: Abacus numbering against other position schemes.
 
 After McLeish et al. (2024), https://arxiv.org/abs/2405.17399, at a size of their own: operands of 1 to 5 digits, least
 significant digit first, two layers of width 128 with input injection. What small adders need to learn the carry at all
@@ -8,10 +8,12 @@ is weights drawn by fan-in and at least 4 heads.
 from numerate.config import Span
 from numerate.evaluation.evaluator import Evaluation
 from numerate.mixers.attention import Attention
+from numerate.mixers.mixer import Mixer
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Stack
+from numerate.models.trunk import Loop, Stack, Trunk
 from numerate.positions.added import Learned
-from numerate.positions.numbering import DigitIndex
+from numerate.positions.bias import FIRE, ALiBi, T5Bias
+from numerate.positions.numbering import Coupled, DigitIndex, NumberIndex
 from numerate.positions.position import Position
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
@@ -20,6 +22,8 @@ from numerate.tokens.tokenizer import Characters
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import Trapezoid
+
+STACK, HEADS = Stack(depth=2, inject="add"), Attention(heads=4)
 
 
 def addition_abacus() -> Recipe:
@@ -32,15 +36,82 @@ def addition_rotary() -> Recipe:
     return _addition("addition_rotary", "rotary", Rotary())
 
 
-def _addition(title: str, paper: str, position: Position) -> Recipe:
+def addition_far() -> Recipe:
+    """Reversed addition of 1 to 5 digits that goes on to 20 digits and farther: coupled places, local attention.
+
+    What a digit of a sum needs stands at its own place and one below, at any length. So digits of equal significance
+    share a number (`Coupled`), attention reads the difference of these numbers (`T5Bias`: behind, here, ahead, or
+    elsewhere), falls off with it (a steep `ALiBi`), and grows sharper with the number of keys (`logit_scale="log"`);
+    `NumberIndex` tells operands and answer apart. No table is ever read at a place that was not trained.
+    """
+    near = T5Bias(numbering=Coupled(), buckets=8, max_distance=2, sides="two")
+    falling = ALiBi(numbering=Coupled(), steepness=8.0)
+    return _addition(
+        "addition_far",
+        "coupling",
+        Learned(numbering=NumberIndex(), table=8),
+        near,
+        falling,
+        mixer=Attention(heads=4, logit_scale="log", log_from=10),
+        grid="1:5x1:5+equal:6:30+equal:40:60:10",
+    )
+
+
+def addition6_abacus() -> Recipe:
+    """Reversed addition of 1 to 6 digits with Abacus and offsets up to 20; on a laptop's core about 4 minutes."""
+    return _addition6("addition6_abacus", "abacus", Learned(numbering=DigitIndex(max_offset=20), table=64))
+
+
+def addition6_no_offset() -> Recipe:
+    """addition6_abacus without any offset in training, so that places beyond 7 are never trained."""
+    return _addition6("addition6_no_offset", "abacus", Learned(numbering=DigitIndex(), table=64))
+
+
+def addition6_looped() -> Recipe:
+    """addition6_abacus with one block gone through three times, the embedded input added before each turn."""
+    position = Learned(numbering=DigitIndex(max_offset=20), table=64)
+    trunk = Loop(depth=1, times=3, inject="add")
+    return _addition6("addition6_looped", "abacus", position, trunk=trunk)
+
+
+def addition6_rotary() -> Recipe:
+    """addition6_abacus with rotary positions instead."""
+    return _addition6("addition6_rotary", "rotary", Rotary())
+
+
+def addition6_fire() -> Recipe:
+    """addition6_abacus with FIRE, a network per layer, instead."""
+    return _addition6("addition6_fire", "fire", FIRE())
+
+
+def addition6_nope() -> Recipe:
+    """addition6_abacus without any positions: what causal attention alone tells of order."""
+    return _addition6("addition6_nope", "nope")
+
+
+def _addition6(title: str, paper: str, *positions: Position, trunk: Trunk = STACK) -> Recipe:
+    grid = "1:6x1:6+equal:7:18"
+    return _addition(title, paper, *positions, trunk=trunk, digits=6, steps=5000, grid=grid)
+
+
+def _addition(
+    title: str,
+    paper: str,
+    *positions: Position,
+    trunk: Trunk = STACK,
+    mixer: Mixer = HEADS,
+    digits: int = 5,
+    steps: int = 4500,
+    grid: str = "1:12x1:12",
+) -> Recipe:
     return Recipe(
-        task=Arithmetic(operator="+", digits=Span(1, 5)),
+        task=Arithmetic(operator="+", digits=Span(1, digits)),
         tokenizer=Characters(numbers=Digits(order="reversed")),
-        model=Decoder(width=128, trunk=Stack(depth=2, inject="add"), mixer=Attention(heads=4), positions=(position,)),
+        model=Decoder(width=128, trunk=trunk, mixer=mixer, positions=positions),
         optimizer=AdamW(rate=1.5e-3, betas=(0.9, 0.98), decay=0.01, clip=1.0),
         schedule=Trapezoid(warmup=100, decay_from=0.6, floor=0.02),
-        training=Training(steps=4500, batch=64, threads=1),
-        evaluation=Evaluation(grid="1:12x1:12", count=100),
+        training=Training(steps=steps, batch=64, threads=1),
+        evaluation=Evaluation(grid=grid, count=100),
         title=title,
         paper=paper,
     )

@@ -19,4 +19,38 @@ PAPERS = {
   year    = {2024},
   url     = {https://arxiv.org/abs/2104.09864}
 }""",
+    "fire": """@inproceedings{li2024functional,
+  title     = {Functional Interpolation for Relative Positions Improves Long Context Transformers},
+  author    = {Li, Shanda and You, Chong and Guruganesh, Guru and Ainslie, Joshua and Ontanon, Santiago and
+               Zaheer, Manzil and Sanghai, Sumit and Yang, Yiming and Kumar, Sanjiv and Bhojanapalli, Srinadh},
+  booktitle = {International Conference on Learning Representations},
+  year      = {2024},
+  url       = {https://arxiv.org/abs/2310.04418}
+}""",
+    "nope": """@inproceedings{kazemnejad2023impact,
+  title     = {The Impact of Positional Encoding on Length Generalization in Transformers},
+  author    = {Kazemnejad, Amirhossein and Padhi, Inkit and Natesan Ramamurthy, Karthikeyan and Das, Payel and
+               Reddy, Siva},
+  booktitle = {Advances in Neural Information Processing Systems},
+  volume    = {36},
+  year      = {2023},
+  url       = {https://arxiv.org/abs/2305.19466}
+}""",
+    "coupling": """@inproceedings{cho2024position,
+  title     = {Position Coupling: Improving Length Generalization of Arithmetic Transformers Using Task Structure},
+  author    = {Cho, Hanseul and Cha, Jaeyoung and Awasthi, Pranjal and Bhojanapalli, Srinadh and Gupta, Anupam and
+               Yun, Chulhee},
+  booktitle = {Advances in Neural Information Processing Systems},
+  volume    = {37},
+  year      = {2024},
+  url       = {https://arxiv.org/abs/2405.20671}
+}""",
+    "randomised": """@inproceedings{ruoss2023randomized,
+  title     = {Randomized Positional Encodings Boost Length Generalization of Transformers},
+  author    = {Ruoss, Anian and Del{\\'e}tang, Gr{\\'e}goire and Genewein, Tim and Grau-Moya, Jordi and
+               Csord{\\'a}s, R{\\'o}bert and Bennani, Mehdi and Legg, Shane and Veness, Joel},
+  booktitle = {Proceedings of the 61st Annual Meeting of the Association for Computational Linguistics},
+  year      = {2023},
+  url       = {https://arxiv.org/abs/2305.16843}
+}""",
 }

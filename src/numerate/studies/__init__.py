@@ -2,5 +2,5 @@
 
 from numerate.catalogue import lazily
 
-CATALOGUE = {"Study": {"quickstart": "newcomer"}}
+CATALOGUE = {"Study": {"quickstart": "newcomer", "abacus_laptop": "abacus"}}
 __getattr__ = lazily("studies", CATALOGUE)

@@ -1,0 +1,108 @@
+"""What all published Abacus runs have in common: the model, the optimiser, the schedule, the batches and the budget.
+
+McLeish et al. (2024), https://arxiv.org/abs/2405.17399. The rows are in abacus_addition, abacus_multiplication,
+abacus_bitwise, abacus_sorting and abacus_small. Where they differ from the published code on purpose, and why, stands
+in docs/coming-from-arithmetic.md.
+"""
+
+from numerate.evaluation.evaluator import Evaluation
+from numerate.losses.cross_entropy import CrossEntropy
+from numerate.mixers.attention import Attention
+from numerate.models.block import FeedForward
+from numerate.models.decoder import Decoder
+from numerate.models.initialisation import DeepNorm
+from numerate.models.trunk import Loop, Stack, Trunk
+from numerate.positions.added import Learned
+from numerate.positions.bias import FIRE
+from numerate.positions.numbering import DigitIndex
+from numerate.positions.position import Position
+from numerate.positions.rotary import Rotary
+from numerate.tasks.task import Task
+from numerate.tokens.tokenizer import Characters
+from numerate.training.objective import Objective, Progressive, Supervised
+from numerate.training.optimizer import AdamW
+from numerate.training.recipe import Recipe, Training
+from numerate.training.schedule import Trapezoid
+
+DAY = 8e18
+"""Floating-point operations of 24 hours on one RTX A4000, the budget of a run: 8 exaFLOP."""
+
+ABACUS: Position = Learned(numbering=DigitIndex(max_offset=100), table=512)
+"""Offsets up to 100, and the published 512 vectors: enough for numbers of 511 digits, of which those up to 100 plus the
+longest trained answer are trained."""
+
+NOPE: tuple[Position, ...] = ()
+WITH_FIRE: tuple[Position, ...] = (FIRE(),)
+WITH_ABACUS: tuple[Position, ...] = (ABACUS,)
+WITH_BOTH: tuple[Position, ...] = (ABACUS, FIRE())
+WITH_ROTARY: tuple[Position, ...] = (ABACUS, Rotary())
+
+
+def standard(depth: int) -> Trunk:
+    """Layers once each: ST in the paper, FF in the names of its scripts."""
+    return Stack(depth=depth, state="noise")
+
+
+def injected(depth: int) -> Trunk:
+    """Layers once each, with the embedded input before every one: ST with input injection, FF with II."""
+    return Stack(depth=depth, inject="add", state="noise")
+
+
+def looped(depth: int, times: int) -> Trunk:
+    """The same layers again and again, with the embedded input before every turn: LT."""
+    return Loop(depth=depth, times=times, inject="add", state="noise")
+
+
+def progressive(trunk: Trunk) -> Objective:
+    """The progressive loss alone where there are turns to draw; elsewhere it is plain cross-entropy."""
+    return Progressive(alpha=1.0) if trunk.turns() > 1 else Supervised(CrossEntropy())
+
+
+def decoder(trunk: Trunk, positions: tuple[Position, ...], *, width: int = 1024, heads: int = 16) -> Decoder:
+    """The published model: post-norm, gated feed-forwards as wide as the model, no biases."""
+    feed_forward = FeedForward("geglu", times=1.0, biases=False)
+    return Decoder(
+        width=width,
+        trunk=trunk,
+        mixer=Attention(heads=heads, biases=False),
+        feed_forward=feed_forward,
+        positions=positions,
+        norm_first=False,
+        norm_epsilon=1e-12,
+        embedding_norm=True,
+        head_feed_forward=feed_forward,
+        final_norm=True,
+        adapter=True,
+        initialisation=DeepNorm(),
+    )
+
+
+def published(
+    title: str,
+    task: Task,
+    trunk: Trunk,
+    positions: tuple[Position, ...],
+    *,
+    tokenizer: Characters,
+    grid: str,
+    objective: Objective | None = None,
+    rate: float = 1e-4,
+    operations: float = DAY,
+    first_batch: int = 512,
+    paper: str = "abacus",
+) -> Recipe:
+    """A row of the paper. Batches grow from `first_batch` examples to 8192 over the first 60 % of the budget."""
+    return Recipe(
+        task=task,
+        tokenizer=tokenizer,
+        model=decoder(trunk, positions),
+        objective=progressive(trunk) if objective is None else objective,
+        optimizer=AdamW(rate=rate, betas=(0.9, 0.98), epsilon=1e-12, decay=0.01, clip=0.5),
+        schedule=Trapezoid(warmup=0.1, decay_from=0.9),
+        training=Training(
+            steps=None, operations=operations, batch=8192, ramp=0.6, ramp_from=first_batch, precision="bf16"
+        ),
+        evaluation=Evaluation(grid=grid, count=100),
+        title=title,
+        paper=paper,
+    )

@@ -1,0 +1,236 @@
+"""Promises of the published recipes: sizes, budgets and schedules are the published ones, and everything runs."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from numerate import catalogue
+from numerate.batch import Draw
+from numerate.config import Span, identity, override
+from numerate.errors import Mistake
+from numerate.evaluation.evaluator import Exam
+from numerate.evaluation.grid import Grid
+from numerate.laboratory.train import debug, dry_run, train
+from numerate.models.decoder import Decoder
+from numerate.models.trunk import Loop, Stack
+from numerate.recipes.papers import PAPERS
+from numerate.training.recipe import Recipe
+
+PUBLISHED = [
+    name
+    for name, module in catalogue.kinds()["Recipe"].items()
+    if "recipes.abacus_" in module and "_small_" not in name
+]
+MILLIONS = {
+    "addition_ff_nope": "121.7",
+    "addition_ff_abacus": "122.3",
+    "addition_ff_ii_abacus": "122.3",
+    "addition_lt_abacus_8x2": "63.5",
+    "addition_lt_abacus_4x4": "34.1",
+    "addition_lt_abacus_2x8": "19.4",
+    "addition_lt_abacus_1x16": "12.1",
+    "addition_subtraction_lt_abacus_8x2": "63.5",
+    "multiplication_abacus": "34.1",
+    "bitwise_or_1x16_abacus": "12.1",
+    "bitwise_or_16x1_ii_nope": "121.7",
+    "sorting_st_abacus": "63.7",
+    "addition_small_abacus": "0.4",
+}
+"""Published numbers of parameters, in millions."""
+
+KINDS = [
+    "addition_ff_ii_abacus_rope",
+    "addition_ff_randomised_fire",
+    "addition_lt_abacus_2x8",
+    "addition_subtraction_lt_abacus_8x2",
+    "multiplication_abacus_fire",
+    "bitwise_or_16x1_ii_fire",
+    "sorting_st_fire",
+    "sorting_lt_abacus_fire",
+]
+"""A recipe of each task, and of each kind of model and position."""
+
+
+def made(name: str) -> Recipe:
+    recipe: Any = catalogue.find("Recipe", name)
+    found: Recipe = recipe()
+    return found
+
+
+def small(recipe: Recipe) -> Recipe:
+    """With the same tables and grid, but hardly any weights."""
+    grid = recipe.evaluation.grid
+    return replace(debug(recipe), evaluation=replace(debug(recipe).evaluation, grid=grid))
+
+
+def layers_and_turns(recipe: Recipe) -> tuple[int, int]:
+    assert isinstance(recipe.model, Decoder)
+    return recipe.model.trunk.layers(), recipe.model.trunk.turns()
+
+
+def test_every_row_of_the_scripts_is_a_recipe() -> None:
+    schemes = ("nope", "fire", "abacus")
+    rows = {
+        f"addition_{kind}_{scheme}" for kind in ("ff", "ff_ii") for scheme in (*schemes, "abacus_fire", "abacus_rope")
+    }
+    rows |= {f"addition_lt_{scheme}_{size}" for scheme in schemes for size in ("1x16", "2x8", "4x4", "8x2")}
+    rows |= {f"multiplication_{scheme}" for scheme in ("fire", "abacus", "abacus_fire")}
+    rows |= {f"bitwise_or_{size}_{scheme}" for size in ("1x16", "16x1_ii") for scheme in schemes}
+    rows |= {
+        f"sorting_{kind}_{scheme}" for kind in ("st", "st_ii", "lt") for scheme in ("fire", "abacus", "abacus_fire")
+    }
+    further = {
+        "addition_ff_randomised_fire",
+        "addition_lt_abacus_8x2_40_digits",
+        "addition_subtraction_lt_abacus_8x2",
+    }
+    assert set(PUBLISHED) == rows | further
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_recipe_is_called_by_its_name_and_says_hardware_and_hours(name: str) -> None:
+    recipe = made(name)
+    assert recipe.title == name
+    assert recipe.paper in PAPERS
+    text = catalogue.find("Recipe", name).__doc__ or ""
+    assert re.match(r"Published [^\n]*\.\n\n", text)
+    assert re.search(r"(One|Eight) RTX A4000, (24 hours|1 hour), [\d.]+ exaFLOP", text)
+    assert re.search(r"\w+\.sh|script", text)
+
+
+def test_recipes_are_different_runs() -> None:
+    assert len({identity(made(name)) for name in PUBLISHED}) == len(PUBLISHED)
+
+
+@pytest.mark.parametrize(("name", "millions"), MILLIONS.items())
+def test_a_recipe_has_the_published_number_of_parameters(name: str, millions: str) -> None:
+    recipe = made(name)
+    with torch.device("meta"):
+        model = recipe.model.build(recipe.tokenizer.vocabulary(recipe.task), 0)
+    assert f"{sum(parameter.numel() for parameter in model.parameters()) / 1e6:.1f}" == millions
+
+
+def test_the_vocabularies_are_the_published_ones() -> None:
+    sizes = {name: made(name).tokenizer.vocabulary(made(name).task).size for name in PUBLISHED}
+    assert {name.split("_")[0]: size for name, size in sizes.items()} == {
+        "addition": 19,
+        "multiplication": 19,
+        "bitwise": 19,
+        "sorting": 118,
+    }
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_optimizer_schedule_and_batches_are_the_published_ones(name: str) -> None:
+    recipe = made(name)
+    optimizer, schedule, training = recipe.optimizer, recipe.schedule, recipe.training
+    slow = "multiplication" in name and "fire" in name
+    told = (optimizer.rate, optimizer.betas, optimizer.epsilon, optimizer.decay, optimizer.clip)  # type: ignore[attr-defined]
+    assert told == (6e-5 if slow else 1e-4, (0.9, 0.98), 1e-12, 0.01, 0.5)
+    assert [schedule.factor(step, 100) for step in (10, 50, 89)] == [1.0, 1.0, 1.0]
+    assert schedule.factor(0, 100) == pytest.approx(1 / 11)
+    assert schedule.factor(95, 100) == pytest.approx(0.5)
+    assert (training.batch, training.ramp, training.ramp_from) == (8192, 0.6, 32 if "sorting" in name else 512)
+    budgets = {"multiplication": 64e18, "bitwise": 8e18 / 24}
+    assert training.operations == budgets.get(name.split("_")[0], 8e18)
+    assert training.steps is None
+    assert training.precision == "bf16"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_model_is_the_published_one(name: str) -> None:
+    model = made(name).model
+    assert isinstance(model, Decoder)
+    assert (model.width, model.mixer.heads, model.norm_epsilon) == (1024, 16, 1e-12)  # type: ignore[attr-defined]
+    assert not model.norm_first
+    assert not model.tied
+    assert model.embedding_norm
+    assert model.final_norm
+    assert model.adapter
+    assert isinstance(model.trunk, Stack | Loop)
+    assert model.trunk.state == "noise"
+    layers, turns = layers_and_turns(made(name))
+    assert layers * turns == (8 if "sorting" in name else 16)
+    loops = any(word in name for word in ("_lt_", "multiplication", "1x16"))
+    assert (turns > 1) is loops
+    assert type(made(name).objective).__name__ == ("Progressive" if loops else "Supervised")
+    assert model.trunk.inject == ("add" if loops or "_ii" in name else "none")
+    numbered = [type(position).__name__ for position in model.positions]
+    assert ("Learned" in numbered, "FIRE" in numbered, "Rotary" in numbered) == (
+        "abacus" in name,
+        "fire" in name,
+        "rope" in name,
+    )
+
+
+def test_tasks_are_the_published_ones() -> None:
+    assert made("addition_ff_nope").task.trained() == {"first_digits": Span(1, 20), "second_digits": Span(1, 20)}
+    assert made("addition_lt_abacus_8x2_40_digits").task.trained()["first_digits"] == Span(1, 40)
+    assert made("multiplication_fire").task.trained()["second_digits"] == Span(1, 15)
+    assert made("sorting_lt_fire").task.trained() == {"digits": Span(1, 10), "items": Span(1, 10)}
+    assert made("bitwise_or_1x16_nope").task.most == 100  # type: ignore[attr-defined]
+    objective: Any = made("multiplication_abacus").objective
+    assert (objective.throttle, objective.loss.over, objective.alpha) == ("described", "examples", 1.0)
+
+
+def test_input_injection_comes_before_every_layer_and_noise_before_the_first() -> None:
+    """Of 16x1+II: with layers that do nothing, what comes out is (noise + 16 times the input)."""
+    recipe = small(made("addition_ff_ii_nope"))
+    recipe = override(recipe, ["model.trunk.depth=16"])
+    model: Any = recipe.model.build(recipe.tokenizer.vocabulary(recipe.task), 0)
+    tokens = model.place(Exam(recipe.task, recipe.tokenizer, recipe.layout).longest(recipe.task, count=2), Draw.fixed())
+    for block in model.trunk.blocks:
+        block.forward = lambda x, context, asked=None: x
+    x, context = model._embedded(tokens)
+    left = (model.trunk(x, context) - 16 * x).detach()
+    assert 0.015 < float(left.std()) < 0.025
+    assert torch.allclose(left[0], left[1], atol=1e-4), "the noise is a function of the place alone"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_grid_fits_the_tables(name: str) -> None:
+    recipe = small(made(name))
+    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    model = recipe.model.build(exam.vocabulary, 0)
+    text = recipe.evaluation.grid
+    assert text is not None
+    for wanted in (text, *(["equal:101:160"] if name.startswith("addition") else [])):
+        for corner in Grid.parse(wanted, recipe.task.axes()).corners():
+            model.check(exam.longest(recipe.task.pinned(**dict(corner)), split="test", count=1))
+
+
+def test_a_grid_beyond_the_table_is_refused_before_any_work(tmp_path: Path) -> None:
+    recipe = override(debug(made("addition_lt_abacus_1x16")), ["evaluation.grid=equal:500:520"])
+    with pytest.raises(Mistake, match=r"evaluation\.grid.*table of Learned, which has 512 places"):
+        train(recipe, runs_dir=tmp_path, quiet=True)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_one_of_each_kind_trains_and_is_evaluated(name: str, tmp_path: Path) -> None:
+    recipe = override(debug(made(name)), ["training.steps=2", "training.evaluate_every=9"])
+    run = train(recipe, runs_dir=tmp_path, quiet=True).run
+    assert run.recipe.title == f"{name}-debug"
+    assert len(run.evaluate("1:2x1:1", count=2).records) == 2
+
+
+def test_the_debug_preset_keeps_large_models_tiny() -> None:
+    for name in PUBLISHED:
+        recipe = debug(made(name))
+        model = recipe.model.build(recipe.tokenizer.vocabulary(recipe.task), 0)
+        assert sum(parameter.numel() for parameter in model.parameters()) < 100_000, name
+        assert recipe.training.threads == 1
+        assert layers_and_turns(recipe) <= (2, 2)
+    few = made("addition_small_abacus")
+    assert debug(few).model == few.model, "what is small already stays as it is"
+
+
+def test_what_a_run_takes_is_told_in_operations() -> None:
+    recipe = override(debug(made("addition_lt_abacus_8x2")), ["training.steps=null", "training.operations=1e12"])
+    estimate = dry_run(recipe, trials=1)
+    assert estimate.total_operations == pytest.approx(1e12, rel=0.1)
+    assert estimate.steps > 1

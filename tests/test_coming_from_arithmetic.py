@@ -1,0 +1,164 @@
+"""Promises of docs/coming-from-arithmetic.md: every command in a middle column runs, every setting is one."""
+
+import re
+import shlex
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+
+import numerate
+from numerate import catalogue
+from numerate.cli import main
+from numerate.config import override
+from numerate.evaluation.grid import Grid
+from numerate.laboratory.train import debug, train
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.training.recipe import Recipe
+
+torch.set_num_threads(1)
+
+PAGE = Path(__file__).parents[1] / "docs" / "coming-from-arithmetic.md"
+
+TINY = {
+    "train": "preset=debug training.steps=1 training.window=1 evaluation.during=1",
+    "run": "preset=debug training.steps=1 training.window=1 evaluation.during=1 workers=1",
+    "evaluate": "grid=1:2x1:2 count=2",
+    "data": "count=20",
+}
+"""What is added to a command, so that it is done in a moment."""
+
+KEYS = """
+    name base_dir budget overall_budget seed dryrun data arch objective_layout layers_in_recurrent_block
+    maximal_recurrence max_backprop maximal_recurrence_in_eval hidden_size intermed_size input_injection_type
+    initial_hidden_randomized state_init norm norm_scheme nonlin tie_weights final_norm head throttle alpha
+    mask_before_equals local_compilation loss_reduction forward_only_model_with_skip pos_embedding max_seq_length
+    max_abacus_len normalization type rotary_embedding max_length num_attention_heads sequence_op microbatch_size
+    compile_torch fullgraph mixed_precision save_intermediate_checkpoints save_every_nth_step save_every_n_minutes
+    save_intermediate_model_name save_final_model forbid_dataset_preprocessing print_loss_every_nth_step threads path
+    early_termination lr batch_size batch_size_ramp warmup_steps cooldown_steps steps scheduler gradient_clipping
+    tokenized_dataset_path tokenizer_type reverse_inputs extended_eval greedy temp token_limit max_rec remove_padding
+    large ood_only up_to_40 up_to_50 checkerboard big_eval_step_ max_size_given start_ind_1_given start_ind_2_given mul
+    pos_arth pos_arth_ood pad_zeros checkpoint arch_modifications
+    create_data_split.py create_pos_or_variants.py pretrain.py torchrun arithmetic_eval_quicker.py sort_eval.py
+    gen_eval_script.py pretty_plotter.py pretty_plotter_big.py pretty_plotter_sort.py dataset_analysis.py
+    upload_processed_dataset.py load_local_model.py cramming_base_dir wandb.entity wandb.project abacus
+    addition_ff.sh addition_lt.sh multiplication.sh bitwise_or.sh sorting.sh
+"""
+"""What users of the published system type: commands, scripts, settings, switches."""
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """The section, left and middle column of every line of the tables."""
+    found, section = [], ""
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            section = line.removeprefix("## ")
+        if line.startswith("|") and not line.startswith(("| theirs", "|---")):
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            assert len(cells) == 3, line
+            found.append((section, cells[0], cells[1]))
+    return found
+
+
+def told(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def commands() -> list[str]:
+    """Every command of the middle columns, from behind `numerate` on."""
+    shown = [text for _, _, ours in rows() for text in told(ours)]
+    found = [re.fullmatch(r"(?:\w+=\S+ |torchrun .* -m )?numerate (.+)", text) for text in shown]
+    return list(dict.fromkeys(match[1] for match in found if match))
+
+
+def settings() -> list[str]:
+    return [
+        text
+        for section, _, ours in rows()
+        if section == "Settings and switches"
+        for text in told(ours)
+        if re.match(r"[a-z][\w.]*=", text)
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs with one in it, trained for a moment and evaluated."""
+    runs = tmp_path_factory.mktemp("trained")
+    recipe = numerate.recipe("addition_lt_abacus_4x4")
+    tiny = ["training.steps=2", "evaluation.during=2", "evaluation.grid=1:2x1:2"]
+    train(override(debug(recipe), tiny), runs_dir=runs, quiet=True).run.evaluate(count=2)
+    return runs
+
+
+@pytest.fixture
+def folder(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder but for the rows of a file, from where `latest` is the trained run."""
+    (tmp_path / "sums").mkdir()
+    sums = [f"{str(i)[::-1]}+{str(7 * i)[::-1]}={str(8 * i)[::-1]}\n" for i in range(10, 60)]
+    (tmp_path / "sums" / "rows.txt").write_text("".join(sums))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NUMERATE_RUNS", str(trained))
+    monkeypatch.setattr(catalogue, "_added", {})
+    return tmp_path
+
+
+def in_small(line: str) -> list[str]:
+    """The words of a command as on the page, with what makes it small: trackers, which need an account, are left out,
+    and many seeds are two."""
+    words = [word for word in shlex.split(line) if not word.startswith("trackers=")]
+    words = ["seeds=2" if word.startswith("seeds=") else word for word in words]
+    more = TINY.get(words[0], "").split()
+    if words[0] in ("train", "run"):
+        more += ["runs_dir=elsewhere"]
+    if words[0] == "run":
+        more += ["evaluation.grid=1:1x1:1", "evaluation.count=2"]
+    if words[0] == "data":
+        more += ["out=written"]
+    return [*words, *more]
+
+
+@pytest.mark.parametrize("line", commands())
+def test_a_command_of_the_page_runs(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(in_small(line))
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    if line.startswith(("train", "run")) and "--dry-run" not in line:
+        assert list(folder.glob("elsewhere/*/*/recipe.yaml"))
+
+
+def test_grids_of_the_page_are_grids() -> None:
+    axes = Arithmetic().axes()
+    grids = [word[5:] for line in commands() for word in line.split() if word.startswith("grid=")]
+    assert len(grids) > 10
+    assert all(Grid.parse(text, axes).cells() for text in grids)
+
+
+@pytest.mark.parametrize("text", settings())
+def test_a_setting_of_the_page_is_one(text: str) -> None:
+    path = text.partition("=")[0]
+    if path == "runs_dir":
+        return
+    assert path.partition(".")[0] in {field.name for field in fields(Recipe)}
+    override(numerate.recipe("addition_lt_abacus_4x4"), [text])
+
+
+def test_every_published_command_and_setting_stands_on_the_page() -> None:
+    left = "\n".join(theirs for _, theirs, _ in rows())
+    words = set(re.findall(r"[\w.]+", left))
+    names = words | {part for word in words for part in word.split(".")}
+    missing = [key for key in KEYS.split() if key not in names and not (key.endswith("_") and key in left)]
+    assert missing == []
+
+
+def test_every_published_recipe_stands_on_the_page() -> None:
+    shown = {line.split()[1] for line in commands() if line.startswith(("train", "run"))}
+    published = {name for name, module in catalogue.kinds()["Recipe"].items() if "recipes.abacus_" in module}
+    assert published <= shown
+
+
+def test_every_line_of_ours_is_a_command_a_setting_or_none() -> None:
+    for section, theirs, ours in rows():
+        assert told(ours) or ours.startswith(("none", "see [", "[")), (section, theirs)
