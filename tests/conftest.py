@@ -45,16 +45,23 @@ from numerate.mixers.mixer import Context, Mixer, TokenMixer  # noqa: E402
 from numerate.mixers.recurrent import LSTM  # noqa: E402
 from numerate.models.block import FeedForward  # noqa: E402
 from numerate.models.decoder import Decoder  # noqa: E402
-from numerate.models.trunk import Stack  # noqa: E402
+from numerate.models.initialisation import DeepNorm  # noqa: E402
+from numerate.models.trunk import Loop, Stack  # noqa: E402
 from numerate.positions.added import Learned, Sinusoidal  # noqa: E402
-from numerate.positions.numbering import DigitIndex, Sequential, Shifted  # noqa: E402
+from numerate.positions.bias import FIRE, T5Bias  # noqa: E402
+from numerate.positions.numbering import Coupled, DigitIndex, RandomSubset, Sequential, Shifted  # noqa: E402
 from numerate.positions.position import Bias, Position  # noqa: E402
 from numerate.positions.rotary import Rotary  # noqa: E402
 from numerate.tasks.arithmetic import Arithmetic  # noqa: E402
+from numerate.tasks.bitwise import BitwiseOr  # noqa: E402
 from numerate.tasks.draws import Draws  # noqa: E402
 from numerate.tasks.questions import EMPTY, Numbers, Questions  # noqa: E402
+from numerate.tasks.sorting import Sorting  # noqa: E402
 from numerate.tasks.task import Task  # noqa: E402
+from numerate.tasks.written import Written  # noqa: E402
 from numerate.tokens.layout import Continuation  # noqa: E402
+from numerate.tokens.numbers import Digits  # noqa: E402
+from numerate.tokens.tokenizer import Characters  # noqa: E402
 from numerate.vocabulary import PAD, Vocabulary  # noqa: E402
 
 torch.set_num_threads(1)
@@ -96,20 +103,64 @@ class RunningParity(Task):
 
 
 FURTHER: dict[str, list[Any]] = {
-    "Task": [Arithmetic(digits=Span(1, 2), zero=True), Arithmetic(digits=3, lengths="uniform"), RunningParity()],
+    "Task": [
+        Arithmetic(digits=Span(1, 2), zero=True),
+        Arithmetic(digits=3, lengths="uniform"),
+        Arithmetic("-", digits=Span(1, 3)),
+        Arithmetic("x", digits=Span(1, 9), lengths="value"),
+        Arithmetic(digits=Span(2, 9), no_carry=True),
+        Sorting(digits=Span(3, 5), items=Span(2, 4), lengths="uniform"),
+        BitwiseOr(operator="|", digits=Span(1, 4), most=9),
+        RunningParity(),
+    ],
+    "Tokenizer": [
+        Characters(Digits("answer reversed", 1, 2, places=30)),
+        Characters(Digits(hints=True), begin=True),
+    ],
     "Layout": [Continuation(ask="all")],
     "Numbering": [
         DigitIndex(max_offset=7),
         DigitIndex(max_offset=7, per="batch"),
         Shifted(max_shift=9, evaluate_at=1),
         Shifted(max_shift=0),
+        Coupled(max_offset=7),
+        RandomSubset(max_length=40, stride=2),
+        RandomSubset(max_length=20, size=16, per="batch"),
     ],
-    "Position": [Rotary(share=0.5, base=100.0), Sinusoidal(scale=0.3), Slope(), Slope(numbering=DigitIndex())],
-    "Mixer": [Attention(heads=1), Attention(heads=2, biases=True), LSTM(cells=12)],
-    "Trunk": [Stack(depth=1), Stack(depth=3, inject="add")],
+    "Position": [
+        Rotary(share=0.5, base=100.0),
+        Sinusoidal(scale=0.3),
+        Slope(),
+        Slope(numbering=DigitIndex()),
+        FIRE(shared=True, hidden=4, threshold=3.0),
+        T5Bias(numbering=Coupled(max_offset=3), buckets=8, max_distance=6, sides="two", shared=True),
+    ],
+    "Mixer": [
+        Attention(heads=1),
+        Attention(heads=2, biases=True),
+        Attention(heads=2, logit_scale=1.7),
+        Attention(heads=2, logit_scale="log", log_from=2),
+        LSTM(cells=12),
+    ],
+    "Trunk": [
+        Stack(depth=1),
+        Stack(depth=3, inject="add"),
+        Stack(depth=3, inject="linear"),
+        Stack(inject="ffn"),
+        Stack(depth=3, inject="add", state="noise"),
+        Loop(depth=2, times=3, inject="none"),
+        Loop(depth=2, times=2, inject="linear", state="noise"),
+        Loop(times=2, inject="ffn"),
+        Loop(times=3, inject="none", state="noise"),
+    ],
     "Loss": [CrossEntropy(over="examples")],
 }
 """Settings beside the defaults that the promises run on too."""
+
+BY_DEFAULT: dict[str, Callable[[], Any]] = {
+    "Written": lambda: Written(path=str(Path(__file__).parent / "tasks" / "sums.txt")),
+}
+"""What stands for the defaults of a part that does nothing by itself, such as a task that reads a file."""
 
 FURTHER_MODELS = [
     Decoder(width=16, norm="rms", positions=(Rotary(),), embedding_norm=True),
@@ -123,13 +174,27 @@ FURTHER_MODELS = [
     Decoder(width=16, feed_forward=FeedForward("relu", biases=False), positions=(Rotary(),)),
     Decoder(width=16, feed_forward=FeedForward("swiglu", times=8 / 3), positions=(Slope(), Sinusoidal())),
     Decoder(width=16, feed_forward=FeedForward("geglu"), mixer=LSTM()),
+    Decoder(width=16, mixer=LSTM(), trunk=Loop(times=2, inject="linear", state="noise")),
+    Decoder(  # the published Abacus model, in small
+        width=16,
+        trunk=Loop(depth=2, times=2, state="noise"),
+        feed_forward=FeedForward("geglu", times=1.0, biases=False),
+        positions=(Learned(numbering=DigitIndex(max_offset=5)), Rotary()),
+        norm_first=False,
+        embedding_norm=True,
+        initialisation=DeepNorm(),
+        norm_epsilon=1e-12,
+        final_norm=True,
+        head_feed_forward=FeedForward("geglu", times=1.0, biases=False),
+        adapter=True,
+    ),
     Decoder(width=16, positions=(Learned(numbering=Shifted(max_shift=5)), Rotary(numbering=DigitIndex()), Slope())),
 ]
 
 
 def every(kind: str) -> list[Any]:
     """Each class of a kind with its defaults, then its further settings."""
-    return [part() for part in catalogue.variants(kind)] + FURTHER.get(kind, [])
+    return [BY_DEFAULT.get(part.__name__, part)() for part in catalogue.variants(kind)] + FURTHER.get(kind, [])
 
 
 def every_mixing() -> list[tuple[Mixer, tuple[Position, ...]]]:

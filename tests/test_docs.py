@@ -114,13 +114,25 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
         known = {"grid", "count", "checkpoint", "shard", "method", "predictions", "runs_dir", "device", "out"}
         keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
         assert keys <= known
+    elif given.command == "plot":
+        from numerate.reports.plots import KINDS as FIGURES
+
+        assert given.words[0] in FIGURES
+        keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
+        assert keys <= {"out", "labels", "checkpoint", "runs_dir"}
+    elif given.command == "data":
+        from numerate.commands.data import OWN
+
+        assert given.words[0] in ("write", "stats")
+        keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
+        assert keys <= {*OWN, "format", "digits", "vocabulary"}
     else:
         assert given.command == "list"
 
 
 KINDS = {
     "my_task.py": ("tasks", "Backwards"),
-    "my_numbering.py": ("numberings", "NumberIndex"),
+    "my_numbering.py": ("numberings", "DigitsBefore"),
     "my_mixer.py": ("mixers", "RunningMean"),
     "my_loss.py": ("losses", "Focal"),
 }

@@ -31,8 +31,8 @@ SLOTS = {
 """Where a recipe takes a part of each kind."""
 
 
-NO_CHOICE = {("Arithmetic", "operator")}
-"""Settings that have one value only as yet."""
+NO_CHOICE = {("Mixture", "weights")}
+"""Settings whose other values hang on another setting."""
 
 
 def kind_of(part: type) -> str:
@@ -68,7 +68,9 @@ def others(value: Any, hint: Any) -> list[Any]:
         return [Span(2, 3)]
     if isinstance(hint, type) and hint.__name__ in catalogue.kinds():
         defaults = [part() for part in catalogue.variants(hint.__name__)]
-        return defaults + [all_changes(one, field.name)[0] for one in defaults for field in fields(one)[-1:]]
+        return defaults + [
+            made for one in defaults for field in fields(one)[-1:] for made in all_changes(one, field.name)[:1]
+        ]
     if is_dataclass(hint):
         return [changed for field in fields(hint) for changed in all_changes(hint(), field.name)]
     return []
