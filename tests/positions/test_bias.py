@@ -90,9 +90,10 @@ def test_randomised_fire_counts_through_where_there_are_too_few_places(shared: P
     numbering = RandomSubset(case["input"]["max_length"])
     kinds = torch.ones(1, length, dtype=torch.long)
     drawn = numbering.number(tokens, kinds, Draw(0, 0))
-    assert torch.equal(drawn, numbering.number(tokens, kinds, Draw.fixed()).expand(1, -1)) == case["expected"][
-        "train_equals_eval"
-    ]
+    assert (
+        torch.equal(drawn, numbering.number(tokens, kinds, Draw.fixed()).expand(1, -1))
+        == case["expected"]["train_equals_eval"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -216,9 +216,7 @@ class SelfAttention(TokenMixer):
         rows, time, width = projected.shape
         return projected.view(rows, time, width // self.head_width, self.head_width).transpose(1, 2)
 
-    def _mask(
-        self, time: int, device: torch.device, context: Context, scale: Tensor | float | None
-    ) -> Tensor | None:
+    def _mask(self, time: int, device: torch.device, context: Context, scale: Tensor | float | None) -> Tensor | None:
         """None where plain causal attention will do (padding on the right is then seen by nothing real)."""
         if context.hidden is None and not self.biases:
             return None

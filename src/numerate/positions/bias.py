@@ -66,7 +66,7 @@ class DistanceNetwork(Bias):
         if torch.is_grad_enabled() or rows * pairs <= _PAIRS:
             return self._bias(queries, keys)
         share = max(1, _PAIRS // (rows * keys.shape[1]))
-        return torch.cat([self._bias(part, keys) for part in queries.split(share, dim=1)], dim=2)
+        return torch.cat([self._bias(part, keys) for part in torch.split(queries, share, dim=1)], dim=2)
 
     def _bias(self, queries: Tensor, keys: Tensor) -> Tensor:
         kind = self.inward.weight.dtype
@@ -88,8 +88,8 @@ class ALiBi(Position):
     """Minus the distance times a fixed slope per head: 2^(-8/heads), 2^(-16/heads), ...
 
     Press et al. (2022), "Train Short, Test Long", https://arxiv.org/abs/2108.12409. For 8 heads the slopes are 1/2,
-    1/4, ... 1/256; for a number of heads that is no power of two, those of the next smaller one and every other of the next
-    larger one, as the paper's code does. Nothing is learned. `steepness` multiplies all slopes: numberings whose
+    1/4, ... 1/256; for a number of heads that is no power of two, those of the next smaller one and every other of the
+    next larger one, as the paper's code does. Nothing is learned. `steepness` multiplies all slopes: numberings whose
     distances are short (`Coupled`) want steeper ones than the places of a long text.
     """
 
