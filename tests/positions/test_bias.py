@@ -115,6 +115,8 @@ def test_alibi_is_minus_slope_times_distance() -> None:
     bias = part.bias(torch.tensor([[5]]), torch.tensor([[5, 4, 1, 7]]))
     assert bias[0, 0, 0].tolist() == pytest.approx([0, -2 / 16, -8 / 16, -4 / 16])
     assert bias[0, 1, 0].tolist() == pytest.approx([0, -2 / 256, -8 / 256, -4 / 256])
+    near = Slopes(1, farthest=3).bias(torch.tensor([[9]]), torch.tensor([[9, 7, 6, 5, 0]]))
+    assert near.flatten().tolist() == pytest.approx([0, -2 / 256, -3 / 256, -3 / 256, -3 / 256])
 
 
 @pytest.mark.parametrize("two_sided", [False, True])
@@ -153,6 +155,7 @@ def test_shared_means_one_set_of_parameters_for_all_layers(make: Any) -> None:
         (lambda: FIRE(hidden=0), "hidden"),
         (lambda: FIRE(threshold=0.0), "threshold"),
         (lambda: ALiBi(steepness=-1.0), "steepness"),
+        (lambda: ALiBi(farthest=0), "farthest"),
         (lambda: T5Bias(buckets=1), "buckets"),
         (lambda: T5Bias(buckets=7, sides="two"), "buckets"),
         (lambda: T5Bias(max_distance=3), "max_distance"),

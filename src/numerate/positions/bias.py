@@ -90,18 +90,22 @@ class ALiBi(Position):
     Press et al. (2022), "Train Short, Test Long", https://arxiv.org/abs/2108.12409. For 8 heads the slopes are 1/2,
     1/4, ... 1/256; for a number of heads that is no power of two, those of the next smaller one and every other of the
     next larger one, as the paper's code does. Nothing is learned. `steepness` multiplies all slopes: numberings whose
-    distances are short (`Coupled`) want steeper ones than the places of a long text.
+    distances are short (`Coupled`) want steeper ones than the places of a long text. With `farthest=4` all distances
+    from 4 on count as 4, so that a longer row has no bias that training did not have.
     """
 
     numbering: Numbering = setting(Sequential(), "which number each place gets")
     steepness: float = setting(1.0, "factor on all slopes; 1 as published")
+    farthest: int | None = setting(None, "distances beyond count as this; null: as they are")
 
     def __post_init__(self) -> None:
+        if self.farthest is not None and self.farthest < 1:
+            raise Mistake(f"farthest: {self.farthest} would make all distances one; 1 or more, or null, is right")
         if not 0 <= self.steepness < float("inf"):
             raise Mistake(f"steepness: {self.steepness} is no factor of a slope; 0 or more is right, 1 is usual")
 
     def build_attention(self, heads: int, head_width: int) -> Bias:
-        return Slopes(heads, self.steepness)
+        return Slopes(heads, self.steepness, self.farthest)
 
 
 class Slopes(Bias):
@@ -113,8 +117,9 @@ class Slopes(Bias):
 
     slopes: Tensor
 
-    def __init__(self, heads: int, steepness: float = 1.0) -> None:
+    def __init__(self, heads: int, steepness: float = 1.0, farthest: int | None = None) -> None:
         super().__init__()
+        self.farthest = farthest
         power = 2 ** math.floor(math.log2(heads))
         slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]
         slopes += [2 ** (-8 * i / (2 * power)) for i in range(1, 2 * power + 1, 2)][: heads - power]
@@ -124,6 +129,8 @@ class Slopes(Bias):
         self, queries: Int[Tensor, "#rows query"], keys: Int[Tensor, "#rows key"]
     ) -> Float[Tensor, "#rows heads query key"]:
         distance = (queries[:, None, :, None] - keys[:, None, None, :]).abs()
+        if self.farthest is not None:
+            distance = distance.clamp(max=self.farthest)
         return -distance.to(self.slopes.dtype) * self.slopes[:, None, None]
 
 

@@ -91,7 +91,7 @@ def addition6_nope() -> Recipe:
 
 def _addition6(title: str, paper: str, *positions: Position, trunk: Trunk = STACK) -> Recipe:
     grid = "1:6x1:6+equal:7:18"
-    return _addition(title, paper, *positions, trunk=trunk, digits=6, steps=5000, grid=grid)
+    return _addition(title, paper, *positions, trunk=trunk, digits=6, steps=4000, grid=grid)
 
 
 def _addition(
