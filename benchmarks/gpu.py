@@ -59,7 +59,7 @@ def published(*, compiled: bool, smoke: bool) -> Recipe:
     feed_forward = FeedForward("geglu", times=1.0, biases=False)
     model = Decoder(
         width=width,
-        trunk=Loop(depth=depth, times=2, inject="add"),
+        trunk=Loop(depth=depth, times=2, inject="add", state="noise"),
         mixer=Attention(heads=heads),
         feed_forward=feed_forward,
         positions=(Learned(numbering=DigitIndex(max_offset=100), table=512),),

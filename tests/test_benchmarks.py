@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from numerate.api import recipe
 from numerate.vocabulary import END, PAD
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -89,8 +90,11 @@ def test_the_benchmark_of_a_gpu_says_that_there_is_none(monkeypatch: pytest.Monk
         opened("gpu").main()
 
 
-def test_the_published_8_x_2_model_has_its_published_size() -> None:
+def test_the_benchmark_of_a_gpu_measures_the_recipe_of_8_x_2_and_its_published_size() -> None:
     gpu = opened("gpu")
     model = gpu.published(compiled=False, smoke=False)
+    shipped = recipe("addition_lt_abacus_8x2")
+    assert (model.model, model.objective, model.optimizer) == (shipped.model, shipped.objective, shipped.optimizer)
+    assert (model.training.batch, model.training.operations) == (shipped.training.batch, shipped.training.operations)
     built = model.model.build(model.tokenizer.vocabulary(model.task), 0)
     assert sum(p.numel() for p in built.parameters()) == pytest.approx(63.5e6, rel=0.02)

@@ -255,7 +255,22 @@ def test_a_row_longer_than_what_there_is_to_choose_from_is_counted_through(vocab
 def test_a_random_subset_is_evaluated_at_every_stride_th_place(vocabulary: Any) -> None:
     row = Tokens(torch.full((1, 4), 4), torch.tensor([4]), torch.tensor([0]))
     assert numbers(RandomSubset(stride=3), row, vocabulary, Draw.fixed()).tolist() == [[0, 3, 6, 9]]
-    assert RandomSubset(max_length=64).reach(10) == 63
+
+
+@pytest.mark.parametrize("length", [1, 3, 6, 9, 15])
+@pytest.mark.parametrize(
+    "numbering", [RandomSubset(8), RandomSubset(8, stride=3), RandomSubset(8, size=4), RandomSubset(8, 4, 2)]
+)
+def test_the_reach_of_a_random_subset_is_the_highest_place_that_training_ever_draws(
+    numbering: RandomSubset, length: int, vocabulary: Any
+) -> None:
+    tokens = Tokens(torch.full((300, length), 4), torch.full((300,), length), torch.arange(300))
+    highest = int(numbers(numbering, tokens, vocabulary, Draw.fixed()).max())
+    drawn = max(int(numbers(numbering, tokens, vocabulary, Draw(0, step)).max()) for step in range(3))
+    if numbering.size is None or length >= numbering.size:
+        assert drawn == numbering.reach(highest)
+    else:  # the first of more places than the row has never are the last ones
+        assert drawn <= numbering.reach(highest) == 7
 
 
 @pytest.mark.parametrize("name", ["abacus_ids_eval", "abacus_standalone_eval"])

@@ -15,9 +15,17 @@ from numerate.errors import Mistake
 from numerate.evaluation.evaluator import Exam
 from numerate.evaluation.grid import Grid
 from numerate.laboratory.train import debug, dry_run, train
+from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
+from numerate.models.initialisation import DeepNorm
 from numerate.models.trunk import Loop, Stack
+from numerate.positions.added import Learned
+from numerate.positions.bias import FIRE
+from numerate.positions.numbering import DigitIndex, RandomSubset
+from numerate.positions.rotary import Rotary
 from numerate.recipes.papers import PAPERS
+from numerate.tokens.layout import Continuation
+from numerate.tokens.numbers import Digits
 from numerate.training.recipe import Recipe
 
 PUBLISHED = [
@@ -159,6 +167,16 @@ def test_the_model_is_the_published_one(name: str) -> None:
     assert (turns > 1) is loops
     assert type(made(name).objective).__name__ == ("Progressive" if loops else "Supervised")
     assert model.trunk.inject == ("add" if loops or "_ii" in name else "none")
+    gated = FeedForward("geglu", times=1.0, biases=False)
+    assert model.feed_forward == model.head_feed_forward == gated
+    assert not model.mixer.biases  # type: ignore[attr-defined]
+    assert model.initialisation == DeepNorm()
+    assert set(model.positions) <= {
+        Learned(numbering=DigitIndex(max_offset=100), table=512),
+        FIRE(),
+        FIRE(numbering=RandomSubset(max_length=128, size=64, per="batch")),
+        Rotary(),
+    }
     numbered = [type(position).__name__ for position in model.positions]
     assert ("Learned" in numbered, "FIRE" in numbered, "Rotary" in numbered) == (
         "abacus" in name,
@@ -173,6 +191,9 @@ def test_tasks_are_the_published_ones() -> None:
     assert made("multiplication_fire").task.trained()["second_digits"] == Span(1, 15)
     assert made("sorting_lt_fire").task.trained() == {"digits": Span(1, 10), "items": Span(1, 10)}
     assert made("bitwise_or_1x16_nope").task.most == 100  # type: ignore[attr-defined]
+    for name in PUBLISHED:  # what is asked is the answer with its end; numbers are written units first
+        assert made(name).layout == Continuation(ask="answer")
+        assert made(name).tokenizer.numbers == Digits(order="reversed")  # type: ignore[attr-defined]
     objective: Any = made("multiplication_abacus").objective
     assert (objective.throttle, objective.loss.over, objective.alpha) == ("described", "examples", 1.0)
 

@@ -51,6 +51,8 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         ("ddp", "fsdp"),
     ),
+    "networks": (("model.positions=[FIRE,ScaledSinusoidal]", "training.steps=20"), ("fsdp",)),
+    "shared": (("model.positions=[FIRE(shared=true),T5Bias(shared=true)]", "training.steps=20"), ("ddp", "fsdp")),
     "recurrent": (("model.mixer=LSTM", "model.width=25", "training.steps=20"), ("fsdp",)),
 }
 """What is trained, and in which ways; a width that does not divide among the processes is one of them."""

@@ -45,7 +45,7 @@ class Attention(Mixer):
             raise Mistake(f"heads: {self.heads} heads attend to nothing; 1 or more is right")
         if not 0 <= self.dropout < 1:
             raise Mistake(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
-        if self.logit_scale != "log" and not 0 < self.logit_scale < float("inf"):
+        if self.logit_scale != "log" and (isinstance(self.logit_scale, str) or not 0 < self.logit_scale < float("inf")):
             raise Mistake(f"logit_scale: {self.logit_scale} leaves nothing to attend by; a number above 0, or log")
         if self.log_from < 2:
             raise Mistake(f"log_from: the logarithm of {self.log_from} divides by nothing; 2 or more is right")

@@ -220,6 +220,9 @@ class LoopPart(TrunkPart):
                 quiet = replace(context, prepared={})
                 for _ in range(turns.without):
                     state = turn(state, x, quiet, None)
+            # Autocast keeps its copies of weights, and those made without a gradient pass none on in releases of torch
+            # before https://github.com/pytorch/pytorch/pull/165068.
+            torch.clear_autocast_cache()
             state = _anchored(state, x)
         if turns.divided:
             state, x = _scaled(state, float(turns.learning)), _scaled(x, float(turns.learning))

@@ -87,7 +87,7 @@ class ScaledSinusoidal(Position):
             raise Mistake(f"base: {self.base} gives no waves; a number above 1 is right, 10000 is usual")
 
     def build_input(self, width: int) -> InputPosition:
-        return Waves(width, self.base, nn.Parameter(torch.tensor(float(width**-0.5))))
+        return Waves(width, self.base, nn.Parameter(torch.full((1,), width**-0.5)))
 
 
 class Waves(InputPosition):

@@ -55,8 +55,8 @@ class DistanceNetwork(Bias):
     def __init__(self, heads: int, hidden: int, threshold: float) -> None:
         super().__init__()
         self.inward, self.outward = nn.Linear(1, hidden), nn.Linear(hidden, heads)
-        self.distance_scale = nn.Parameter(torch.tensor(0.1))
-        self.threshold_scale = nn.Parameter(torch.tensor(1.0))
+        self.distance_scale = nn.Parameter(torch.full((1,), 0.1))  # one entry: FSDP cannot divide a scalar
+        self.threshold_scale = nn.Parameter(torch.full((1,), 1.0))
         self.register_buffer("threshold", torch.tensor(float(threshold)), persistent=False)
 
     def bias(

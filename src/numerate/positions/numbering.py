@@ -189,7 +189,8 @@ class RandomSubset(Numbering):
     `Learned(numbering=RandomSubset(512), table=512)`. A row longer than max_length gets 0, 1, 2, ...
 
     `size` draws that many places and gives a row the first of them: with the padded width of a batch as `size`, it is
-    what the published arithmetic code does (which draws again in every layer; here all layers share one draw).
+    what the published arithmetic code does with `per="batch"` (it draws again in every layer; here all layers share one
+    draw).
     Evaluation takes every `stride`-th place. With stride=3: 0, 3, 6, ...
     """
 
@@ -214,7 +215,9 @@ class RandomSubset(Numbering):
         if not draw.training:
             return plain * self.stride
         row = tokens.row if self.per == "row" else torch.zeros_like(tokens.row)
-        wanted = tokens.lengths if self.size is None else torch.full_like(tokens.lengths, self.size)
+        one_for_all = self.per == "batch" and self.size is not None
+        row = row[:1] if one_for_all else row
+        wanted = tokens.lengths if self.size is None else torch.full_like(row, self.size)
         most = min(self.max_length, time if self.size is None else self.size)
         slot = torch.arange(self.max_length, device=plain.device)
         keys = drawn_many(draw, row, self.max_length, self._salt()) * self.max_length + slot
@@ -224,15 +227,18 @@ class RandomSubset(Numbering):
         chosen = torch.where(kept, drawn_first, self.max_length).sort(dim=1).values
         chosen = torch.nn.functional.pad(chosen, (0, max(0, time - most)), value=self.max_length)[:, :time]
         behind = (plain - wanted[:, None]).clamp(min=0)
-        fits = (wanted <= self.max_length)[:, None]
-        real = plain < tokens.lengths[:, None]
-        return torch.where(real, torch.where(fits, chosen + behind, plain), 0)
+        places = torch.where((wanted <= self.max_length)[:, None], chosen + behind, plain)
+        if one_for_all:
+            return places
+        return torch.where(plain < tokens.lengths[:, None], places, 0)
 
     def headroom(self) -> int:
         return self.max_length
 
     def reach(self, highest: int) -> int:
-        return max(highest, self.max_length - 1)
+        last = highest // self.stride
+        above = last - self.size if self.size is not None and last >= self.size else -1
+        return max(last, self.max_length + above)
 
 
 def _within_runs(digit: Bool[Tensor, "rows time"]) -> Int[Tensor, "rows time"]:

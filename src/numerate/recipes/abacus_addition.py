@@ -118,7 +118,7 @@ def addition_ff_randomised_fire() -> Recipe:
     One RTX A4000, 24 hours, 8 exaFLOP if trained like the others; an example of the README (max_length=128), which
     names no script and no model.
     """
-    positions = (FIRE(numbering=RandomSubset(max_length=128)),)
+    positions = (FIRE(numbering=RandomSubset(max_length=128, size=64, per="batch")),)
     return replace(_addition("addition_ff_randomised_fire", standard(16), positions), paper="randomised")
 
 

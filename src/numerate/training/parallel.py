@@ -5,6 +5,7 @@ any number of processes, up to the order of additions.
 """
 
 import inspect
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -128,10 +129,13 @@ class Spread(Parallel):
         super().__init__(model, world)
         self.factor = float(world.size)
         self.mesh = DeviceMesh.from_group(world.group or dist.group.WORLD, world.device.type)  # type: ignore[arg-type]
-        for block in [module for module in model.modules() if isinstance(module, Block)]:
+        blocks = [module for module in model.modules() if isinstance(module, Block)]
+        stands = Counter(parameter for block in blocks for parameter in block.parameters())
+        shared = {parameter for parameter, times in stands.items() if times > 1}  # what layers share is the root's
+        for block in blocks:
             if compiled:
                 block.compile(dynamic=True)
-            fully_shard(block, mesh=self.mesh)
+            fully_shard(block, mesh=self.mesh, ignored_params=shared & set(block.parameters()))
         self.root: Any = fully_shard(model, mesh=self.mesh)
 
     @contextmanager

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from numerate.batch import ModelSpec
-from numerate.config import setting
+from numerate.config import refuse_other_words, setting
 from numerate.errors import Mistake
 from numerate.evaluation.evaluator import Evaluation
 from numerate.models.decoder import Decoder
@@ -128,6 +128,7 @@ class Recipe:
     paper: str | None = setting(None, "the paper behind it, a key of numerate.recipes.papers", identity=False)
 
     def __post_init__(self) -> None:
+        refuse_other_words(self)
         if not 0 <= self.seed < 2**63:
             raise Mistake(f"seed: {self.seed} is out of range; a whole number from 0 to 2^63 - 1 is right")
         if self.name is not None and (not self.name.strip() or self.name == "latest" or {"/", "\\"} & set(self.name)):
