@@ -28,6 +28,8 @@ from numerate.config import (
     yaml_text,
 )
 from numerate.errors import Fault, Mistake
+from numerate.training.objective import Progressive
+from numerate.training.recipe import Recipe, Training
 
 
 class Blend(ABC):
@@ -336,3 +338,16 @@ def test_no_warning_comes_from_a_recipe_of_the_house() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         from_tree(to_tree(Whole()))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Recipe(objective=Progressive(throttle="descibed")), "objective.throttle: 'descibed' is none of: none"),
+        (lambda: Recipe(objective=Progressive(throttle="descibed")), "Did you mean 'described'?"),
+        (lambda: Recipe(training=Training(precision="fp8")), "training.precision: 'fp8' is none of: fp32, bf16, fp16."),
+    ],
+)
+def test_a_word_that_a_setting_does_not_know_is_refused_from_python_too(make: Any, said: str) -> None:
+    with pytest.raises(Mistake, match=re.escape(said)):
+        make()

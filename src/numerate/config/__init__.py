@@ -15,3 +15,4 @@ from numerate.config.settings import setting as setting
 from numerate.config.user_parts import load_user_parts as load_user_parts
 from numerate.config.user_parts import user_object as user_object
 from numerate.config.values import as_text as as_text
+from numerate.config.words import refuse_other_words as refuse_other_words

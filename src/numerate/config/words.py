@@ -1,0 +1,35 @@
+"""Settings that are one of a few words, checked wherever a recipe was made: from Python no reader has seen them."""
+
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from numerate.config.values import is_spec, settings_of
+from numerate.errors import Mistake, did_you_mean
+
+
+def refuse_other_words(part: Any, where: str = "") -> None:
+    """Goes through all settings of a part and of the parts in it.
+
+    >>> refuse_other_words(Loop(inject="addd"), "model.trunk.")
+    numerate.errors.Mistake: model.trunk.inject: 'addd' is none of: none, add, linear, ffn. Did you mean 'add'?
+
+    Raises `Mistake` with the path of the first word that the setting does not know.
+    """
+    for name, (_, hint) in settings_of(type(part)).items():
+        value, path = getattr(part, name), f"{where}{name}"
+        if is_spec(value):
+            refuse_other_words(value, f"{path}.")
+        elif isinstance(value, tuple):
+            for number, item in enumerate(value):
+                if is_spec(item):
+                    refuse_other_words(item, f"{path}.{number}.")
+        elif isinstance(value, str):
+            _refuse(value, hint, path)
+
+
+def _refuse(value: str, hint: Any, path: str) -> None:
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
+    if words and value not in words and str not in options:
+        known = [str(word) for word in words]
+        raise Mistake(f"{path}: {value!r} is none of: {', '.join(known)}.{did_you_mean(value, known)}")
