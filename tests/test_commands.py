@@ -184,6 +184,12 @@ def test_sample_of_a_task_writes_true_sums(shell: Shell) -> None:
         assert int(first) + int(second) == int(answer)
 
 
+def test_a_sample_of_the_next_sizes_is_judged_by_those(shell: Shell) -> None:
+    for split, seen in (("beyond-development", False), ("test", True)):
+        told = shell("sample", "BitwiseOr", f"split={split}", "count=1").out
+        assert ("too few questions to hold any out" in told) == seen
+
+
 def test_sample_of_a_recipe_shows_what_the_model_reads_says_and_where(shell: Shell) -> None:
     text = shell("sample", "addition_abacus", "count=1", "split=test").out
     assert [line.split()[0] for line in text.splitlines()[1:5]] == ["reads", "says", "place", "token"]

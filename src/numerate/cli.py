@@ -42,7 +42,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "numerate data write addition_abacus task.digits=1:5 out=short count=100k split=test format=text\n"
         "numerate data write sums/rows.txt out=tokens format=memmap\n"
         "numerate data stats Arithmetic count=1M out=figures\n"
-        "numerate data stats rows.txt hf_tokenized_dataset/ split=test vocabulary=pad",
+        "numerate data stats rows.txt sums\n"
+        "numerate data stats hf_tokenized_dataset/ split=test vocabulary=pad",
     ),
     "train": (
         "train a recipe; the same command again goes on where it stopped",

@@ -55,6 +55,14 @@ def test_every_task_can_be_written_and_looked_at(here: Path, capsys: pytest.Capt
             assert len((here / name / "rows.txt").read_text(encoding="utf-8").splitlines()) == 50
 
 
+def test_a_task_that_lists_its_questions_is_written_as_a_whole(here: Path) -> None:
+    assert main(["data", "write", "BitwiseOr", "digits=1:5", "out=all", "format=text"]) == 0
+    rows = (here / "all" / "rows.txt").read_text().splitlines()
+    assert len(set(rows)) == len(rows) == 55
+    assert main(["data", "write", "BitwiseOr", "digits=1:5", "most=10", "out=some"]) == 0
+    assert len(open_rows("some")) == 10
+
+
 def test_files_are_looked_at_as_a_whole_and_drawn(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

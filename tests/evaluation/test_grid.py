@@ -226,6 +226,16 @@ def test_smaller_than_anything_trained_is_below_and_not_beyond() -> None:
     assert region(dict(zip(AXES, (3, 9), strict=True)), trained, None) == "beyond"
 
 
+def test_cells_with_holes_make_a_grid_of_those_cells_alone() -> None:
+    held: list[tuple[int, ...]]
+    for held, text in (([(4,), (5,), (8,)], "4:5+8"), ([(3,)], "3")):
+        grid = Grid.of(held, ("length",))
+        assert str(grid) == text
+        assert [tuple(dict(cell).values()) for cell in grid.cells()] == held
+    held = [(1, 1), (1, 2), (1, 4), (2, 3), (3, 4)]
+    assert places(str(Grid.of(reversed(held), AXES))) == held
+
+
 def test_the_default_grid_is_what_was_trained_and_as_much_again() -> None:
     assert str(default_grid(Arithmetic(digits=Span(1, 5)))) == "1:10x1:10"
     assert str(default_grid(Arithmetic(first_digits=Span(2, 4), second_digits=3))) == "2:8x3:6"

@@ -22,6 +22,7 @@ from numerate.reports.compare import write_comparison
 from numerate.reports.groups import grouped, settings_words
 from numerate.reports.records import read
 from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.written import Written
 from numerate.training.recipe import Recipe, Training
 
 SMALL = Recipe(
@@ -143,13 +144,12 @@ def test_best_that_is_final_is_not_computed_twice(run: Run, monkeypatch: pytest.
     import numerate.laboratory.run as laboratory
 
     best = run.evaluate("1:2", checkpoint="best")
-    step = best.records[0]["step"]
-    if step == 8:
-        monkeypatch.setattr(laboratory, "evaluate_cell", None)
-        final = run.evaluate("1:2")
-        assert [{**one, "checkpoint": ""} for one in final] == [{**one, "checkpoint": ""} for one in best]
-        assert {one["checkpoint"] for one in final} == {"final"}
-    assert {one["checkpoint"] for one in run.folder.records("evaluation.jsonl")} >= {"best"}
+    assert best.records[0]["step"] == 8, "nothing is right beyond at any step, and ties go to the later one"
+    monkeypatch.setattr(laboratory, "evaluate_cell", None)
+    final = run.evaluate("1:2")
+    assert [{**one, "checkpoint": ""} for one in final] == [{**one, "checkpoint": ""} for one in best]
+    assert {one["checkpoint"] for one in final} == {"final"}
+    assert {one["checkpoint"] for one in run.folder.records("evaluation.jsonl")} == {"best", "final"}
 
 
 def test_reports_keep_the_ways_of_running_apart(run: Run, tmp_path: Path) -> None:
@@ -161,7 +161,10 @@ def test_reports_keep_the_ways_of_running_apart(run: Run, tmp_path: Path) -> Non
     page = run.report().read_text()
     assert "Run with other settings" in page
     assert "base=3" in page
-    assert "base=20" in write_comparison([run.path], tmp_path / "compare.html").read_text()
+    compared = write_comparison([run.path], tmp_path / "compare.html").read_text()
+    assert "base=20" in compared
+    assert "a comparison \u00b7 1 run, 1 seed each" in compared, "run in three ways, it is one run"
+    assert "What differs between the recipes" not in compared
 
 
 def test_without_an_evaluation_as_trained_the_report_is_about_what_there_is(run: Run) -> None:
@@ -223,3 +226,21 @@ def test_a_grid_of_parts_is_refused_by_its_largest_cell_with_the_number_that_wou
         run.evaluate("1:2+equal:101:160")
     assert not run.folder.file("evaluation.jsonl").exists()
     assert len(run.evaluate("1:5x1+1x1:5")) == 9
+
+
+def test_a_cell_that_the_task_has_not_is_refused_before_any_work(run: Run) -> None:
+    with pytest.raises(Mistake, match=r"^grid: 1:2x1:2\+0:1x1: first_digits: a number has at least 1 digit, not 0"):
+        run.evaluate("1:2x1:2+0:1x1")
+    assert not run.folder.file("evaluation.jsonl").exists()
+
+
+def test_a_file_with_sizes_missing_is_evaluated_on_those_it_has(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.txt"
+    rows.write_text(
+        "".join(f"{a}+{b}={str(a + b)[::-1]}\n" for a in range(1, 6) for b in range(1, 6)) + "0001+0002=3\n"
+    )
+    recipe = replace(SMALL, task=Written(path=str(rows)), evaluation=replace(SMALL.evaluation, grid=None))
+    run = train(recipe, runs_dir=tmp_path / "runs", quiet=True).run
+    assert [record["cell"] for record in run.evaluate()] == [{"question_length": 4}, {"question_length": 10}]
+    with pytest.raises(Mistake, match=r"^grid: 4:7: there is no question with question_length=5; there are 4\+10$"):
+        run.evaluate("4:7")

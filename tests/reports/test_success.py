@@ -1,6 +1,7 @@
 """The table of a study: who converged, how many of those go how far, and what is not held against whom."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from numerate.reports.groups import grouped
 from numerate.reports.page import write_page
 from numerate.reports.plots import KINDS, write_plot
 from numerate.reports.records import read
+from numerate.reports.sections import lengths_chart, region_rows, region_table
 from numerate.reports.success import lengths_told, study_finding, success_rows, successes, unconverged
 
 Share = Callable[[int], float]
@@ -99,7 +101,11 @@ def test_the_page_and_the_terminal_have_the_table(study: list[Path], tmp_path: P
     assert "did not converge in this budget: seed 0 40 %" in page
     text = comparison_text(grouped([read(folder) for folder in study]))
     assert "did not converge" in text
-    assert all(len(line) < 200 for line in text.splitlines() if line.startswith(("length", "1 trained")))
+    lines = [
+        line for line in text.splitlines() if line.startswith(("scheme ", "abacus ", "rotary ", "looped ", "nope "))
+    ]
+    assert len(lines) >= 6
+    assert all(len(line) < 200 for line in lines)
 
 
 def test_one_seed_each_has_no_rates(make: Callable[..., Path], tmp_path: Path) -> None:
@@ -174,7 +180,7 @@ def test_what_cannot_be_drawn_is_refused(study: list[Path], make: Callable[..., 
     ]:
         with pytest.raises(Mistake, match=words):
             write_plot(*arguments)
-    with pytest.raises(Mistake, match=r"labels: 1 for 4 groups; in this order they name: abacus, rotary"):
+    with pytest.raises(Mistake, match=r"labels: 1 for 4 groups; in this order they name: abacus; rotary"):
         write_plot("grid", study, tmp_path / "a.png", labels=["one"])
     blank = make("blank", lambda n: 1.0)
     (blank / "evaluation.jsonl").write_text("")
@@ -197,3 +203,45 @@ def test_regions_tell_above_a_hundred_apart(make: Callable[..., Path]) -> None:
     assert list(found) == ["trained", "band", "beyond", "100+", "untrained"]
     assert found["100+"].share.value == 0
     assert found["untrained"].cells == 13
+
+
+def test_the_regions_count_no_seed_that_did_not_converge_among_those_that_failed(study: list[Path]) -> None:
+    header, rows = region_rows(grouped([read(folder) for folder in study]))
+    assert header[-1] == "seeds at 99 %"
+    told = {(row[0], row[1]): row[-1] for row in rows}
+    assert told["looped", "trained"] == "2 of 3"
+    assert told["looped", "next lengths"] == "2 of 2 converged"
+    assert told["nope", "trained"] == "0 of 3"
+    assert told["nope", "further beyond"] == "no converged"
+    assert told["rotary", "further beyond"] == "0 of 3"
+    assert "have not converged, and are not counted" in region_table(grouped([read(folder) for folder in study]))
+    assert "not converged" not in region_table(grouped([read(study[0])]))
+
+
+def test_the_finding_of_a_study_keeps_the_name_of_a_run_as_it_is(make: Callable[..., Path]) -> None:
+    runs = [make(kind, lambda n: 0.4, seed) for kind in ("nope", "fire", "alibi", "none") for seed in (0, 1)]
+    assert study_finding(grouped([read(run) for run in runs])).startswith("nope, fire, alibi and none did not converge")
+
+
+def test_a_dozen_curves_are_drawn_in_a_dozen_ways(make: Callable[..., Path], tmp_path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    runs = [make(f"kind{i}", lambda n: 1.0) for i in range(12)]
+    groups = grouped([read(run) for run in runs])
+    figure = KINDS["curves"](groups)
+    assert isinstance(figure, Figure)
+    lines = [line for line in figure.axes[0].get_lines() if str(line.get_label()).startswith("kind")]
+    ways = {(line.get_color(), line.get_marker()) for line in lines}
+    assert len(ways) == len(lines) == 12
+    styles = re.findall(r'<li class="(c\d)">(.*?)kind\d+</li>', lengths_chart(groups))
+    assert len(set(styles)) == len(styles) == 12
+
+
+def test_a_run_that_is_named_twice_is_one_seed(make: Callable[..., Path], tmp_path: Path) -> None:
+    one, other = make("abacus", lambda n: 1.0), make("abacus", lambda n: 1.0, 1)
+    again = one.parent / ".." / one.parent.name / one.name
+    text = write_plot("curves", [one, again, one], tmp_path / "a.svg").read_text()
+    assert "one seed" in text
+    page = write_comparison([one, other, again], tmp_path / "page.html").read_text()
+    assert "2 runs, 2 seeds each" in page
+    assert "3 seeds" not in page

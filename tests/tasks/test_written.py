@@ -1,6 +1,7 @@
 """Promises of questions that are written in files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from numerate.catalogue import find
 from numerate.config import Span
 from numerate.errors import Mistake
+from numerate.evaluation.evaluator import default_grid
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.draws import key
 from numerate.tasks.plain import plain_text
@@ -300,3 +302,17 @@ def test_it_trains_and_evaluates(tmp_path: Path) -> None:
     records = run.evaluate(count=4)
     assert [record["count"] for record in records] == [4, 4, 4, 4]
     assert json.loads((run.path / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 96 // 8
+
+
+def test_the_cells_of_a_file_are_the_sizes_that_it_has(tmp_path: Path) -> None:
+    every = written(tmp_path / "every.txt", ["1+2=3", "1+21=31", "21+2=32", "21+21=42"], order="normal")
+    assert every.cells() == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert str(default_grid(every)) == "1:2x1:2"
+    assert every.pinned(question_length=4).cells() == [(1, 1)]
+    long = replace(every, question_length=Span(4, 5))
+    assert long.cells() == [(1, 1), (1, 2), (2, 1)]
+    assert str(default_grid(long)) == "1x1:2+2x1"
+    holes = written(tmp_path / "holes.txt", ["A:1=A", "A:2,B:1=B,A", "A:21,B:1=B,A", "A:3=A"])
+    assert holes.cells() == [(4,), (8,), (9,)]
+    assert str(default_grid(holes)) == "4+8:9"
+    assert Arithmetic().cells() is None

@@ -3,7 +3,7 @@
 import argparse
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from numerate.data.writing import FORMATS, write
 from numerate.errors import Mistake, did_you_mean
 from numerate.reports.table import text_table
 from numerate.tasks.plain import plain_text
+from numerate.tasks.task import Task
 from numerate.tasks.written import Written
 from numerate.training import disk
 from numerate.training.progress import Progress
@@ -106,13 +107,13 @@ def _source(name: str, settings: list[str], own: dict[str, Any], count: int) -> 
     recipe = name.replace("-", "_") in kinds["Recipe"] or name.endswith((".yaml", ".yml")) or ".py:" in name
     if name in kinds["Task"] and name != "Written":
         spelled = override(Spelled(catalogue.find("Task", name)()), _of_task(settings))
-        return Source(name, spelled.task, spelled.tokenizer, own.get("count", count), split, seed or 0)
+        return Source(name, spelled.task, spelled.tokenizer, _rows(spelled.task, own, split, count), split, seed or 0)
     if recipe:
         from numerate.studies.naming import named_recipe
 
         found = override(named_recipe(name), settings)
         seed = found.seed if seed is None else seed
-        return Source(name, found.task, found.tokenizer, own.get("count", count), split, seed)
+        return Source(name, found.task, found.tokenizer, _rows(found.task, own, split, count), split, seed)
     if Path(name).exists() or "/" in name or name.endswith((".txt", ".arrow")) or name == "Written":
         if seed is not None:
             raise Mistake("seed: the rows of a file are taken as they stand; nothing is drawn")
@@ -124,6 +125,13 @@ def _source(name: str, settings: list[str], own: dict[str, Any], count: int) -> 
     raise Mistake(
         f"{name!r} is no task, recipe, file or folder; tasks and recipes are: {names}.{did_you_mean(name, known)}"
     )
+
+
+def _rows(task: Task, own: Mapping[str, Any], split: str, usual: int) -> int:
+    """How many rows of a task: as many as wanted, else each question once where a task lists them, else as usual."""
+    lists = "count" not in own and split != "beyond-development" and not isinstance(task, Written)
+    whole = task.whole(split) if lists else None
+    return int(own.get("count", usual if whole is None else len(whole)))
 
 
 def _of_task(settings: list[str]) -> list[str]:

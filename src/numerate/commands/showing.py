@@ -12,7 +12,7 @@ from numerate.reports.compare import comparison_text
 from numerate.reports.grid import grids, points
 from numerate.reports.groups import grouped, settings_words
 from numerate.reports.heat_map import heat_map, legend
-from numerate.reports.records import Cell, read
+from numerate.reports.records import Cell, read_each
 
 
 def show_evaluation(results: Results) -> None:
@@ -81,4 +81,4 @@ def _cell(record: Mapping[str, Any]) -> Cell:
 
 def summary(folders: Sequence[Path], labels: Mapping[str, str] | None = None) -> str:
     """Heat maps of several runs side by side, their regions, and the finding in words."""
-    return comparison_text(grouped([read(folder) for folder in folders], labels), Look.of(sys.stdout))
+    return comparison_text(grouped(read_each(folders), labels), Look.of(sys.stdout))

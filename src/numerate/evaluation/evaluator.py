@@ -291,9 +291,11 @@ def cost(exam: Exam, cell: Cell, count: int = 1) -> float:
 
 
 def default_grid(task: Task) -> Grid:
-    """The trained sizes and as many again: 1:5 on each axis becomes 1:10. Where none are further, the trained ones."""
+    """The trained sizes and as many again: 1:5 on each axis becomes 1:10. Where none are further, the trained ones that
+    there are questions of. Raises `Mistake` for a task without axes."""
     trained = task.trained()
     if not trained:
         raise Mistake(f"grid: {type(task).__name__} has no axes to make a grid of")
     text = "x".join(f"{span.low}:{(1 + task.endless) * span.high}" for span in trained.values())
-    return Grid.parse(text, tuple(trained))
+    grid, there = Grid.parse(text, tuple(trained)), task.cells()
+    return grid if there is None or len(there) == len(grid.cells()) else Grid.of(there, tuple(trained))

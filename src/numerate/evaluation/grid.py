@@ -107,6 +107,21 @@ class Grid:
         found = [tuple(zip(self.axes, (v[-1] for v in part.values), strict=True)) for part in self.parts]
         return list(dict.fromkeys(found))
 
+    @classmethod
+    def of(cls, places: Iterable[tuple[int, ...]], axes: Sequence[str]) -> "Grid":
+        """The grid of these cells alone, neighbours along the last axis as one part.
+
+        >>> str(Grid.of([(4,), (5,), (8,)], ("length",)))
+        '4:5+8'
+        """
+        parts: list[Part] = []
+        for *before, last in sorted(places):
+            fixed, begin = tuple(range(value, value + 1) for value in before), last
+            if parts and parts[-1].values[:-1] == fixed and parts[-1].values[-1].stop == last:
+                begin = parts.pop().values[-1].start
+            parts.append(Part((*fixed, range(begin, last + 1))))
+        return cls(tuple(axes), tuple(parts))
+
     def __str__(self) -> str:
         return "+".join(map(str, self.parts))
 

@@ -9,6 +9,7 @@ from numerate.evaluation.evaluator import Method, cost, default_grid, method_for
 from numerate.evaluation.grid import Cell, Grid, parse_shard, region, shard
 from numerate.laboratory.store import Key
 from numerate.reports.records import settings_key
+from numerate.tasks.task import Task
 from numerate.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ class Plan:
         )
 
     def check(self, run: "Run") -> None:
-        """Raises `Mistake` if a cell is beyond the model; warns of places that no training example had."""
+        """Raises `Mistake` for a cell that the task has not or that is beyond the model; warns of places that no
+        training example had."""
+        self._refuse_missing(run.recipe.task)
         longest = run.exam.longest(run.recipe.task)
         warnings: list[str] = []
         for corner in self.grid.corners():
@@ -60,6 +63,20 @@ class Plan:
                 raise Mistake(f"grid: {self.grid}: {mistake}") from mistake
         for warning in dict.fromkeys(warnings):
             run.warn(warning)
+
+    def _refuse_missing(self, task: Task) -> None:
+        known = task.cells()
+        there = None if known is None else set(known)
+        for cell in self.grid.cells():
+            try:
+                task.pinned(**dict(cell))
+            except Mistake as mistake:
+                raise Mistake(f"grid: {self.grid}: {mistake}") from mistake
+            if there is not None and tuple(value for _, value in cell) not in there:
+                what = ", ".join(f"{axis}={value}" for axis, value in cell)
+                near = Grid.of(sorted(there)[:12], task.axes())
+                more = " and more" if len(there) > 12 else ""
+                raise Mistake(f"grid: {self.grid}: there is no question with {what}; there are {near}{more}")
 
     def cells(self, run: "Run", piece: str | None) -> list[Cell]:
         """The cells of the grid, or those of one piece of it (`2/4`), the pieces of about equal cost."""

@@ -18,7 +18,7 @@ from numerate.reports.groups import Group, differing, grouped
 from numerate.reports.heat_map import heat_map as terminal_map
 from numerate.reports.heat_map import legend
 from numerate.reports.page import write_text
-from numerate.reports.records import Records, read
+from numerate.reports.records import Records, read_each
 from numerate.reports.sheet import page
 from numerate.reports.success import NOTE, study_finding, success_rows, success_table, unconverged
 from numerate.reports.table import beside, text_table, text_width
@@ -51,11 +51,12 @@ def write_figure(folders: Sequence[str | Path], path: str | Path, *, labels: Map
 
 def comparison_page(groups: Sequence[Group], title: str = "") -> str:
     """The page as text."""
-    runs = [run for group in groups for run in group.runs]
+    # Ways in which the same runs were evaluated are groups of their own; each run counts once.
+    runs = list({str(run.folder): run for group in groups for run in group.runs}.values())
     title = title or " and ".join(group.label for group in groups[:4]) + (" ..." if len(groups) > 4 else "")
     seeds = sorted({len(group.runs) for group in groups})
     number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    what = f"{len(runs)} runs, {number} seed{'s' * (seeds != [1])} each"
+    what = f"{len(runs)} run{'s' * (len(runs) != 1)}, {number} seed{'s' * (seeds != [1])} each"
     body = [
         f'<p class="over">numerate · a comparison · {what}</p><h1>{escape(title)}</h1>',
         sections.sentence(study_finding(groups) or finding(groups)),
@@ -99,10 +100,11 @@ def _titled(grid: Grid, label: str) -> Grid:
 def _read(folders: Sequence[str | Path]) -> list[Records]:
     if not folders:
         raise Mistake("compare: no runs are named; for example numerate compare runs/a/1 runs/b/2")
-    return [read(folder) for folder in folders]
+    return read_each(folders)
 
 
 def _differences(groups: Sequence[Group]) -> str:
+    groups = sections.trained_once(groups)
     if len(groups) < 2:
         return ""
     unlike = differing([group.runs[0].recipe for group in groups])

@@ -293,7 +293,9 @@ def _draw_lengths(axes: Axes, series: Mapping[str, Mapping[int, Point]], axis: s
         axes.axvline(trained[-1] + 0.5, color=FRAME, linewidth=1.1, zorder=1)
         axes.text(trained[-1] + 0.35, 4, "trained", color=FRAME, fontsize=7, ha="right", va="bottom", rotation=90)
     for i, (label, along) in enumerate(series.items()):
-        colour, marker = SERIES[i % len(SERIES)], MARKERS[i % len(MARKERS)]
+        # From the seventh on colours come again, with another marker and another line than the first time.
+        again = i // len(SERIES)
+        colour, marker = SERIES[i % len(SERIES)], MARKERS[(i + again) % len(MARKERS)]
         steps = list(along)
         low, high = ([100 * getattr(along[n], name) for n in steps] for name in ("low", "high"))
         values = [100 * along[n].value for n in steps]
@@ -303,7 +305,7 @@ def _draw_lengths(axes: Axes, series: Mapping[str, Mapping[int, Point]], axis: s
         for seed in range(seeds if seeds > 1 else 0):
             shares = [100 * along[n].each[seed] for n in steps]
             axes.plot(steps, shares, color=colour, linewidth=0.4, alpha=0.4 if many else 0.7)
-        line = LINES[i % len(LINES)]
+        line = LINES[(i + again) % len(LINES)]
         marker = marker if len(steps) <= MOST_NUMBERS else ""
         axes.plot(
             steps, values, color=colour, marker=marker, markersize=3.2, linewidth=1.3, linestyle=line, label=label

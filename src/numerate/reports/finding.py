@@ -206,6 +206,8 @@ def _beyond(outcomes: Sequence[Outcome]) -> str:
         everyone = "both go" if len(going) == 2 else f"all {len(going)} go"
         return f"{everyone} beyond: " + ", ".join(_goes(one, one.label) for one in going)
     if not going:
+        if alone and staying[0].trained and not staying[0].solved:
+            return f"it {_stays(staying[0])}"
         if alone:
             return f"{who}does not go beyond: it {_stays(staying[0])}"
         nobody = "neither goes" if len(staying) == 2 else f"none of the {len(staying)} goes"

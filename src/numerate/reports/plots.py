@@ -9,7 +9,7 @@ from numerate.errors import Mistake, did_you_mean
 from numerate.reports import figures
 from numerate.reports.grid import Grid, grids
 from numerate.reports.groups import Group, grouped
-from numerate.reports.records import read
+from numerate.reports.records import read_each
 from numerate.reports.sections import trained_once
 
 if TYPE_CHECKING:
@@ -83,10 +83,10 @@ def write_plot(
     if not folders:
         raise Mistake(f"plot: no runs are named; for example numerate plot {kind} latest out={kind}.png")
     figures.refuse_ending(path)
-    groups = [replace(group, checkpoint=checkpoint) for group in grouped([read(folder) for folder in folders])]
+    groups = [replace(group, checkpoint=checkpoint) for group in grouped(read_each(folders))]
     if labels:
         if len(labels) != len(groups):
-            known = ", ".join(group.label for group in groups)
+            known = "; ".join(group.label for group in groups)
             raise Mistake(f"labels: {len(labels)} for {len(groups)} groups; in this order they name: {known}")
         groups = [replace(group, label=label) for group, label in zip(groups, labels, strict=True)]
     if kind != "training" and not any(group.points for group in groups):

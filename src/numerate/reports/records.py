@@ -183,6 +183,11 @@ def read(folder: str | Path) -> Records:
     return Records(folder, head, metrics, list(cells.values()), samples, tuple(warnings))
 
 
+def read_each(folders: Sequence[str | Path]) -> list[Records]:
+    """Reads run folders, each once however often it is named: a run that two patterns find is one seed, not two."""
+    return [read(folder) for folder in {Path(folder).resolve(): folder for folder in folders}.values()]
+
+
 def _head(path: Path) -> Mapping[str, Any]:
     import yaml
 

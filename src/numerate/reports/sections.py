@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from numerate.evaluation.statistics import Band, seeds_band
+from numerate.reports.colour import SERIES
 from numerate.reports.drawing import Line, chart, csv_link, heat_map, scale, table, tip
 from numerate.reports.finding import REACHED, SOLVED, Outcome, outcome
 from numerate.reports.grid import REGIONS, Grid, Point, Region, axis_words, bracket, grids, percent, place_words
@@ -126,7 +127,7 @@ def lengths_chart(groups: Sequence[Group]) -> str:
                 [point.low for point in along.values()],
                 [point.high for point in along.values()],
                 colour=i,
-                dashed=bool(i % 2),
+                dashed=_dashed(i),
                 dots=True,
                 tips=[f"{group.label}\n{tip(point, group.operator)}" for point in along.values()],
                 each=seed_lines(along),
@@ -145,6 +146,11 @@ def lengths_chart(groups: Sequence[Group]) -> str:
     )
 
 
+def _dashed(i: int) -> bool:
+    """Every second line; from the seventh on, where colours come again, the other ones."""
+    return bool((i + i // len(SERIES)) % 2)
+
+
 def seed_lines(along: Mapping[int, Point]) -> list[list[float]]:
     """The share right along a diagonal of each seed by itself; nothing where there is one."""
     seeds = min((len(point.each) for point in along.values()), default=0)
@@ -157,7 +163,7 @@ def training(groups: Sequence[Group]) -> str:
     exact: list[Line] = []
     for i, group in enumerate(trained_once(groups)):
         curves = [_series(run.training(), "loss") for run in group.runs if run.training()]
-        losses += _banded(group.label, curves, i, dashed=bool(i % 2))
+        losses += _banded(group.label, curves, i, dashed=_dashed(i))
         for name, words in SPLITS.items():
             lines = [run.split(name) for run in group.runs if run.split(name)]
             label = f"{group.label}, {words}" if len(groups) > 1 else words
@@ -230,9 +236,22 @@ def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
             one = seeds[0]
             span = bracket(one.share.low, one.share.high) if len(seeds) == 1 else bracket(min(values), max(values))
             row = [group.label, words, percent(median(values)), span, _cells(one), f"{one.share.count:,}"]
-            reached = sum(value >= SOLVED for value in values)
-            rows.append(row + [", ".join(percent(value) for value in values), f"{reached} of {len(values)}"] * several)
+            each = ", ".join(percent(value) for value in values)
+            rows.append(row + [each, _reached(group, name)] * several)
     return header, rows
+
+
+def _reached(group: Group, name: str) -> str:
+    """How many seeds have `SOLVED` right in a region; beyond what was trained, of those that have it there too."""
+    found = [regions for regions in group.regions if name in regions]
+    known = [one for one in found if "trained" in one]
+    able = [one for one in known if one["trained"].share.value >= SOLVED]
+    partly = name != "trained" and len(known) == len(found) and len(able) < len(found)
+    judged = able if partly else found
+    reached = sum(one[name].share.value >= SOLVED for one in judged)
+    if partly and not able:
+        return "no converged"
+    return f"{reached} of {len(judged)}" + " converged" * partly
 
 
 def _cells(region: Region) -> str:
@@ -250,6 +269,12 @@ def region_table(groups: Sequence[Group]) -> str:
         "The mean gives every cell the same weight. "
         "Cells whose questions are too few to hold any out are not counted in it. "
         + ("Brackets: lowest and highest seed. " if len({len(group.regions) for group in groups} - {1}) else "")
+        + (
+            f"Seeds below {percent(SOLVED)} % on what they were trained on have not converged, and are not counted "
+            "among the seeds beyond it. "
+            if any("converged" in cell for row in rows for cell in row[7:])
+            else ""
+        )
         + "The 95 % interval is about the questions: another seed may lie outside of it."
     )
     if len(groups) == 1:

@@ -194,7 +194,9 @@ def study_finding(groups: Sequence[Group]) -> str:
     if near:
         parts.append(f"{_listed(near)} {'does' if len(near) == 1 else 'do'} not reach the first untrained length so")
     text = "; ".join(parts)
-    return text[:1].upper() + text[1:] + "."
+    # A sentence that begins with a run's name keeps the name as it is.
+    named = any(text.startswith(one.group.label) for one in found)
+    return (text if named else text[:1].upper() + text[1:]) + "."
 
 
 def _farthest(one: Success) -> int | None:

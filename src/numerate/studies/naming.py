@@ -46,7 +46,9 @@ def named(text: str) -> Any:
             make: Callable[[], Any] = catalogue.find(kind, name)
             return make()
     known = [*kinds.get("Recipe", {}), *kinds.get("Study", {})]
-    raise Mistake(f"no recipe or study is named {text!r}; there are: {', '.join(known)}.{did_you_mean(text, known)}")
+    raise Mistake(
+        f"no recipe or study is named {text!r}; `numerate list` shows all of them.{did_you_mean(text, known)}"
+    )
 
 
 def _is_study(found: Any) -> bool:

@@ -65,7 +65,8 @@ def open_row_file(path: str | Path, split: str = "all", vocabulary: str = "pad")
     place = Path(path)
     if vocabulary not in VOCABULARIES:
         names = ", ".join(VOCABULARIES)
-        raise Mistake(f"vocabulary: there is no {vocabulary!r}; there are: {names}.{did_you_mean(vocabulary, names)}")
+        near = did_you_mean(vocabulary, VOCABULARIES)
+        raise Mistake(f"vocabulary: there is no {vocabulary!r}; there are: {names}.{near}")
     if not place.exists():
         raise Mistake(f"path: {place} is not there; a text file with a row per line, or a folder of rows, is right")
     files = _files(place, split)

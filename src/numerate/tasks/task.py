@@ -124,6 +124,11 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         """
         return None
 
+    def cells(self) -> list[tuple[int, ...]] | None:
+        """The cells of its axes that there are questions of, in order; None where there are questions of every size, as
+        in all tasks that draw them. A file may have rows of 4 and of 8 characters and none between."""
+        return None
+
     def longest(self) -> Questions | None:
         """A question as long as any can be at the task's largest sizes; None where nearly all of those are as long, so
         that a few drawn ones tell."""

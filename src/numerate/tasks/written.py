@@ -152,6 +152,16 @@ class Written(Task):
         sizes = {name: scan.sizes[name] if mine is None else scan.sizes[name][mine] for name in scan.axes}
         return {name: Span(int(found.min()), int(found.max())) for name, found in sizes.items()}
 
+    def cells(self) -> list[tuple[int, ...]]:
+        """The sizes of its rows along the axes, each once.
+
+        >>> Written(path="sums.txt").cells()  # 321+654=975, 9+1=01 and 21+9=12 have questions of 8, 4 and 5 characters
+        [(4,), (5,), (8,)]
+        """
+        scan, mine = _Scan.of(self.rows, self._whole()), self._rows_of(None)
+        sizes = np.stack([scan.sizes[name] if mine is None else scan.sizes[name][mine] for name in scan.axes], axis=1)
+        return [tuple(place) for place in np.unique(sizes, axis=0).tolist()]
+
     def canonical(self, questions: Questions) -> NDArray[np.uint64]:
         """As in `Arithmetic` where rows are sums: 3+4 and 4+3 are one question. Otherwise a hash of the text."""
         if questions.numbers.lengths.shape[1] != 3:
