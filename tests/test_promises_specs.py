@@ -59,7 +59,7 @@ def others(value: Any, hint: Any) -> list[Any]:
     if hint is bool:
         return [True, False]
     if hint is int:
-        return [3, 7, 0]
+        return [3, 7, 0, 64]
     if hint is float:
         return [0.25, 0.75, 3.5]
     if hint is str:

@@ -22,6 +22,7 @@ from numerate.reports.compare import write_comparison
 from numerate.reports.groups import grouped, settings_words
 from numerate.reports.records import read
 from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.mixture import Mixture
 from numerate.tasks.written import Written
 from numerate.training.recipe import Recipe, Training
 
@@ -214,6 +215,19 @@ def test_a_loop_goes_round_more_often_and_attention_gets_sharper(tmp_path: Path)
     asked = run.exam.batch(run.exam.task.examples("test", 0, 0, 8)).tokens
     ways = [run.with_settings(*choice).model()(asked).logits for choice in ([], ["model.trunk.times=3"])]
     assert not ways[0].allclose(ways[1], atol=1e-4)
+
+
+def test_the_tasks_of_a_mixture_are_told_apart(tmp_path: Path) -> None:
+    both = Mixture((Arithmetic(digits=Span(1, 2)), Arithmetic("-", digits=Span(1, 2))))
+    run = train(replace(SMALL, task=both), runs_dir=tmp_path, quiet=True).run
+    results = run.evaluate("2x2", count=20, settings=["task.only=0,1"])
+    assert settings_of(results) == [{"task.only": 0}, {"task.only": 1}]
+    said = run.with_settings("task.only=1").exam.task.examples("test", 0, 0, 20)
+    assert set(said.facts["task"].tolist()) == {1}
+    with pytest.raises(Mistake, match="there is no task 2"):
+        run.evaluate("2x2", settings=["task.only=2"])
+    with pytest.raises(Mistake, match=r"^task\.weights: an evaluation changes how the model is run"):
+        run.evaluate("2x2", settings=["task.weights=[1,3]"])
 
 
 def test_a_grid_of_parts_is_refused_by_its_largest_cell_with_the_number_that_would_do(tmp_path: Path) -> None:

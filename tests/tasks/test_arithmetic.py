@@ -272,3 +272,24 @@ def test_impossible_settings_are_refused_by_name() -> None:
         Arithmetic("x", digits=10_001)
     with pytest.raises(Mistake, match=r"^lengths: 'random' is neither"):
         Arithmetic(lengths="random")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("operator", "first", "second", "answer"),
+    [("+", 2, 3, 4), ("+", 1, 1, 2), ("x", 2, 3, 5), ("-", 2, 2, 3), ("-", 1, 3, 4), ("-", 3, 1, 3)],
+)
+def test_the_longest_question_has_the_longest_answer_of_all(
+    operator: str, first: int, second: int, answer: int
+) -> None:
+    task = Arithmetic(operator, first_digits=Span(1, first), second_digits=Span(1, second))
+    longest = task.longest()
+    assert longest is not None
+    assert longest.numbers.lengths[0, :2].tolist() == [first, second]
+    signed = 0 if longest.numbers.negative is None else int(longest.numbers.negative[0, 2])
+    assert int(longest.numbers.lengths[0, 2]) + signed == answer
+    every = [
+        len(str({"+": i + j, "-": i - j, "x": i * j}[operator]))
+        for i in range(10 ** (first - 1), 10**first)
+        for j in range(10 ** (second - 1), 10**second, 1 if second < 3 else 7)
+    ]
+    assert max(every) == answer

@@ -50,14 +50,24 @@ def test_a_cell_pins_every_task_and_task_pins_one() -> None:
     assert all(member.spans == (Span(3, 3), Span(5, 5)) for member in cell.tasks)
     assert cell.space() == 2 * 900 * 90_000
     one = task.pinned(first_digits=3, task=1)
-    assert one.tasks == (Arithmetic("-", first_digits=3),)
-    assert set(one.pinned(weights=(2.0,)).examples("test", 0, 0, 20).facts["first_digits"].tolist()) == {3}
+    assert one.tasks[one.only or 0] == Arithmetic("-", first_digits=3)
+    assert set(one.examples("test", 0, 0, 20).facts["task"].tolist()) == {1}
+    assert one.alphabet() == task.alphabet(), "the vocabulary is that of all tasks"
+    assert set(one.examples("test", 0, 0, 20).facts["first_digits"].tolist()) == {3}
     mixed = Mixture((Arithmetic(digits=Span(2, 4)), Arithmetic("x", digits=Span(1, 3))))
     assert mixed.trained() == {"first_digits": Span(1, 4), "second_digits": Span(1, 4)}
     with pytest.raises(Mistake, match="has no setting 'third_digits'"):
         task.pinned(third_digits=3)
     with pytest.raises(Mistake, match="there is no task 2; there are 0 to 1"):
         task.pinned(task=2)
+
+
+def test_a_task_by_itself_is_seen_where_another_may_have_asked_the_same() -> None:
+    """Sums of 2 digits without carry are too few to be divided, and are sums: those of the first are then seen too."""
+    task = Mixture((Arithmetic("+", digits=2), Arithmetic("+", digits=2, no_carry=True)))
+    assert task.tasks[0].held_out("test")
+    assert not task.tasks[1].held_out("test")
+    assert not task.pinned(task=0).held_out("test")
 
 
 def test_tasks_without_common_axes_are_mixed_too() -> None:

@@ -7,6 +7,9 @@ from numerate.config import override, to_tree
 from numerate.errors import Mistake
 from numerate.training.recipe import Recipe
 
+ONLY = "task.only"
+"""The one setting of a task that an evaluation may change: which task of a `Mixture` is asked."""
+
 
 def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """A recipe with settings of its model changed, for an evaluation.
@@ -14,11 +17,12 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     >>> changed(recipe, ["model.trunk.times=8"]).model.trunk.times
     8
 
-    Raises `Mistake` for a setting that is not the model's: of another task, tokenizer or seed a run of its own is made.
+    Which task of a `Mixture` is asked may be changed too (`task.only=1`). Raises `Mistake` for any other setting: of
+    another task, tokenizer or seed a run of its own is made.
     """
     for text in settings:
         path = text.partition("=")[0].strip()
-        if not path.startswith("model."):
+        if not path.startswith("model.") and path != ONLY:
             raise Mistake(
                 f"{path}: an evaluation changes how the model is run, by settings below model. (such as "
                 "model.mixer.dropout=0.1); with any other it would be another run, which `numerate train` makes"
@@ -27,12 +31,15 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
 
 
 def differences(trained: Recipe, run: Recipe) -> dict[str, Any]:
-    """The settings of the model that differ from those it was trained with, as path and plain value, by path.
+    """The settings that differ from those it was trained with, as path and plain value, by path.
 
     What is set to the value that it has anyway is no difference: `{}` is the model as trained.
     """
     found: dict[str, Any] = {}
     _compare("model", to_tree(trained.model), to_tree(run.model), found)
+    only, before = getattr(run.task, "only", None), getattr(trained.task, "only", None)
+    if only != before:
+        found[ONLY] = only
     return dict(sorted(found.items()))
 
 

@@ -189,7 +189,7 @@ def study_finding(groups: Sequence[Group]) -> str:
         told = ", ".join(
             f"{one.group.label} up to n = {n} ({one.at()[n].words.split(' ')[0]} seeds)" for n, one in far if n
         )
-        parts.append(f"at {percent(SUCCESS)} % or more in most converged seeds, at every length up to n: {told}")
+        parts.append(f"at {percent(SUCCESS)} % or more in most converged seeds, at every length asked up to n: {told}")
     near = [one.group.label for n, one in goes.values() if n is None]
     if near:
         parts.append(f"{_listed(near)} {'does' if len(near) == 1 else 'do'} not reach the first untrained length so")

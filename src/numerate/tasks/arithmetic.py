@@ -155,6 +155,14 @@ class Arithmetic(Task):
             facts={"first_digits": lengths[:, 0], "second_digits": lengths[:, 1]},
         )
 
+    def longest(self) -> Questions | None:
+        """The largest operands, or for a difference those of the longest negative one: a last carry is seldom drawn."""
+        if self.no_carry:
+            return None
+        first, second = (span.high for span in self.spans)
+        low = self.operator == "-" and second >= first
+        return self.read(f"{'1' + '0' * (first - 1) if low else '9' * first}{self.operator}{'9' * second}=")
+
     def axes(self) -> tuple[str, ...]:
         return ("first_digits", "second_digits")
 

@@ -20,8 +20,9 @@ class Mixture(Task):
     """Questions of several tasks, each drawn as often as its weight says: sums and differences.
 
     McLeish et al. (2024), https://arxiv.org/abs/2405.17399, train one model on additions and subtractions. The fact
-    `task` is the number of a question's task, from 0, so that results can be told apart; `pinned(task=1)` is the second
-    task by itself. A grid has the axes that all tasks have, and a cell pins each of them.
+    `task` is the number of a question's task, from 0. `only=1` asks for nothing but the second task, which an
+    evaluation may set (`numerate evaluate latest task.only=0,1`), so that results are told apart. A grid has the axes
+    that all tasks have, and a cell pins each of them.
 
     >>> Mixture((Arithmetic("+"), Arithmetic("-")), weights=(3, 1)).axes()
     ('first_digits', 'second_digits')
@@ -30,7 +31,11 @@ class Mixture(Task):
     tasks: tuple[Task, ...] = setting((Arithmetic("+"), Arithmetic("-")), "the tasks that questions are drawn from")
     weights: tuple[float, ...] = setting((), "how often each is drawn, in relation to the others; none: equally often")
 
+    only: int | None = setting(None, "the number of the one task that is asked, from 0; null: all of them", later=True)
+
     def __post_init__(self) -> None:
+        if self.only is not None and not 0 <= self.only < len(self.tasks):
+            raise Mistake(f"only: there is no task {self.only}; there are 0 to {len(self.tasks) - 1}")
         if not self.tasks:
             raise Mistake("tasks: a mixture has at least one task, such as [Arithmetic, Arithmetic(operator='-')]")
         if any(isinstance(task, Mixture) for task in self.tasks):
@@ -49,6 +54,8 @@ class Mixture(Task):
         weights = np.array(self.weights or (1.0,) * len(self.tasks))
         edges = np.round(np.cumsum(weights / weights.sum()) * 2.0**32).astype(np.uint64)[:-1]
         member = np.searchsorted(edges, draws.halves(len(index)).astype(np.uint64), side="right")
+        if self.only is not None:
+            member = np.full(len(index), self.only)
         shared, parts, places = self._shared(), [], []
         for number, task in enumerate(self.tasks):
             here = np.flatnonzero(member == number)
@@ -69,10 +76,7 @@ class Mixture(Task):
         own = {name: cell.pop(name) for name in [f.name for f in fields(self)] if name in cell}
         task = replace(self, **own)
         if "task" in cell:
-            number = cell.pop("task")
-            if not 0 <= number < len(task.tasks):
-                raise Mistake(f"task: there is no task {number}; there are 0 to {len(task.tasks) - 1}")
-            task = replace(task, tasks=(task.tasks[number],), weights=())
+            task = replace(task, only=cell.pop("task"))
         return replace(task, tasks=tuple(member.pinned(**cell) for member in task.tasks))
 
     def axes(self) -> tuple[str, ...]:
@@ -112,7 +116,7 @@ class Mixture(Task):
         return [(number, np.flatnonzero(task == number)) for number in range(len(self.tasks))]
 
     def space(self) -> int | None:
-        spaces = [task.space() for task in self.tasks]
+        spaces = [task.space() for number, task in enumerate(self.tasks) if self.only in (None, number)]
         known = [space for space in spaces if space is not None]
         return sum(known) if len(known) == len(spaces) else None
 
