@@ -245,10 +245,9 @@ def test_of_a_loop_one_turn_is_compiled_and_only_for_training(
 
     model, tokens = build(looped(times=3)), make_tokens([6, 3])
     expected, asked = model(tokens).logits, torch.tensor([[1, 5], [0, 2]])
-    limit = torch._dynamo.config.recompile_limit
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", limit)
     monkeypatch.setattr(torch, "compile", noted)
-    assert compiled_forward(model) is model
+    with torch._dynamo.config.patch(recompile_limit=torch._dynamo.config.recompile_limit):  # put back afterwards
+        assert compiled_forward(model) is model
     assert torch.equal(model(tokens).logits, expected)
     assert turns == []
     model.train()

@@ -203,7 +203,8 @@ def test_input_injection_comes_before_every_layer_and_noise_before_the_first() -
     recipe = small(made("addition_ff_ii_nope"))
     recipe = override(recipe, ["model.trunk.depth=16"])
     model: Any = recipe.model.build(recipe.tokenizer.vocabulary(recipe.task), 0)
-    tokens = model.place(Exam(recipe.task, recipe.tokenizer, recipe.layout).longest(recipe.task, count=2), Draw.fixed())
+    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    tokens = model.place(exam.batch(recipe.task.pinned(digits=3).examples("test", 0, 0, 2)).tokens, Draw.fixed())
     for block in model.trunk.blocks:
         block.forward = lambda x, context, asked=None: x
     x, context = model._embedded(tokens)

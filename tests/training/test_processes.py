@@ -18,8 +18,13 @@ import torch
 from numerate.api import load, recipe
 from numerate.errors import Mistake
 from numerate.laboratory.train import train
+from numerate.models.decoder import Decoder
+from numerate.positions.bias import FIRE
+from numerate.positions.rotary import Rotary
+from numerate.training.parallel import shared_by_blocks
 from numerate.training.recipe import Recipe
 from numerate.training.world import World, device_of
+from numerate.vocabulary import Vocabulary
 
 torch.set_num_threads(1)
 
@@ -52,7 +57,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("ddp", "fsdp"),
     ),
     "networks": (("model.positions=[FIRE,ScaledSinusoidal]", "training.steps=20"), ("fsdp",)),
-    "shared": (("model.positions=[FIRE(shared=true),T5Bias(shared=true)]", "training.steps=20"), ("ddp", "fsdp")),
+    "shared": (("model.positions=[FIRE(shared=true),T5Bias(shared=true)]", "training.steps=20"), ("ddp",)),
     "recurrent": (("model.mixer=LSTM", "model.width=25", "training.steps=20"), ("fsdp",)),
 }
 """What is trained, and in which ways; a width that does not divide among the processes is one of them."""
@@ -223,6 +228,17 @@ def test_a_mistake_of_one_process_ends_all_and_is_said_once(tmp_path: Path) -> N
     assert status != 0
     assert said.count("numerate: task: this process has had enough") == 1
     assert "exitcode  : 2" in said
+
+
+def test_what_several_blocks_share_is_named_as_fsdp_refuses_it() -> None:
+    vocabulary = Vocabulary.of(["+", "="])
+    own, shared = (
+        shared_by_blocks(Decoder(width=16, positions=(FIRE(shared=one), Rotary())).build(vocabulary, 0))
+        for one in (False, True)
+    )
+    assert own == []
+    assert len(shared) == 6
+    assert all(".biases.0." in name for name in shared)
 
 
 def test_several_processes_of_a_machine_need_a_device_each(monkeypatch: pytest.MonkeyPatch) -> None:

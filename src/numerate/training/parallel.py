@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from numerate.batch import Model
-from numerate.errors import Fault
+from numerate.errors import Fault, Mistake
 from numerate.models.block import Block
 from numerate.models.trunk import LoopPart
 from numerate.training.world import World
@@ -129,13 +129,15 @@ class Spread(Parallel):
         super().__init__(model, world)
         self.factor = float(world.size)
         self.mesh = DeviceMesh.from_group(world.group or dist.group.WORLD, world.device.type)  # type: ignore[arg-type]
-        blocks = [module for module in model.modules() if isinstance(module, Block)]
-        stands = Counter(parameter for block in blocks for parameter in block.parameters())
-        shared = {parameter for parameter, times in stands.items() if times > 1}  # what layers share is the root's
-        for block in blocks:
+        if shared := shared_by_blocks(model):
+            raise Mistake(
+                f"training.parallel: fsdp spreads each block by itself, and {shared[0]} stands in several "
+                "(a position with shared=true); flat or ddp would do"
+            )
+        for block in [module for module in model.modules() if isinstance(module, Block)]:
             if compiled:
                 block.compile(dynamic=True)
-            fully_shard(block, mesh=self.mesh, ignored_params=shared & set(block.parameters()))
+            fully_shard(block, mesh=self.mesh)
         self.root: Any = fully_shard(model, mesh=self.mesh)
 
     @contextmanager
@@ -220,6 +222,13 @@ def _is_spread(tensor: Tensor) -> bool:
 
 def _whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if _is_spread(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def shared_by_blocks(model: nn.Module) -> list[str]:
+    """Names of the parameters that stand in more than one block."""
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    stands = Counter(parameter for block in blocks for parameter in block.parameters())
+    return [name for name, parameter in model.named_parameters() if stands[parameter] > 1]
 
 
 def refuse_other_weights(own: Mapping[str, Tensor], found: Mapping[str, Tensor], where: str) -> None:
