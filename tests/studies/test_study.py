@@ -70,6 +70,10 @@ def test_a_study_trains_evaluates_and_reports_and_does_nothing_twice(tmp_path: P
     assert {one.path for one in again} == set(results)
     assert {path: (path / "evaluation.jsonl").read_bytes() for path in results} == results
     assert {path: (path / "metrics.jsonl").read_bytes() for path in metrics} == metrics
+    wider = [replace(recipe, evaluation=replace(recipe.evaluation, grid="1:3x1:2")) for recipe in STUDY.recipes]
+    run_study(replace(STUDY, recipes=tuple(wider)), runs_dir=tmp_path, workers=1)
+    for path in results:
+        assert len((path / "evaluation.jsonl").read_text().splitlines()) == 12, "the grid now asked for is measured"
 
 
 def test_a_run_that_cannot_be_trained_takes_no_other_with_it(tmp_path: Path) -> None:
