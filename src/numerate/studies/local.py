@@ -155,7 +155,10 @@ def _train_and_evaluate(
     )
     if trained.why == "stopped":
         return Done(label, trained.run.path, "stopped; the same command goes on from here", trained.status or 130)
-    grid, count = recipe.evaluation.grid, recipe.evaluation.count  # of this command: the run may have been trained before
+    grid, count = (
+        recipe.evaluation.grid,
+        recipe.evaluation.count,
+    )  # of this command: the run may have been trained before
     trained.run.evaluate(grid, count=count, checkpoint="best", heard=heard)  # best on the next lengths; often the final
     trained.run.evaluate(grid, count=count, heard=heard)
     trained.run.report()
