@@ -13,8 +13,8 @@ def abacus_laptop() -> Study:
     """Reversed addition of 1 to 6 digits: six schemes, five seeds each, evaluated to three times the length."""
     schemes = {
         abacus.addition6_abacus: "Abacus",
-        abacus.addition6_no_offset: "Abacus, no offset",
-        abacus.addition6_looped: "Abacus, looped",
+        abacus.addition6_no_offset: "Abacus without offset",
+        abacus.addition6_looped: "looped Abacus",
         abacus.addition6_rotary: "rotary",
         abacus.addition6_fire: "FIRE",
         abacus.addition6_nope: "NoPE",
