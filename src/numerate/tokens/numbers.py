@@ -82,11 +82,13 @@ class Digits(NumberSpelling):
         "reversed", "units first; most significant digit first; or that in the question and units first in the answer"
     )
     leading_zeros: int = setting(0, "how many zeros stand in front of every number")
-    answer_zeros: int | None = setting(None, "how many stand in front of those of the answer; null: as many")
-    places: int = setting(
-        0, "numbers of the question are filled up to so many digits with zeros in front; 0: they are not"
+    answer_zeros: int | None = setting(
+        None, "how many stand in front of those of the answer; null: as many", later=True
     )
-    hints: bool = setting(False, "whether a character before each digit says its power of ten")
+    places: int = setting(
+        0, "numbers of the question are filled up to so many digits with zeros in front; 0: they are not", later=True
+    )
+    hints: bool = setting(False, "whether a character before each digit says its power of ten", later=True)
 
     def __post_init__(self) -> None:
         if self.order not in ("reversed", "normal", "answer reversed"):

@@ -96,10 +96,12 @@ class Characters(Tokenizer):
     numbers: NumberSpelling = setting(Digits(), "how numbers are spelled")
     begin: bool = setting(False, "whether every row begins with [BOS]")
     ids: Literal["house", "pad", "index", "sort"] = setting(
-        "house", "which vocabulary: the house's, or a published one with 19, 121 or 118 ids"
+        "house", "which vocabulary: the house's, or a published one with 19, 121 or 118 ids", later=True
     )
-    blanks: float = setting(0.0, "the probability of a space before a character")
-    interleave: bool = setting(False, "whether the digits of the two operands alternate, without an operator")
+    blanks: float = setting(0.0, "the probability of a space before a character", later=True)
+    interleave: bool = setting(
+        False, "whether the digits of the two operands alternate, without an operator", later=True
+    )
 
     def __post_init__(self) -> None:
         if self.ids not in ("house", *PUBLISHED):
