@@ -189,6 +189,14 @@ def test_init_from_latest_is_still_the_same_run_at_the_second_start(finished: Tr
     assert again.run.folder.head()["began_from"].endswith("step-000030")
 
 
+def test_init_from_another_task_is_a_mistake_that_names_both_and_leaves_no_folder(
+    finished: Trained, tmp_path: Path
+) -> None:
+    with pytest.raises(Mistake, match=r"^init_from: .* was trained on Arithmetic with \d+ tokens.* of Sorting here"):
+        trained(tmp_path, f"init_from={finished.run.path}", "task=Sorting", "evaluation.grid=null")
+    assert not any(tmp_path.rglob("recipe.yaml"))
+
+
 def test_init_from_another_model_is_a_mistake_and_leaves_no_folder(finished: Trained, tmp_path: Path) -> None:
     with pytest.raises(Mistake, match=r"init_from: .*embedding.weight has the shape"):
         trained(tmp_path, f"init_from={finished.run.path}", "model.width=32")

@@ -264,6 +264,7 @@ def _beginning(source: RunFolder, path: Path, trainer: Trainer) -> checkpoint.Ch
             raise Mistake(f"init_from: {chosen}, where this run began, is gone; another seed= begins a new run")
         found = checkpoint.open_checkpoint(Path(str(chosen)))
     else:
+        _refuse_other_vocabulary(Run(source), trainer)
         found = checkpoint.by_name(source.checkpoints, "final")[0][0]
     weights = found.read(only=["weights"])["weights"]
     try:
@@ -271,6 +272,17 @@ def _beginning(source: RunFolder, path: Path, trainer: Trainer) -> checkpoint.Ch
     except Fault as fault:
         raise Mistake(f"init_from: {fault}") from fault
     return found
+
+
+def _refuse_other_vocabulary(source: Run, trainer: Trainer) -> None:
+    """Raises `Mistake` where a token's id means something else to the other run: it was trained on another task."""
+    theirs, ours = source.exam.vocabulary.symbols, trainer.exam.vocabulary.symbols
+    if theirs != ours:
+        kinds = [type(recipe.task).__name__ for recipe in (source.recipe, trainer.recipe)]
+        raise Mistake(
+            f"init_from: {source.path} was trained on {kinds[0]} with {len(theirs)} tokens, which are not the "
+            f"{len(ours)} of {kinds[1]} here; a run with the same vocabulary is right (tokenizer.ids= can make it so)"
+        )
 
 
 @dataclass(frozen=True)
