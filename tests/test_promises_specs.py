@@ -90,7 +90,7 @@ def all_changes(spec: Any, name: str) -> list[Any]:
 
 
 def test_every_kind_has_its_place_in_a_recipe() -> None:
-    assert set(SLOTS) == set(catalogue.kinds()) - {"Recipe", "Study"}
+    assert set(SLOTS) == set(catalogue.kinds()) - {"Recipe", "Study", "Executor"}
 
 
 def test_it_is_a_frozen_dataclass_of_explained_settings(any_part: Any) -> None:
@@ -103,6 +103,8 @@ def test_it_is_a_frozen_dataclass_of_explained_settings(any_part: Any) -> None:
 
 def test_the_class_alone_chooses_it_with_its_defaults(any_part: Any) -> None:
     kind = kind_of(any_part)
+    if kind == "Executor":
+        pytest.skip("a recipe has no executor; the words of a command choose it")
     base = Recipe() if kind not in ("Mixer",) else override(Recipe(), ["model.positions=[]"])
     changed = override(base, [SLOTS[kind].format(any_part.__name__)])
     assert any_part() in parts_within(changed)
@@ -143,6 +145,8 @@ def test_every_setting_can_be_changed_and_survives_saving_and_overriding(any_par
 
 def test_a_call_says_the_same_as_single_overrides(any_part: Any) -> None:
     spec, kind = any_part(), kind_of(any_part)
+    if kind == "Executor":
+        pytest.skip("a recipe has no executor; the words of a command choose it")
     base = override(Recipe(), ["model.positions=[]"])
     for field in fields(any_part):
         for changed in all_changes(spec, field.name)[:1]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from numerate.errors import Mistake, did_you_mean
 
-ROOMS = ("tasks", "tokens", "positions", "mixers", "models", "losses", "training", "recipes", "studies")
+ROOMS = ("tasks", "tokens", "positions", "mixers", "models", "losses", "training", "executors", "recipes", "studies")
 """The folders of `numerate` that hold parts."""
 
 _added: dict[str, dict[str, type]] = {}

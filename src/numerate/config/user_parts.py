@@ -79,6 +79,12 @@ def user_object(address: str, *, source: str | None = None, beside: Path | None 
     return vars(module)[name]
 
 
+def user_files() -> list[str]:
+    """The user's files that were loaded here, for a process that shall know the same parts by `load_user_parts`."""
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in sorted(_by_file)]
+    return [file for file in files if file is not None]
+
+
 def packaged_object(address: str) -> Any:
     """What stands under a name in an installed module: `packaged_object("acme.mixers:Bitter")`.
 

@@ -1,0 +1,129 @@
+"""The small protocol of all executors: items in; item and result, or failure, out as completed."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from numerate.config import refuse_other_words, setting
+from numerate.errors import Mistake
+from numerate.training.stopping import Stop
+
+Kind = Literal["mistake", "fault", "error", "out of memory", "died", "timeout", "stopped", "not begun"]
+"""How an item failed: the user's mistake, a fault of the world's, an exception nobody expected, no memory left, its
+worker died, it took longer than `timeout`, it was stopped, or it was never begun since all was stopped."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an item has no result: `text` in words for a person, `trace` for who looks for a fault of the program.
+
+    `status` is the exit status that this alone would give a command.
+    """
+
+    kind: Kind
+    text: str
+    status: int = 1
+    trace: str | None = None
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same item may well succeed when it is simply begun again: it was stopped, not refused."""
+        return self.kind in ("died", "stopped", "not begun")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """An item that is over: its `index` among the items, its result or its failure.
+
+    `seconds` are those that it took in its worker, without any waiting; `worker` is the name of that worker.
+    """
+
+    index: int
+    result: Any = None
+    failure: Failure | None = None
+    seconds: float = 0.0
+    worker: str = ""
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Where a worker works.
+
+    `worker` is a name that no other worker has or had, also on other machines, so that a file named by it has one
+    writer. `stop` is asked when the item at hand should end early, at a good place.
+    """
+
+    worker: str
+    threads: int
+    stop: Stop
+
+
+class Work(ABC):
+    """What is done with each item. It is pickled to every worker and opened there once: what is costly (libraries, a
+    model) is paid for in `open`, not per item. Items and results are pickled too.
+
+    >>> class Square(Work):
+    ...     def open(self, desk):
+    ...         return lambda item: item * item
+    """
+
+    @abstractmethod
+    def open(self, desk: Desk) -> Callable[[Any], Any]:
+        """What does one item. An exception that it raises is that item's failure and nobody else's."""
+
+    def name_of(self, item: Any) -> str:
+        """What an item is called where it is spoken of: in errors, in `status`."""
+        return str(item)
+
+
+@dataclass(frozen=True)
+class Executor(ABC):
+    """Does work on items with several workers: `Local`, `Ray` or `Slurm`. The same items give the same results on each.
+
+    >>> from numerate.executors import Local
+    >>> sorted(one.result for one in Local(workers=2).run(Square(), [1, 2, 3]))
+    [1, 4, 9]
+    """
+
+    workers: int | None = setting(None, "workers at once; null: one per core (local), per free CPU of a cluster (ray)")
+    threads: int = setting(1, "CPU threads of each worker")
+    timeout: float | None = setting(None, "seconds that one item (a run, a piece of a grid) may take; null: any")
+    memory: float | None = setting(
+        None, "bytes that one worker may take beside what it loads, as 4e9; null: no limit of ours"
+    )
+    stack: int = setting(1, "runs that differ in seed or scalar settings alone, trained as one model in one worker")
+
+    def __post_init__(self) -> None:
+        refuse_other_words(self)
+        for name in ("workers", "threads", "stack"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise Mistake(f"{name}: {value} is too few; 1 or more is right")
+        for name in ("timeout", "memory"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise Mistake(f"{name}: {value} is nothing; a number above 0, or null for no limit")
+
+    @abstractmethod
+    def run(
+        self,
+        work: Work,
+        items: Sequence[Any],
+        *,
+        folder: Path | None = None,
+        stop: Stop | None = None,
+        tick: Callable[[], None] = lambda: None,
+    ) -> Iterator[Finished]:
+        """Yields one `Finished` for every item, in the order in which they are completed.
+
+        `folder` is where an executor may keep files of its own (logs, job scripts). When `stop` is asked, the items at
+        hand are asked to end, those that are waiting end as "not begun". `tick` is called about twice a second while
+        waiting. Raises `Mistake` before anything is begun where the executor itself cannot be had (a package that is
+        not installed, an address where nobody answers).
+        """
+
+    def script(self, work: Work, items: Sequence[Any], folder: Path) -> str:
+        """What would be submitted, as text, for `--dry-run`. Nothing is begun and nothing is written."""
+        raise Mistake(f"{type(self).__name__} submits no script; executor=slurm does")

@@ -1,0 +1,109 @@
+"""Waiting for tasks: what they finish, what becomes of those that end early, and leaving them to themselves."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from numerate.executors.executor import Failure, Finished
+from numerate.executors.states import OVER, died, states_of
+from numerate.executors.submission import Submission
+from numerate.training.stopping import Stop
+
+
+def follow(
+    submissions: Sequence[Submission], stop: Stop, tick: Callable[[], None], *, wait: bool = True
+) -> Iterator[Finished]:
+    """Every item that a command waits for, as its task finishes it, or with what became of its task.
+
+    When `stop` is asked, and at once without `wait`, the items that are not over are left to their jobs.
+    """
+    for one in submissions:
+        for number in list(one.records):
+            yield from one.take(number)
+    doubted: set[tuple[Path, int]] = set()
+    asked = time.monotonic()
+    while True:
+        for one in submissions:
+            for number in one.read():
+                yield from one.take(number)
+            for task in one.tasks() & one.ended.keys():
+                yield from one.lost(task, one.refused.get(task) or died(one, task))
+        open_ones = [one for one in submissions if one.waiting]
+        if not open_ones:
+            return
+        if stop.asked or not wait:
+            for one in open_ones:
+                yield from _leave(one, stop)
+            return
+        if time.monotonic() - asked >= _patience(open_ones):
+            for one in open_ones:
+                tasks = one.tasks()
+                states = states_of(one, tasks) or {}
+                for task, state in states.items():
+                    about = (one.path, task)
+                    if state not in OVER:
+                        doubted.discard(about)
+                    elif about in doubted:
+                        for number in one.read([task]):
+                            yield from one.take(number)
+                        one.end(task, state)
+                    else:
+                        doubted.add(about)
+            asked = time.monotonic()
+        pause(_pace(open_ones), stop, tick)
+
+
+def _leave(one: Submission, stop: Stop) -> Iterator[Finished]:
+    """What a command says of the items that it does not wait for any longer. The jobs go on."""
+    if stop.asked:
+        count = many(len(one.waiting), "item")
+        tell(f"{count} left to {called(one)}. The same command waits for them, from any machine that sees the folder.")
+    for task in sorted(one.tasks()):
+        where = f"{'process' if one.cluster == 'local' else 'Slurm task'} {one.jobs[task]}"
+        if stop.asked:
+            failure = Failure("stopped", f"left to {where}, which goes on", stop.status or 130)
+        else:
+            failure = Failure("not begun", f"submitted as {where}", 0)
+        yield from one.lost(task, failure)
+
+
+def called(one: Submission) -> str:
+    """A submission, and how to look at it and end it without this program."""
+    if one.cluster == "slurm":
+        return f"Slurm job {one.job()} (`squeue -j {one.job()}` shows it, `scancel {one.job()}` ends it)"
+    if one.cluster == "local":
+        return f"processes of this machine (`kill {one.job()}` ends them)"
+    return "this process"
+
+
+def many(count: int, what: str) -> str:
+    """`many(2, "task")` is `"2 tasks"`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def tell(text: str) -> None:
+    """Says something beside what the command prints."""
+    print(f"numerate: {text}", file=sys.stderr, flush=True)
+
+
+def _patience(submissions: Sequence[Submission]) -> float:
+    """Seconds between two questions to Slurm, which answers many users."""
+    if all(one.cluster == "local" for one in submissions):
+        return 1.0
+    return max(10.0, sum(len(one.jobs) for one in submissions) / 50)
+
+
+def _pace(submissions: Sequence[Submission]) -> float:
+    """Seconds between two looks at the files of the tasks, which a shared file system serves."""
+    if all(one.cluster == "local" for one in submissions):
+        return 0.5
+    return max(2.0, sum(len(one.jobs) for one in submissions) / 100)
+
+
+def pause(seconds: float, stop: Stop, tick: Callable[[], None]) -> None:
+    """Waits, with a tick twice a second, until time is up or a stop is asked."""
+    end = time.monotonic() + seconds
+    while not stop.asked and (left := end - time.monotonic()) > 0:
+        time.sleep(min(0.5, left))
+        tick()

@@ -1,0 +1,86 @@
+"""Memory of workers: a limit of ours inside a worker, and whether the kernel killed a process since there was none."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+_RAN_OUT = re.compile(r"can't allocate memory|cannot allocate memory|out of memory|std::bad_alloc", re.IGNORECASE)
+
+
+class KernelKills:
+    """How many processes the kernel has killed for memory, where this process is accounted.
+
+    >>> kills = KernelKills()
+    >>> kills.one_more()  # False, until the kernel has killed one more
+    False
+
+    The number is `oom_kill` of the control group (version 2 in `memory.events`, version 1 in `memory.oom_control`), and
+    of the whole machine (`/proc/vmstat`) where there is no group. Where none can be read it stays 0, so that nothing is
+    called out of memory that might not be. Documented in the kernel's admin-guide/cgroup-v2 and cgroup-v1/memory.
+    """
+
+    def __init__(self, system: Path = Path("/")) -> None:
+        self.system = system
+        self._known = self.count()
+
+    def one_more(self) -> bool:
+        """Whether the kernel has killed another since the last question. Each kill is told once."""
+        more = self.count() > self._known
+        self._known += more
+        return more
+
+    def count(self) -> int:
+        """The number now."""
+        for path in self._places():
+            with contextlib.suppress(OSError):
+                if found := re.search(r"^oom_kill (\d+)", path.read_text(), re.MULTILINE):
+                    return int(found[1])
+        return 0
+
+    def _places(self) -> Iterator[Path]:
+        groups = self.system / "sys/fs/cgroup"
+        with contextlib.suppress(OSError):
+            for line in (self.system / "proc/self/cgroup").read_text().splitlines():
+                _, controllers, group = line.split(":", 2)
+                if not controllers:
+                    yield from (groups / group.lstrip("/") / "memory.events", groups / "memory.events")
+                elif "memory" in controllers.split(","):
+                    memory = groups / "memory"
+                    yield from (memory / group.lstrip("/") / "memory.oom_control", memory / "memory.oom_control")
+        yield self.system / "proc/vmstat"
+
+
+def limit(count: float) -> bool:
+    """Lets this process take at most `count` bytes more than it holds now; False where the system cannot.
+
+    What it holds is its private writable memory (`VmData`), whether touched or not; a request beyond the limit then
+    fails in the process, as `MemoryError` or as an error of torch, instead of taking the machine's last memory.
+    """
+    try:
+        import resource
+
+        found = re.search(r"^VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+        if found is None:
+            return False
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        most = int(found[1]) * 1024 + int(count)
+        resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))
+    except (ImportError, OSError, ValueError):
+        return False
+    return True
+
+
+def ran_out(error: BaseException) -> BaseException | None:
+    """The error, or the one that it came from, which says that memory ran out: of Python, numpy, torch or a GPU."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        names = {part.__name__ for part in type(cause).__mro__}
+        if names & {"MemoryError", "OutOfMemoryError"}:
+            return cause
+        if isinstance(cause, RuntimeError | OSError) and _RAN_OUT.search(str(cause)):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return None

@@ -1,0 +1,343 @@
+"""Arrays of tasks on a Slurm cluster, each of which runs the local pool on its share of the items."""
+
+import contextlib
+import io
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from numerate.config import setting
+from numerate.errors import Fault, Mistake
+from numerate.executors.chunk import Carried, Chunk, dealt
+from numerate.executors.executor import Executor, Failure, Finished, Work
+from numerate.executors.following import called, follow, many, pause, tell
+from numerate.executors.local import Local
+from numerate.executors.states import OVER, beginning, states_of
+from numerate.executors.submission import Submission, key_of, next_number
+from numerate.training import disk
+from numerate.training.lock import Lock
+from numerate.training.stopping import Stop
+
+WARNING = 120
+"""Seconds before its limit at which a task is warned, so that runs write checkpoints and it is queued again."""
+
+MOST = 1000
+"""Tasks of an array at most, where their number is not given: Slurm's own limit (MaxArraySize) is 1001 by default."""
+
+_left_running: list[Any] = []
+"""Tasks of the stand-in that still run: without them Python would warn of processes that nobody waits for."""
+
+
+@dataclass(frozen=True)
+class Slurm(Executor):
+    """Arrays of tasks on a Slurm cluster, submitted by submitit: each runs the local pool on its share of the items.
+
+    The folder has to be one that all machines see: the tasks write each result there as soon as it is there, and the
+    command reads it. Ctrl-C leaves the jobs running. The same command again waits for what is still queued or running,
+    whoever submitted it, and submits the rest.
+
+    >>> print(Slurm(partition="cpu", cpus=16, minutes=120).script(Square(), range(200), Path("runs")))
+    """
+
+    partition: str | None = setting(None, "where tasks run; null: the cluster's default")
+    account: str | None = setting(None, "who is charged")
+    qos: str | None = setting(None, "quality of service")
+    constraint: str | None = setting(None, "features that a node must have")
+    chunks: int | None = setting(None, "tasks of the array; null: as many as `per_chunk` leaves")
+    per_chunk: int | None = setting(None, "items of a task at least, where `chunks` is null; null: 4 per worker")
+    at_once: int | None = setting(None, "tasks that may run at once; null: any")
+    minutes: int = setting(60, "time limit of a task; one that reaches it is queued again and goes on")
+    requeues: int = setting(10, "how often a task that reached its time limit is queued again")
+    cpus: int = setting(4, "CPU cores of a task; `workers` is cpus / threads, or one per GPU, where it is null")
+    gpus: int = setting(0, "GPUs of a task, dealt out to its workers in turn")
+    gigabytes: float | None = setting(None, "memory of a task in GB; null: the cluster's default")
+    extra: tuple[str, ...] = setting((), "further settings of sbatch, as exclude=node7 or exclusive")
+    setup: tuple[str, ...] = setting((), "shell lines before each task: 'module load cuda', 'source venv/bin/activate'")
+    python: str | None = setting(None, "the interpreter of the tasks; null: the one of this command")
+    wait: bool = setting(True, "stay, follow and gather; false: submit and end")
+    cluster: Literal["slurm", "local", "debug"] = setting(
+        "slurm", "local: the tasks are processes of this machine, to try it; debug: one after the other in this process"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("chunks", "per_chunk", "at_once", "minutes", "cpus"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise Mistake(f"{name}: {value} is too few; 1 or more is right")
+        for name in ("gpus", "requeues"):
+            if getattr(self, name) < 0:
+                raise Mistake(f"{name}: {getattr(self, name)} is less than nothing")
+        if self.gigabytes is not None and not self.gigabytes > 0:
+            raise Mistake(
+                f"gigabytes: {self.gigabytes} is nothing; a number above 0, or null for the cluster's default"
+            )
+        for name in ("extra", "setup"):
+            for line in getattr(self, name):
+                if "\n" in line or not line.strip():
+                    raise Mistake(f"{name}: {line!r} is no single line")
+
+    def run(
+        self,
+        work: Work,
+        items: Sequence[Any],
+        *,
+        folder: Path | None = None,
+        stop: Stop | None = None,
+        tick: Callable[[], None] = lambda: None,
+    ) -> Iterator[Finished]:
+        _submitit()
+        if self.cluster == "slurm" and shutil.which("sbatch") is None:
+            raise Mistake(
+                "executor: slurm needs sbatch, and this machine has none; a login node of the cluster has it. "
+                "executor.cluster=local tries the same on this machine."
+            )
+        if folder is None:
+            raise Mistake("executor: slurm needs a folder that all machines of the cluster see")
+        return self._run(work, items, folder.absolute() / "slurm", stop or Stop(), tick)
+
+    def script(self, work: Work, items: Sequence[Any], folder: Path) -> str:
+        place = folder.absolute() / "slurm"
+        new = list(range(len(items)))
+        if self.cluster == "local" or shutil.which("sbatch") is not None:
+            _, new = self._joined(place, [key_of(work, item) for item in items])
+        if not new:
+            return f"# Nothing to submit: all {len(items)} items are in jobs of an earlier start.\n"
+        tasks = dealt(len(new), self._tasks(len(new)))
+        text = self._script(place / str(next_number(place)) / "logs", len(tasks))
+        first, *rest = text.splitlines()
+        names = [work.name_of(items[new[number]]) for number in tasks[0]]
+        told = [
+            f"# {many(len(new), 'item')} in {many(len(tasks), 'task')} of {len(tasks[0])} at most, on "
+            f"{many(self.pool.workers or 1, 'worker')} of {many(self.threads, 'thread')} each.",
+            f"# Task 0: {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}",
+        ]
+        if len(new) < len(items):
+            told.insert(1, f"# {many(len(items) - len(new), 'item')} more: in jobs of an earlier start.")
+        return "\n".join([first, *told, *rest, ""])
+
+    @property
+    def pool(self) -> Local:
+        """What runs inside a task."""
+        workers = self.workers or self.gpus or max(1, self.cpus // self.threads)
+        return Local(workers, self.threads, self.timeout, self.memory, self.stack)
+
+    def _tasks(self, count: int) -> int:
+        least = self.per_chunk or 4 * (self.pool.workers or 1)
+        return max(1, min(count, self.chunks or min(MOST, count // least)))
+
+    def _run(
+        self, work: Work, items: Sequence[Any], place: Path, stop: Stop, tick: Callable[[], None]
+    ) -> Iterator[Finished]:
+        keys = [key_of(work, item) for item in items]
+        with _alone(place, stop, tick):
+            if stop.asked:
+                submissions: list[Submission] = []
+                new = list(range(len(items)))
+            else:
+                submissions, new = self._joined(place, keys)
+                for one in submissions:
+                    tell(
+                        f"{many(len(one.waiting), 'item')} already submitted: {called(one)}; logs: {one.path / 'logs'}"
+                    )
+                if new:
+                    submissions.append(self._submit(work, items, keys, new, place))
+                new = []
+        for index in new:
+            yield Finished(
+                index, failure=Failure("not begun", "not begun; the same command goes on", stop.status or 130)
+            )
+        yield from follow(submissions, stop, tick, wait=self.wait)
+
+    def _joined(self, place: Path, keys: Sequence[str]) -> tuple[list[Submission], list[int]]:
+        """Earlier submissions that hold some of the items, and the indices of those that none of them holds.
+
+        An item is held where its task may still finish it, or where it has a result that no command was given. What
+        failed there is not held: who asks for it wants it done again.
+        """
+        wanted: dict[str, list[int]] = {}
+        for index, key in reversed(list(enumerate(keys))):
+            wanted.setdefault(key, []).append(index)
+        found = []
+        for one in Submission.all(place) if place.exists() else ():
+            open_numbers = [
+                number
+                for number, item in enumerate(one.items)
+                if item["key"] in wanted and number not in one.records and item["task"] not in one.ended
+            ]
+            alive = self._alive(one, {one.items[number]["task"] for number in open_numbers})
+            ready = [
+                number for number, record in one.records.items() if number not in one.handed and "failure" not in record
+            ]
+            for number in [*ready, *(number for number in open_numbers if one.items[number]["task"] in alive)]:
+                indices = wanted.get(one.items[number]["key"])
+                if indices:
+                    one.waiting[number] = indices.pop()
+            one.records = {number: record for number, record in one.records.items() if number in one.waiting}
+            if one.waiting:
+                found.append(one)
+        return found, sorted(index for indices in wanted.values() for index in indices)
+
+    def _alive(self, one: Submission, tasks: set[int]) -> set[int]:
+        """Those tasks of a submission that Slurm has queued or running."""
+        if not tasks:
+            return set()
+        states = states_of(one, tasks)
+        if states is None:
+            raise Fault(
+                f"{one.path}: whether its jobs are over cannot be told, since squeue does not answer; try again"
+            )
+        return {task for task in tasks if states[task] not in OVER}
+
+    def _submit(
+        self, work: Work, items: Sequence[Any], keys: Sequence[str], new: Sequence[int], place: Path
+    ) -> Submission:
+        carried = Carried.of(work)
+        names = [work.name_of(items[index]) for index in new]
+        parcels = [carried.parcel(name, items[index]) for name, index in zip(names, new, strict=True)]
+        tasks = dealt(len(new), self._tasks(len(new)))
+        path = Submission.prepare(place, [(name, keys[index]) for name, index in zip(names, new, strict=True)], tasks)
+        chunks = [
+            Chunk(
+                str(path / "tasks" / f"{task:04d}.jsonl"), carried, tuple((n, parcels[n]) for n in numbers), self.pool
+            )
+            for task, numbers in enumerate(tasks)
+        ]
+        try:
+            jobs = self._jobs(path / "logs", chunks)
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)  # a job that came to be nevertheless finds nothing to do, and ends
+            raise
+        ids = [job.job_id for job in jobs]
+        started = [beginning(job) if self.cluster == "local" else None for job in ids]
+        one = Submission.submitted(path, self.cluster, ids, started)
+        one.waiting = dict(enumerate(new))
+        tell(f"submitted {many(len(new), 'item')} in {many(len(tasks), 'task')}: {called(one)}; logs: {path / 'logs'}")
+        if self.cluster == "debug":
+            for job in jobs:
+                job.results()
+        return one
+
+    def _jobs(self, logs: Path, chunks: Sequence[Chunk]) -> list[Any]:
+        submitit = _submitit()
+        executor: Any
+        if self.cluster == "debug":
+            from submitit.local.debug import DebugExecutor
+
+            return list(DebugExecutor(logs).submit_array(chunks))
+        if self.cluster == "local":
+            executor = submitit.LocalExecutor(logs, max_num_timeout=self.requeues, python=self.python)
+            executor.update_parameters(
+                timeout_min=self.minutes,
+                signal_delay_s=self._warning(),
+                gpus_per_node=self.gpus,
+                setup=list(self.setup),
+            )
+            with _uninterrupted():
+                jobs: list[Any] = executor.submit_array(chunks)
+            _left_running.extend(jobs)
+            return jobs
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it also raises
+                executor = submitit.SlurmExecutor(logs, max_num_timeout=self.requeues, python=self.python)
+                executor.update_parameters(**self._parameters(len(chunks)))
+                return list(executor.submit_array(chunks))
+        except RuntimeError as error:
+            raise Fault(f"executor: slurm did not take the job: {str(error).strip()}") from error
+
+    def _parameters(self, tasks: int) -> dict[str, Any]:
+        """What submitit makes the lines of the job script of."""
+        extra: dict[str, Any] = {"requeue": True}
+        for text in self.extra:
+            name, given, value = text.strip().lstrip("-").partition("=")
+            extra[name] = value if given else True
+        return {
+            "job_name": "numerate",
+            "partition": self.partition,
+            "account": self.account,
+            "qos": self.qos,
+            "constraint": self.constraint,
+            "time": self.minutes,
+            "nodes": 1,
+            "ntasks_per_node": 1,
+            "cpus_per_task": self.cpus,
+            "gpus_per_node": self.gpus or None,
+            "mem": None if self.gigabytes is None else f"{round(self.gigabytes * 1024)}M",
+            "signal_delay_s": self._warning(),
+            "array_parallelism": self.at_once or tasks,
+            "setup": list(self.setup) or None,
+            "srun_args": [f"--cpus-per-task={self.cpus}"],  # srun does not take it from sbatch since Slurm 22.05
+            "wckey": None,
+            "additional_parameters": extra,
+        }
+
+    def _warning(self) -> int:
+        return min(WARNING, 20 * self.minutes)
+
+    def _script(self, logs: Path, tasks: int) -> str:
+        """The job script as submitit writes it, which it tells by names of its own; if they are no longer there, what
+        of it is certain."""
+        parameters = self._parameters(tasks)
+        submitit = _submitit()
+
+        class Shown(submitit.SlurmExecutor):  # type: ignore[misc, name-defined]
+            @classmethod
+            def affinity(cls) -> int:
+                return 2  # there need not be a cluster here
+
+        executor = Shown(logs, max_num_timeout=self.requeues, python=self.python)
+        executor.update_parameters(**parameters)
+        try:
+            if tasks > 1:
+                executor.parameters["map_count"] = tasks
+            return str(executor._make_submission_file_text(executor._submitit_command_str, ""))
+        except (AttributeError, TypeError):
+            plain = {name: value for name, value in parameters.items() if value is not None}
+            lines = [f"# {name}: {value}" for name, value in sorted(plain.items())]
+            return "\n".join(["#!/bin/bash", "# what submitit makes the job script of:", *lines, ""])
+
+
+def _submitit() -> Any:
+    """The package. Raises `Mistake` where it is not installed."""
+    try:
+        import submitit
+    except ImportError as error:
+        raise Mistake("executor: slurm needs the package submitit; pip install 'numerate[slurm]'") from error
+    return submitit
+
+
+@contextlib.contextmanager
+def _alone(place: Path, stop: Stop, tick: Callable[[], None]) -> Iterator[None]:
+    """Looks and submits while no other command does, so that nothing is submitted twice. Raises `Mistake` naming who
+    is at it where that takes minutes."""
+    with disk.explained(place):
+        place.mkdir(parents=True, exist_ok=True)
+    lock, end = Lock(place / "lock"), time.monotonic() + 120
+    with contextlib.ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(lock.hold("submitting"))
+                break
+            except Mistake:
+                if stop.asked or time.monotonic() > end:
+                    raise
+                pause(0.5, stop, tick)
+        yield
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Processes begun inside do not end by a Ctrl-C at the terminal, as tasks on another machine do not."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

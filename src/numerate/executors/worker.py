@@ -1,0 +1,165 @@
+"""What happens inside a worker, be it a process or an actor: the work is opened once, then item after item is done."""
+
+import contextlib
+import os
+import pickle
+import re
+import secrets
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from numerate.config import load_user_parts
+from numerate.errors import Fault, Mistake
+from numerate.executors import memory
+from numerate.executors.executor import Desk, Failure, Work
+from numerate.training.disk import size
+from numerate.training.stopping import Stop
+
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a worker says of an item that is over: the pickled `result`, or the `failure`; whether it was its `last`."""
+
+    result: bytes = b""
+    failure: Failure | None = None
+    seconds: float = 0.0
+    last: bool = False
+
+
+class Asked(Stop):
+    """A `Stop` that whoever gave the work asks, through the worker: it takes no signals itself.
+
+    So Ctrl-C, which a terminal sends to every process, is answered once, by the command, and not by each worker.
+    """
+
+    def __enter__(self) -> "Asked":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+
+class Worker:
+    """Does items one after the other and turns whatever they raise into a `Failure`.
+
+    >>> worker = Worker(threads=1, limit=None)
+    >>> worker.open(pickle.dumps(Square()))
+    >>> pickle.loads(worker.do(pickle.dumps(3)).result)
+    9
+    """
+
+    def __init__(
+        self, *, threads: int, limit: float | None, pack: Callable[[Any], bytes] = pickle.dumps, name: str | None = None
+    ) -> None:
+        host = re.sub(r"[^A-Za-z0-9.]+", "-", socket.gethostname())
+        self.name = name or f"{host}-{os.getpid()}-{secrets.token_hex(2)}"
+        self.stop = Asked()
+        self._threads, self._limit, self._pack = threads, limit, pack
+        self._work: Work
+        self._do: Callable[[Any], Any]
+
+    def open(self, work: bytes, files: Sequence[str] = ()) -> Failure | None:
+        """Opens the pickled work, after the user's files of parts; a failure where that is not possible."""
+        os.environ.update(threads_in(self._threads))
+        try:
+            for file in files:
+                load_user_parts(file)
+            self._work = pickle.loads(work)
+            self._do = self._work.open(Desk(self.name, self._threads, self.stop))
+            if "torch" in sys.modules:
+                sys.modules["torch"].set_num_threads(self._threads)
+        except BaseException as error:
+            return self._failure(error, "the start of a worker")
+        if self._limit is not None:
+            memory.limit(self._limit)
+        return None
+
+    def do(self, item: bytes) -> Reply:
+        """Does one pickled item."""
+        began = time.perf_counter()
+        result, failure, read = b"", None, None
+        try:
+            read = pickle.loads(item)
+            result = self._packed(self._do(read))
+        except BaseException as error:
+            failure = self._failure(error, self._called(read))
+        last = self.stop.asked or (failure is not None and failure.kind == "out of memory")
+        return Reply(result, failure, time.perf_counter() - began, last)
+
+    def _packed(self, result: Any) -> bytes:
+        try:
+            return self._pack(result)
+        except Exception as error:
+            if memory.ran_out(error) is not None:
+                raise
+            raise TypeError(f"the result cannot be sent to the command: {error}") from error
+
+    def _called(self, item: Any) -> str:
+        with contextlib.suppress(Exception):
+            return self._work.name_of(item)
+        return "an item"
+
+    def _failure(self, error: BaseException, name: str) -> Failure:
+        if isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and self.stop.asked):
+            return stopped(self.stop)
+        cause = memory.ran_out(error)
+        if cause is not None:
+            del error
+            text = f"out of memory in {name}: {_no_memory(cause, self._limit)}"
+            return Failure("out of memory", text, trace=_trace(cause))
+        if isinstance(error, Mistake):
+            return Failure("mistake", str(error), 2)
+        if isinstance(error, Fault):
+            return Failure("fault", str(error))
+        return fault_of_the_program(error)
+
+
+def threads_in(threads: int) -> dict[str, str]:
+    """The environment that keeps libraries to a number of threads; they read it when they are imported."""
+    return dict.fromkeys(_THREADS, str(threads))
+
+
+def stopped(stop: Stop) -> Failure:
+    """Of an item that was asked to end."""
+    return Failure("stopped", "stopped; the same command goes on from here", stop.status or 130)
+
+
+def fault_of_the_program(error: BaseException) -> Failure:
+    """Of an exception that nobody expected."""
+    text = f"this is a fault of the program: {type(error).__name__}: {error} (--traceback shows where)"
+    return Failure("error", text, trace=_trace(error))
+
+
+def _no_memory(cause: BaseException, limit: float | None) -> str:
+    said = _first_line(cause)
+    if "cuda" in f"{type(cause).__module__} {cause}".lower() or "HIP" in str(cause):
+        return f"the GPU has no more ({said}); a smaller batch or model, or fewer workers on it, need less"
+    if limit is not None:
+        how = f"its worker may take {size(limit)} ({said})"
+        return f"{how}; a smaller batch or model needs less, executor.memory= gives more"
+    return f"the machine gives no more ({said}); fewer workers at once, or a smaller batch or model, need less"
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def _first_line(error: BaseException) -> str:
+    text = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

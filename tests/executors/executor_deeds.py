@@ -1,0 +1,149 @@
+"""What workers do in the tests of executors. Workers import this file by its name, hence one that nobody else has."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numerate.errors import Fault, Mistake
+from numerate.executors import local
+from numerate.executors.executor import Desk, Work
+
+
+class Unreadable:
+    """Can be sent, but not read where it arrives."""
+
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise ValueError("nobody can read this")
+
+
+@dataclass(frozen=True)
+class Deeds(Work):
+    """An item is the name of a deed and what it takes: `("square", 3)`."""
+
+    opened: str = ""
+    """A file that gets a line for each time that a worker opens this."""
+    orphan: float = 30.0
+
+    def open(self, desk: Desk) -> Callable[[tuple[Any, ...]], Any]:
+        local.ORPHAN = self.orphan
+        if self.opened:
+            with open(self.opened, "a") as file:
+                file.write(f"{desk.worker}\n")
+        return lambda item: getattr(Deed(desk), item[0])(*item[1:])
+
+    def name_of(self, item: tuple[Any, ...]) -> str:
+        return f"the deed {item[0]}"
+
+
+@dataclass(frozen=True)
+class Failing(Work):
+    """Work that cannot be opened."""
+
+    how: str
+
+    def open(self, desk: Desk) -> Callable[[Any], Any]:
+        return getattr(Deed(desk), self.how)()  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Deed:
+    desk: Desk
+
+    def square(self, number: int) -> int:
+        return number * number
+
+    def sleep(self, seconds: float) -> str:
+        time.sleep(seconds)
+        return "slept"
+
+    def meet(self, folder: str, count: int) -> str:
+        """Waits until so many workers are here; the GPUs that this one may see."""
+        (Path(folder) / self.desk.worker).touch()
+        self.wait_for(folder, count)
+        return os.environ.get("CUDA_VISIBLE_DEVICES", "")
+
+    def wait_for(self, folder: str, count: int) -> str:
+        end = time.monotonic() + 60
+        while len(list(Path(folder).iterdir())) < count and time.monotonic() < end:
+            time.sleep(0.02)
+        time.sleep(0.2)
+        return "there"
+
+    def put(self, folder: str) -> None:
+        (Path(folder) / "put").touch()
+
+    def where(self) -> tuple[str, int, str, bool, int]:
+        here = (self.desk.worker, os.getpid(), os.environ["OMP_NUM_THREADS"])
+        return (*here, "torch" in sys.modules, self.desk.threads)
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def die_of_memory(self, count: str) -> None:
+        Path(count).write_text("1")
+        self.die()
+
+    def leave(self) -> None:
+        os._exit(3)
+
+    def mistake(self) -> None:
+        raise Mistake("this name is none")
+
+    def fault(self) -> None:
+        raise Fault("the disk is full")
+
+    def error(self) -> None:
+        raise ZeroDivisionError("by nothing")
+
+    def exit(self) -> None:
+        sys.exit(4)
+
+    def loop(self) -> None:
+        while True:
+            pass
+
+    def stuck(self, began: str = "") -> None:
+        if began:
+            Path(began).touch()
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        time.sleep(1000)
+
+    def patient(self, began: str = "", ended: str = "") -> None:
+        """Goes on until it is asked to stop, then ends well."""
+        if began:
+            Path(began).write_text(str(os.getpid()))
+        end = time.monotonic() + 60
+        while not self.desk.stop.asked and time.monotonic() < end:
+            time.sleep(0.01)
+        if ended:
+            Path(ended).write_text("well")
+        raise KeyboardInterrupt
+
+    def take(self, count: int) -> int:
+        return len(bytearray(count))
+
+    def unpicklable(self) -> Any:
+        return lambda: 0
+
+    def unreadable(self) -> Any:
+        return Unreadable()
+
+    def same(self, value: Any) -> Any:
+        return value
+
+    def ask_us(self) -> str:
+        """What `kill PID` does to a worker."""
+        os.kill(os.getpid(), signal.SIGTERM)
+        end = time.monotonic() + 10
+        while not self.desk.stop.asked and time.monotonic() < end:
+            time.sleep(0.01)
+        raise KeyboardInterrupt

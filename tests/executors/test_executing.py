@@ -1,0 +1,63 @@
+"""Promises of the words that say who does the work of a command."""
+
+import sys
+from subprocess import run
+
+import pytest
+
+from numerate.commands.executing import executor_asked, executor_of
+from numerate.errors import Mistake
+from numerate.executors import Local, Ray
+
+
+def test_words_that_concern_the_executor_are_taken_out_and_all_others_stay_in_their_order() -> None:
+    words = [
+        "quickstart",
+        "workers=3",
+        "seeds=2",
+        "executor=local",
+        "executor.threads=2",
+        "model.width=64",
+        "timeout=60",
+    ]
+    rest, executor = executor_of(words)
+    assert rest == ["quickstart", "seeds=2", "model.width=64"]
+    assert executor == Local(workers=3, threads=2, timeout=60.0)
+    assert executor_asked(words)
+    assert not executor_asked(rest)
+    assert executor_of(rest) == (rest, Local())
+
+
+@pytest.mark.parametrize("name", ["ray", "Ray", "RAY", "ray()"])
+def test_an_executor_goes_by_its_name_in_any_case_and_its_settings_in_any_order(name: str) -> None:
+    words = ["executor.gpus=0.25", f"executor={name}", "executor.address=auto", "executor.memory=4e9", "workers=null"]
+    assert executor_of(words) == ([], Ray(gpus=0.25, address="auto", memory=4e9))
+    assert executor_of(["executor=ray(cpus=0.5, gpus=1)", "timeout=9"])[1] == Ray(cpus=0.5, gpus=1.0, timeout=9.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["executor=rayy"], "executor: no Executor is named 'rayy'; there are: Local, Ray, Slurm. Did you mean 'Ray'?"),
+        (["executor="], "executor: '' is no Executor"),
+        (["executor=ray", "executor.gpu=1"], "executor.gpu: Ray has no setting 'gpu'; it has: .* Did you mean 'gpus'?"),
+        (["executor.worker=1"], "executor.worker: Local has no setting 'worker'; .* Did you mean 'workers'?"),
+        (["executor.address=auto"], "executor.address: Local has no such setting, Ray has: executor=ray"),
+        (["workers=0"], "executor.workers: 0 is too few; 1 or more is right"),
+        (["workers=many"], "executor.workers: 'many' is no int"),
+        (["timeout=-1"], "executor.timeout: -1.0 is nothing; a number above 0, or null for no limit"),
+        (["executor.memory=0"], "executor.memory: 0.0 is nothing"),
+        (["executor=ray", "executor.gpus=1.5"], "executor.gpus: 1.5 is above 1 and no whole number"),
+    ],
+)
+def test_words_that_make_no_executor_say_what_would(words: list[str], said: str) -> None:
+    with pytest.raises(Mistake, match=f"^{said.replace('?', '[?]')}"):
+        executor_of(words)
+
+
+def test_finding_an_executor_imports_no_heavy_library() -> None:
+    script = (
+        "import sys; from numerate.commands.executing import executor_of; executor_of(['executor=ray', 'workers=2'])\n"
+        "print([name for name in ('torch', 'numpy', 'ray', 'submitit', 'yaml') if name in sys.modules])"
+    )
+    assert run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip() == "[]"

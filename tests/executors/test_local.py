@@ -1,0 +1,425 @@
+"""Promises of worker processes: every item comes back once, and nothing that one does is another's concern."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))  # workers look for modules where we do
+
+from executor_deeds import Deeds, Failing
+
+from numerate.config import load_user_parts
+from numerate.errors import Fault, Mistake
+from numerate.executors import Local, local, pool
+from numerate.executors.executor import Finished
+from numerate.executors.memory import KernelKills, ran_out
+from numerate.training.stopping import Stop
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is needed of a process")
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "GRACE", 2.0)
+
+
+def done(found: list[Finished]) -> dict[int, Any]:
+    assert len(found) == len({one.index for one in found})
+    return {one.index: one.result if one.failure is None else one.failure.kind for one in found}
+
+
+def text_of(found: list[Finished], index: int) -> str:
+    failure = next(one.failure for one in found if one.index == index)
+    assert failure is not None
+    return failure.text
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> bool:
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.02)
+    return true()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# Every item comes back once -------------------------------------------------------------------------------------------
+
+
+def test_every_item_comes_back_once_with_its_result_and_each_worker_opens_the_work_once(tmp_path: Path) -> None:
+    opened = tmp_path / "opened"
+    found = list(Local(workers=2).run(Deeds(str(opened)), [("square", number) for number in range(60)]))
+    assert done(found) == {number: number * number for number in range(60)}
+    names = opened.read_text().split()
+    assert len(names) == len(set(names)) <= 2
+    assert {one.worker for one in found} <= set(names)
+
+
+def test_items_come_back_as_they_are_completed_and_not_in_their_order(tmp_path: Path) -> None:
+    found = Local(workers=2).run(Deeds(), [("wait_for", str(tmp_path), 1), ("square", 1), ("put", str(tmp_path))])
+    assert [one.index for one in found] == [1, 2, 0]
+
+
+def test_there_are_no_more_workers_than_items_and_none_for_none() -> None:
+    assert list(Local(workers=4).run(Deeds(), [])) == []
+    found = list(Local(workers=4).run(Deeds(), [("where",)]))
+    assert found[0].result[1] != os.getpid()
+
+
+def test_a_worker_keeps_to_its_threads_and_imports_nothing_heavy_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    found = list(Local(workers=1, threads=3).run(Deeds(), [("where",)]))
+    name, pid, environment, torch, threads = found[0].result
+    assert (environment, threads, torch) == ("3", 3, False)
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    assert str(pid) in name.split("-")
+
+
+def test_gpus_are_dealt_out_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    found = list(Local(workers=3).run(Deeds(), [("meet", str(tmp_path), 3)] * 3))
+    assert sorted(one.result for one in found) == ["4", "4", "6"]
+
+
+def test_the_gpus_of_a_machine_are_counted_without_any_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert local.gpus(tmp_path) == []
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / "dev" / name).touch()
+    assert local.gpus(tmp_path) == ["0", "1"]
+    for given, seen in {"": [], "-1": [], "3": ["3"], "GPU-8a, GPU-9b": ["GPU-8a", "GPU-9b"]}.items():
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+        assert local.gpus(tmp_path) == seen
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        ({}, None),
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu.max": "150000 100000"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4),
+    ],
+)
+def test_a_container_has_the_cores_that_it_is_granted(tmp_path: Path, files: dict[str, str], count: int | None) -> None:
+    for name, content in files.items():
+        path = tmp_path / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    assert local.granted(tmp_path) == count
+
+
+def test_a_class_in_a_file_of_the_users_own_is_known_to_the_workers(tmp_path: Path) -> None:
+    path = tmp_path / "of_the_user.py"
+    path.write_text("class Thing:\n    def __init__(self, size):\n        self.size = size\n")
+    thing = load_user_parts(path).Thing(5)
+    found = list(Local(workers=1).run(Deeds(), [("same", thing)]))
+    assert found[0].result.size == 5
+
+
+# What fails is one item -----------------------------------------------------------------------------------------------
+
+
+def test_an_exception_is_the_failure_of_its_item_alone_in_the_words_of_its_kind() -> None:
+    items = [("mistake",), ("fault",), ("error",), ("exit",), ("square", 3)]
+    found = list(Local(workers=1).run(Deeds(), items))
+    assert done(found) == {0: "mistake", 1: "fault", 2: "error", 3: "error", 4: 9}
+    failures = [one.failure for one in found if one.failure is not None]
+    assert [failure.status for failure in failures] == [2, 1, 1, 1]
+    assert [failure.text for failure in failures[:2]] == ["this name is none", "the disk is full"]
+    assert failures[2].text == "this is a fault of the program: ZeroDivisionError: by nothing (--traceback shows where)"
+    assert "in error" in str(failures[2].trace)
+    assert not any(failure.passing for failure in failures)
+
+
+def test_what_cannot_be_sent_or_read_is_the_failure_of_its_item() -> None:
+    items = [("unpicklable",), ("unreadable",), ("same", lambda: 0), ("square", 3)]
+    found = list(Local(workers=1).run(Deeds(), items))
+    assert done(found) == {0: "error", 1: "error", 2: "error", 3: 9}
+    assert "the result cannot be sent to the command" in text_of(found, 0)
+    assert "nobody can read this" in text_of(found, 1)
+    assert "the deed same cannot be sent to a worker" in text_of(found, 2)
+
+
+def test_work_that_cannot_be_sent_is_refused_before_anything_is_begun() -> None:
+    work = Deeds()
+    object.__setattr__(work, "opened", lambda: 0)
+    with pytest.raises(Mistake, match="Deeds cannot be sent to a worker"):
+        Local(workers=1).run(work, [("square", 1)])
+
+
+def test_a_worker_that_dies_takes_one_item_with_it_and_is_replaced() -> None:
+    items = [("square", 1), ("die",), ("square", 2), ("leave",), *[("square", number) for number in range(3, 9)]]
+    found = list(Local(workers=2).run(Deeds(), items))
+    assert done(found) == {0: 1, 1: "died", 2: 4, 3: "died", **{index: (index - 1) ** 2 for index in range(4, 10)}}
+    assert text_of(found, 1) == "its worker was killed by signal 9 (SIGKILL); the same command goes on"
+    assert text_of(found, 3) == "its worker ended by itself with exit status 3; the same command goes on"
+    gone = {one.worker for one in found if one.index in (1, 3)}
+    assert len(gone) == 2
+    assert all(one.failure is None or one.failure.passing for one in found)
+
+
+def test_a_worker_that_is_asked_from_outside_ends_its_item_well_and_is_replaced() -> None:
+    found = list(Local(workers=1).run(Deeds(), [("ask_us",), ("square", 2)]))
+    assert done(found) == {0: "stopped", 1: 4}
+    assert found[0].worker != found[1].worker
+    assert found[0].failure is not None
+    assert found[0].failure.status == 143
+
+
+def test_when_all_workers_die_without_an_item_done_the_rest_is_not_begun() -> None:
+    found: list[Finished] = []
+    with pytest.raises(Fault, match=r"8 workers died one after the other.*signal 9"):
+        found.extend(Local(workers=1).run(Deeds(), [("die",)] * 50))
+    assert done(found) == dict.fromkeys(range(8), "died")
+
+
+# Items that never end -------------------------------------------------------------------------------------------------
+
+
+def test_an_item_that_never_ends_is_given_up_and_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "GRACE", 0.3)
+    items = [("loop",), ("stuck",), *[("square", number) for number in range(4)]]
+    found = list(Local(workers=2, timeout=0.7).run(Deeds(), items))
+    assert done(found) == {0: "timeout", 1: "timeout", 2: 0, 3: 1, 4: 4, 5: 9}
+    assert text_of(found, 0) == "took longer than timeout=0.7 s"
+    assert not any(one.failure.passing for one in found if one.failure is not None)
+
+
+def test_an_item_that_takes_too_long_may_end_well_when_it_is_asked(tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    found = list(Local(workers=1, timeout=0.5).run(Deeds(), [("patient", "", str(ended)), ("square", 2)]))
+    assert done(found) == {0: "timeout", 1: 4}
+    assert ended.read_text() == "well"
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+
+@LINUX
+def test_an_item_that_takes_more_memory_than_allowed_is_told_so_and_the_others_go_on() -> None:
+    items = [("take", 10**6), ("take", 10**9), ("take", 10**6)]
+    found = list(Local(workers=1, memory=2e8).run(Deeds(), items))
+    assert done(found) == {0: 10**6, 1: "out of memory", 2: 10**6}
+    assert text_of(found, 1).startswith("out of memory in the deed take: its worker may take 200.0 MB (MemoryError);")
+    assert found[0].worker == found[1].worker != found[2].worker
+
+
+def test_a_worker_that_the_kernel_killed_for_memory_is_told_from_one_that_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = tmp_path / "count"
+    monkeypatch.setattr(KernelKills, "count", lambda self: int(count.read_text()) if count.exists() else 0)
+    found = list(Local(workers=1).run(Deeds(), [("die",), ("die_of_memory", str(count)), ("die",)]))
+    assert done(found) == {0: "died", 1: "out of memory", 2: "died"}
+    assert text_of(found, 1).startswith("out of memory in the deed die_of_memory: the kernel killed its worker")
+
+
+@pytest.mark.parametrize(
+    ("groups", "place"),
+    [
+        ("0::/job/7\n", "sys/fs/cgroup/job/7/memory.events"),
+        ("0::/\n", "sys/fs/cgroup/memory.events"),
+        ("5:cpu:/\n4:memory:/job/7\n0::/\n", "sys/fs/cgroup/memory/job/7/memory.oom_control"),
+        ("4:hugetlb,memory:/docker/1f\n", "sys/fs/cgroup/memory/memory.oom_control"),
+        ("0::/nowhere\n", "proc/vmstat"),
+    ],
+)
+def test_the_kernels_count_of_processes_killed_for_memory_is_found(tmp_path: Path, groups: str, place: str) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/self").mkdir()
+    (tmp_path / "proc/self/cgroup").write_text(groups)
+    path = tmp_path / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("low 0\noom 9\noom_kill 3\noom_group_kill 5\n")
+    kills = KernelKills(tmp_path)
+    assert not kills.one_more()
+    path.write_text("low 0\noom 9\noom_kill 5\noom_group_kill 5\n")
+    assert [kills.one_more() for _ in range(3)] == [True, True, False]
+
+
+def test_where_the_kernel_tells_nothing_nothing_is_called_out_of_memory(tmp_path: Path) -> None:
+    assert not KernelKills(tmp_path).one_more()
+
+
+def test_memory_that_ran_out_is_known_from_every_library_that_says_so() -> None:
+    class OutOfMemoryError(RuntimeError):
+        """As torch.cuda's."""
+
+    torch_says = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
+    for error in (MemoryError(), RuntimeError(torch_says), OSError(12, "Cannot allocate memory"), OutOfMemoryError()):
+        assert ran_out(error) is error
+    fault, cause = Fault("the step failed"), MemoryError("here")
+    fault.__cause__ = cause
+    assert ran_out(fault) is cause
+    assert ran_out(ValueError("out of memory of a person")) is None
+
+
+# Stopping -------------------------------------------------------------------------------------------------------------
+
+
+def test_when_asked_to_stop_items_at_hand_end_well_and_the_others_are_not_begun(tmp_path: Path) -> None:
+    began, ended, stop = tmp_path / "began", tmp_path / "ended", Stop()
+
+    def ask() -> None:
+        if began.exists():
+            stop.signal = signal.SIGTERM
+            stop.ask()
+
+    items = [("square", 2), ("patient", str(began), str(ended)), ("square", 3), ("square", 4)]
+    found = list(Local(workers=1).run(Deeds(), items, stop=stop, tick=ask))
+    assert done(found) == {0: 4, 1: "stopped", 2: "not begun", 3: "not begun"}
+    assert [one.failure.status for one in found if one.failure is not None] == [143, 143, 143]
+    assert all(one.failure.passing for one in found if one.failure is not None)
+    assert ended.read_text() == "well"
+
+
+def test_who_is_asked_to_stop_before_the_first_item_begins_none() -> None:
+    stop = Stop()
+    stop.ask()
+    found = list(Local(workers=2).run(Deeds(), [("square", 1), ("square", 2)], stop=stop))
+    assert done(found) == {0: "not begun", 1: "not begun"}
+    assert [one.failure.status for one in found if one.failure is not None] == [130, 130]
+
+
+@LINUX
+def test_whoever_needs_no_more_results_leaves_no_worker_behind(tmp_path: Path) -> None:
+    began, ended = tmp_path / "began", tmp_path / "ended"
+    found = Local(workers=2).run(Deeds(), [("patient", str(began), str(ended)), ("square", 1), *[("sleep", 0.1)] * 20])
+    assert isinstance(found, Iterator)
+    next(found)
+    assert wait_until(began.exists)
+    found.close()  # type: ignore[attr-defined]
+    assert ended.read_text() == "well"
+    assert not alive(int(began.read_text()))
+
+
+def test_ticks_come_while_waiting() -> None:
+    ticks: list[float] = []
+    list(Local(workers=1).run(Deeds(), [("sleep", 1.3)], tick=lambda: ticks.append(time.monotonic())))
+    assert 1 <= len(ticks) <= 5
+
+
+# Work that cannot begin -----------------------------------------------------------------------------------------------
+
+
+def test_work_that_cannot_be_opened_says_why_and_is_not_tried_for_every_item() -> None:
+    with pytest.raises(Mistake, match="this name is none"):
+        list(Local(workers=2).run(Failing("mistake"), [1, 2, 3]))
+    with pytest.raises(Fault, match="ZeroDivisionError: by nothing") as raised:
+        list(Local(workers=1).run(Failing("error"), [1, 2, 3]))
+    assert "in error" in "".join(raised.value.__notes__)
+    with pytest.raises(Fault, match="no worker could begin: its process ended by itself with exit status 3"):
+        list(Local(workers=1).run(Failing("leave"), [1, 2, 3]))
+
+
+def script(folder: Path, body: str) -> list[str]:
+    path = folder / "script.py"
+    here = str(Path(__file__).parent)
+    head = f"import sys\nsys.path.append({here!r})\nfrom executor_deeds import Deeds\n"
+    path.write_text(head + "from numerate.executors import Local\n" + textwrap.dedent(body))
+    return [sys.executable, str(path)]
+
+
+def test_a_script_without_a_guard_ends_with_an_explanation(tmp_path: Path) -> None:
+    command = script(tmp_path, "print(list(Local(workers=2).run(Deeds(), [('square', 1)] * 3)))")
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stderr.count("Traceback") == 1
+    assert "Mistake: a script that begins workers needs `if __name__ == '__main__':`" in ended.stderr
+
+
+GUARDED = """
+from numerate.training.stopping import Stop
+if __name__ == "__main__":
+    with Stop() as stop:
+        for one in Local(workers=2).run(Deeds(orphan={orphan}), {items}, stop=stop):
+            print(one.index, one.failure.kind, one.failure.status, flush=True)
+"""
+
+
+@contextmanager
+def begun(command: list[str]) -> Iterator["subprocess.Popen[str]"]:
+    """A process as a terminal begins it, in a group of its own; whatever is left of that is ended."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, start_new_session=True, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@LINUX
+def test_workers_end_soon_and_well_when_the_command_is_killed(tmp_path: Path) -> None:
+    began, stuck, ended = tmp_path / "began", tmp_path / "stuck", tmp_path / "ended"
+    items = [("patient", str(began), str(ended)), ("stuck", str(stuck)), ("square", 2)]
+    command = script(tmp_path, GUARDED.format(items=items, orphan=1.0))
+    with begun(command) as process:
+        assert wait_until(lambda: began.exists() and stuck.exists())
+        workers = workers_of(process.pid)
+        assert len(workers) == 2
+        process.kill()
+        assert wait_until(ended.exists, 5)
+        assert wait_until(lambda: not any(map(alive, workers)), 15)
+
+
+def workers_of(parent: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+            told = (path.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(fields[1]) == parent and b"spawn_main" in told:
+            found.append(int(path.parent.name))
+    return found
+
+
+@LINUX
+def test_ctrl_c_is_answered_once_and_a_second_one_ends_all_at_once(tmp_path: Path) -> None:
+    began, stuck, ended = tmp_path / "began", tmp_path / "stuck", tmp_path / "ended"
+    items = [("patient", str(began), str(ended)), ("stuck", str(stuck)), ("square", 2)]
+    command = script(tmp_path, GUARDED.format(items=items, orphan=30.0))
+    with begun(command) as process:
+        assert process.stdout is not None
+        assert wait_until(lambda: began.exists() and stuck.exists())
+        workers = workers_of(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        said = [process.stdout.readline().strip() for _ in range(2)]
+        assert sorted(said) == ["0 stopped 130", "2 not begun 130"]
+        assert ended.exists()
+        time.sleep(0.2)  # a terminal's own repetition within 0.1 s does not count
+        os.killpg(process.pid, signal.SIGINT)
+        began_ending = time.monotonic()
+        _, errors = process.communicate(timeout=30)
+    assert time.monotonic() - began_ending < 8
+    assert errors.count("SIGINT: stopping") == 1
+    assert errors.count("Traceback") == 1
+    assert wait_until(lambda: not any(map(alive, workers)), 5)
+
+
+def test_workers_work_for_a_thread_too(tmp_path: Path) -> None:
+    found: list[Finished] = []
+    thread = threading.Thread(target=lambda: found.extend(Local(workers=1).run(Deeds(), [("square", 3)])))
+    thread.start()
+    thread.join()
+    assert done(found) == {0: 9}

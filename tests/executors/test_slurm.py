@@ -1,0 +1,604 @@
+"""Promises of Slurm: what is submitted, and that tasks, commands and nodes may come and go.
+
+submitit's local executor stands in for a cluster, and a few scripts for sbatch, srun and squeue.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+submitit = pytest.importorskip("submitit", reason="the package submitit is not installed")
+
+sys.path.append(str(Path(__file__).parent))  # workers look for modules where we do
+
+from slurm_diary import Closed, Diary  # noqa: E402
+
+from numerate.config import load_user_parts  # noqa: E402
+from numerate.errors import Fault, Mistake  # noqa: E402
+from numerate.executors import Local, Slurm, following, slurm  # noqa: E402
+from numerate.executors.chunk import Carried, Chunk, dealt, record_of  # noqa: E402
+from numerate.executors.executor import Finished  # noqa: E402
+from numerate.executors.states import died, states_of  # noqa: E402
+from numerate.executors.submission import Submission, key_of  # noqa: E402
+from numerate.training import disk  # noqa: E402
+from numerate.training.stopping import Stop  # noqa: E402
+
+HERE = Slurm(cluster="local", chunks=1, workers=1, minutes=5)
+"""The stand-in: a task is a process of this machine."""
+
+
+@pytest.fixture
+def diary(tmp_path: Path) -> Diary:
+    (tmp_path / "diary").mkdir()
+    return Diary(str(tmp_path / "diary"))
+
+
+@pytest.fixture(autouse=True)
+def _no_process_stays() -> Iterator[None]:
+    yield
+    end = time.monotonic() + 20
+    while slurm._left_running and time.monotonic() < end:
+        slurm._left_running[:] = [job for job in slurm._left_running if not job.done()]
+        time.sleep(0.02)
+    assert not slurm._left_running
+
+
+@pytest.fixture
+def submission(tmp_path: Path) -> Submission:
+    path = Submission.prepare(tmp_path / "slurm", [("a", "key a"), ("b", "key b"), ("c", "key c")], dealt(3, 2))
+    one = Submission.submitted(path, "slurm", ["77_0", "77_1"], [None, None])
+    one.waiting = {0: 10, 1: 11, 2: 12}
+    return one
+
+
+def happen(diary: Diary, name: str) -> None:
+    (Path(diary.folder) / name).touch()
+
+
+def results(found: list[Finished]) -> dict[int, Any]:
+    assert len(found) == len({one.index for one in found})
+    return {one.index: one.result if one.failure is None else one.failure.kind for one in found}
+
+
+def text_of(one: Finished) -> str:
+    assert one.failure is not None
+    return one.failure.text
+
+
+def task_of(folder: Path, submission: int = 1) -> int:
+    """The process of the first task, as it wrote it down last."""
+    lines = disk.records(folder / "slurm" / str(submission) / "tasks" / "0000.jsonl")
+    return int([line["pid"] for line in lines if "began" in line][-1])
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+# The job script -------------------------------------------------------------------------------------------------------
+
+
+def test_the_script_says_what_was_asked_for_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    executor = Slurm(
+        partition="gpu",
+        account="sums",
+        qos="low",
+        constraint="a100",
+        chunks=5,
+        at_once=2,
+        minutes=90,
+        cpus=8,
+        gpus=2,
+        workers=6,
+        gigabytes=24,
+        extra=("exclude=node7", "--exclusive"),
+        setup=("module load cuda", "source venv/bin/activate"),
+        python="venv/bin/python",
+    )
+    lines = executor.script(Diary(""), [f"run {number}" for number in range(13)], tmp_path).splitlines()
+    assert lines[:3] == [
+        "#!/bin/bash",
+        "# 13 items in 5 tasks of 3 at most, on 6 workers of 1 thread each.",
+        "# Task 0: run 0, run 5, run 10",
+    ]
+    logs = tmp_path / "slurm" / "1" / "logs"
+    assert {line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")} == {
+        "account=sums",
+        "array=0-4%2",
+        "constraint=a100",
+        "cpus-per-task=8",
+        f"error={logs}/%A_%a_0_log.err",
+        "exclude=node7",
+        "exclusive",
+        "gpus-per-node=2",
+        "job-name=numerate",
+        "mem=24576M",
+        "nodes=1",
+        "ntasks-per-node=1",
+        "open-mode=append",
+        f"output={logs}/%A_%a_0_log.out",
+        "partition=gpu",
+        "qos=low",
+        "requeue",
+        "signal=USR2@120",
+        "time=90",
+    }
+    setup = lines.index("# setup")
+    assert lines[setup + 1 : setup + 3] == ["module load cuda", "source venv/bin/activate"]
+    assert lines[-1] == (
+        f"srun --unbuffered --output {logs}/%A_%a_%t_log.out --error {logs}/%A_%a_%t_log.err --cpus-per-task=8 "
+        f"venv/bin/python -u -m submitit.core._submit {logs}"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_task_is_no_array_and_what_is_not_said_is_left_to_the_cluster(tmp_path: Path) -> None:
+    text = Slurm(minutes=1).script(Diary(""), ["a"], tmp_path)
+    assert "# 1 item in 1 task of 1 at most, on 4 workers of 1 thread each.\n# Task 0: a\n" in text
+    assert "--signal=USR2@20" in text
+    for word in ("array", "partition", "account", "qos", "constraint", "gpus", "mem", "wckey", "setup"):
+        assert f"--{word}" not in text
+
+
+def test_a_submitit_that_does_not_tell_its_script_leaves_what_it_is_made_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(submitit.SlurmExecutor, "_make_submission_file_text")
+    monkeypatch.delattr("submitit.core.core.PicklingExecutor._make_submission_file_text")
+    text = Slurm(partition="cpu").script(Diary(""), ["a"], tmp_path)
+    assert "# partition: cpu\n" in text
+    assert "# time: 60\n" in text
+
+
+def test_tasks_are_as_many_as_keeps_every_worker_busy_for_a_while() -> None:
+    def tasks(count: int, **settings: Any) -> int:
+        return Slurm(**settings)._tasks(count)
+
+    assert tasks(200, cpus=8) == 6  # 33 items for 8 workers
+    assert tasks(10, cpus=8) == 1
+    assert tasks(200, cpus=8, threads=4) == 25
+    assert tasks(40, cpus=8, gpus=1) == 10  # a worker per GPU
+    assert tasks(200, per_chunk=100) == 2
+    assert tasks(200, chunks=7) == 7
+    assert tasks(3, chunks=7) == 3
+    assert tasks(10**6, cpus=1) == 1000
+
+
+def test_items_are_dealt_like_cards_so_that_long_ones_side_by_side_are_spread() -> None:
+    assert [list(numbers) for numbers in dealt(7, 3)] == [[0, 3, 6], [1, 4], [2, 5]]
+
+
+# What is wrong --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_missing_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Mistake, match="folder that all machines"):
+        HERE.run(Diary(""), ["a"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Mistake, match=r"executor: slurm needs sbatch.*executor\.cluster=local tries"):
+        Slurm().run(Diary(""), ["a"], folder=tmp_path)
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(Mistake, match=r"pip install 'numerate\[slurm\]'"):
+        HERE.run(Diary(""), ["a"], folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"chunks": 0}, "chunks: 0 is too few"),
+        ({"minutes": 0}, "minutes: 0 is too few"),
+        ({"gpus": -1}, "gpus: -1"),
+        ({"gigabytes": 0}, "gigabytes: 0"),
+        ({"setup": ("a\nb",)}, "no single line"),
+        ({"cluster": "lokal"}, "Did you mean 'local'"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(Mistake, match=words):
+        Slurm(**settings)
+
+
+def test_what_cannot_be_sent_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
+    with pytest.raises(Mistake, match="cannot be sent to another machine"):
+        list(HERE.run(Diary(""), [threading.Lock()], folder=tmp_path))
+    assert [path.name for path in (tmp_path / "slurm").iterdir()] == ["lock"]
+
+
+def test_a_command_that_was_stopped_submits_nothing(tmp_path: Path) -> None:
+    stop = Stop()
+    stop.ask()
+    assert results(list(HERE.run(Diary(""), ["a", "b"], folder=tmp_path, stop=stop))) == {
+        0: "not begun",
+        1: "not begun",
+    }
+    assert [path.name for path in (tmp_path / "slurm").iterdir()] == ["lock"]
+
+
+# The stand-in ---------------------------------------------------------------------------------------------------------
+
+
+def test_each_result_arrives_when_it_is_there_and_a_dying_worker_takes_one_item(diary: Diary, tmp_path: Path) -> None:
+    items = ["quick", "kill", "refuse", "until go"]
+    found = []
+    for one in HERE.run(diary, items, folder=tmp_path):
+        found.append(one)
+        if one.index == 0:
+            happen(diary, "go")
+    assert results(found) == {0: "QUICK", 1: "died", 2: "mistake", 3: "UNTIL GO"}
+    assert found[-1].index == 3
+    refused = next(one for one in found if one.index == 2)
+    assert text_of(refused) == "refuse: no"
+    assert refused.failure is not None
+    assert refused.failure.status == 2
+
+
+def test_a_task_that_is_killed_leaves_what_it_had_not_done_and_the_same_goes_on(diary: Diary, tmp_path: Path) -> None:
+    found = []
+    for one in HERE.run(diary, ["quick", "until go"], folder=tmp_path):
+        found.append(one)
+        if one.index == 0:
+            wait_until(lambda: diary.count("begun: until go") == 1)
+            os.kill(task_of(tmp_path), signal.SIGKILL)
+    assert results(found) == {0: "QUICK", 1: "died"}
+    assert "was over before it was done (ENDED); log: " in text_of(found[1])
+    happen(diary, "go")
+    assert results(list(HERE.run(diary, ["until go"], folder=tmp_path))) == {0: "UNTIL GO"}
+    assert diary.count("done: quick") == 1
+
+
+def test_stopping_leaves_the_jobs_running_and_the_same_again_waits_for_them(
+    diary: Diary, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stop, found = Stop(), []
+    for one in HERE.run(diary, ["quick", "until go"], folder=tmp_path, stop=stop):
+        found.append(one)
+        stop.ask()
+    assert results(found) == {0: "QUICK", 1: "stopped"}
+    assert "which goes on" in text_of(found[1])
+    assert "1 item left to processes of this machine" in capfd.readouterr().err
+    assert HERE.script(diary, ["until go"], tmp_path).startswith("# Nothing to submit")
+    again = replace(diary, command="another start")
+    joined = HERE.run(again, ["until go", "new"], folder=tmp_path)
+    assert next(joined).result == "NEW"
+    happen(diary, "go")
+    assert [one.result for one in joined] == ["UNTIL GO"]
+    assert diary.count("begun: until go") == 1
+    assert diary.count("checkpoint: go") == 0
+
+
+def test_without_waiting_the_command_ends_and_a_later_one_gathers(diary: Diary, tmp_path: Path) -> None:
+    items = ["quick", "refuse"]
+    left = list(replace(HERE, wait=False).run(diary, items, folder=tmp_path))
+    assert results(left) == {0: "not begun", 1: "not begun"}
+    assert {one.failure.status for one in left if one.failure} == {0}
+    wait_until(lambda: diary.count("begun: refuse") == 1)
+    wait_until(lambda: "over" in (tmp_path / "slurm/1/tasks/0000.jsonl").read_text())
+    assert results(list(HERE.run(diary, items, folder=tmp_path))) == {0: "QUICK", 1: "mistake"}
+    assert diary.count("begun: quick") == 1  # its result was there
+    assert diary.count("begun: refuse") == 2  # what failed is done again by whoever asks for it
+
+
+def test_two_commands_at_once_submit_nothing_twice(diary: Diary, tmp_path: Path) -> None:
+    items, found = ["a", "b", "until both"], [[], []]  # type: tuple[list[str], list[list[Finished]]]
+
+    def command(number: int) -> None:
+        for one in HERE.run(diary, items, folder=tmp_path):
+            found[number].append(one)
+
+    commands = [threading.Thread(target=command, args=(number,)) for number in (0, 1)]
+    for thread in commands:
+        thread.start()
+    wait_until(lambda: diary.count("begun: until both") == 1 and not _locked(tmp_path))
+    time.sleep(0.5)
+    happen(diary, "both")
+    for thread in commands:
+        thread.join(30)
+    assert len(list((tmp_path / "slurm").glob("*/submission.json"))) == 1
+    assert found[0] != []
+    assert "UNTIL BOTH" in results(found[0]).values()
+    assert "UNTIL BOTH" in results(found[1]).values()
+    assert all(diary.count(f"begun: {item}") == 1 for item in items)
+
+
+def _locked(folder: Path) -> bool:
+    return (folder / "slurm" / "lock").stat().st_size > 0
+
+
+SCRIPT = """
+    import sys
+    from pathlib import Path
+    from numerate.executors import Slurm
+    from numerate.executors.executor import Work
+
+    class Notes(Work):
+        def __init__(self, folder):
+            self.folder = folder
+
+        def open(self, desk):
+            import time
+
+            def do(item):
+                with open(Path(self.folder) / "notes.txt", "a") as file:
+                    file.write(item)
+                while not (Path(self.folder) / item).exists():
+                    if desk.stop.asked:
+                        raise KeyboardInterrupt
+                    time.sleep(0.02)
+                return Letter(item)
+
+            return do
+
+    class Letter:
+        def __init__(self, text):
+            self.text = text
+
+    if __name__ == "__main__":
+        executor = Slurm(cluster="local", chunks=1, workers=1, minutes=5)
+        for one in executor.run(Notes(sys.argv[1]), ["a"], folder=Path(sys.argv[1])):
+            print(one.result.text, flush=True)
+"""
+
+
+def test_a_command_that_is_killed_is_taken_up_by_the_next_also_with_work_of_a_script(tmp_path: Path) -> None:
+    script = tmp_path / "notes.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    command = [sys.executable, str(script), str(tmp_path)]
+    notes = tmp_path / "notes.txt"
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as first:
+        wait_until(notes.exists)
+        os.killpg(first.pid, signal.SIGINT)  # as a terminal does, to the command and to what it began
+        first.kill()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as second:
+        assert second.stderr is not None
+        assert "1 item already submitted" in second.stderr.readline()
+        (tmp_path / "a").touch()
+        assert second.communicate(timeout=30)[0] == "a\n"
+    assert notes.read_text() == "a"
+
+
+# Queued again ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_is_warned_lets_runs_write_checkpoints_and_goes_on_when_queued_again(
+    diary: Diary, tmp_path: Path
+) -> None:
+    found = []
+    for one in HERE.run(diary, ["quick", "until go", "last"], folder=tmp_path):
+        found.append(one)
+        if one.index == 0:
+            wait_until(lambda: diary.count("begun: until go") == 1)
+            os.kill(task_of(tmp_path), signal.SIGUSR2)
+            wait_until(lambda: diary.count("begun: until go") == 2)
+            happen(diary, "go")
+    assert results(found) == {0: "QUICK", 1: "UNTIL GO", 2: "LAST"}
+    assert diary.count("checkpoint: go") == 1
+    assert diary.count("begun: quick") == 1
+    lines = disk.records(tmp_path / "slurm/1/tasks/0000.jsonl")
+    assert [next(iter(line)) for line in lines[:6]] == ["began", "item", "left", "began", "item", "item"]
+
+
+def test_what_is_queued_again_is_the_same_chunk_which_skips_what_is_done(diary: Diary, tmp_path: Path) -> None:
+    carried = Carried.of(diary)
+    items = tuple((number, carried.parcel(name, name)) for number, name in enumerate(["quick", "slow"]))
+    chunk = Chunk(str(tmp_path / "0000.jsonl"), carried, items, Local(workers=1))
+    disk.append(tmp_path / "0000.jsonl", [record_of(0, Finished(0, b"", seconds=1.0))])
+    again = chunk.checkpoint()
+    assert type(again) is submitit.helpers.DelayedSubmission
+    assert again.function is chunk
+    again.result()
+    assert diary.count("begun: quick") == 0
+    assert diary.count("done: slow") == 1
+    assert disk.records(tmp_path / "0000.jsonl")[-1] == {"over": True}
+    assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
+
+
+def test_work_that_cannot_be_opened_is_told_in_its_own_words(submission: Submission) -> None:
+    carried = Carried.of(Closed())
+    chunk = Chunk(
+        str(submission.path / "tasks" / "0000.jsonl"), carried, ((0, carried.parcel("a", "a")),), Local(workers=1)
+    )
+    with pytest.raises(Mistake, match="closed today"):
+        chunk()
+    assert submission.read() == []
+    assert submission.ended == {0: "FAILED"}
+    assert submission.refused[0].kind == "mistake"
+    assert submission.refused[0].text == "closed today"
+    assert [one.index for one in submission.lost(0, submission.refused[0])] == [10, 12]
+
+
+# A cluster of scripts -------------------------------------------------------------------------------------------------
+
+SBATCH = """#!{python}
+    import os, re, subprocess, sys
+    text = open(sys.argv[1]).read()
+    if "nowhere" in text:
+        sys.exit("sbatch: error: invalid partition specified: nowhere")
+    tasks = int(re.search("array=0-([0-9]+)", text)[1]) + 1
+    for task in range(tasks):
+        more = dict(SLURM_JOB_ID="7" * (task + 3), SLURM_ARRAY_JOB_ID="77", SLURM_ARRAY_TASK_ID=str(task))
+        nothing = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        begun = subprocess.Popen(["bash", sys.argv[1]], env=os.environ | more, start_new_session=True, **nothing)
+        open(f"{cluster}/77_{{task}}", "w").write(str(begun.pid))
+        begun.returncode = 0
+    print("Submitted batch job 77")
+"""
+SRUN = """#!/bin/bash
+    while [[ $1 == --* ]]; do
+      case $1 in --output|--error) shift 2;; *) shift;; esac
+    done
+    exec "$@" 2> {cluster}/$SLURM_ARRAY_TASK_ID.err
+"""
+SQUEUE = """#!/bin/bash
+    if [ -e {cluster}/mute ]; then echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; fi
+    if [[ ! "$*" == *--jobs=77* ]]; then echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; fi
+    for task in {cluster}/77_?; do
+      kill -0 $(cat $task) 2> /dev/null && echo "$(basename $task)|RUNNING" || echo "$(basename $task)|NODE_FAIL"
+    done
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """sbatch, srun and squeue that do as if this machine were a cluster."""
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    for name, text in {"sbatch": SBATCH, "srun": SRUN, "squeue": SQUEUE}.items():
+        (folder / name).write_text(
+            textwrap.dedent(text).replace("\n    ", "\n").format(python=sys.executable, cluster=folder)
+        )
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+PARTS = """
+    from dataclasses import dataclass
+    from numerate.executors.executor import Work
+
+    @dataclass(frozen=True)
+    class Double(Work):
+        def open(self, desk):
+            return lambda item: item * 2
+"""
+
+
+def test_an_array_runs_as_its_script_was_shown_with_work_of_a_users_file(cluster: Path, tmp_path: Path) -> None:
+    (tmp_path / "my_parts.py").write_text(textwrap.dedent(PARTS))
+    work = load_user_parts(tmp_path / "my_parts.py").Double()
+    executor = Slurm(chunks=2, workers=1, cpus=1)
+    shown = executor.script(work, [1, 2, 3], tmp_path).splitlines()
+    assert results(list(executor.run(work, [1, 2, 3], folder=tmp_path))) == {0: 2, 1: 4, 2: 6}
+    sent = (tmp_path / "slurm/1/logs/77_submission.sh").read_text().splitlines()
+    assert [shown[0], *shown[3:]] == sent
+
+
+def test_a_task_whose_node_fails_takes_its_own_items_and_silence_of_squeue_is_no_death(
+    cluster: Path, diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_patience", lambda submissions: 0.3)
+    monkeypatch.setattr(following, "_pace", lambda submissions: 0.1)
+    (cluster / "mute").touch()
+
+    def fail() -> None:
+        wait_until(lambda: diary.count("begun: until never") == diary.count("begun: until go") == 1)
+        os.kill(task_of(tmp_path), signal.SIGKILL)
+        time.sleep(1.0)
+        (cluster / "mute").unlink()
+
+    failing = threading.Thread(target=fail)
+    failing.start()
+    found = []
+    for one in Slurm(chunks=2, workers=1).run(diary, ["until never", "until go"], folder=tmp_path):
+        assert not (cluster / "mute").exists()
+        happen(diary, "go")
+        found.append(one)
+    failing.join()
+    assert results(found) == {0: "died", 1: "UNTIL GO"}
+    assert "its Slurm task 77_0 was over before it was done (NODE_FAIL)" in text_of(found[0])
+
+
+def test_what_sbatch_refuses_is_told_in_its_words_and_leaves_nothing(cluster: Path, tmp_path: Path) -> None:
+    with pytest.raises(Fault, match="did not take the job: sbatch: error: invalid partition specified: nowhere"):
+        list(Slurm(partition="nowhere", chunks=2).run(Diary(""), ["a", "b"], folder=tmp_path))
+    assert [path.name for path in (tmp_path / "slurm").iterdir()] == ["lock"]
+
+
+def test_the_state_of_a_task_is_what_squeue_says_and_unknown_where_it_does_not_answer(
+    cluster: Path, submission: Submission
+) -> None:
+    (cluster / "77_0").write_text(str(os.getpid()))
+    (cluster / "77_1").write_text("0x")
+    assert states_of(submission, {0, 1}) == {0: "RUNNING", 1: "NODE_FAIL"}
+    (cluster / "77_1").unlink()
+    assert states_of(submission, {0, 1}) == {0: "RUNNING", 1: "GONE"}
+    (cluster / "mute").touch()
+    assert states_of(submission, {0, 1}) is None
+    (cluster / "mute").unlink()
+    submission.jobs = ["99_0", "99_1"]
+    assert states_of(submission, {0, 1}) == {0: "GONE", 1: "GONE"}
+
+
+def test_a_task_that_is_over_too_early_is_explained_by_its_state_and_its_log(submission: Submission) -> None:
+    submission.end(0, "CANCELLED")
+    submission.end(1, "TIMEOUT")
+    assert (
+        died(submission, 0).text
+        == "its Slurm task 77_0 was over before it was done (CANCELLED); the same command goes on"
+    )
+    assert "where the machines of the cluster do not see this folder, runs_dir=" in died(submission, 1).text
+    submission.log(1).write_text("ModuleNotFoundError: No module named 'acme'\nsrun: error: node7: task 0: Exited\n")
+    told = died(submission, 1)
+    assert told.passing
+    assert told.text == (
+        "its Slurm task 77_1 was over before it was done (TIMEOUT); executor.minutes= gives a task more time; "
+        f"log: {submission.log(1)} (ModuleNotFoundError: No module named 'acme'); the same command goes on"
+    )
+    assert [one.index for one in submission.lost(1, told)] == [11]
+    assert Submission.all(submission.path.parent)[0].ended == {0: "CANCELLED", 1: "TIMEOUT"}
+
+
+def test_a_line_counts_when_it_is_whole(submission: Submission) -> None:
+    file = submission.path / "tasks" / "0000.jsonl"
+    line = disk.line({"item": 0, "seconds": 1.0, "worker": "w", "failure": {"kind": "fault", "text": "no"}})
+    file.write_bytes(line[:20])
+    assert submission.read() == []
+    file.write_bytes(line)
+    assert submission.read() == [0]
+    assert [one.index for one in submission.take(0)] == [10]
+    assert submission.read() == []
+    assert Submission.all(submission.path.parent)[0].handed == {0}
+
+
+# What is the same item ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Piece:
+    start: int
+    cells: tuple[str, ...] = ()
+
+
+def test_an_item_is_known_again_by_what_it_is_and_by_what_is_done_with_it() -> None:
+    def key(item: Any, folder: str = "a", command: str = "") -> str:
+        return key_of(Diary(folder, command), item)
+
+    alike = [{"b": 1, "a": [1.5, None]}, {"a": (1.5, None), "b": 1}]
+    assert key(alike[0]) == key(alike[1])
+    assert key(Piece(3, ("x",))) == key(Piece(3, ("x",)))
+    assert key("x") == key("x", command="numerate run again")
+    different = [
+        key("x"),
+        key("x", "b"),
+        key("y"),
+        key(Piece(3)),
+        key(Piece(4)),
+        key(Path("x")),
+        key({"x": 1}),
+        key(b"x"),
+    ]
+    assert len(set(different)) == len(different)
+    assert key(print) == key(print)
+    assert key(threading.Lock()) != key(threading.Lock())
+
+
+def test_a_folder_of_a_later_version_is_refused(submission: Submission) -> None:
+    head = json.loads((submission.path / "submission.json").read_text())
+    (submission.path / "submission.json").write_text(json.dumps(head | {"format": 99}))
+    with pytest.raises(Mistake, match=r"format 99.*update numerate"):
+        Submission.all(submission.path.parent)
