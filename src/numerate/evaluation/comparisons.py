@@ -1,0 +1,256 @@
+"""Tests: whether two things that were measured differ by more than chance would make them. All are two-sided.
+
+A p-value is the probability of a difference at least as large where there is none. It says nothing of how large the
+difference is; give an interval beside it. With few seeds no p-value can be small: `smallest_p` says how small.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import comb
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from numerate.errors import Mistake
+from numerate.evaluation.intervals import Floats, binomial_tail
+from numerate.evaluation.resampling import checked_values
+
+MOST_PAIRS = 20
+"""Up to so many pairs `paired_permutation` goes through all 2 ** pairs signs, and beyond that it draws some."""
+
+MOST_SPLITS = 200_000
+"""Up to so many splits of the values into two groups `permutation` goes through all, and beyond that it draws some."""
+
+TIE = 1e-12
+"""Two differences that are equal up to this share of the values' size count as equal: sums in another order differ in
+their last digits."""
+
+
+def fisher_exact(first: tuple[int, int], second: tuple[int, int]) -> float:
+    """Whether two shares of successes differ, each (successes, tries): the p of Fisher's exact test.
+
+    For independent tries, such as how many seeds of two recipes solve a task. Fisher (1935), "The logic of inductive
+    inference", https://doi.org/10.2307/2342435: of all tables with the same sums, the probability of those that are no
+    more likely than the one seen, in whole numbers, so that equally likely tables are equal. With three seeds each, 3
+    of 3 against 0 of 3 is still p = 0.1: few seeds cannot show much.
+
+    >>> round(fisher_exact((3, 3), (0, 3)), 3)
+    0.1
+
+    Raises `Mistake` for counts that cannot be.
+    """
+    for successes, tries in (first, second):
+        if not 0 <= successes <= tries:
+            raise Mistake(f"fisher_exact: {successes} of {tries} cannot be; it lies between 0 and the tries")
+    tries, others, successes = first[1], second[1], first[0] + second[0]
+    lowest, highest = max(0, successes - others), min(tries, successes)
+    ways = [comb(tries, lowest) * comb(others, successes - lowest)]
+    for hits in range(lowest, highest):
+        ways.append(ways[-1] * (tries - hits) * (successes - hits) // ((hits + 1) * (others - successes + hits + 1)))
+    seen = ways[first[0] - lowest]
+    return float(Fraction(sum(way for way in ways if way <= seen), comb(tries + others, successes)))
+
+
+def sign_test(wins: int, losses: int) -> float:
+    """Whether the first of a pair wins more often than the second, pairs that are equal left out: the p of the exact
+    sign test, twice the smaller tail of a fair coin. Arbuthnot (1710), https://doi.org/10.1098/rstl.1710.0011; Conover
+    (1999), "Practical nonparametric statistics", section 3.4.
+
+    >>> sign_test(5, 0), sign_test(3, 3)
+    (0.0625, 1.0)
+
+    Raises `Mistake` for counts below 0.
+    """
+    if wins < 0 or losses < 0:
+        raise Mistake(f"sign_test: {wins} wins and {losses} losses; neither can be below 0")
+    return min(1.0, 2.0 * binomial_tail(max(wins, losses), wins + losses, 0.5)) if wins + losses else 1.0
+
+
+def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
+    """Whether two models are right about the same questions equally often: McNemar's test in its exact form, the sign
+    test of the questions that one of them has right and the other wrong.
+
+    McNemar (1947), https://doi.org/10.1007/BF02295996; Dietterich (1998), https://doi.org/10.1162/089976698300017197,
+    advises it for two models of which each was trained once. `first` and `second` say for each question whether the
+    answer was right, in the same order. Two models, not two recipes: another seed may turn it round.
+
+    >>> round(mcnemar([1, 1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0]), 5)
+    0.03125
+
+    Raises `Mistake` for answers that are neither right nor wrong, and for two lists of different lengths.
+    """
+    one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if one.shape != two.shape or one.ndim != 1:
+        raise Mistake(f"mcnemar: {one.size} and {two.size} answers; give those of both to the same questions, in order")
+    if not np.all(np.isin(one, (0, 1)) & np.isin(two, (0, 1))):
+        raise Mistake("mcnemar: an answer is right (True, 1) or wrong (False, 0)")
+    return sign_test(int(np.sum(one > two)), int(np.sum(one < two)))
+
+
+def paired_permutation(
+    first: Sequence[float], second: Sequence[float], *key: object, resamples: int = 100_000
+) -> float:
+    """Whether the means of paired values differ, such as the scores of two recipes seed by seed: the p of the
+    sign-flip permutation test.
+
+    Where the two of a pair come from one distribution, their difference might as well have the other sign: the share
+    of all signs under which the mean difference is at least as far from 0. Fisher (1935), "The design of experiments",
+    section 21; Dror et al. (2018), https://aclanthology.org/P18-1128, advise it. All 2 ** pairs signs up to
+    `MOST_PAIRS` pairs; beyond, `resamples` of them as a pure function of the values and of `key`, the one seen among
+    them (Phipson and Smyth, 2010, https://arxiv.org/abs/1603.05766). Five pairs cannot go below 2 / 2**5 = 0.06.
+
+    >>> paired_permutation([0.9, 0.8, 0.7, 0.9, 0.8], [0.1, 0.3, 0.2, 0.1, 0.2])
+    0.0625
+
+    Raises `Mistake` without pairs, for two lists of different lengths, and for values that are no numbers.
+    """
+    gaps = _gaps("paired_permutation", first, second)
+    seen, tie = abs(float(np.sum(gaps))), TIE * float(np.sum(np.abs(gaps)))
+    if len(gaps) <= MOST_PAIRS:
+        sums = gaps[:1]  # the first sign stays: the other half of the sums is this one mirrored
+        for gap in gaps[1:]:
+            sums = np.concatenate([sums + gap, sums - gap])
+        return float(np.mean(np.abs(sums) >= seen - tie))
+    from numerate.tasks import draws
+
+    source, hits = draws.Draws(draws.key("paired permutation", *key)), 0
+    for start in range(0, resamples, 4096):
+        signs = 2 * source.below(2, (min(4096, resamples - start), len(gaps)), np.int64) - 1
+        hits += int(np.sum(np.abs(signs @ gaps) >= seen - tie))
+    return (hits + 1) / (resamples + 1)
+
+
+def permutation(first: Sequence[float], second: Sequence[float], *key: object, resamples: int = 100_000) -> float:
+    """Whether the means of two independent samples differ, such as the scores of two recipes over seeds of their own:
+    the p of the permutation test.
+
+    The share of all ways to split the values into groups of these sizes under which the means are at least as far
+    apart. Pitman (1937), https://doi.org/10.2307/2984124. All splits up to `MOST_SPLITS`; beyond, `resamples` of them
+    as a pure function of the values and of `key`. Five against five can reach 2 / 252 = 0.008.
+
+    >>> round(permutation([0.9, 0.8, 0.7], [0.1, 0.2, 0.3]), 3)
+    0.1
+
+    Raises `Mistake` for a sample without values, and for values that are no numbers.
+    """
+    from itertools import combinations
+
+    one, two = checked_values(first, "permutation"), checked_values(second, "permutation")
+    both = np.concatenate([one, two])
+    total, count = float(np.sum(both)), len(one)
+    middle = total * count / len(both)
+    seen, tie = abs(float(np.sum(one)) - middle), TIE * float(np.sum(np.abs(both)))
+    if comb(len(both), count) <= MOST_SPLITS:
+        chosen = np.array(list(combinations(range(len(both)), count)))
+        return float(np.mean(np.abs(both[chosen].sum(axis=1) - middle) >= seen - tie))
+    from numerate.tasks import draws
+
+    source, hits = draws.Draws(draws.key("permutation", *key)), 0
+    for start in range(0, resamples, 4096):
+        rows = min(4096, resamples - start)
+        order = np.argsort(source.words(rows * len(both)).reshape(rows, -1), axis=1, kind="stable")
+        hits += int(np.sum(np.abs(both[order[:, :count]].sum(axis=1) - middle) >= seen - tie))
+    return (hits + 1) / (resamples + 1)
+
+
+def signed_rank(first: Sequence[float], second: Sequence[float]) -> float:
+    """Whether paired values differ, by the ranks of their differences: the exact p of Wilcoxon's signed-rank test.
+
+    For pairs whose differences have no common scale, such as two recipes over several tasks (Demšar, 2006,
+    https://jmlr.org/papers/v7/demsar06a.html); for seeds of one task `paired_permutation` uses more of what was
+    measured. Wilcoxon (1945), https://doi.org/10.2307/3001968: pairs that are equal are left out, equal differences
+    share their middle rank, and the p is the exact one for these ranks, by counting.
+
+    >>> signed_rank([0.9, 0.8, 0.7, 0.9, 0.8], [0.1, 0.3, 0.2, 0.1, 0.2])
+    0.0625
+
+    Raises `Mistake` without pairs, for two lists of different lengths, and for values that are no numbers.
+    """
+    gaps = _gaps("signed_rank", first, second)
+    tie = TIE * float(np.max(np.abs(np.concatenate([np.asarray(first), np.asarray(second)]))))
+    gaps = gaps[np.abs(gaps) > tie]
+    if not len(gaps):
+        return 1.0
+    ranks = _doubled_ranks(np.abs(gaps), tie)
+    total, positive = int(np.sum(ranks)), int(np.sum(ranks[gaps > 0]))
+    chance = np.zeros(total + 1)  # of each sum of the ranks that are positive
+    chance[0] = 1.0
+    for rank in ranks.tolist():
+        chance[rank:] = 0.5 * (chance[rank:] + chance[: len(chance) - rank])
+        chance[:rank] *= 0.5
+    smaller = min(positive, total - positive)
+    return min(1.0, 2.0 * float(np.sum(chance[: smaller + 1])))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p-values of several tests adjusted for their number, in the order given: with these, the chance that any of
+    the differences found below 0.05 is none is at most 0.05, however the tests depend on each other.
+
+    Holm (1979), https://www.jstor.org/stable/4615733: the smallest is multiplied by the number of tests, the next by
+    one less and so on, none falls below one before it, and none exceeds 1.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+
+    Raises `Mistake` for a p-value that does not lie between 0 and 1.
+    """
+    for p in p_values:
+        if not 0.0 <= p <= 1.0:
+            raise Mistake(f"holm: {p} is no p-value; each lies between 0 and 1")
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for place, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[i]))
+        adjusted[i] = highest
+    return adjusted
+
+
+def smallest_p(first: int, second: int, *, paired: bool = False) -> float:
+    """How small the p of a permutation test, or of Fisher's, can be at all with so many values in each sample.
+
+    >>> smallest_p(3, 3), round(smallest_p(5, 5), 4), smallest_p(5, 5, paired=True)
+    (0.1, 0.0079, 0.0625)
+
+    Raises `Mistake` for samples without values, and for pairs of unequally many.
+    """
+    if min(first, second) < 1 or (paired and first != second):
+        raise Mistake(f"smallest_p: {first} and {second} values; give at least one each, and as many where paired")
+    if paired:
+        return float(min(1.0, 2.0 * 0.5**first))
+    # Samples of one size can be exchanged, which leaves the difference as large.
+    return min(1.0, (2 if first == second else 1) / comb(first + second, first))
+
+
+def probability_of_improvement(first: Sequence[float], second: Sequence[float]) -> float:
+    """The probability that a seed of the first does better than a seed of the second, ties counting half.
+
+    Agarwal et al. (2021), section 4, https://arxiv.org/abs/2108.13264; the U of Mann and Whitney (1947),
+    https://doi.org/10.1214/aoms/1177730491, divided by the number of pairs. 0.5 is no difference. Over several tasks
+    it is the mean of theirs.
+
+    >>> probability_of_improvement([0.9, 0.8], [0.1, 0.8])
+    0.875
+
+    Raises `Mistake` for a sample without values, and for values that are no numbers.
+    """
+    one = checked_values(first, "probability_of_improvement")
+    two = checked_values(second, "probability_of_improvement")
+    return float(np.mean((one[:, None] > two) + 0.5 * (one[:, None] == two)))
+
+
+def _gaps(what: str, first: Sequence[float], second: Sequence[float]) -> Floats:
+    one, two = checked_values(first, what), checked_values(second, what)
+    if len(one) != len(two):
+        raise Mistake(f"{what}: {len(one)} and {len(two)} values make no pairs; give one of each for every pair")
+    return one - two
+
+
+def _doubled_ranks(values: Floats, tie: float) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """Twice the rank of each value, those that are equal with their middle rank: `[3, 1, 1]` is `[6, 3, 3]`."""
+    order = np.argsort(values, kind="stable")
+    starts = np.concatenate([[True], np.diff(values[order]) > tie])
+    run = np.cumsum(starts) - 1
+    first = np.flatnonzero(starts)
+    last = np.append(first[1:], len(values)) - 1
+    doubled = np.empty(len(values), dtype=np.int64)
+    doubled[order] = (first + last + 2)[run]
+    return doubled
