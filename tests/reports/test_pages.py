@@ -179,8 +179,8 @@ def test_a_comparison_of_seeds_shows_each_and_how_many_succeed(make_run, tmp_pat
     page = outline(write_comparison(runs, tmp_path / "report.html"))
     assert len(page.cells) == 8 * 64
     assert page.text.count("seed ") >= 6
-    assert "At 6+6 digits, 2 of 3 seeds of addition_abacus and 0 of 3 of addition_rotary" in page.text
-    assert "Fisher's exact p = 0.4" in page.text
+    assert "3/3 : 3/3" in page.text
+    assert "All untrained cells: no pair is told apart." in page.text
     assert "One seed per recipe" not in page.text
 
 

@@ -13,10 +13,11 @@ from numerate.errors import Mistake
 from numerate.evaluation.statistics import wilson
 from numerate.reports.compare import comparison_text, write_comparison
 from numerate.reports.groups import grouped
+from numerate.reports.overview import lengths_chart
 from numerate.reports.page import write_page
 from numerate.reports.plots import KINDS, write_plot
 from numerate.reports.records import read
-from numerate.reports.sections import lengths_chart, region_rows, region_table
+from numerate.reports.sections import region_rows, region_table
 from numerate.reports.success import lengths_told, study_finding, success_rows, successes, unconverged
 
 Share = Callable[[int], float]
@@ -70,7 +71,7 @@ def test_the_table_counts_converged_seeds_and_among_those_the_successes(study: l
     assert list(table) == [(s, c) for s, c in (("abacus", "final"), ("abacus", "best"))] + [
         (scheme, "final") for scheme in ("rotary", "looped", "nope")
     ]
-    assert table["abacus", "final"][0] == "3/3"
+    assert table["abacus", "final"][0] == "3/3 [44, 100]"
     assert table["abacus", "final"][4] == "3/3 [44, 100] 100"
     assert table["abacus", "best"][5] == "2/3 [21, 94] 100"
     assert table["rotary", "final"][1:3] == ["3/3 [44, 100] 100", "0/3 [0, 56] 0"]
@@ -79,8 +80,8 @@ def test_the_table_counts_converged_seeds_and_among_those_the_successes(study: l
 def test_what_did_not_converge_is_listed_and_no_failure(study: list[Path]) -> None:
     groups = grouped([read(folder) for folder in study])
     rows = {row[0]: row for row in success_rows(groups)[1]}
-    assert rows["looped"][2:4] == ["2/3", "2/2 [34, 100] 100"]
-    assert rows["nope"][2:5] == ["0/3", "did not converge", ""]
+    assert rows["looped"][2:4] == ["2/3 [21, 94]", "2/2 [34, 100] 100"]
+    assert rows["nope"][2:5] == ["0/3 [0, 56]", "did not converge", ""]
     looped, nope = unconverged(groups)
     assert looped.startswith("looped (final) has seeds that did not converge: seed 0 70 %")
     assert nope.startswith("nope (final) did not converge in this budget: seed 0 40 %, seed 1 40 %, seed 2 40 %")
@@ -119,8 +120,9 @@ def test_equal_lengths_make_a_strip_and_not_a_map_of_holes(study: list[Path]) ->
     assert (grid.row_axis, grid.column_axis, len(grid.columns)) == ("", "digits of each number", 18)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "pair"])
-@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+@pytest.mark.parametrize(
+    ("kind", "ending"), [*((kind, "svg") for kind in KINDS if kind != "pair"), ("curves", "png"), ("compare", "pdf")]
+)
 def test_every_kind_of_figure_is_drawn_twice_the_same(
     kind: str, ending: str, study: list[Path], tmp_path: Path
 ) -> None:
@@ -133,7 +135,9 @@ def test_a_figure_states_its_seeds_and_takes_labels(study: list[Path], tmp_path:
     names = ["Abacus", "rotary", "looped", "none"]
     text = write_plot("curves", study, tmp_path / "a.svg", labels=names).read_text()
     assert "Abacus (3 seeds)" in text
-    assert "medians of 3 seeds; bands: lowest to highest" in text
+    assert "medians of 2 to 3 seeds; bands: lowest to highest" in text
+    assert "looped (2 of 3 seeds)" in text
+    assert "Not drawn, as no seed converged: none (0 of 3)." in text
     assert "digits of each number" in text
     best = write_plot("curves", study, tmp_path / "b.svg", checkpoint="best").read_text()
     assert "abacus" not in text
@@ -233,7 +237,7 @@ def test_a_dozen_curves_are_drawn_in_a_dozen_ways(make: Callable[..., Path], tmp
     lines = [line for line in figure.axes[0].get_lines() if str(line.get_label()).startswith("kind")]
     ways = {(line.get_color(), line.get_marker()) for line in lines}
     assert len(ways) == len(lines) == 12
-    styles = re.findall(r'<li class="(c\d)">(.*?)kind\d+</li>', lengths_chart(groups))
+    styles = re.findall(r'<li class="(c\d)">(.*?)kind\d+</li>', lengths_chart(groups)[0])
     assert len(set(styles)) == len(styles) == 12
 
 

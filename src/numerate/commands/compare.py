@@ -13,7 +13,7 @@ from numerate.reports.compare import write_comparison, write_figure
 def command(given: argparse.Namespace) -> int:
     for path in given.parts:
         load_user_parts(path)
-    words, own = options(given.words, {"runs_dir": str, "out": str})
+    words, own = options(given.words, {"runs_dir": str, "out": str, "baseline": str})
     if not words:
         raise Mistake(
             "the runs are missing; for example: numerate compare runs/addition_abacus/* runs/addition_rotary/*"
@@ -23,7 +23,7 @@ def command(given: argparse.Namespace) -> int:
     folders = [load(word, own.get("runs_dir")).path for word in words]
     out = own.get("out", "compare.html")
     figure = out.lower().endswith((".png", ".svg", ".pdf"))
-    page = write_figure(folders, out) if figure else write_comparison(folders, out)
+    page = write_figure(folders, out) if figure else write_comparison(folders, out, baseline=own.get("baseline"))
     print(summary(folders))
     print(f"\n{page}")
     return 0

@@ -3,37 +3,54 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
-from itertools import combinations
 from pathlib import Path
 
-from numerate.errors import Mistake
-from numerate.evaluation.statistics import difference, fisher_exact
-from numerate.reports import sections
+from numerate.errors import Mistake, did_you_mean
+from numerate.evaluation.statistics import difference
+from numerate.reports import overview, sections
 from numerate.reports.colour import Look
 from numerate.reports.curve import length_curve
-from numerate.reports.drawing import heat_map, table
-from numerate.reports.finding import REACHED, SOLVED, finding, outcome, solving
-from numerate.reports.grid import Grid, bracket, diagonal, percent, place_words
+from numerate.reports.drawing import folded, heat_map, table
+from numerate.reports.finding import REACHED, SOLVED, finding, outcome
+from numerate.reports.forest import forest
+from numerate.reports.grid import Grid, bracket, percent, place_words
 from numerate.reports.groups import Group, differing, grouped
 from numerate.reports.heat_map import heat_map as terminal_map
 from numerate.reports.heat_map import legend
+from numerate.reports.limits import (
+    MOST_BESIDE,
+    MOST_NAMED,
+    MOST_SEED_CELLS,
+    MOST_SEED_MAPS,
+    drawn,
+    left_out,
+    listed,
+)
 from numerate.reports.page import write_text
+from numerate.reports.pairs import TOLD_APART, pair_rows, pair_sentences, pair_table, pairs_of
 from numerate.reports.records import Records, read_each
 from numerate.reports.sheet import page
-from numerate.reports.success import NOTE, study_finding, success_rows, success_table, unconverged
+from numerate.reports.small_map import small_map
+from numerate.reports.success import NOTE, by_length, study_finding, success_rows, success_table, unconverged
 from numerate.reports.table import beside, text_table, text_width
 
 
 def write_comparison(
-    folders: Sequence[str | Path], path: str | Path, *, title: str = "", labels: Mapping[str, str] | None = None
+    folders: Sequence[str | Path],
+    path: str | Path,
+    *,
+    title: str = "",
+    labels: Mapping[str, str] | None = None,
+    baseline: str | None = None,
 ) -> Path:
     """Writes one offline HTML page about several runs and returns its path.
 
     Runs that differ in the seed alone are taken together: their median, the lowest and the highest, and how many
-    succeed. `labels` renames them (`{"addition_abacus": "Abacus"}`). Raises `Mistake` for no folders or a folder that
-    is no run.
+    succeed. `labels` renames them (`{"addition_abacus": "Abacus"}`). `baseline` is the label of the group that stands
+    first, with which all others are compared where they are many (default: the first that is named). Raises `Mistake`
+    for no folders, a folder that is no run, or a baseline that is no group.
     """
-    groups = grouped(_read(folders), labels)
+    groups = with_baseline(grouped(_read(folders), labels), baseline)
     return write_text(Path(path), comparison_page(groups, title))
 
 
@@ -49,6 +66,18 @@ def write_figure(folders: Sequence[str | Path], path: str | Path, *, labels: Map
     return save(compare_figure(grouped(_read(folders), labels)), path)
 
 
+def with_baseline(groups: Sequence[Group], baseline: str | None) -> list[Group]:
+    """The groups with the baseline first. Raises `Mistake` where none is called so."""
+    if baseline is None:
+        return list(groups)
+    labels = [group.label for group in groups]
+    if baseline not in labels:
+        known = f"there are: {', '.join(labels)}.{did_you_mean(baseline, labels)}"
+        raise Mistake(f"baseline: no group is called {baseline!r}; {known}")
+    first = groups[labels.index(baseline)]
+    return [first, *(group for group in groups if group is not first)]
+
+
 def comparison_page(groups: Sequence[Group], title: str = "") -> str:
     """The page as text."""
     # Ways in which the same runs were evaluated are groups of their own; each run counts once.
@@ -60,8 +89,10 @@ def comparison_page(groups: Sequence[Group], title: str = "") -> str:
     body = [
         f'<p class="over">numerate · a comparison · {what}</p><h1>{escape(title)}</h1>',
         sections.sentence(study_finding(groups) or finding(groups)),
-        sections.maps_and_lengths(groups),
+        overview.maps_and_lengths(groups),
         sections.heading("Which seeds converged, and how far those go", success_table(groups)),
+        sections.heading("Over seeds", forest(groups)),
+        sections.heading("Which groups differ by more than chance", pair_table(groups)),
         sections.heading("What differs between the recipes", _differences(groups)),
         sections.heading("How to read this", _reading(groups)),
         sections.heading("Regions", sections.region_table(groups)),
@@ -78,17 +109,22 @@ def comparison_page(groups: Sequence[Group], title: str = "") -> str:
 def comparison_text(groups: Sequence[Group], look: Look | None = None) -> str:
     """The comparison for a terminal: heat maps side by side, the diagonal, the table of regions, the finding."""
     look = look or Look()
-    maps = [terminal_map(_titled(grid, group.label), look) for group in groups for grid in group.grids if grid.row_axis]
-    header, rows = sections.region_rows(groups)
+    shown = drawn(groups)
+    maps = [terminal_map(_titled(grid, group.label), look) for group in shown for grid in group.grids if grid.row_axis]
+    header, rows = sections.region_rows(shown)
     parts = [beside(maps, look.width) + "\n" + legend(look)] if maps else []
-    along = {group.label: group.diagonal for group in groups if group.diagonal}
+    along = {group.label: group.diagonal for group in shown if group.diagonal}
     if along and not maps:
         curve = length_curve(along, look, axis="length")
         parts += [curve] if max(map(text_width, curve.splitlines())) <= max(look.width, 100) else []
     parts += [text_table(header, rows)] if rows else []
+    parts += [left_out(groups, shown)] if len(shown) < len(groups) else []
     if any(len(group.evaluated) > 1 for group in groups):
         header, rows = success_rows(groups)
         parts += [text_table(header, rows), "\n".join([NOTE, *unconverged(groups)])] if rows and header[3:] else []
+    found = pairs_of(groups)
+    if found.pairs:
+        parts += [text_table(*pair_rows(found)), "\n".join([*pair_sentences(found), TOLD_APART])]
     return "\n\n".join([*parts, study_finding(groups) or finding(groups)])
 
 
@@ -112,9 +148,13 @@ def _differences(groups: Sequence[Group]) -> str:
         return ""
     rows = [[escape(path), *(escape(text) for text in texts)] for path, texts in unlike.items()]
     header = ["setting", *(escape(group.label) for group in groups)]
+    if len(groups) > MOST_BESIDE:  # a row for each group
+        lines = list(zip(*[header, *rows], strict=True))
+        header, rows = ["group", *lines[0][1:]], [list(line) for line in lines[1:]]
     one = "They differ in this one setting; all others are equal." if len(unlike) == 1 else ""
     count = one or f"They differ in {len(unlike)} settings: a difference in the results may come from any of them."
-    return table(header, rows, mono=range(len(header))) + f"<figcaption>{count}</figcaption>"
+    told = table(header, rows, mono=range(len(header)))
+    return folded(told, len(rows), f"The settings of {len(groups)} groups") + f"<figcaption>{count}</figcaption>"
 
 
 def _reading(groups: Sequence[Group]) -> str:
@@ -130,19 +170,22 @@ def _reading(groups: Sequence[Group]) -> str:
             "One seed per recipe. The intervals say how well each of these models was measured; they say nothing about "
             "what another seed would give, which can differ by more than the intervals. Add seeds=3 or more."
         )
-    else:
-        for one, other in combinations(outcomes, 2):
-            notes += _success(one.group, other.group)
-    for one in outcomes:
-        if one.trained and not one.solves:
-            seeds = "" if one.seeds == 1 else f" in {one.seeds - one.solved} of {one.seeds} seeds"
-            notes.append(
-                f"{one.label} did not solve the trained region{seeds}: "
-                "low scores beyond it may only mean slow learning."
-            )
+    unsolved = [one for one in outcomes if one.trained and not one.solves]
+    if len(unsolved) > MOST_NAMED:
+        notes.append(
+            f"{listed([one.label for one in unsolved])} did not solve the trained region in every seed: "
+            "low scores beyond it may only mean slow learning."
+        )
+    for one in unsolved if len(unsolved) <= MOST_NAMED else ():
+        seeds = "" if one.seeds == 1 else f" in {one.seeds - one.solved} of {one.seeds} seeds"
+        notes.append(
+            f"{one.label} did not solve the trained region{seeds}: low scores beyond it may only mean slow learning."
+        )
     weak = [f"{one.label} {one.weak}" for one in outcomes if one.weak]
     if weak:
-        notes.append(f"Weakest trained cells: {'; '.join(weak)}.")
+        notes.append(
+            f"Weakest trained cells: {'; '.join(weak[:MOST_NAMED])}{'; ...' if len(weak) > MOST_NAMED else '.'}"
+        )
     budgets = {
         group.label: {run.training()[-1].get("examples") for run in group.runs if run.training()} for group in groups
     }
@@ -151,7 +194,8 @@ def _reading(groups: Sequence[Group]) -> str:
             f"{label} {', '.join(f'{seen:,}' for seen in sorted(filter(None, seen)))}"
             for label, seen in budgets.items()
         ]
-        notes.append(f"The budgets are not equal, in examples: {'; '.join(texts)}.")
+        told = "; ".join(texts[:MOST_NAMED]) + ("; ..." if len(texts) > MOST_NAMED else ".")
+        notes.append(f"The budgets are not equal, in examples: {told}")
     if any(point.seen for group in groups for point in group.points):
         notes.append(
             "Cells with a dotted underline have too few questions to hold any out; they are shown and not scored."
@@ -161,39 +205,18 @@ def _reading(groups: Sequence[Group]) -> str:
     return '<ul class="reading">' + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>"
 
 
-def _success(one: Group, other: Group) -> list[str]:
-    """How many seeds of each reach `REACHED` at the length where the two differ most, with Fisher's exact p; of the
-    seeds that solve what they were trained on, where some do."""
-    best: tuple[int, str] | None = None
-    one, other = solving(one), solving(other)
-    for n in one.diagonal.keys() & other.diagonal.keys():
-        here, there = one.diagonal[n], other.diagonal[n]
-        if here.region == "trained":
-            continue
-        hits = [sum(share >= REACHED for share in point.each) for point in (here, there)]
-        p = fisher_exact((hits[0], len(here.each)), (hits[1], len(there.each)))
-        text = (
-            f"At {place_words(here.at, one.operator)}, {hits[0]} of {len(here.each)} seeds of {one.label} and "
-            f"{hits[1]} of {len(there.each)} of {other.label} have at least {percent(REACHED)} %: "
-            f"Fisher's exact p = {p:.2g}"
-        )
-        gap = abs(hits[0] - hits[1])
-        if gap and (best is None or gap > best[0]):
-            extreme = gap == len(here.each) == len(there.each)
-            few = "; with so few seeds it cannot be smaller" if p > 0.05 and extreme else ""
-            best = (gap, f"{text}{few} (the length where they differ most, so read it as a description).")
-    return [best[1]] if best else []
-
-
 def _gaps(groups: Sequence[Group]) -> str:
-    """Per length the share of each group, and with two groups of one seed the difference with its interval."""
-    lengths = sorted(set().union(*(group.diagonal for group in groups))) if groups else []
+    """Per length the share of each group that is drawn; of two groups of one seed the difference with its interval."""
+    shown = drawn(groups, MOST_BESIDE)
+    curves, missed = by_length(shown)
+    along = [curve.group.diagonal for curve in curves]
+    lengths = sorted(set().union(*along))
     if not lengths:
         return ""
-    pair = len(groups) == 2 and all(len(group.regions) == 1 for group in groups)
+    pair = len(groups) == len(curves) == 2 and all(len(group.regions) == 1 for group in groups)
     rows = []
     for n in lengths:
-        found = [group.diagonal.get(n) for group in groups]
+        found = [points.get(n) for points in along]
         first = next(point for point in found if point is not None)
         row = [escape(place_words(first.at, groups[0].operator))]
         row += ["" if p is None else f"{percent(p.value)} {bracket(p.low, p.high)}" for p in found]
@@ -203,38 +226,55 @@ def _gaps(groups: Sequence[Group]) -> str:
             row.append(f"{100 * gap.value:+.1f} [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]")
         elif pair:
             row.append("")
-        rows.append([*row, sections.REGION_WORDS.get(first.region, first.region)])
-    labels = [f"{escape(group.label)}, %" for group in groups]
+        region = sections.REGION_WORDS.get(first.region, first.region)
+        rows.append([*row, region.replace(" ", "\N{NO-BREAK SPACE}")])
+    labels = [f"{escape(curve.label)}, %" for curve in curves]
     header = ["length", *labels, *(["difference, points"] * pair), "region"]
-    note = "Differences carry Newcombe's 95 % interval, for each length by itself." if pair else ""
-    return table(header, rows, numbers=range(1, len(header) - 1)) + (f"<figcaption>{note}</figcaption>" if note else "")
+    notes = ["Differences carry Newcombe's 95 % interval, for each length by itself."] * pair
+    notes += [missed] * bool(missed)
+    notes += [left_out(groups, shown)] * (len(shown) < len(groups))
+    caption = f"<figcaption>{escape(' '.join(notes))}</figcaption>" if notes else ""
+    shares = table(header, rows, numbers=range(1, len(header) - 1)) + caption
+    return folded(shares, len(rows), f"All {len(rows)} lengths")
 
 
 def _seeds(groups: Sequence[Group]) -> str:
-    """A small map for each seed, where there are several."""
+    """A small map for each seed, where there are several, as far as a page can hold them."""
     if all(len(group.runs) == 1 for group in groups):
         return ""
-    parts = []
-    for group in groups:
+    singles = [[replace(group, runs=(run,)) for run in group.runs] for group in groups]
+    large = sum(len(single.points) for each in singles for single in each) > MOST_SEED_CELLS
+    parts, maps = [], 0
+    for group, each in zip(groups, singles, strict=True):
         panels = []
-        for run in group.runs:
-            single = replace(group, runs=(run,))
+        for single in each:
+            reach = f"<span class='quiet'>{escape(overview.reach_words(outcome(single)))}</span>"
             for grid in single.grids:
-                reach = sections.reach_words(outcome(single))
-                panels.append(
-                    f"<figure><h3>seed {run.seed}<br><span class='quiet'>{escape(reach)}</span></h3>"
-                    f"{heat_map(grid, group.operator, numbers=False) if grid.row_axis else _strip(single)}</figure>"
-                )
-        parts.append(f'<h3>{escape(group.label)}</h3><div class="panels small">{"".join(panels)}</div>')
+                maps += 1
+                if maps <= MOST_SEED_MAPS:
+                    drawing = _seed_map(single, grid, large)
+                    panels.append(f"<figure><h3>seed {single.runs[0].seed}<br>{reach}</h3>{drawing}</figure>")
+        if panels:
+            parts.append(f'<h3>{escape(group.label)}</h3><div class="panels small">{"".join(panels)}</div>')
+    if maps > MOST_SEED_MAPS:
+        missing = f"{maps - MOST_SEED_MAPS} of {maps} maps are left out"
+        parts.append(f'<p class="quiet">{missing}, which would make this page too long; each run has a report.</p>')
     return "".join(parts)
 
 
+def _seed_map(single: Group, grid: Grid, large: bool) -> str:
+    if not grid.row_axis:
+        return _strip(single)
+    return small_map(grid) if large else heat_map(grid, single.operator, numbers=False)
+
+
 def _strip(group: Group) -> str:
-    return sections.lengths_chart([group]) if diagonal(group.points) else ""
+    return overview.lengths_chart([group])[0] if group.diagonal else ""
 
 
 def _samples(groups: Sequence[Group]) -> str:
     """The same questions put to all, where the records hold the same; otherwise each group's own."""
+    groups = drawn(groups, 6)
     by_question = [{sample.question: sample for sample in group.runs[0].samples} for group in groups]
     shared = (
         [question for question in by_question[0] if all(question in table for table in by_question)] if groups else []

@@ -1,4 +1,4 @@
-"""Pieces of a report page: heat maps as tables with the interval on hover, charts as SVG, tables, keys."""
+"""Pieces of a report page: heat maps as tables with the interval on hover, charts and strips as SVG, tables, keys."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from html import escape
 from math import ceil, floor, log10
 from urllib.parse import quote
 
-from numerate.reports.colour import DARK, LIGHT, hexadecimal, ink, ramp
 from numerate.reports.grid import Grid, Point, axis_words, bracket, percent, place_words, tick_step, whole_percent
+from numerate.reports.limits import MOST_ROWS, MOST_TOLD
 
 MOST_NUMBERS = 24
 """Maps with more columns than this show colours only; the numbers stay on hover."""
@@ -42,7 +42,9 @@ def tip(point: Point, operator: str | None = None) -> str:
         lines.append(f"{round(point.value * point.count)} of {point.count} questions")
     else:
         lines.append(f"median {percent(point.value)} %, seeds {bracket(point.low, point.high)}")
-        lines.append("each: " + ", ".join(percent(share) for share in point.each))
+        several = len(point.each) > MOST_TOLD
+        told = f"{len(point.each)} seeds" if several else "each: " + ", ".join(percent(share) for share in point.each)
+        lines.append(told)
     if point.note and point.value < 1:
         lines.append(point.note)
     if point.seen:
@@ -51,7 +53,7 @@ def tip(point: Point, operator: str | None = None) -> str:
 
 
 def heat_map(grid: Grid, operator: str | None = None, *, numbers: bool = True) -> str:
-    """A grid as an HTML table; colours for light and dark pages stand in each cell."""
+    """A grid as an HTML table; the colours of each per cent, for light and dark pages, stand in the sheet."""
     sparse = len(grid.columns) > MOST_NUMBERS
     every = tick_step(len(grid.columns), 10) if sparse else 1
     every = every if numbers else max(every, 5)
@@ -66,29 +68,29 @@ def heat_map(grid: Grid, operator: str | None = None, *, numbers: bool = True) -
     for i, row in enumerate(grid.rows):
         cells = "".join(_cell(grid, i, j, operator, numbers) for j in range(len(grid.columns)))
         rows.append(f'<tr><th scope="row">{label(row) if grid.row_axis else ""}</th>{cells}</tr>')
-    down = f"{axis_words(grid.row_axis)} (down), " if grid.row_axis else ""
-    across = axis_words(grid.column_axis) + (" (across)" if down else "")
-    if (grid.row_axis, grid.column_axis) == ("first_digits", "second_digits"):
-        down, across = "digits of the first (down) ", "and second number"
     kind, widths = ("map sparse", "<col>") if sparse else ("map", "")
     table_tag = f'<table class="{kind}" style="--n:{small}">{widths}'
-    caption = f'<p class="axis">{escape(down + across)}</p>'
+    caption = f'<p class="axis">{escape(map_axes(grid))}</p>'
     return f'<div class="map-box">{table_tag}<tr><th></th>{head}</tr>{"".join(rows)}</table>{caption}</div>'
+
+
+def map_axes(grid: Grid) -> str:
+    """What runs down and across a map, in words."""
+    if (grid.row_axis, grid.column_axis) == ("first_digits", "second_digits"):
+        return "digits of the first (down) and second number"
+    down = f"{axis_words(grid.row_axis)} (down), " if grid.row_axis else ""
+    return down + axis_words(grid.column_axis) + (" (across)" if down else "")
 
 
 def _cell(grid: Grid, i: int, j: int, operator: str | None, numbers: bool) -> str:
     point = grid.points.get((grid.rows[i], grid.columns[j]))
     if point is None:
         return '<td class="off"></td>'
-    light, dark = ramp(point.value, LIGHT), ramp(point.value, DARK)
-    classes = [letter for side, letter in _SIDES.items() if grid.edge(i, j, side)]
+    classes = [f"p{round(100 * point.value)}"]
+    classes += [letter for side, letter in _SIDES.items() if grid.edge(i, j, side)]
     classes += ["none"] * (point.value == 0) + ["seen"] * point.seen + ["far"] * (2 * j >= len(grid.columns))
-    colours = (
-        f"--l:{hexadecimal(light)};--d:{hexadecimal(dark)};--i:{hexadecimal(ink(light))};--j:{hexadecimal(ink(dark))}"
-    )
     text = whole_percent(point.value) if numbers else ""
-    marks = f' class="{" ".join(classes)}"' if classes else ""
-    return f'<td{marks} style="{colours}" data-tip="{escape(tip(point, operator))}">{text}</td>'
+    return f'<td class="{" ".join(classes)}" data-tip="{escape(tip(point, operator))}">{text}</td>'
 
 
 def scale(*, seen: bool) -> str:
@@ -116,7 +118,8 @@ def chart(
     xs = [x for line in lines for x in line.x]
     ys = [y for line in lines for y in (*line.y, *(line.low or ()), *(line.high or ())) if y > 0 or not log]
     low_x, high_x = (min(xs) - 0.5, max(xs) + 0.5) if lengths else (min(0.0, *xs), max(xs))
-    ticks_x = _whole_ticks(xs) if lengths else _ticks(low_x, high_x)
+    even = lengths and max(xs) - min(xs) < 2 * len(set(xs))  # a few lengths far away leave no room for all others
+    ticks_x = _whole_ticks(xs) if even else _ticks(low_x, high_x)
     if shares:
         low_y, high_y, ticks_y = 0.0, 1.0, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     elif log:
@@ -152,7 +155,9 @@ def chart(
     if trained:
         edge = to_x(trained[1] + 0.5)
         parts.append(f'<line class="limit" x1="{edge:.1f}" x2="{edge:.1f}" y1="{top}" y2="{bottom}"/>')
-        parts.append(f'<text class="limit-text" x="{edge - 6:.1f}" y="{bottom - 8}" text-anchor="end">trained</text>')
+        inside = f'x="{edge - 6:.1f}" y="{bottom - 8}" text-anchor="end"'
+        place = inside if edge > _LEFT + 55 else f'x="{edge:.1f}" y="{top - 3}"'
+        parts.append(f'<text class="limit-text" {place}>trained</text>')
     parts += [_drawn(line, to_x, to_y) for line in lines]
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(f'<text x="{middle:.0f}" y="{_HEIGHT - 5}" text-anchor="middle">{escape(x_label)}</text>')
@@ -204,6 +209,56 @@ def _key(lines: Sequence[Line]) -> str:
     return f'<ul class="key">{"".join(items)}</ul>'
 
 
+def strip(
+    middle: float | None,
+    interval: tuple[float, float] | None,
+    *,
+    colour: int = 0,
+    solid: bool = True,
+    tick: float | None = None,
+    each: Sequence[float] = (),
+    missed: Sequence[float] = (),
+    name: str = "",
+) -> str:
+    """One row of a forest plot as SVG, shares from 0 to 1: a dot in the `middle`, a line over the `interval` (thick
+    where `solid`), an upright line at `tick`, below them a mark for `each` seed and a cross for each `missed`."""
+
+    def x(share: float) -> str:
+        return f"{_strip_x(share):.1f}"
+
+    parts = [f'<line class="grid" x1="{x(share)}" x2="{x(share)}" y1="0" y2="26"/>' for share in _QUARTERS]
+    parts += [f'<path class="missed" d="M{x(v)} 17m-3 0l6 6m0 -6l-6 6"/>' for v in missed]
+    parts += [f'<line class="each" x1="{x(v)}" x2="{x(v)}" y1="17" y2="24"/>' for v in each]
+    if interval is not None:
+        kind = "bar" if solid else "span"
+        parts.append(f'<line class="{kind}" x1="{x(interval[0])}" x2="{x(interval[1])}" y1="8" y2="8"/>')
+    if tick is not None:
+        parts.append(f'<line class="tick" x1="{x(tick)}" x2="{x(tick)}" y1="2" y2="14"/>')
+    if middle is not None:
+        parts.append(f'<circle class="dot" cx="{x(middle)}" cy="8" r="4"/>')
+    return (
+        f'<svg class="strip c{colour % 6}" viewBox="0 0 {_STRIP} 26" role="img" aria-label="{escape(name)}">'
+        f"<title>{escape(name)}</title>{''.join(parts)}</svg>"
+    )
+
+
+def strip_axis() -> str:
+    """The axis below a column of strips."""
+    texts = "".join(
+        f'<text x="{_strip_x(share):.1f}" y="11" text-anchor="middle">{100 * share:.0f}</text>'
+        for share in _QUARTERS[::2]
+    )
+    return f'<svg class="strip" viewBox="0 0 {_STRIP} 14" aria-hidden="true">{texts}</svg>'
+
+
+_STRIP = 180
+_QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def _strip_x(share: float) -> float:
+    return 9 + share * (_STRIP - 18)
+
+
 def _ticks(low: float, high: float) -> list[float]:
     """Four to eight round numbers from low to high."""
     span = (high - low) or 1.0
@@ -239,6 +294,11 @@ def table(
     return f'<div class="scroll"><table class="data"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
+def folded(body: str, rows: int, summary: str) -> str:
+    """A long table closed under a line that opens it; a shorter one as it is."""
+    return f"<details><summary>{escape(summary)}</summary>{body}</details>" if rows > MOST_ROWS else body
+
+
 def facts(pairs: Mapping[str, str]) -> str:
     """A row of figures with their names, values as HTML."""
     return (
@@ -251,4 +311,5 @@ def facts(pairs: Mapping[str, str]) -> str:
 def csv_link(name: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A link that saves numbers as CSV, the data inside the page."""
     text = "\n".join(",".join(str(cell) for cell in row) for row in [header, *rows]) + "\n"
-    return f'<a download="{escape(name)}" href="data:text/csv;charset=utf-8,{quote(text)}">the numbers as CSV</a>'
+    data = quote(text, safe=",")
+    return f'<a download="{escape(name)}" href="data:text/csv;charset=utf-8,{data}">the numbers as CSV</a>'

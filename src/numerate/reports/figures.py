@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_QUIET = "#63666f"
 MARKERS = "osD^vP"
 LINES = ("-", (0, (5, 1.5)), "-.", ":", (0, (3, 1, 1, 1)), "-")
 FORMATS = ("png", "svg", "pdf")
@@ -90,10 +92,11 @@ def heat_maps(grids: Sequence[Grid], *, columns: int = 3) -> Figure:
     return figure
 
 
-def length_curves(series: Mapping[str, Mapping[int, Point]], *, axis: str = "n") -> Figure:
+def length_curves(series: Mapping[str, Mapping[int, Point]], *, axis: str = "n", notes: Sequence[str] = ()) -> Figure:
     """Share right along the diagonal of grids, one line per label, the interval as a band, trained lengths shaded.
 
-    What the bands are, and of how many seeds, stands above. Raises `Mistake` without cells of equal sizes.
+    What the bands are, and of how many seeds, stands above with the `notes`, and the name of a single line.
+    Raises `Mistake` without cells of equal sizes.
     """
     series = {label: along for label, along in series.items() if along}
     if not series:
@@ -104,12 +107,16 @@ def length_curves(series: Mapping[str, Mapping[int, Point]], *, axis: str = "n")
         _draw_lengths(axes, series, axis)
         if len(series) > 1:
             _legend(figure, axes)
-        axes.set_title(_doubt(series), fontsize=6, color="#63666f", loc="left")
+        name = [next(iter(series))] if len(series) == 1 else []
+        _above(axes, [*name, _doubt(series), *notes])
     return figure
 
 
-def comparison(grids: Mapping[str, Grid], diagonals: Mapping[str, Mapping[int, Point]]) -> Figure:
-    """The figure of a study: a heat map per label, then all of them along the diagonal with their intervals.
+def comparison(
+    grids: Mapping[str, Grid], diagonals: Mapping[str, Mapping[int, Point]], notes: Sequence[str] = ()
+) -> Figure:
+    """The figure of a study: a heat map per label, then all of them along the diagonal with their intervals, and below
+    them the `notes`.
 
     Raises `Mistake` without grids.
     """
@@ -127,6 +134,8 @@ def comparison(grids: Mapping[str, Grid], diagonals: Mapping[str, Mapping[int, P
             _legend(figure, panels[-1])
         for letter, axes in zip("abcdefghijklmnop", panels, strict=False):
             axes.set_title(letter, loc="left", fontweight="bold")
+        if notes:
+            figure.suptitle(" ".join(notes), fontsize=6, color=_QUIET, x=0.995, ha="right")
     return figure
 
 
@@ -153,9 +162,9 @@ def training_curves(runs: Mapping[str, Sequence[Records]]) -> Figure:
         for axes in (loss, exact):
             axes.grid(color="#dddddd", linewidth=0.5)
             axes.set_axisbelow(True)
-        exact.set_title("solid: trained lengths, dashed: next lengths", fontsize=7.5, color="#63666f")
+        exact.set_title("solid: trained lengths, dashed: next lengths", fontsize=7.5, color=_QUIET)
         several = any(len(seeds) > 1 for seeds in runs.values())
-        loss.set_title("medians, lowest to highest seed" if several else "", fontsize=7.5, color="#63666f")
+        loss.set_title("medians, lowest to highest seed" if several else "", fontsize=7.5, color=_QUIET)
         if len(runs) > 1:
             _legend(figure, loss)
     return figure
@@ -194,7 +203,14 @@ def _doubt(series: Mapping[str, Mapping[int, Point]]) -> str:
     if seeds == [1]:
         return f"one seed; bands: 95 % Wilson intervals, {questions} questions per length"
     number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    return f"medians of {number} seeds; bands: lowest to highest; thin lines: single seeds; {questions} questions each"
+    thin = " thin lines: single seeds;" * (len(series) <= len(SERIES))
+    return f"medians of {number} seeds; bands: lowest to highest;{thin} {questions} questions each"
+
+
+def _above(axes: Axes, lines: Sequence[str]) -> None:
+    """Small lines above a panel, long ones wrapped."""
+    wrapped = [part for line in lines for part in wrap(line, 96)]
+    axes.set_title("\n".join(wrapped), fontsize=6, color=_QUIET, loc="left")
 
 
 def _draw_map(axes: Axes, grid: Grid, *, first: bool, title: str = "") -> None:
@@ -302,7 +318,7 @@ def _draw_lengths(axes: Axes, series: Mapping[str, Mapping[int, Point]], axis: s
         many = len(series) > 3
         axes.fill_between(steps, low, high, color=colour, alpha=0.11 if many else 0.2, linewidth=0)
         seeds = min((len(point.each) for point in along.values()), default=0)
-        for seed in range(seeds if seeds > 1 else 0):
+        for seed in range(seeds if seeds > 1 and len(series) <= len(SERIES) else 0):
             shares = [100 * along[n].each[seed] for n in steps]
             axes.plot(steps, shares, color=colour, linewidth=0.4, alpha=0.4 if many else 0.7)
         line = LINES[(i + again) % len(LINES)]

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from numerate.evaluation.statistics import difference
-from numerate.reports.grid import Point, bracket, percent, place_words, regions, span_words
-from numerate.reports.groups import Group
+from numerate.reports.grid import Point, bracket, percent, place_words, span_words
+from numerate.reports.groups import CONVERGED, Group
+from numerate.reports.limits import MOST_NAMED, listed
 
-SOLVED = 0.99
+SOLVED = CONVERGED
 """The mean of the trained region, over held-out questions, from which on a model "solves" it."""
 
 REACHED = 0.90
@@ -102,9 +103,10 @@ def outcome(group: Group) -> Outcome:
 def solving(group: Group) -> Group:
     """The seeds of a group that solve what they were trained on, or all where none or every one does: a seed that has
     not learned that says nothing about going beyond."""
-    found = [(run, regions(group.cells(run)).get("trained")) for run in group.runs]
-    able = tuple(run for run, region in found if region is not None and region.share.value >= SOLVED)
-    return replace(group, runs=able) if 0 < len(able) < len(group.runs) else group
+    able = tuple(run for run, found in group.measured if "trained" in found and found["trained"].share.value >= SOLVED)
+    if not 0 < len(able) < len(group.runs):
+        return group
+    return group.converged if group.converged.runs == able else replace(group, runs=able)
 
 
 def _reach(along: Sequence[tuple[Point, float]]) -> Point | None:
@@ -131,15 +133,40 @@ def finding(groups: Sequence[Group]) -> str:
     evaluated = [one for one in outcomes if one.trained or one.first]
     if not evaluated:
         return "Nothing was evaluated yet, so there is nothing to say."
-    missing = [one.label for one in outcomes if one not in evaluated]
-    opening, join = _trained(evaluated)
-    text = opening + join + _beyond(evaluated)
-    text += f"; {_doubt(evaluated)}"
+    missing = [one.label for one in outcomes if not (one.trained or one.first)]
+    if len(evaluated) > MOST_NAMED:
+        text = _of_many(evaluated)
+    else:
+        opening, join = _trained(evaluated)
+        text = f"{opening}{join}{_beyond(evaluated)}; {_doubt(evaluated)}"
     if missing:
-        text += f"; not evaluated yet: {', '.join(missing)}"
+        text += f"; not evaluated yet: {listed(missing)}"
     # A sentence that begins with a run's name keeps the name as it is.
     named = any(text.startswith(one.label) for one in evaluated)
     return (text if named else text[0].upper() + text[1:]) + "."
+
+
+def _of_many(outcomes: Sequence[Outcome]) -> str:
+    """The finding of more groups than a sentence can name: how many solve and go beyond, and who goes farthest."""
+    known = [one for one in outcomes if one.trained]
+    able = [one for one in outcomes if one.solves]
+    span = span_words(point for one in known[:1] for point in one.group.points if point.region == "trained")
+    text = f"{len(able)} of {len(outcomes)} solve what they were trained on, {span}" if known else "many were evaluated"
+    text += " (in every seed)" * any(one.seeds > 1 for one in known)
+    going = [one for one in outcomes if one.reach is not None]
+    if not going:
+        text += f"; none goes beyond at {percent(REACHED)} % or more"
+    else:
+        longest = max(_n(one.reach) for one in going if one.reach is not None)
+        best = [one for one in going if one.reach is not None and _n(one.reach) == longest]
+        far = best[0].words(best[0].reach) if best[0].reach is not None else ""
+        text += (
+            f"; {len(going)} go beyond at {percent(REACHED)} % or more, the farthest up to {far} "
+            f"({listed([one.label for one in best])})"
+        )
+    counts = {len(one.group.regions) for one in outcomes}
+    doubt = "one seed each, so how much seeds differ is not known" if counts == {1} else "medians over seeds"
+    return f"{text}; {doubt}, and the best of so many owes some of its lead to chance"
 
 
 def _trained(outcomes: Sequence[Outcome]) -> tuple[str, str]:
@@ -168,7 +195,7 @@ def _trained(outcomes: Sequence[Outcome]) -> tuple[str, str]:
     if not solving:
         nobody = "neither" if len(known) == 2 else f"none of the {len(known)}"
         return f"{nobody} solves {what.replace('they were', 'it was')}{values}", "; "
-    names = _listed([one.label for one in solving])
+    names = listed([one.label for one in solving])
     verb = "solves" if len(solving) == 1 else "solve"
     return (
         f"only {names} {verb} {what.replace('they were', 'it was' if len(solving) == 1 else 'they were')}{values}",
@@ -214,9 +241,9 @@ def _beyond(outcomes: Sequence[Outcome]) -> str:
         return f"{nobody} beyond at {percent(REACHED)} % or more: " + ", ".join(
             f"{one.label} {_stays(one)}" for one in staying
         )
-    text = f"only {_listed([one.label for one in going])} {'goes' if len(going) == 1 else 'go'} beyond: "
+    text = f"only {listed([one.label for one in going])} {'goes' if len(going) == 1 else 'go'} beyond: "
     text += ", ".join(_goes(one, "it" if len(going) == 1 else one.label) for one in going)
-    text += ", while " + _listed([f"{one.label} {_stays(one)}" for one in staying])
+    text += ", while " + listed([f"{one.label} {_stays(one)}" for one in staying])
     if any(not _apart(one, other) for one in going for other in staying):
         text += ", a difference that these records cannot tell from chance"
     return text
@@ -229,7 +256,7 @@ def _goes(one: Outcome, name: str) -> str:
     end = ", the end of the grid" if one.at_the_end else ""
     seeds = ""
     if one.seeds > 1 and len(set(one.reaches)) > 1:
-        seeds = "; seed by seed up to " + _listed(["none" if n is None else str(n) for n in one.reaches])
+        seeds = "; seed by seed up to " + listed(["none" if n is None else str(n) for n in one.reaches])
     solved = f", in the {one.solved} of {one.seeds} seeds that solve it" if 0 < one.solved < one.seeds else ""
     there = f"{percent(point.value)} % {bracket(point.low, point.high)} there{solved}{seeds}"
     return f"{name} stays at {percent(REACHED)} % or more up to {one.words(point)}{end} ({there})"
@@ -274,7 +301,3 @@ def _doubt(outcomes: Sequence[Outcome]) -> str:
         return f"medians of {counts[0]} seeds{each} (brackets: lowest and highest seed)"
     seeds = ", ".join(f"{one.label} {len(one.group.regions)}" for one in outcomes)
     return f"seeds: {seeds} (brackets: lowest and highest seed; for one seed the 95 % interval about the questions)"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -9,6 +9,9 @@ from typing import Any
 from numerate.reports.grid import Grid, Point, Region, diagonal, grids, points, regions
 from numerate.reports.records import Cell, Records, settings_key
 
+CONVERGED = 0.99
+"""The exact match over the trained region, on held-out questions, from which on a run has converged in distribution."""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -31,9 +34,13 @@ class Group:
         return run.select(named[-1], settings=self.settings) if named else []
 
     @cached_property
+    def _evaluated(self) -> list[tuple[Records, list[Cell]]]:
+        return [(run, cells) for run in self.runs if (cells := self.cells(run))]
+
+    @property
     def evaluated(self) -> list[list[Cell]]:
         """The cells of each run that has any."""
-        return [cells for run in self.runs if (cells := self.cells(run))]
+        return [cells for _, cells in self._evaluated]
 
     @cached_property
     def points(self) -> list[Point]:
@@ -46,18 +53,35 @@ class Group:
         each = [[one for cell in cells if (one := cell.of_first()) is not None] for cells in self.evaluated]
         return points(each) if all(each) else []
 
-    @property
+    @cached_property
     def grids(self) -> list[Grid]:
         return grids(self.points)
 
-    @property
+    @cached_property
     def diagonal(self) -> dict[int, Point]:
         return diagonal(self.points)
+
+    @cached_property
+    def measured(self) -> list[tuple[Records, dict[str, Region]]]:
+        """Each run that was evaluated with the means of its regions."""
+        return [(run, regions(cells)) for run, cells in self._evaluated]
 
     @property
     def regions(self) -> list[dict[str, Region]]:
         """The region means, one dictionary per seed that was evaluated."""
-        return [regions(cells) for cells in self.evaluated]
+        return [found for _, found in self.measured]
+
+    @cached_property
+    def learned(self) -> list[tuple[Records, float]]:
+        """The runs whose trained region was measured, with their exact match there."""
+        return [(run, found["trained"].share.value) for run, found in self.measured if "trained" in found]
+
+    @cached_property
+    def converged(self) -> "Group":
+        """Without the seeds that did not converge, which say nothing about going beyond what they were trained on;
+        those of which it is not known stay."""
+        missed = {id(run) for run, share in self.learned if share < CONVERGED}
+        return replace(self, runs=tuple(run for run in self.runs if id(run) not in missed)) if missed else self
 
     @property
     def as_trained(self) -> bool:

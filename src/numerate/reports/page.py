@@ -4,7 +4,7 @@ from html import escape
 from pathlib import Path
 
 from numerate.errors import Fault, Mistake
-from numerate.reports import sections
+from numerate.reports import overview, sections
 from numerate.reports.drawing import facts, table
 from numerate.reports.finding import REACHED, finding, outcome
 from numerate.reports.grid import REGIONS, bracket, percent, regions
@@ -31,7 +31,7 @@ def run_page(run: Records) -> str:
         f'<p class="over">numerate · a run · {escape(run.id)}</p><h1>{escape(title)}</h1>',
         sections.sentence(finding([group])),
         _facts(group, run),
-        sections.maps_and_lengths([group]),
+        overview.maps_and_lengths([group]),
         sections.heading("Regions", sections.region_table([group])),
         sections.heading("Checkpoints and placements", _other_evaluations(run)),
         sections.heading("Run with other settings", _other_settings(run)),
@@ -48,7 +48,7 @@ def fragment(run_folder: str | Path) -> str:
     """The finding and the main figure of a run for a notebook, in a frame of its own so that no style leaks out."""
     run = read(run_folder)
     group = grouped([run])[0]
-    body = sections.sentence(finding([group])) + sections.maps_and_lengths([group])
+    body = sections.sentence(finding([group])) + overview.maps_and_lengths([group])
     inside = escape(page(run.label, body))
     return f'<iframe title="{escape(run.label)}" srcdoc="{inside}" style="width:100%;height:760px;border:0"></iframe>'
 
@@ -114,7 +114,7 @@ def _has(run: Records, name: str) -> bool:
 def _other_settings(run: Records) -> str:
     """The maps and lengths of a run that was evaluated with other settings than it was trained with, beside its own."""
     groups = grouped([run])
-    return sections.maps_and_lengths(groups) + sections.region_table(groups) if len(groups) > 1 else ""
+    return overview.maps_and_lengths(groups) + sections.region_table(groups) if len(groups) > 1 else ""
 
 
 def _details(body: str) -> str:

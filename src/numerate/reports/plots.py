@@ -1,19 +1,26 @@
 """Figures by their kind, straight from the folders of runs: what `numerate plot` draws."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from numerate.errors import Mistake, did_you_mean
 from numerate.reports import figures
-from numerate.reports.grid import Grid, grids
+from numerate.reports.forest import forest_figure
+from numerate.reports.grid import Grid, Point, grids
 from numerate.reports.groups import Group, grouped
+from numerate.reports.limits import drawn
 from numerate.reports.records import read_each
 from numerate.reports.sections import trained_once
+from numerate.reports.success import by_length
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+MOST_MAPS = 6
+"""Heat maps side by side in the figure of a study; of more groups it shows the curves alone."""
 
 
 def grid_figure(groups: Sequence[Group]) -> "Figure":
@@ -22,9 +29,11 @@ def grid_figure(groups: Sequence[Group]) -> "Figure":
 
 
 def curves_figure(groups: Sequence[Group]) -> "Figure":
-    """Exact match by length with bands over seeds, or intervals about the questions where there is one seed."""
+    """Exact match by length with bands over seeds, or intervals about the questions where there is one seed. In a study
+    of the seeds that converged; what is not drawn stands above."""
     axis = next((figures.along_words(grid) for group in groups for grid in group.grids), "n")
-    return figures.length_curves({_with_seeds(group): group.diagonal for group in groups}, axis=axis)
+    series, notes = _by_length(groups)
+    return figures.length_curves(series, axis=axis, notes=notes)
 
 
 def pair_figure(groups: Sequence[Group]) -> "Figure":
@@ -40,16 +49,23 @@ def pair_figure(groups: Sequence[Group]) -> "Figure":
 
 
 def compare_figure(groups: Sequence[Group]) -> "Figure":
-    """A heat map for each group and all of them by length; by length alone where only equal lengths were asked."""
+    """A heat map for each group and all of them by length; by length alone where only equal lengths were asked, or of
+    more groups than maps stand side by side."""
     maps = {group.label: grid for group in groups for grid in group.grids[:1] if grid.row_axis}
-    if not maps:
+    if not maps or len(maps) > MOST_MAPS:
         return curves_figure(groups)
-    return figures.comparison(maps, {_with_seeds(group): group.diagonal for group in groups})
+    series, notes = _by_length(groups)
+    return figures.comparison(maps, series, notes=notes)
+
+
+def intervals_figure(groups: Sequence[Group]) -> "Figure":
+    """A row for each group, by region the interquartile mean over its seeds with its interval and every seed."""
+    return forest_figure(groups)
 
 
 def training_figure(groups: Sequence[Group]) -> "Figure":
     """Loss, and exact match on the development sets, by step."""
-    runs = {_with_seeds(group): group.runs for group in trained_once(groups)}
+    runs = {_with_seeds(group): group.runs for group in drawn(trained_once(groups))}
     if not any(run.training() for members in runs.values() for run in members):
         raise Mistake("plot: these runs have no metrics yet; train them first")
     return figures.training_curves(runs)
@@ -60,6 +76,7 @@ KINDS: dict[str, Callable[[Sequence[Group]], "Figure"]] = {
     "curves": curves_figure,
     "pair": pair_figure,
     "compare": compare_figure,
+    "intervals": intervals_figure,
     "training": training_figure,
 }
 
@@ -100,6 +117,15 @@ def _maps(groups: Sequence[Group]) -> list[Grid]:
     """The maps of all groups under their labels; strips of equal lengths only where there is nothing else."""
     found = [_titled(grid, ", ".join(filter(None, (_with_seeds(g), grid.title)))) for g in groups for grid in g.grids]
     return [grid for grid in found if grid.row_axis] or found
+
+
+def _by_length(groups: Sequence[Group]) -> tuple[dict[str, Mapping[int, Point]], list[str]]:
+    """The lines of a figure by length under their labels, and what is said of those that are not drawn."""
+    shown = drawn(groups)
+    curves, missed = by_length(shown)
+    left = f"{len(shown)} of {len(groups)} groups: the first, and those that do best beyond what they were trained on"
+    left *= len(shown) < len(groups)
+    return {curve.label: curve.group.diagonal for curve in curves}, [note for note in (missed, left) if note]
 
 
 def _titled(grid: Grid, title: str) -> Grid:

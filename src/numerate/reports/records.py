@@ -111,6 +111,10 @@ class Records:
 
     def settings(self) -> list[Mapping[str, Any]]:
         """The settings that were changed in evaluations, as trained ({}) first, then by size."""
+        return self._changed
+
+    @cached_property
+    def _changed(self) -> list[Mapping[str, Any]]:
         found = {settings_key(cell.settings): cell.settings for cell in self.cells}
         return [found[key] for key in sorted(found)]
 
@@ -161,8 +165,9 @@ def read(folder: str | Path) -> Records:
     warnings: list[str] = []
     # A cell evaluated again replaces the earlier line: what is written last holds.
     cells: dict[tuple[Any, ...], Cell] = {}
-    for number, line in _lines(folder / "evaluation.jsonl", warnings):
-        cell = _cell(line, f"{folder / 'evaluation.jsonl'}, line {number}")
+    evaluated = folder / "evaluation.jsonl"
+    for number, line in _lines(evaluated, warnings):
+        cell = _cell(line, evaluated, number)
         if cell.count > 0:
             place = tuple(sorted(cell.at.items()))
             key = (cell.seed, cell.checkpoint, cell.step, settings_key(cell.settings), cell.placement, place)
@@ -192,7 +197,7 @@ def _head(path: Path) -> Mapping[str, Any]:
     import yaml
 
     try:
-        head = yaml.safe_load(path.read_text(encoding="utf-8"))
+        head = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, ValueError) as error:
         first = " ".join(str(error).split())
         raise Fault(f"{path}: cannot be read as YAML: {first}") from None
@@ -222,13 +227,13 @@ def _lines(path: Path, warnings: list[str]) -> list[tuple[int, Mapping[str, Any]
     return found
 
 
-def _cell(line: Mapping[str, Any], where: str) -> Cell:
+def _cell(line: Mapping[str, Any], path: Path, number: int) -> Cell:
     try:
         correct, count = int(line["correct"]), int(line["count"])
         wrong = line.get("first_wrong")
         digits = line.get("digit_accuracy")
         if not 0 <= correct <= count:
-            raise Fault(f"{where}: {correct} right of {count} cannot be")
+            raise Fault(f"{path}, line {number}: {correct} right of {count} cannot be")
         return Cell(
             at={str(axis): int(value) for axis, value in line["cell"].items()},
             correct=correct,
@@ -248,7 +253,7 @@ def _cell(line: Mapping[str, Any], where: str) -> Cell:
             first_correct=_first_correct(line, count),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Fault(f"{where}: no record of a cell ({type(error).__name__}: {error})") from None
+        raise Fault(f"{path}, line {number}: no record of a cell ({type(error).__name__}: {error})") from None
 
 
 def _first_correct(line: Mapping[str, Any], count: int) -> int | None:
@@ -261,6 +266,8 @@ def _first_correct(line: Mapping[str, Any], count: int) -> int | None:
 
 def settings_key(settings: Mapping[str, Any]) -> tuple[tuple[str, float, str], ...]:
     """Settings as something with an order, numbers by their size: 4 before 16, as trained before any other."""
+    if not settings:
+        return ()
     return tuple(
         (path, float(value) if isinstance(value, int | float) else 0.0, json.dumps(value, sort_keys=True))
         for path, value in sorted(settings.items())

@@ -8,11 +8,12 @@ from statistics import median
 from typing import Any
 
 from numerate.evaluation.statistics import Band, seeds_band
-from numerate.reports.colour import SERIES
-from numerate.reports.drawing import Line, chart, csv_link, heat_map, scale, table, tip
-from numerate.reports.finding import REACHED, SOLVED, Outcome, outcome
-from numerate.reports.grid import REGIONS, Grid, Point, Region, axis_words, bracket, grids, percent, place_words
+from numerate.reports.drawing import Line, chart, folded, table
+from numerate.reports.finding import SOLVED
+from numerate.reports.grid import REGIONS, Region, bracket, percent, place_words
 from numerate.reports.groups import Group, flattened
+from numerate.reports.limits import MOST_BESIDE, MOST_STEPS, MOST_TOLD, drawn, left_out
+from numerate.reports.overview import dashed
 from numerate.reports.records import Records, Sample
 
 SPLITS = {"development": "trained lengths", "beyond-development": "next lengths"}
@@ -31,144 +32,20 @@ def sentence(text: str) -> str:
     return f'<p class="finding">{escape(whole)}</p>'
 
 
-def maps_and_lengths(groups: Sequence[Group]) -> str:
-    """The main figure: a heat map per group, then all groups along the diagonal with their intervals."""
-    panels = [
-        f"<figure><h3>{_map_title(i, group, grid, len(groups))}</h3>{heat_map(grid, group.operator)}</figure>"
-        for i, group in enumerate(groups)
-        for grid in group.grids
-        if grid.row_axis
-    ]
-    panels += [
-        f"<figure><h3>{escape(f'{group.label}: first' if len(groups) > 1 else 'First')} label right, %</h3>"
-        f"{heat_map(grid, group.operator)}</figure>"
-        for group in groups
-        if group.points and "items" in group.points[0].at
-        for grid in grids(group.first)
-        if grid.row_axis
-    ]
-    curve = lengths_chart(groups)
-    if curve:
-        axes = next((list(group.points[0].at) for group in groups if group.points), ["length"])
-        title = "Both numbers n digits long" if _two_numbers(groups) else "By length"
-        title = title if len(axes) == 1 or _two_numbers(groups) else f"By size, {' = '.join(map(axis_words, axes))}"
-        panels.append(f"<figure><h3>{title}</h3>{curve}</figure>")
-    if not panels:
-        return ""
-    seen = any(point.seen for group in groups for point in group.points)
-    key = scale(seen=seen) if any(grid.row_axis for group in groups for grid in group.grids) else ""
-    return f'<div class="panels">{"".join(panels)}</div>{key}<figcaption>{_caption(groups)} {_csv(groups)}</figcaption>'
-
-
-def _map_title(i: int, group: Group, grid: Grid, groups: int) -> str:
-    if groups == 1:
-        return escape(grid.title) or "Exact match, %"
-    name = f"{group.label}, {grid.title}" if grid.title else group.label
-    reach = escape(reach_words(outcome(group)))
-    return f'<span class="swatch c{i % 6}"></span>{escape(name)}<span class="quiet">{reach}</span>'
-
-
-def reach_words(found: Outcome) -> str:
-    """How far a group goes, in a few words: "90 % or more up to 8+8 digits"."""
-    if found.first is None:
-        return "nothing untrained evaluated"
-    if found.reach is None:
-        return f"{percent(found.first.value)} % at {found.words(found.first)}"
-    return f"{percent(REACHED)} % or more up to {found.words(found.reach)}"
-
-
-def _two_numbers(groups: Sequence[Group]) -> bool:
-    return any(set(point.at) == {"first_digits", "second_digits"} for group in groups for point in group.points[:1])
-
-
-def _caption(groups: Sequence[Group]) -> str:
-    asked = sorted({point.count for group in groups for point in group.points})
-    questions = f"{asked[0]:,}" if len(asked) == 1 else f"{asked[0]:,} to {asked[-1]:,}" if asked else "no"
-    method = sorted({cell.method for group in groups for cells in group.evaluated for cell in cells})
-    seeds = {len(group.regions) for group in groups}
-    band = (
-        "bands are 95 % Wilson intervals about these questions"
-        if seeds == {1}
-        else "values are medians over the seeds, bands run from the lowest to the highest, thin lines are single seeds"
-    )
-    chosen = sorted(
-        {f"{cells[0].checkpoint} (step {cells[0].step:,})" for group in groups for cells in group.evaluated}
-    )
-    return (
-        f"Exact match in per cent, {questions} questions per cell, {escape(' and '.join(method))}; {band}. "
-        f"Checkpoint: {escape(', '.join(chosen))}. A cell reads 100 or 0 only where all or none were right."
-    )
-
-
-def _csv(groups: Sequence[Group]) -> str:
-    axes = list(groups[0].points[0].at) if groups and groups[0].points else []
-    rows: list[list[object]] = []
-    for group in groups:
-        for run in group.runs:
-            for cell in group.cells(run):
-                place = [cell.at.get(axis, "") for axis in axes]
-                name = group.label.replace(",", ";").replace('"', "'")
-                rows.append([name, run.seed, *place, cell.correct, cell.count, cell.low, cell.high, cell.region])
-    return csv_link("cells.csv", ["run", "seed", *axes, "correct", "count", "low", "high", "region"], rows)
-
-
-def lengths_chart(groups: Sequence[Group]) -> str:
-    """Share right along the diagonal of the grids, a line per group."""
-    lines = []
-    trained: list[int] = []
-    for i, group in enumerate(groups):
-        along = group.diagonal
-        trained += [n for n, point in along.items() if point.region == "trained"]
-        lines.append(
-            Line(
-                group.label,
-                list(along),
-                [point.value for point in along.values()],
-                [point.low for point in along.values()],
-                [point.high for point in along.values()],
-                colour=i,
-                dashed=_dashed(i),
-                dots=True,
-                tips=[f"{group.label}\n{tip(point, group.operator)}" for point in along.values()],
-                each=seed_lines(along),
-            )
-        )
-    two = _two_numbers(groups)
-    several = any(len(group.points[0].at) > 1 for group in groups if group.points)
-    return chart(
-        lines,
-        x_label="n, digits of each number" if two else "n" if several else "length",
-        y_label="exact match, %",
-        shares=True,
-        lengths=True,
-        trained=(min(trained), max(trained)) if trained else None,
-        name="exact match by length",
-    )
-
-
-def _dashed(i: int) -> bool:
-    """Every second line; from the seventh on, where colours come again, the other ones."""
-    return bool((i + i // len(SERIES)) % 2)
-
-
-def seed_lines(along: Mapping[int, Point]) -> list[list[float]]:
-    """The share right along a diagonal of each seed by itself; nothing where there is one."""
-    seeds = min((len(point.each) for point in along.values()), default=0)
-    return [[point.each[i] for point in along.values()] for i in range(seeds)] if seeds > 1 else []
-
-
 def training(groups: Sequence[Group]) -> str:
     """Loss and exact match while training."""
     losses: list[Line] = []
     exact: list[Line] = []
-    for i, group in enumerate(trained_once(groups)):
+    once = trained_once(groups)
+    shown = drawn(once)
+    for i, group in enumerate(shown):
         curves = [_series(run.training(), "loss") for run in group.runs if run.training()]
-        losses += _banded(group.label, curves, i, dashed=_dashed(i))
+        losses += _banded(group.label, curves, i, dashed=dashed(i))
         for name, words in SPLITS.items():
             lines = [run.split(name) for run in group.runs if run.split(name)]
             label = f"{group.label}, {words}" if len(groups) > 1 else words
-            drawn = _banded(label, [_series(rows, "exact") for rows in lines], i, dashed=name != "development")
-            exact += [_with_interval(drawn[0], lines[0])] if len(lines) == 1 and drawn else drawn
+            banded = _banded(label, [_series(rows, "exact") for rows in lines], i, dashed=name != "development")
+            exact += [_with_interval(banded[0], lines[0])] if len(lines) == 1 and banded else banded
     left = chart(losses, x_label="step", y_label="loss, nats per token", log=True, name="training loss by step")
     right = chart(exact, x_label="step", y_label="exact match, %", shares=True, name="exact match by step")
     panels = [
@@ -178,9 +55,10 @@ def training(groups: Sequence[Group]) -> str:
     ]
     note = (
         "Trained lengths: held-out questions of the trained region; "
-        "next lengths: the band by which the best checkpoint is chosen."
-    )
-    caption = f"<figcaption>{note}</figcaption>" if right else ""
+        "next lengths: the band by which the best checkpoint is chosen. "
+    ) * bool(right)
+    note += left_out(once, shown)
+    caption = f"<figcaption>{escape(note)}</figcaption>" if note else ""
     return f'<div class="panels">{"".join(panels)}</div>{caption}' if panels else ""
 
 
@@ -201,8 +79,10 @@ def _banded(label: str, curves: Sequence[tuple[list[float], list[float]]], colou
     if not curves:
         return []
     band: Band = seeds_band(curves)
-    steps, middle = band.steps.tolist(), band.median.tolist()
-    low, high = (band.low.tolist(), band.high.tolist()) if band.count > 1 else (None, None)
+    last = len(band.steps) - 1
+    kept = sorted({round(i * last / (MOST_STEPS - 1)) for i in range(MOST_STEPS)} & set(range(last + 1)))
+    steps, middle = band.steps[kept].tolist(), band.median[kept].tolist()
+    low, high = (band.low[kept].tolist(), band.high[kept].tolist()) if band.count > 1 else (None, None)
     return [Line(label, steps, middle, low, high, colour=colour, dashed=dashed)]
 
 
@@ -236,7 +116,8 @@ def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
             one = seeds[0]
             span = bracket(one.share.low, one.share.high) if len(seeds) == 1 else bracket(min(values), max(values))
             row = [group.label, words, percent(median(values)), span, _cells(one), f"{one.share.count:,}"]
-            each = ", ".join(percent(value) for value in values)
+            few = len(values) <= MOST_TOLD
+            each = ", ".join(percent(value) for value in values) if few else f"{len(values)} seeds"
             rows.append(row + [each, _reached(group, name)] * several)
     return header, rows
 
@@ -280,7 +161,7 @@ def region_table(groups: Sequence[Group]) -> str:
     if len(groups) == 1:
         shown = table(header[1:], [[escape(cell) for cell in row[1:]] for row in rows], numbers=[1, 2, 4])
     else:
-        shown = _regions_side_by_side(groups, rows)
+        shown = (_regions_side_by_side if len(groups) <= MOST_BESIDE else _regions_below)(groups, rows)
     return f"{shown}<figcaption>{note}</figcaption>"
 
 
@@ -299,6 +180,21 @@ def _regions_side_by_side(groups: Sequence[Group], rows: Sequence[Sequence[str]]
         lines.append([*line, any_row[5], escape(any_row[4])])
     labels = [f"{escape(group.label)}, %" for group in groups]
     return table(["region", *labels, "questions", "cells"], lines, numbers=range(1, 2 + len(groups)))
+
+
+def _regions_below(groups: Sequence[Group], rows: Sequence[Sequence[str]]) -> str:
+    found = {(row[0], row[1]): row for row in rows}
+    words = list(dict.fromkeys(row[1] for row in rows))
+    lines = []
+    for group in groups:
+        told = [found.get((group.label, word)) for word in words]
+        lines.append([escape(group.label), *(f"{row[2]} {_quiet(row[3])}" if row else "" for row in told)])
+    shown = table(["group", *(f"{word}, %" for word in words)], lines, numbers=range(1, 1 + len(words)))
+    return folded(shown, len(lines), f"All {len(lines)} groups")
+
+
+def _quiet(text: str) -> str:
+    return f'<span class="quiet">{text}</span>'
 
 
 def samples(run: Records) -> str:
@@ -365,7 +261,8 @@ def _plain(value: Any) -> str:
 def reproduce(runs: Sequence[Records]) -> str:
     """Commands, where and with what it ran, and what to cite."""
     commands = [str(run.head["command"]) for run in runs if run.head.get("command")]
-    parts = [f"<pre>{escape(chr(10).join(dict.fromkeys(commands)))}</pre>"] if commands else []
+    once = list(dict.fromkeys(commands))
+    parts = [folded(f"<pre>{escape(chr(10).join(once))}</pre>", len(once), f"{len(once)} commands")] if once else []
     rows = []
     for run in runs:
         known = provenance(run)
@@ -380,13 +277,8 @@ def reproduce(runs: Sequence[Records]) -> str:
         pairs += [[escape(name), escape(text)] for name, text in provenance(runs[0]).items()]
         parts.append(table(["", ""], pairs))
     else:
-        parts.append(
-            table(
-                ["run", "seed", "parameters", "steps", "examples", "times", "hardware", "git", "versions"],
-                rows,
-                numbers=[2, 3, 4],
-            )
-        )
+        header = ["run", "seed", "parameters", "steps", "examples", "times", "hardware", "git", "versions"]
+        parts.append(folded(table(header, rows, numbers=[2, 3, 4]), len(rows), f"All {len(rows)} runs"))
     entries = dict.fromkeys(str(run.head["bibtex"]).strip() for run in runs if run.head.get("bibtex"))
     if entries:
         parts.append(f"<h3>To cite</h3><pre>{escape(chr(10).join(entries))}</pre>")

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from numerate.reports.colour import FRAME, FRAME_DARK, SERIES, SERIES_DARK
+from numerate.reports.colour import DARK, FRAME, FRAME_DARK, LIGHT, SERIES, SERIES_DARK, hexadecimal, ink, ramp
 
 _TOKENS_LIGHT = "--page:#fdfcf9;--card:#ffffff;--text:#1c1e24;--quiet:#63666f;--line:#e2dfd6;--soft:#f3f1ea;"
 _TOKENS_DARK = "--page:#14161b;--card:#1a1d24;--text:#e8e6df;--quiet:#9a9ea9;--line:#2f333d;--soft:#22262f;"
@@ -35,7 +35,7 @@ figure{margin:0;min-width:0}
 .small .axis{display:none}
 .small h3{line-height:1.3}
 .small h3 .quiet{margin:0}
-.small{grid-template-columns:repeat(auto-fill,minmax(min(100%,10rem),1fr));gap:1.1rem}
+.small{grid-template-columns:repeat(auto-fill,minmax(min(100%,10rem),1fr));gap:1.1rem;margin-bottom:1.2rem}
 .facts{display:flex;flex-wrap:wrap;gap:.5rem 2.2rem;margin:.2rem 0 1.4rem;padding:0}
 .facts div{min-width:6rem}
 .facts dt{color:var(--quiet);font-size:.78rem}
@@ -67,6 +67,10 @@ table.map td[data-tip]:hover::after{
   font-size:.8rem; line-height:1.4; text-align:left; white-space:pre-line; border-radius:4px; pointer-events:none;
 }
 table.map td.far[data-tip]:hover::after{left:auto;right:0}
+svg.small-map{width:100%;height:auto;display:block;overflow:visible}
+svg.small-map image{image-rendering:pixelated}
+svg.small-map .dark{display:none}
+svg.small-map .frame{fill:none;stroke:var(--frame);stroke-width:2;vector-effect:non-scaling-stroke}
 .axis{color:var(--quiet);font-size:.78rem;text-align:center;margin:.25rem 0 0}
 .scale{
   display:flex; align-items:center; flex-wrap:wrap; gap:.5rem 1.4rem; color:var(--quiet); font-size:.82rem;
@@ -93,6 +97,21 @@ svg.chart .seed{fill:none;stroke:var(--c);stroke-width:1;opacity:.65}
 svg.chart .band{fill:var(--c);opacity:.2}
 svg.chart .dot{fill:var(--c)}
 svg.chart .target{fill:transparent}
+svg.strip{width:100%;min-width:8rem;max-width:13rem;height:auto;display:block;overflow:visible}
+svg.strip text{fill:var(--quiet);font-size:10px;font-family:inherit}
+svg.strip .grid{stroke:var(--line);stroke-width:1}
+svg.strip .bar{stroke:var(--c);stroke-width:4;opacity:.55}
+svg.strip .span{stroke:var(--c);stroke-width:1.2}
+svg.strip .tick{stroke:var(--c);stroke-width:1.6}
+svg.strip .each{stroke:var(--c);stroke-width:1.3;opacity:.75}
+svg.strip .missed{stroke:var(--quiet);stroke-width:1.3;fill:none}
+svg.strip .dot{fill:var(--c)}
+.forest .under{font-size:.84rem;line-height:1.2;margin-top:.12rem}
+.forest table.data{width:100%}
+.forest table.data th,.forest table.data td{padding-right:1.1rem}
+.forest table.data td{vertical-align:middle}
+.forest table.data td:first-child{white-space:normal;min-width:7rem;line-height:1.25;overflow-wrap:anywhere}
+.forest table.data tr:last-child td{border:0;padding-top:.2rem}
 .key{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;font-size:.85rem;margin:.3rem 0 0;padding:0;list-style:none}
 .key svg{width:2.2rem;height:.8rem;vertical-align:middle;margin-right:.4rem}
 .key .line{stroke:var(--c);stroke-width:2.4}
@@ -141,23 +160,30 @@ a{color:inherit}
 
 def style() -> str:
     """All rules of a page; colours are variables, so that dark pages and printing change only those."""
-    light = _TOKENS_LIGHT + f"--frame:{FRAME};--good:#1a7f4b;" + _ramp("LIGHT")
-    dark = _TOKENS_DARK + f"--frame:{FRAME_DARK};--good:#57c98a;" + _ramp("DARK")
+    light = _TOKENS_LIGHT + f"--frame:{FRAME};--good:#1a7f4b;" + _ramp(LIGHT)
+    dark = _TOKENS_DARK + f"--frame:{FRAME_DARK};--good:#57c98a;" + _ramp(DARK)
     series = "".join(f".c{i}{{--c:{colour}}}" for i, colour in enumerate(SERIES))
     series_dark = "".join(f".c{i}{{--c:{colour}}}" for i, colour in enumerate(SERIES_DARK))
+    cells = "".join(_cell_colours(percent) for percent in range(101))
     swap = "table.map td{background:var(--d);color:var(--j)}"
     swap += "table.map td.none{color:var(--quiet)}table.map td.off{background:none}"
+    swap += "svg.small-map .light{display:none}svg.small-map .dark{display:inline}"
     return (
-        f":root{{{light}}}{series}{_RULES}"
+        f":root{{{light}}}{series}{cells}{_RULES}"
         f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}{series_dark}{swap}}}"
         "@media print{:root{color-scheme:light}}"
     )
 
 
-def _ramp(name: str) -> str:
-    from numerate.reports import colour
+def _cell_colours(percent: int) -> str:
+    """The colours of the cells of a heat map that have so many per cent: their own, light and dark, and the ink's."""
+    light, dark = ramp(percent / 100, LIGHT), ramp(percent / 100, DARK)
+    names = zip("ldij", (light, dark, ink(light), ink(dark)), strict=True)
+    return f".p{percent}{{{';'.join(f'--{name}:{hexadecimal(colour)}' for name, colour in names)}}}"
 
-    return f"--ramp:linear-gradient(90deg,{','.join(getattr(colour, name))});"
+
+def _ramp(stops: tuple[str, ...]) -> str:
+    return f"--ramp:linear-gradient(90deg,{','.join(stops)});"
 
 
 def page(title: str, body: str) -> str:

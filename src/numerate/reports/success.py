@@ -6,16 +6,15 @@ converged in its budget, and is not counted as a failure to generalise: rates ar
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from html import escape
 from statistics import median
 
-from numerate.evaluation.statistics import Share, success_rate
-from numerate.reports.grid import bracket, percent, regions
-from numerate.reports.groups import Group
+from numerate.evaluation.statistics import Share, success_rate, wilson
+from numerate.reports.grid import bracket, percent
+from numerate.reports.groups import CONVERGED, Group
+from numerate.reports.limits import MOST_NAMED, listed
 from numerate.reports.records import Records
-
-CONVERGED = 0.99
-"""The exact match over the trained region, on held-out questions, from which on a run has converged in distribution."""
 
 SUCCESS = 0.99
 """The exact match at a length from which on a seed succeeds there."""
@@ -51,16 +50,47 @@ class Success:
     def seeds(self) -> int:
         return len(self.converged) + len(self.missed)
 
+    @cached_property
     def at(self) -> dict[int, AtLength]:
         """By length, what the converged seeds show."""
-        along = replace(self.group, runs=tuple(self.converged)).diagonal if self.converged else {}
+        group = self.group.converged
+        if len(group.runs) != len(self.converged):
+            group = replace(group, runs=tuple(self.converged))
+        along = group.diagonal if self.converged else {}
         return {n: AtLength(success_rate(point.each, SUCCESS), median(point.each)) for n, point in along.items()}
 
+    @property
+    def told(self) -> str:
+        """`4/5 [38, 96]`: how many of the seeds converged, with Wilson's interval about the seeds in per cent."""
+        return f"{len(self.converged)}/{self.seeds} {bracket(*wilson(len(self.converged), self.seeds), 0)}"
 
-def converged(group: Group, run: Records) -> tuple[bool, float] | None:
-    """Whether a run has learned what it was trained on, and its exact match there; None where that was not measured."""
-    found = regions(group.cells(run)).get("trained")
-    return None if found is None else (found.share.value >= CONVERGED, found.share.value)
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a figure by length: the seeds that are drawn, what it is called, and its place among all groups."""
+
+    group: Group
+    label: str
+    place: int
+
+
+def by_length(groups: Sequence[Group]) -> tuple[list[Curve], str]:
+    """What is drawn by length, and in words what is not: in a study the seeds that converged, and no scheme of which
+    none did. Where every group has one seed, or nothing converged, all are drawn and those that did not say so."""
+    found, missed = [], []
+    able = [group.converged for group in groups]
+    study = any(len(group.evaluated) > 1 for group in groups) and any(one.evaluated for one in able)
+    for i, (group, one) in enumerate(zip(groups, able, strict=True)):
+        seeds, count = len(group.evaluated), len(one.evaluated)
+        if study and seeds and not count:
+            missed.append(f"{group.label} (0 of {seeds})")
+        elif study:
+            told = f"{seeds} seeds" * (seeds > 1) if count == seeds else f"{count} of {seeds} seeds"
+            found.append(Curve(one, f"{group.label} ({told})" if told else group.label, i))
+        else:
+            told = ", ".join([f"{seeds} seeds"] * (seeds > 1) + ["did not converge"] * (seeds > 0 and not count))
+            found.append(Curve(group, f"{group.label} ({told})" if told else group.label, i))
+    return found, f"Not drawn, as no seed converged: {', '.join(missed)}." if missed else ""
 
 
 def successes(groups: Sequence[Group]) -> list[Success]:
@@ -71,11 +101,13 @@ def successes(groups: Sequence[Group]) -> list[Success]:
             name for name in CHECKPOINTS if any(cell.checkpoint == name for run in group.runs for cell in run.cells)
         ]
         for name in names:
-            one = replace(group, checkpoint=name)
-            known = [(run, told) for run in group.runs if (told := converged(one, run)) is not None]
-            if known:
-                yes = [run for run, (solved, _) in known if solved]
-                found.append(Success(one, name, yes, [(run, share) for run, (solved, share) in known if not solved]))
+            # What the group is about anyway is not measured again.
+            same = all(cells[0].checkpoint == name == "final" for cells in group.evaluated)
+            one = group if same else replace(group, checkpoint=name)
+            if one.learned:
+                yes = [run for run, share in one.learned if share >= CONVERGED]
+                no = [(run, share) for run, share in one.learned if share < CONVERGED]
+                found.append(Success(one, name, yes, no))
     return found
 
 
@@ -98,11 +130,11 @@ def success_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     header = ["scheme", "checkpoint", "converged", *(f"n={n}" for n in lengths)]
     rows = []
     for one in found:
-        at = one.at()
+        at = one.at
         cells = [at[n].words if n in at else "" for n in lengths]
         if not one.converged:
             cells = ["did not converge", *([""] * (len(lengths) - 1))] if lengths else []
-        rows.append([one.group.label, one.checkpoint, f"{len(one.converged)}/{one.seeds}", *cells])
+        rows.append([one.group.label, one.checkpoint, one.told, *cells])
     return header, rows
 
 
@@ -112,7 +144,8 @@ def unconverged(groups: Sequence[Group]) -> list[str]:
 
 
 NOTE = (
-    f"A seed has converged if at least {percent(CONVERGED)} % is right of what it was trained on (held-out questions). "
+    f"A seed has converged if at least {percent(CONVERGED)} % is right of what it was trained on (held-out questions); "
+    "so many of all seeds, with Wilson's 95 % interval about the seeds in per cent. "
     f"By length n: the converged seeds with at least {percent(SUCCESS)} % right there, of all that converged, with "
     "Wilson's 95 % interval about the seeds in per cent; then the median of their exact match in per cent. "
     "Seeds that did not converge say nothing about generalising and are not counted. "
@@ -134,15 +167,20 @@ def success_table(groups: Sequence[Group]) -> str:
     for one in found:
         label = escape(one.group.label) if one.group.label != before else ""
         before = one.group.label
-        start = f'<td>{label}</td><td>{one.checkpoint}</td><td class="num">{len(one.converged)}/{one.seeds}</td>'
+        count, interval = one.told.split(" ", 1)
+        whole = interval.replace(" ", "\N{NO-BREAK SPACE}")
+        told = f'{count} <span class="quiet">{whole}</span>'
+        start = f'<td>{label}</td><td>{one.checkpoint}</td><td class="num">{told}</td>'
         if one.converged:
-            at = one.at()
+            at = one.at
             body = "".join(f'<td class="num">{_cell(at[n])}</td>' if n in at else "<td></td>" for n in lengths)
         else:
             body = f'<td class="quiet" colspan="{len(lengths)}">did not converge in this budget: {_missed(one)}</td>'
         rows.append(f"<tr>{start}{body}</tr>")
     some = [line for one in found if one.converged and one.missed for line in (_sentence(one),)]
     notes = f'<ul class="reading">{"".join(f"<li>{escape(line)}.</li>" for line in some)}</ul>' if some else ""
+    if len(some) > MOST_NAMED:
+        notes = f"<details><summary>{len(some)} with seeds that did not converge</summary>{notes}</details>"
     return (
         '<div class="scroll"><table class="data tight"><thead><tr><th>scheme</th><th>checkpoint</th>'
         f'<th class="num">converged</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
@@ -177,22 +215,22 @@ def study_finding(groups: Sequence[Group]) -> str:
     able, unable = [one for one in found if one.converged], [one for one in found if not one.converged]
     parts = []
     if able:
-        told = ", ".join(f"{one.group.label} {len(one.converged)}/{one.seeds}" for one in able)
+        told = _some([f"{one.group.label} {len(one.converged)}/{one.seeds}" for one in able])
         everyone = f"all {len(found)}" if not unable else f"{len(able)} of {len(found)}"
         parts.append(f"{everyone} schemes converged on what they were trained on, in so many of their seeds: {told}")
     if unable:
-        names = _listed([one.group.label for one in unable])
+        names = listed([one.group.label for one in unable])
         parts.append(f"{names} did not converge in this budget, which says nothing about how far they would go")
     goes = {one.group.label: (_farthest(one), one) for one in able}
     far = sorted((pair for pair in goes.values() if pair[0] is not None), key=lambda pair: -(pair[0] or 0))
     if far:
-        told = ", ".join(
-            f"{one.group.label} up to n = {n} ({one.at()[n].words.split(' ')[0]} seeds)" for n, one in far if n
+        told = _some(
+            [f"{one.group.label} up to n = {n} ({one.at[n].words.split(' ')[0]} seeds)" for n, one in far if n]
         )
         parts.append(f"at {percent(SUCCESS)} % or more in most converged seeds, at every length asked up to n: {told}")
     near = [one.group.label for n, one in goes.values() if n is None]
     if near:
-        parts.append(f"{_listed(near)} {'does' if len(near) == 1 else 'do'} not reach the first untrained length so")
+        parts.append(f"{listed(near)} {'does' if len(near) == 1 else 'do'} not reach the first untrained length so")
     text = "; ".join(parts)
     # A sentence that begins with a run's name keeps the name as it is.
     named = any(text.startswith(one.group.label) for one in found)
@@ -203,7 +241,7 @@ def _farthest(one: Success) -> int | None:
     """The last untrained n such that most converged seeds succeed at each untrained length up to it."""
     regions_at = {n: point.region for n, point in one.group.diagonal.items()}
     longest, far = max((n for n, region in regions_at.items() if region == "trained"), default=0), None
-    for n, at in one.at().items():
+    for n, at in one.at.items():
         if n > longest:
             if at.rate.value <= 0.5:
                 break
@@ -211,5 +249,5 @@ def _farthest(one: Success) -> int | None:
     return far
 
 
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _some(told: Sequence[str]) -> str:
+    return ", ".join(told) if len(told) <= MOST_NAMED else listed(told)

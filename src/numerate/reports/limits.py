@@ -1,0 +1,73 @@
+"""How much a page can hold: a study of hundreds of runs still gives one that is read and opened at once.
+
+Tables name every group. What is drawn is cut off, and each figure that is says so."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from numerate.reports.groups import Group
+
+MOST_DRAWN = 12
+"""Groups that have a map, or a line in a chart: more cannot be told apart."""
+
+MOST_BESIDE = 8
+"""Groups that stand side by side in a table, a column each; with more they stand below each other."""
+
+MOST_ROWS = 40
+"""Rows of a table that stands open."""
+
+MOST_NAMED = 10
+"""Names in one sentence."""
+
+MOST_MAP_CELLS = 20_000
+"""Cells of maps on a page that can be pointed at, about 130 bytes each; beyond, maps are pictures."""
+
+MOST_SEED_CELLS = 10_000
+"""The same for the maps of single seeds."""
+
+MOST_SEED_MAPS = 120
+"""Maps of single seeds on a page."""
+
+MOST_CSV_ROWS = 12_000
+"""Rows of numbers inside a page, about 50 bytes each."""
+
+MOST_STEPS = 200
+"""Points of a curve by step."""
+
+MOST_TOLD = 12
+"""Seeds whose single values a tip tells."""
+
+
+def drawn(groups: Sequence[Group], most: int = MOST_DRAWN) -> list[Group]:
+    """All groups, or where they are more than `most` the first and those that do best beyond what they were trained on,
+    in their order."""
+    if len(groups) <= most:
+        return list(groups)
+    ranked = sorted(range(1, len(groups)), key=lambda i: -score(groups[i]))
+    return [groups[i] for i in sorted([0, *ranked[: most - 1]])]
+
+
+def score(group: Group) -> float:
+    """What groups are ranked by: the median over seeds of the mean over all untrained cells (trained, without any)."""
+    found = []
+    for means in group.regions:
+        untrained = [means[name] for name in means if name != "trained"]
+        found.append((means.get("untrained") or (untrained or [means["trained"]])[0]).share.value)
+    return median(found) if found else -1.0
+
+
+def left_out(groups: Sequence[Group], shown: Sequence[Group]) -> str:
+    """In words, which groups are shown of how many; "" where all are."""
+    if len(shown) == len(groups):
+        return ""
+    return (
+        f"These are {len(shown)} of {len(groups)} groups: the first, and those with the highest median over all "
+        "untrained cells."
+    )
+
+
+def listed(names: Sequence[str], most: int = MOST_NAMED) -> str:
+    """Names as one would say them: `listed(["a", "b", "c"])` is "a, b and c"; beyond `most` "a, b and 7 others"."""
+    if len(names) > most:
+        return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} others"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,172 @@
+"""Pages of large studies: still small and readable, and they say what they leave out."""
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from numerate.evaluation.statistics import wilson
+from numerate.reports import limits
+from numerate.reports.compare import comparison_text, write_comparison
+from numerate.reports.grid import Grid, points
+from numerate.reports.groups import Group, grouped
+from numerate.reports.limits import drawn, listed
+from numerate.reports.plots import KINDS
+from numerate.reports.records import read
+from numerate.reports.sheet import style
+from numerate.reports.small_map import small_map
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Path]:
+    """make("v1", seed, reach): right up to the length `reach`, trained on 1 to 3, asked a square of `high` lengths."""
+
+    def made(label: str, seed: int, reach: int, high: int = 6) -> Path:
+        folder = tmp_path / "runs" / label / f"s{seed}"
+        folder.mkdir(parents=True)
+        recipe = {"kind": "Recipe", "task": {"kind": "Task"}, "model": {"kind": label}, "seed": seed}
+        (folder / "recipe.yaml").write_text(yaml.safe_dump({"recipe": recipe, "id": f"s{seed}", "name": label}))
+        steps = [{"step": step, "loss": 1.0 / step} for step in range(1, 301)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
+        lines = []
+        for a in range(1, high + 1):
+            for b in range(1, high + 1):
+                n = max(a, b)
+                correct = 100 if n <= max(reach, 3) else (37 * a + 11 * b + seed) % 40
+                low, high_ = wilson(correct, 100)
+                cell = {"first_digits": a, "second_digits": b}
+                line = {"cell": cell, "correct": correct, "count": 100, "low": low, "high": high_, "seed": seed}
+                line |= {"region": "trained" if n <= 3 else "beyond", "seen": False, "step": 100, "placement": 0}
+                lines.append(line)
+        (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return folder
+
+    return made
+
+
+@pytest.fixture
+def large(make: Callable[..., Path]) -> list[Path]:
+    """Forty variants of five seeds; the best are v10, v11, ... by their reach."""
+    return [make(f"v{v:02d}", seed, 3 + v % 4 * (v >= 10)) for v in range(40) for seed in range(5)]
+
+
+def test_the_page_of_two_hundred_runs_is_small_and_says_what_it_leaves_out(large: list[Path], tmp_path: Path) -> None:
+    page = write_comparison(large, tmp_path / "page.html")
+    assert page.stat().st_size < 1_500_000
+    text = page.read_text()
+    assert "200 runs, 5 seeds each" in text
+    assert "These are 12 of 40 groups: the first, and those with the highest median" in text
+    assert "80 of 200 maps are left out" in text
+    assert "the numbers as CSV" in text
+    tables = re.sub(r"<section><h2>(Seed by seed|Training)</h2>.*?</section>", "", text, flags=re.S)
+    for v in range(40):
+        assert f"v{v:02d}" in tables
+    assert "and 31 others" in text
+
+
+def test_one_run_each_of_two_hundred_makes_a_short_finding(make: Callable[..., Path], tmp_path: Path) -> None:
+    runs = [make(f"v{v:03d}", 0, 3 + v % 3, high=5) for v in range(60)]
+    text = write_comparison(runs, tmp_path / "page.html").read_text()
+    finding = re.search(r'<p class="finding">(.*?)</p>', text)
+    assert finding is not None
+    assert finding[1].startswith("60 of 60 solve what they were trained on")
+    assert "40 go beyond at 90" in finding[1]
+    assert "v002, v005" in finding[1]
+    assert "and 11 others" in finding[1]
+    assert len(finding[1]) < 600
+    terminal = comparison_text(grouped([read(run) for run in runs]))
+    assert "These are 12 of 60 groups" in terminal
+    assert len(terminal.splitlines()) < 200
+
+
+def test_drawn_are_the_first_and_the_best_in_their_order(make: Callable[..., Path]) -> None:
+    groups = grouped([read(make(f"v{v}", 0, reach)) for v, reach in enumerate([3, 4, 6, 3, 5])])
+    assert drawn(groups, 5) == groups
+    assert [group.label for group in drawn(groups, 3)] == ["v0", "v2", "v4"]
+
+
+def test_names_beyond_a_sentence_are_counted() -> None:
+    assert listed(["a"]) == "a"
+    assert listed(["a", "b", "c"]) == "a, b and c"
+    assert listed(list("abcdef"), most=3) == "a, b and 4 others"
+
+
+def test_maps_that_are_too_large_become_pictures(
+    make: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [make(label, seed, 5) for label in ("a", "b") for seed in (0, 1)]
+    page = write_comparison(runs, tmp_path / "page.html").read_text()
+    assert "data:image/png" not in page
+    assert page.count("data-tip=") == (2 + 4) * 36
+    assert "the numbers as CSV" in page
+    monkeypatch.setattr("numerate.reports.overview.MOST_CSV_ROWS", 100)
+    monkeypatch.setattr("numerate.reports.compare.MOST_SEED_CELLS", 100)
+    page = write_comparison(runs, tmp_path / "page.html").read_text()
+    assert page.count('class="small-map"') == 4
+    assert "The numbers of all 144 cells, too many for this page, stand in evaluation.jsonl of each run." in page
+    assert page.count("data-tip=") == 2 * 36
+    monkeypatch.setattr("numerate.reports.overview.MOST_MAP_CELLS", 50)
+    page = write_comparison(runs, tmp_path / "page.html").read_text()
+    assert page.count('class="small-map"') == 6
+    assert "The maps are too large for numbers to be shown when pointed at" in page
+
+
+def test_a_picture_of_a_map_has_the_colour_of_each_cell(make: Callable[..., Path]) -> None:
+    (grid,) = grouped([read(make("a", 0, 4))])[0].grids
+    drawing = small_map(Grid(grid.row_axis, grid.column_axis, grid.rows, (*grid.columns, 99), grid.points))
+    light, dark = (base64.b64decode(text) for text in re.findall(r"base64,([^\"]+)", drawing))
+    for picture, name in ((light, "l"), (dark, "d")):
+        assert picture.startswith(b"\x89PNG\r\n\x1a\n")
+        width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
+        assert (width, height) == (7, 6)
+        start = picture.index(b"PLTE") + 4
+        palette = [picture[start + 3 * i : start + 3 * i + 3].hex() for i in range(102)]
+        at = picture.index(b"IDAT")
+        size = int.from_bytes(picture[at - 4 : at], "big")
+        pixels = zlib.decompress(picture[at + 4 : at + 4 + size])
+        lines = [pixels[i * 8 + 1 : (i + 1) * 8] for i in range(6)]
+        assert lines[0][6] == 0  # nothing was asked there: clear
+        for (row, column), point in grid.points.items():
+            percent = round(100 * point.value)
+            colour = palette[lines[row - 1][column - 1]]
+            assert f".p{percent}{{" in style()
+            rule = re.search(rf"\.p{percent}\{{([^}}]*)\}}", style())
+            assert rule is not None
+            assert f"--{name}:#{colour}" in rule[1]
+    frame = re.search(r'class="frame" d="([^"]*)"', drawing)
+    assert frame is not None
+    assert frame[1].count("M") == 4 * 3  # the border of three by three trained cells
+
+
+def test_curves_by_step_are_thinned_and_keep_both_ends(make: Callable[..., Path], tmp_path: Path) -> None:
+    text = write_comparison([make("a", 0, 4)], tmp_path / "page.html").read_text()
+    drawing = re.search(r'aria-label="training loss by step".*?<polyline class="line" points="([^"]*)"', text, re.S)
+    assert drawing is not None
+    at = [float(pair.split(",")[0]) for pair in drawing[1].split()]
+    assert len(at) == limits.MOST_STEPS
+    assert (at[0], at[-1]) == (pytest.approx(50 + 324 / 300, abs=0.1), 374.0)
+
+
+def test_the_study_figure_of_many_groups_has_curves_and_no_row_of_maps(large: list[Path]) -> None:
+    groups: list[Group] = grouped([read(folder) for folder in large])
+    figure = KINDS["compare"](groups)
+    assert figure.get_figwidth() < 8
+    assert len(figure.axes) == 1
+    lines = [line for line in figure.axes[0].get_lines() if str(line.get_label()).startswith("v")]
+    assert len(lines) == 12
+    few = KINDS["compare"](groups[:3])
+    assert len(few.axes) == 3 + 1 + 1
+
+
+def test_a_tip_of_many_seeds_counts_them() -> None:
+    from numerate.reports.drawing import tip
+    from numerate.reports.records import Cell
+
+    cells = [[Cell({"length": 3}, i, 100, 0.0, 1.0, "beyond")] for i in range(20)]
+    assert tip(points(cells)[0]).endswith("\n20 seeds")
+    assert tip(points(cells[:3])[0]).endswith("\neach: 0, 1, 2")

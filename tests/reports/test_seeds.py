@@ -1,0 +1,251 @@
+"""What reports say over seeds: estimates with their intervals, pairs with their tests, and which seeds count."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+
+from numerate.errors import Mistake
+from numerate.evaluation.statistics import (
+    holm,
+    interquartile_mean,
+    paired_permutation,
+    permutation,
+    stratified_bootstrap,
+    wilson,
+)
+from numerate.reports.compare import comparison_text, write_comparison
+from numerate.reports.estimates import seeds_of
+from numerate.reports.forest import forest, forest_figure
+from numerate.reports.groups import Group, grouped
+from numerate.reports.pairs import pair_rows, pair_sentences, pair_table, pairs_of
+from numerate.reports.plots import write_plot
+from numerate.reports.records import read
+
+Make = Callable[..., list[Path]]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """make("abacus", [0.9, 0.8], ...): runs of one recipe, trained on 1 to 4 digits, one per share right at 5 and 6
+    digits; `trained` are their shares right of what they were trained on, `lengths` what was asked."""
+
+    def made(
+        label: str,
+        shares: Sequence[float],
+        trained: Sequence[float] = (),
+        lengths: Sequence[int] = range(1, 7),
+        first: int = 0,
+    ) -> list[Path]:
+        folders = []
+        for i, share in enumerate(shares):
+            folder = tmp_path / "runs" / label / f"{label}{first + i}"
+            folder.mkdir(parents=True)
+            recipe = {"kind": "Recipe", "task": {"kind": "Task"}, "model": {"kind": label}, "seed": first + i}
+            (folder / "recipe.yaml").write_text(yaml.safe_dump({"recipe": recipe, "id": folder.name}))
+            lines = []
+            for n in lengths:
+                region = "trained" if n <= 4 else "band" if n == 5 else "beyond"
+                correct = round(1000 * ((trained[i] if trained else 1.0) if n <= 4 else share))
+                low, high = wilson(correct, 1000)
+                line = {"cell": {"length": n}, "correct": correct, "count": 1000, "low": low, "high": high}
+                line |= {"seed": first + i, "checkpoint": "final", "step": 100, "placement": 0, "region": region}
+                lines.append(line | {"seen": False, "method": "one pass"})
+            (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+            folders.append(folder)
+        return folders
+
+    return made
+
+
+def groups_of(*folders: list[Path]) -> list[Group]:
+    return grouped([read(folder) for some in folders for folder in some])
+
+
+def test_five_seeds_have_the_bootstrap_interval_of_their_interquartile_mean(make: Make) -> None:
+    values = [0.2, 0.4, 0.5, 0.6, 0.9]
+    (group,) = groups_of(make("abacus", values))
+    estimate = seeds_of(group).regions["band"]
+    assert estimate.values == tuple(values)
+    assert estimate.middle == pytest.approx(interquartile_mean(values))
+    assert estimate.interval == stratified_bootstrap([values], "report")
+    assert estimate.interval[0] < estimate.middle < estimate.interval[1]
+    assert estimate.median_interval[0] in values
+    assert estimate.words == f"50 [{100 * estimate.interval[0]:g}, {100 * estimate.interval[1]:g}]"
+
+
+def test_fewer_seeds_have_their_extremes_and_one_seed_has_nothing(make: Make) -> None:
+    few, one = groups_of(make("few", [0.2, 0.4, 0.9]), make("one", [0.5]))
+    assert seeds_of(few).regions["band"].interval == (0.2, 0.9)
+    assert seeds_of(few).regions["band"].words == "45, 20 to 90"
+    assert seeds_of(one).regions["band"].words == "50, one seed"
+    page = forest([few, one])
+    assert 'class="span"' in page
+    assert "Thin line: the lowest to the highest of fewer than 5 seeds" in page
+    assert "bootstrap" not in page
+    assert forest([one]) == ""
+    with pytest.raises(Mistake, match="every group has one seed"):
+        forest_figure([one])
+
+
+def test_a_seed_that_did_not_converge_counts_where_it_was_trained_and_nowhere_else(make: Make) -> None:
+    (group,) = groups_of(make("abacus", [0.5, 0.6, 0.7, 0.1], trained=[1.0, 1.0, 0.995, 0.6]))
+    found = seeds_of(group)
+    assert found.told == "3/4"
+    assert found.converged is not None
+    assert (found.converged.low, found.converged.high) == wilson(3, 4)
+    assert found.regions["trained"].values == (1.0, 1.0, 0.995, 0.6)
+    assert found.regions["band"].values == (0.5, 0.6, 0.7)
+    assert found.regions["band"].missed == (0.1,)
+    assert 'class="missed"' in forest([group])
+    assert "Crosses: seeds that did not converge" in forest([group])
+
+
+def test_a_group_of_which_none_converged_says_so_in_its_row(make: Make) -> None:
+    found = groups_of(make("nope", [0.1, 0.2], trained=[0.5, 0.5]), make("abacus", [0.9, 0.8]))
+    assert seeds_of(found[0]).regions["band"].words == "none converged"
+    assert "none converged" in forest(found)
+
+
+def test_up_to_four_groups_are_compared_in_all_pairs_and_more_with_the_first(make: Make) -> None:
+    found = groups_of(*(make(f"kind{i}", [0.1 * i, 0.1 * i + 0.05]) for i in range(6)))
+    pairs = pairs_of(found[:4])
+    assert [pair.label for pair in pairs.pairs][:2] == ["kind0 / kind1", "kind0 / kind2"]
+    assert len(pairs.pairs) == 6
+    assert pairs.baseline is None
+    pairs = pairs_of(found)
+    assert [pair.label for pair in pairs.pairs] == [f"kind{i} / kind0" for i in range(1, 6)]
+    assert pairs.baseline is found[0]
+    assert "Each group against the first, kind0." in pair_table(found)
+
+
+def test_every_p_of_a_column_is_corrected_for_all_its_pairs(make: Make) -> None:
+    scores = {"a": [0.9, 0.8, 0.85, 0.95, 0.99], "b": [0.1, 0.2, 0.3, 0.25, 0.15], "c": [0.5, 0.6, 0.1, 0.2, 0.3]}
+    told = pairs_of(groups_of(*(make(label, values) for label, values in scores.items()))).of("untrained")
+    expected = [permutation(scores[one], scores[other]) for one, other in (("a", "b"), ("a", "c"), ("b", "c"))]
+    assert [tested.p for _, tested in told] == pytest.approx(expected)
+    assert [tested.adjusted for _, tested in told] == pytest.approx(holm(expected))
+    assert told[0][1].difference == pytest.approx(0.698)
+    assert told[0][1].apart
+    assert not told[2][1].apart
+
+
+def test_the_same_seeds_are_compared_seed_by_seed_where_they_are_enough(make: Make) -> None:
+    first, second = [0.1 * i for i in range(1, 8)], [0.1 * i - 0.05 for i in range(1, 8)]
+    (pair,) = pairs_of(groups_of(make("a", first), make("b", second))).pairs
+    assert pair.tests["untrained"].test == "sign-flip test, seed by seed"
+    assert pair.tests["untrained"].p == paired_permutation(first, second) == 2 / 2**7
+    (pair,) = pairs_of(groups_of(make("c", first), make("d", second, first=1))).pairs
+    assert pair.tests["untrained"].test == "permutation test"
+    (pair,) = pairs_of(groups_of(make("e", first[:5]), make("f", second[:5]))).pairs
+    assert pair.tests["untrained"].test == "permutation test"
+
+
+def test_the_pairs_of_a_seed_by_seed_test_are_those_of_one_seed_in_whatever_order_they_come(make: Make) -> None:
+    first, second = make("a", [0.1 * i for i in range(1, 8)]), make("b", [0.1 * i - 0.05 for i in range(1, 8)])
+    (pair,) = pairs_of(groups_of(first[::-1], second)).pairs
+    assert pair.tests["untrained"].p == 2 / 2**7
+
+
+def test_seeds_that_did_not_converge_are_compared_in_that_and_in_nothing_beyond(make: Make) -> None:
+    able = make("able", [0.5, 0.6, 0.7, 0.5, 0.6])
+    unable = make("unable", [0.0] * 5, trained=[0.5] * 5)
+    found = pairs_of(groups_of(able, unable))
+    (pair,) = found.pairs
+    assert set(pair.tests) == {"converged"}
+    assert pair.tests["converged"].p == pytest.approx(2 / 252)
+    assert pair_sentences(found) == [
+        "How many seeds converge: able is above unable.",
+        "Not compared beyond training, as fewer than two of their seeds converged: unable.",
+    ]
+    assert pair_rows(found)[1] == [["able / unable", "5/5 : 0/5", "0.0079 (0.0079)"]]
+
+
+def test_only_cells_that_both_were_asked_are_compared(make: Make) -> None:
+    short = make("short", [0.5, 0.6], lengths=range(1, 6))
+    long = make("long", [0.5, 0.6], lengths=range(1, 9))
+    (pair,) = pairs_of(groups_of(short, long)).pairs
+    assert pair.tests["untrained"].difference == pytest.approx(0.0)
+    apart = make("apart", [0.5, 0.6], lengths=[1, 2, 3, 4, 9])
+    (pair,) = pairs_of(groups_of(short, apart)).pairs
+    assert "untrained" not in pair.tests
+
+
+def test_the_furthest_length_is_the_longest_that_any_seed_of_any_group_reaches(make: Make) -> None:
+    found = pairs_of(groups_of(make("a", [0.95, 0.2]), make("b", [0.1, 0.2])))
+    assert found.far_words == "length 6"
+    assert found.pairs[0].tests["far"].first == (0.95, 0.2)
+    assert pairs_of(groups_of(make("c", [0.5, 0.2]), make("d", [0.1, 0.2]))).of("far") == []
+
+
+def test_with_too_few_seeds_it_says_that_nothing_could_be_told_and_how_many_would_do(make: Make) -> None:
+    notes = pair_sentences(pairs_of(groups_of(make("a", [1.0] * 3), make("b", [0.0] * 3))))
+    assert notes[0] == (
+        "How many seeds converge: no pair is told apart. With these seeds no difference could be told, however large: "
+        "the smallest p that they allow is 0.1; 4 seeds each would do."
+    )
+    assert notes[1] == "All untrained cells: no pair is told apart. The same holds."
+
+
+def test_sentences_name_who_is_above_and_below_the_baseline(make: Make) -> None:
+    seeds = [0.01 * i for i in range(5)]
+    shares = {"base": 0.5, "best": 0.9, "good": 0.8, "alike": 0.5, "worst": 0.1}
+    found = pairs_of(groups_of(*(make(label, [share + one for one in seeds]) for label, share in shares.items())))
+    assert pair_sentences(found)[1] == (
+        "All untrained cells: above base are best and good; below it is worst; not told apart from it is alike."
+    )
+
+
+def test_one_seed_each_claims_nothing(make: Make, tmp_path: Path) -> None:
+    folders = make("a", [1.0]) + make("b", [0.0])
+    assert pairs_of(groups_of(folders)).pairs == ()
+    page = write_comparison(folders, tmp_path / "page.html").read_text()
+    for heading in ("Over seeds", "more than chance"):
+        assert heading not in page
+    assert "One seed per recipe" in page
+
+
+def test_the_page_and_the_terminal_tell_the_pairs_and_the_page_takes_a_baseline(make: Make, tmp_path: Path) -> None:
+    folders = [folder for i in range(5) for folder in make(f"kind{i}", [0.1 * i, 0.1 * i + 0.05])]
+    page = write_comparison(folders, tmp_path / "page.html", baseline="kind3").read_text()
+    assert "Each group against the first, kind3." in page
+    assert "kind0 / kind3" in page
+    text = comparison_text(grouped([read(folder) for folder in folders]))
+    assert "kind4 / kind0" in text
+    assert "Told apart means p < 0.05" in text
+    with pytest.raises(Mistake, match=r"baseline: no group is called 'kind9'; there are: kind0, .*Did you mean"):
+        write_comparison(folders, tmp_path / "page.html", baseline="kind9")
+
+
+def test_the_figure_of_intervals_names_groups_and_says_what_it_shows(make: Make, tmp_path: Path) -> None:
+    folders = make("abacus", [0.5, 0.6, 0.7, 0.8, 0.9]) + make("rotary", [0.1, 0.2, 0.3, 0.4, 0.5], [1, 1, 1, 1, 0.5])
+    text = write_plot("intervals", folders, tmp_path / "a.svg").read_text()
+    for words in ("abacus (5/5)", "rotary (4/5)", "next lengths", "95 % bootstrap interval", "Crosses: seeds that did"):
+        assert words in text
+
+
+def test_curves_of_a_study_leave_out_what_did_not_converge_and_name_it(make: Make, tmp_path: Path) -> None:
+    folders = make("abacus", [0.5, 0.6, 0.7]) + make("nope", [0.1, 0.2, 0.3], [0.5] * 3)
+    folders += make("looped", [0.5, 0.6, 0.7], [1.0, 1.0, 0.5])
+    text = write_plot("curves", folders, tmp_path / "a.svg").read_text()
+    assert "Not drawn, as no seed converged: nope (0 of 3)." in text
+    assert "looped (2 of 3 seeds)" in text
+    assert "nope (3 seeds)" not in text
+    page = write_comparison(folders, tmp_path / "page.html").read_text()
+    assert "Not drawn, as no seed converged: nope (0 of 3)." in page
+    assert "nope (3 seeds)" not in page
+
+
+def test_where_nothing_converged_all_is_drawn_and_says_so(make: Make, tmp_path: Path) -> None:
+    folders = make("nope", [0.1, 0.2], [0.5] * 2) + make("none", [0.1, 0.2], [0.5] * 2)
+    text = write_plot("curves", folders, tmp_path / "a.svg").read_text()
+    assert "nope (2 seeds, did not converge)" in text
+    assert "Not drawn" not in text
+
+
+def test_the_curve_of_a_single_run_is_named_and_says_that_it_did_not_converge(make: Make, tmp_path: Path) -> None:
+    assert ">abacus<" in write_plot("curves", make("abacus", [0.5]), tmp_path / "a.svg").read_text()
+    text = write_plot("curves", make("nope", [0.1], [0.5]), tmp_path / "b.svg").read_text()
+    assert ">nope (did not converge)<" in text
