@@ -56,9 +56,12 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "evaluate": (
         "exact match of a run on a grid of sizes, with intervals",
-        "RUN [grid=..] [count=..] [checkpoint=..] [shard=..] [method=..] [predictions=true] [model.SETTING=.. ...]",
+        "RUN [grid=..] [count=..] [checkpoint=..] [method=..] [predictions=true] [model.SETTING=.. ...] [shard=..]\n"
+        "                             [workers=..] [executor=local|ray|slurm] [executor.SETTING=.. ...]",
         "numerate evaluate latest\nnumerate evaluate latest grid=1:20x1:20 count=200 checkpoint=best\n"
-        "numerate evaluate 3f2a checkpoint=all\nnumerate evaluate latest grid=1:100x1:100 shard=1/4\n"
+        "numerate evaluate 3f2a checkpoint=all workers=8   (goes on by cell, however it was stopped)\n"
+        "numerate evaluate latest grid=1:100x1:100 executor=slurm executor.partition=cpu --dry-run\n"
+        "numerate evaluate latest grid=1:100x1:100 shard=1/4\n"
         "numerate evaluate latest grid=equal:101:160+equal:200:1000:100   (equal lengths; + joins; :100 is a step)\n"
         "numerate evaluate latest model.mixer.logit_scale=1,1.4,log   (run otherwise than trained, same weights)\n"
         "numerate evaluate latest method=decoding predictions=true",
@@ -70,9 +73,37 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "run": (
         "train, evaluate and report: a recipe, or a study of several",
-        "RECIPE|STUDY [SETTING ...]",
+        "RECIPE|STUDY [SETTING ...] [workers=..] [executor=local|ray|slurm] [executor.SETTING=.. ...] [retry=true]",
         "numerate run quickstart\nnumerate run quickstart seeds=3\nnumerate run addition_abacus model.width=64,128\n"
-        "numerate run quickstart workers=1 preset=debug",
+        "numerate run quickstart workers=1 preset=debug\n"
+        "numerate run abacus_laptop seeds=10 executor=ray executor.address=auto timeout=3600\n"
+        "numerate run abacus_laptop seeds=100 executor=slurm executor.partition=cpu --dry-run   (shows the job script)\n"
+        "numerate run abacus_laptop retry=true   (what failed is tried again)",
+    ),
+    "status": (
+        "a study: done, running, failed and left, and the time left",
+        "STUDY [watch=true] [runs_dir=..]",
+        "numerate status abacus_laptop\nnumerate status abacus_laptop watch=true\nnumerate status runs/abacus_laptop",
+    ),
+    "results": (
+        "the results of a study as one table: columns chosen, grouped, as text, CSV, Markdown or Parquet",
+        "STUDY [columns=..] [where=..] [sort=..] [group=..] [statistic=..] [threshold=..]\n"
+        "                        [cells=true] [format=text|csv|markdown|jsonl|parquet] [out=FILE] [runs_dir=..]",
+        "numerate results abacus_laptop\nnumerate results abacus_laptop group=label\n"
+        "numerate results abacus_laptop group=label columns=best statistic=iqm   (or median, mean; with intervals)\n"
+        "numerate results abacus_laptop columns=label,seed,final.beyond where=label=Abacus sort=-final.beyond\n"
+        "numerate results abacus_laptop out=results.csv   (every column; also .md, .jsonl, .parquet)\n"
+        "numerate results abacus_laptop where=status=failed columns=label,seed,error\n"
+        "numerate results abacus_laptop cells=true out=cells.parquet   (a row per run, checkpoint and cell)",
+    ),
+    "search": (
+        "search for good settings of a recipe: the best by a development score, never by the test grid",
+        "RECIPE SETTING=between(..)|log(..)|a,b,c ... [trials=..] [workers=..] [metric=..] [sampler=..] [pruner=..] "
+        "[seeds=..] [name=..]",
+        "numerate search addition_abacus 'optimizer.rate=log(1e-4,1e-2)' model.width=32,64 trials=30\n"
+        "numerate search addition_abacus 'training.batch=between(16,128,16)' training.steps=500 trials=20 workers=2\n"
+        "numerate search addition_abacus 'optimizer.decay=between(0,0.1)' seeds=3 pruner=median name=mine\n"
+        "numerate search addition_abacus model.width=32,64 'training.batch=between(16,64,16)' sampler=grid metric=loss",
     ),
     "compare": (
         "several runs and seeds side by side: median, spread, success rate",
@@ -81,11 +112,12 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "numerate compare mine yours out=figure.pdf   (or .png, .svg)",
     ),
     "plot": (
-        "a figure for a paper, from the records of runs: grid, curves, pair, compare or training",
+        "a figure for a paper, from the records of runs: grid, curves, pair, compare, intervals or training",
         "KIND RUN ... [out=FILE] [checkpoint=..] [labels=..]",
         "numerate plot grid latest out=grid.png\nnumerate plot curves runs/addition_*/* out=curves.pdf\n"
         "numerate plot pair latest   (sorting: everything right, and the first label)\n"
         "numerate plot compare mine yours labels=Abacus,rotary checkpoint=best\n"
+        "numerate plot intervals runs/addition_*/* out=intervals.pdf   (medians and intervals over seeds)\n"
         "numerate plot training latest out=a.svg",
     ),
     "ask": (
@@ -95,6 +127,13 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "numerate ask latest '12345+9=' '7+8=' checkpoint=best",
     ),
 }
+
+DRY = {
+    "train": "build, time a few steps, estimate; write nothing",
+    "run": "say which runs are new, done or failed; with executor=slurm show the job script; begin nothing",
+    "evaluate": "with executor=slurm show the job script; begin nothing",
+}
+"""The commands that take `--dry-run`, and what it does there."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -149,7 +188,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     parser = _parser()
     options, more = parser.parse_known_args(words)  # argparse takes no words behind an option by itself
     if unknown := next((word for word in more if word.startswith("-") and not word[1:2].isdigit()), None):
-        known = ["--parts", "--traceback", "--help", *(["--dry-run"] if options.command == "train" else [])]
+        known = ["--parts", "--traceback", "--help", *(["--dry-run"] if options.command in DRY else [])]
         parser.error(f"there is no option {unknown!r} here.{did_you_mean(unknown, known)}")
     options.words = [*getattr(options, "words", []), *more]
     return options
@@ -194,8 +233,8 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument(
             "--traceback", action="store_true", default=argparse.SUPPRESS, help="show where an error came from"
         )
-        if name == "train":
-            one.add_argument("--dry-run", action="store_true", help="build, time a few steps, estimate; write nothing")
+        if name in DRY:
+            one.add_argument("--dry-run", action="store_true", help=DRY[name])
     return parser
 
 

@@ -2,47 +2,52 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from numerate.config import Span
+from numerate.cli import main
+from numerate.commands.run import short_table
+from numerate.config import override
 from numerate.errors import Mistake
-from numerate.evaluation.evaluator import Evaluation
-from numerate.models.decoder import Decoder
-from numerate.positions.added import Learned
-from numerate.positions.rotary import Rotary
+from numerate.executors.executor import Executor
+from numerate.studies.folder import StudyFolder
 from numerate.studies.newcomer import quickstart
-from numerate.studies.study import Study, run_study
-from numerate.tasks.arithmetic import Arithmetic
-from numerate.training.recipe import Recipe, Training
+from numerate.studies.running import effort, ordered
+from numerate.studies.study import Study, _planned, run_study, survey
+from numerate.training.recipe import Recipe
 
-TINY = Recipe(
-    task=Arithmetic(digits=Span(1, 2)),
-    model=Decoder(width=16, positions=(Rotary(),)),
-    training=Training(steps=4, batch=8, window=2, threads=1, log_every=2, evaluate_every=2, checkpoint_every=2),
-    evaluation=Evaluation(grid="1:2x1:2", count=4, during=8),
-    title="rotary",
-)
-LEARNED = replace(TINY, title="learned", model=replace(TINY.model, positions=(Learned(),)))
-STUDY = Study("pair", "Which of two?", (TINY, LEARNED))
+# What is asked for ----------------------------------------------------------------------------------------------------
 
 
-def test_overrides_cross_every_recipe_with_every_seed() -> None:
-    runs = STUDY.crossed(["seeds=3", "model.width=16,32"]).recipes
+def test_overrides_cross_every_recipe_with_every_seed(pair: Study) -> None:
+    runs = pair.crossed(["seeds=3", "model.width=16,32"]).recipes
     assert len(runs) == 12
-    assert {(run.title, run.seed, run.model.width) for run in runs} == {
+    assert {(run.title, run.seed, run.model.width) for run in runs} == {  # type: ignore[attr-defined]
         (title, seed, width) for title in ("rotary", "learned") for seed in (0, 1, 2) for width in (16, 32)
     }
 
 
-def test_the_same_run_is_not_made_twice() -> None:
-    assert len(STUDY.crossed(["training.steps=5,6"]).recipes) == 2
+def test_the_same_run_is_not_made_twice(pair: Study) -> None:
+    assert len(pair.crossed(["training.steps=5,6"]).recipes) == 2
+
+
+def test_a_study_is_written_as_a_list_of_recipes(tiny: Recipe) -> None:
+    recipes = [override(tiny, [f"seed={seed}"]) for seed in range(3)]
+    study = Study("mine", "Which seed?", recipes)
+    assert study.recipes == tuple(recipes)
+    assert len(Study("mine", "Which seed?", (one for one in recipes)).recipes) == 3  # type: ignore[arg-type]
+    with pytest.raises(Mistake, match=r"mine.*'rotary' is no recipe"):
+        Study("mine", "Which?", ["rotary"])  # type: ignore[list-item]
+    with pytest.raises(Mistake, match="cannot name a folder"):
+        Study("///", "Which?", recipes)
 
 
 def test_the_quickstart_compares_two_models_that_differ_in_positions_alone() -> None:
@@ -54,8 +59,40 @@ def test_the_quickstart_compares_two_models_that_differ_in_positions_alone() -> 
     assert abacus.model != rotary.model
 
 
-def test_a_study_trains_evaluates_and_reports_and_does_nothing_twice(tmp_path: Path) -> None:
-    page, done = run_study(STUDY, runs_dir=tmp_path, workers=2)
+def test_a_study_without_recipes_is_refused() -> None:
+    with pytest.raises(Mistake, match="has no recipes"):
+        run_study(Study("empty", "Nothing?", ()))
+
+
+# In which order -------------------------------------------------------------------------------------------------------
+
+
+def in_order(study: Study, tmp_path: Path) -> list[tuple[int, Any]]:
+    _, plan, recipes = _planned(study, tmp_path, write=False)
+    return [(job.planned.seed, job.planned.tree["model"]["width"]) for (job,) in ordered(plan, recipes)]
+
+
+def test_each_seed_of_all_variants_comes_before_the_next_and_the_costliest_variant_first(
+    tiny: Recipe, tmp_path: Path
+) -> None:
+    study = Study("s", "?", [tiny]).crossed(["model.width=16,64,32", "seeds=2"])
+    assert in_order(study, tmp_path) == [(0, 64), (0, 32), (0, 16), (1, 64), (1, 32), (1, 16)]
+
+
+def test_more_examples_are_more_effort() -> None:
+    small = {"training": {"steps": 10, "batch": 8}, "model": {"width": 4, "trunk": {"depth": 2, "times": 3}}}
+    assert effort(small) == 10 * 8 * 4 * 4 * 2 * 3
+    assert effort({"training": {"examples": 80, "batch": 8}, "model": {}}) == 80
+    assert effort({}) == 1
+
+
+# What is done ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_study_trains_evaluates_and_reports_and_does_nothing_twice(
+    pair: Study, here: Executor, tmp_path: Path
+) -> None:
+    page, done = run_study(pair, runs_dir=tmp_path, workers=2)
     assert [one.error for one in done] == [None, None]
     assert page is not None
     assert "Which of two?" in page.read_text()
@@ -66,31 +103,247 @@ def test_a_study_trains_evaluates_and_reports_and_does_nothing_twice(tmp_path: P
     for text in results.values():
         assert len(text.splitlines()) == 8, "the grid's four cells, at the final and at the best checkpoint"
         assert all(text.count(f'"checkpoint": "{name}"'.encode()) == 4 for name in ("final", "best"))
-    _, again = run_study(STUDY, runs_dir=tmp_path, workers=1)
+    assert list((tmp_path / "pair" / "states").iterdir()) == [], "no worker is left that says what it does"
+    _, again = run_study(pair, runs_dir=tmp_path, executor=NoBody())
     assert {one.path for one in again} == set(results)
     assert {path: (path / "evaluation.jsonl").read_bytes() for path in results} == results
     assert {path: (path / "metrics.jsonl").read_bytes() for path in metrics} == metrics
-    wider = [replace(recipe, evaluation=replace(recipe.evaluation, grid="1:3x1:2")) for recipe in STUDY.recipes]
-    run_study(replace(STUDY, recipes=tuple(wider)), runs_dir=tmp_path, workers=1)
+    wider = [replace(recipe, evaluation=replace(recipe.evaluation, grid="1:3x1:2")) for recipe in pair.recipes]
+    run_study(replace(pair, recipes=tuple(wider)), runs_dir=tmp_path, executor=here)
     for path in results:
         assert len((path / "evaluation.jsonl").read_text().splitlines()) == 12, "the grid now asked for is measured"
 
 
-def test_a_run_that_cannot_be_trained_takes_no_other_with_it(tmp_path: Path) -> None:
-    wrong = replace(LEARNED, device="cuda:99")
-    _, done = run_study(replace(STUDY, recipes=(wrong, TINY)), runs_dir=tmp_path, workers=1)
-    assert done[0].status == 2
-    assert "cuda:99" in str(done[0].error)
-    assert done[1].error is None
+class NoBody(Executor):
+    """Begins nothing."""
+
+    def run(self, *given: Any, **more: Any) -> Any:
+        raise AssertionError("something is begun")
 
 
-def test_a_study_without_recipes_is_refused() -> None:
-    with pytest.raises(Mistake, match="has no recipes"):
-        run_study(Study("empty", "Nothing?", ()))
+def test_a_line_of_the_results_says_what_was_measured(pair: Study, here: Executor, tmp_path: Path) -> None:
+    run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, executor=here)
+    folder = StudyFolder.find("pair", tmp_path)
+    (planned,) = folder.plan()
+    record = folder.results()[planned.at]
+    metrics = [json.loads(line) for line in (tmp_path / planned.run / "metrics.jsonl").read_text().splitlines()]
+    last = {line.get("split"): line for line in metrics}
+    cells = [json.loads(line) for line in (tmp_path / planned.run / "evaluation.jsonl").read_text().splitlines()]
+    held_out = [cell for cell in cells if cell["checkpoint"] == "final" and not cell["seen"]]
+    assert record["final"]["trained"]["mean"] == sum(cell["correct"] / cell["count"] for cell in held_out)
+    assert record["final"]["trained"]["cells"] == len(held_out) == 1
+    assert (record["status"], record["why"], record["step"], record["examples"]) == ("done", "budget", 4, 32)
+    assert record["loss"] == last[None]["loss"]
+    assert record["development"] == last["development"]["exact"]
+    assert record["beyond-development"] == last["beyond-development"]["exact"]
+    assert record["took"].keys() == {"seconds", "worker", "stack", "from", "at"}
+    assert record["took"]["from"] == 0
 
 
-def test_a_study_that_is_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    """SIGTERM to the command in the middle; the same command again; the same weights as an undisturbed one."""
+def test_a_variant_added_later_runs_only_what_is_new(pair: Study, here: Executor, tmp_path: Path) -> None:
+    run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, executor=here)
+    given: list[str] = []
+    watching = Watching(here, given)
+    _, done = run_study(pair.crossed(["seeds=2"]), runs_dir=tmp_path, executor=watching)
+    assert given == ["learned", "rotary seed 1", "learned seed 1"]
+    assert [one.error for one in done] == [None] * 4
+    assert len(StudyFolder.find("pair", tmp_path).plan()) == 4
+
+
+class Watching(Executor):
+    """Hands everything on, and notes the names of the items."""
+
+    def __init__(self, inner: Executor, given: list[str], **more: Any) -> None:
+        object.__setattr__(self, "inner", inner)
+        object.__setattr__(self, "given", given)
+        super().__init__(**more)
+
+    def run(self, work: Any, items: Any, **more: Any) -> Any:
+        self.given.extend(work.name_of(item) for item in items)  # type: ignore[attr-defined]
+        return self.inner.run(work, items, **more)  # type: ignore[attr-defined]
+
+
+def test_a_longer_budget_goes_on_where_the_shorter_ended(pair: Study, here: Executor, tmp_path: Path) -> None:
+    one = replace(pair, recipes=pair.recipes[:1])
+    run_study(one, runs_dir=tmp_path, executor=here)
+    _, done = run_study(one.crossed(["training.steps=6"]), runs_dir=tmp_path, executor=here)
+    assert done[0].path is not None
+    assert [json.loads(line)["step"] for line in (done[0].path / "metrics.jsonl").read_text().splitlines()][-1] == 6
+    folder = StudyFolder.find("pair", tmp_path)
+    record = folder.results()[folder.plan()[0].at]
+    assert (record["step"], record["took"]["from"]) == (6, 4)
+
+
+def test_the_report_is_written_anew_only_when_there_is_something_new(
+    pair: Study, here: Executor, tmp_path: Path
+) -> None:
+    page, done = run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, executor=here)
+    assert page is not None
+    assert done[0].path is not None
+    first = page.stat().st_ino
+    run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, executor=here)
+    assert page.stat().st_ino == first
+    (done[0].path / "evaluation.jsonl").touch()
+    run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, executor=here)
+    assert page.stat().st_ino != first
+
+
+def test_runs_that_begin_from_another_run_are_found_again_by_its_id(
+    pair: Study, here: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, done = run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir="runs", executor=here)
+    assert done[0].path is not None
+    later = override(pair.recipes[0], ["seed=1", f"init_from={done[0].path.name[:6]}"])
+    for executor in (here, NoBody()):
+        _, ended = run_study(Study("second", "?", [later]), runs_dir="runs", executor=executor)
+        assert [one.error for one in ended] == [None]
+        assert ended[0].path is not None
+        assert f"began_from: {done[0].path.resolve()}" in (ended[0].path / "recipe.yaml").read_text()
+
+
+def planned_runs(study: Study, runs: Path) -> list[str]:
+    """The ids of the runs of rotary that are not there yet."""
+    _, plan, _ = _planned(study, runs, write=False)
+    ids = [planned.run.partition("/")[2] for planned in plan if planned.base == "rotary"]
+    return [id for id in ids if not (runs / "rotary" / id).exists()]
+
+
+def test_a_survey_says_what_a_command_would_find_and_writes_nothing(
+    pair: Study, here: Executor, tmp_path: Path
+) -> None:
+    study = pair.crossed(["seeds=3"])
+    assert list(tmp_path.iterdir()) == []
+    found = survey(study, runs_dir=tmp_path)
+    assert (found.done, found.half, found.failed, found.new) == (0, 0, 0, 6)
+    assert list(tmp_path.iterdir()) == []
+    wrong = override(pair.recipes[1], ["device=cuda:99"])
+    run_study(replace(pair, recipes=(pair.recipes[0], wrong)), runs_dir=tmp_path, executor=here)
+    (tmp_path / "rotary" / sorted(planned_runs(study, tmp_path))[0]).mkdir()
+    found = survey(study, runs_dir=tmp_path)
+    assert (found.done, found.half, found.failed, found.new) == (1, 1, 1, 3)
+    again = survey(study, runs_dir=tmp_path, retry=True)
+    assert (again.done, again.half, again.failed, again.new) == (1, 1, 0, 4)
+    assert "done" in str(again)
+
+
+# Several runs as one --------------------------------------------------------------------------------------------------
+
+
+def test_seeds_and_scalar_settings_are_trained_as_one_and_each_has_its_own_results(
+    pair: Study, here: Executor, tmp_path: Path
+) -> None:
+    study = pair.crossed(["seeds=2", "optimizer.rate=1e-3,2e-3"])
+    given: list[str] = []
+    _, done = run_study(study, runs_dir=tmp_path, executor=Watching(replace(here, stack=8), given, stack=8))
+    assert sorted(given) == [
+        "learned (optimizer.rate=0.001) and 3 more in its stack",
+        "rotary (optimizer.rate=0.001) and 3 more in its stack",
+    ]
+    assert [one.error for one in done] == [None] * 8
+    folder = StudyFolder.find("pair", tmp_path)
+    records = [folder.results()[planned.at] for planned in folder.plan()]
+    assert {record["took"]["stack"] for record in records} == {4}
+    assert len({record["loss"] for record in records}) == 8
+
+
+def test_of_a_stack_only_the_run_at_fault_fails(tiny: Recipe, here: Executor, tmp_path: Path) -> None:
+    study = Study("s", "?", [tiny]).crossed(["optimizer.rate=1e-3,1e30", "seeds=2"])
+    _, done = run_study(study, runs_dir=tmp_path, executor=replace(here, stack=8))
+    assert ["is not finite" in str(one.error) for one in done] == [False, False, True, True]
+
+
+def test_what_cannot_be_stacked_is_done_one_by_one_and_the_reason_is_said(
+    tiny: Recipe, here: Executor, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    study = Study("s", "?", [override(tiny, ["training.accumulate=2"])]).crossed(["seeds=2"])
+    _, done = run_study(study, runs_dir=tmp_path, executor=replace(here, stack=8), say=told.append)
+    assert [one.error for one in done] == [None] * 2
+    assert [text for text in told if "2 of 2 runs are trained one by one: training.accumulate" in text]
+
+
+# The command ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_is_here: None) -> str:
+    """The address of a study in a user's file; commands are given in its folder."""
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import replace\n"
+        "from numerate.config import Span\n"
+        "from numerate.evaluation.evaluator import Evaluation\n"
+        "from numerate.models.decoder import Decoder\n"
+        "from numerate.positions.rotary import Rotary\n"
+        "from numerate.studies.study import Study\n"
+        "from numerate.tasks.arithmetic import Arithmetic\n"
+        "from numerate.training.recipe import Recipe, Training\n"
+        "one = Recipe(\n"
+        "    task=Arithmetic(digits=Span(1, 2)),\n"
+        "    model=Decoder(width=16, positions=(Rotary(),)),\n"
+        "    training=Training(steps=2, batch=8, window=2, threads=1, evaluate_every=2),\n"
+        "    evaluation=Evaluation(grid='1:2x1:2', count=4, during=8), title='one')\n"
+        "study = Study('mine', 'Does it run?', [one])\n"
+        "two = Study('two', 'Does one fail?', [one, replace(one, title='two', device='cuda:99')])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NUMERATE_RUNS", raising=False)
+    return "mine.py:study"
+
+
+def test_the_command_says_where_the_report_is(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", mine, "seeds=2", "workers=2"]) == 0
+    out, err = capsys.readouterr()
+    assert "mine: Does it run?" in out
+    assert "report: runs/mine/report.html" in out
+    assert "one seed 1: done" in err
+    assert "one step 2: " in err
+    assert (tmp_path / "runs/mine/report.html").is_file()
+    assert (tmp_path / "runs/mine/figure.png").is_file()
+    assert main(["run", mine, "seeds=2"]) == 0
+    assert "done" not in capsys.readouterr().err, "nothing is said of what is done already"
+
+
+def test_a_dry_run_counts_and_begins_nothing(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", mine, "seeds=3", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"new +3", out)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_failed_run_is_named_at_the_end_and_decides_the_exit_status(
+    mine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        assert main(["run", "mine.py:two"]) == 2
+        out, err = capsys.readouterr()
+        assert "numerate: two: device: cuda:99" in err
+        assert "retry=true tries failed runs again; `numerate status two`" in err
+        assert "report: " in out
+    assert "two: device" not in err.replace("numerate: two: device", ""), "what failed before is not tried again"
+    assert main(["run", "mine.py:two", "retry=true"]) == 2
+    assert "\ntwo: device" in capsys.readouterr().err
+
+
+def test_many_variants_are_shown_as_a_short_table(capsys: pytest.CaptureFixture[str]) -> None:
+    def record(share: float) -> dict[str, Any]:
+        return {"final": {"trained": {"mean": 1.0}, "beyond": {"mean": share}}}
+
+    variants = {f"width={number}": [record(number / 100), record(number / 50)] for number in range(20)}
+    text = short_table("mine", variants)
+    lines = text.splitlines()
+    assert lines[0].split() == ["variant", "runs", "trained", "beyond"]
+    assert lines[2].split() == ["width=19", "2", "100.0%", "28.5%"]
+    assert len(lines) == 2 + 12 + 1
+    assert lines[-1] == "8 more: numerate results mine group=label"
+
+
+# Stopped and begun again ----------------------------------------------------------------------------------------------
+
+
+def test_a_study_that_is_stopped_and_killed_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    """SIGTERM to the command in the middle, then `kill -9`; the same command again; the same weights as an undisturbed
+    one."""
     script = tmp_path / "mine.py"
     script.write_text(
         "from dataclasses import replace\n"
@@ -106,22 +359,31 @@ def test_a_study_that_is_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_path
     )
     command = [sys.executable, "-m", "numerate", "run", f"{script}:study"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    parts = tmp_path / "parts"
 
-    def weights(place: str) -> bytes:
-        return next((tmp_path / place).glob("*/*/checkpoints/step-000400/weights.safetensors")).read_bytes()
+    def weights(place: Path) -> bytes:
+        return next(place.glob("*/*/checkpoints/step-000400/weights.safetensors")).read_bytes()
+
+    def interrupted(signal_number: int, step: int) -> tuple[int, bytes]:
+        """Begins it, and ends it by a signal as soon as it is at a step."""
+        begun = subprocess.Popen(
+            [*command, f"runs_dir={parts}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        )
+        deadline = time.monotonic() + 100
+        while time.monotonic() < deadline and begun.poll() is None:
+            logs = list(parts.glob("*/*/metrics.jsonl"))
+            if logs and any(json.loads(line)["step"] >= step for line in logs[0].read_text().splitlines()):
+                break
+            time.sleep(0.01)
+        begun.send_signal(signal_number)
+        told = begun.communicate(timeout=60)[1]
+        assert not list(parts.glob("*/*/checkpoints/step-000400"))
+        return begun.returncode, told
 
     subprocess.run([*command, f"runs_dir={tmp_path / 'whole'}"], check=True, capture_output=True, env=environment)
-    stopped = subprocess.Popen(
-        [*command, f"runs_dir={tmp_path / 'parts'}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-    )
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and stopped.poll() is None:
-        logs = list((tmp_path / "parts").glob("*/*/metrics.jsonl"))
-        if logs and any(json.loads(line)["step"] >= 75 for line in logs[0].read_text().splitlines()):
-            break
-    stopped.send_signal(signal.SIGTERM)
-    stopped.communicate(timeout=60)
-    assert not list((tmp_path / "parts").glob("*/*/checkpoints/step-000400"))
-    assert stopped.returncode != 0
-    subprocess.run([*command, f"runs_dir={tmp_path / 'parts'}"], check=True, capture_output=True, env=environment)
-    assert weights("parts") == weights("whole")
+    status, told = interrupted(signal.SIGTERM, 75)
+    assert status == 143
+    assert b"0 of 1 runs are done, 1 are left; the same command goes on" in told
+    assert interrupted(signal.SIGKILL, 150)[0] == -signal.SIGKILL
+    subprocess.run([*command, f"runs_dir={parts}"], check=True, capture_output=True, env=environment)
+    assert weights(parts) == weights(tmp_path / "whole")

@@ -4,9 +4,11 @@ import argparse
 from dataclasses import dataclass, replace
 from typing import Any
 
-from numerate.commands.words import first, options
+from numerate.commands.executing import executor_of
+from numerate.commands.words import first, options, truth
 from numerate.config import expand, load_user_parts, override
 from numerate.errors import Mistake
+from numerate.executors.executor import Executor
 from numerate.laboratory.train import debug
 from numerate.studies.naming import named
 from numerate.studies.study import Study
@@ -22,20 +24,24 @@ class Wanted:
     overrides: list[str]
     runs_dir: str | None
     preset: str | None
-    workers: int | None
+    executor: Executor | None = None
+    retry: bool = False
 
     @classmethod
     def of(cls, given: argparse.Namespace, example: str) -> "Wanted":
         for path in given.parts:
             load_user_parts(path)
         name = first(given.words, "the recipe", example)
-        overrides, own = options(given.words[1:], {"runs_dir": str, "preset": str, "workers": int})
+        words, executor = given.words[1:], None
+        own_words: dict[str, Any] = {"runs_dir": str, "preset": str}
+        if given.command == "run":
+            words, executor = executor_of(words)
+            own_words["retry"] = truth
+        overrides, own = options(words, own_words)
         preset = own.get("preset")
         if preset not in (None, "debug"):
             raise Mistake(f"preset: there is no {preset!r}; there is: debug")
-        if own.get("workers", 1) < 1:
-            raise Mistake(f"workers: {own['workers']} processes do nothing; 1 or more is right")
-        return cls(name, named(name), overrides, own.get("runs_dir"), preset, own.get("workers"))
+        return cls(name, named(name), overrides, own.get("runs_dir"), preset, executor, own.get("retry", False))
 
     def recipes(self) -> list[Recipe]:
         """The recipe with every combination of its overrides. Raises `Mistake` for a study."""

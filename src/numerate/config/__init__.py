@@ -3,6 +3,7 @@
 from numerate.config.overrides import describe_settings as describe_settings
 from numerate.config.overrides import expand as expand
 from numerate.config.overrides import override as override
+from numerate.config.saving import fingerprint as fingerprint
 from numerate.config.saving import from_tree as from_tree
 from numerate.config.saving import identity as identity
 from numerate.config.saving import load_yaml as load_yaml
@@ -13,6 +14,7 @@ from numerate.config.saving import yaml_text as yaml_text
 from numerate.config.settings import Span as Span
 from numerate.config.settings import setting as setting
 from numerate.config.user_parts import load_user_parts as load_user_parts
+from numerate.config.user_parts import user_files as user_files
 from numerate.config.user_parts import user_object as user_object
 from numerate.config.values import as_text as as_text
 from numerate.config.words import refuse_other_words as refuse_other_words

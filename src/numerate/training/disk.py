@@ -22,6 +22,7 @@ BESIDE = ".tmp-"
 """How names of unfinished files and folders begin. They are nobody's: the next holder of the lock clears them away."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_WRAPPED = re.compile(r"\(os error (\d+)\)")  # an error of the system as safetensors tells it
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -51,6 +52,20 @@ def explain(error: OSError, path: Path, safe: str = "") -> Mistake | Fault:
     return Fault(f"{where}{error.strerror or error}.{end}")
 
 
+def is_full(error: BaseException) -> bool:
+    """Whether an error, or one that it came from, says that there is no more room on the disk or in the quota."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        wrapped = _WRAPPED.search(str(cause))
+        code = cause.errno if isinstance(cause, OSError) else int(wrapped[1]) if wrapped else None
+        if code in _FULL:
+            return True
+        seen.add(id(cause))
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
 @contextlib.contextmanager
 def explained(path: Path, safe: str = "") -> Iterator[None]:
     """Turns an `OSError` (also one that safetensors wraps in its own class) inside into what `explain` makes of it."""
@@ -59,7 +74,7 @@ def explained(path: Path, safe: str = "") -> Iterator[None]:
     except OSError as error:
         raise explain(error, path, safe) from error
     except Exception as error:
-        number = re.search(r"\(os error (\d+)\)", str(error))
+        number = _WRAPPED.search(str(error))
         if number is None or isinstance(error, Mistake | Fault):
             raise
         code = int(number[1])

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -17,6 +17,10 @@ from numerate.training import disk
 _all: "WeakSet[Lock]" = WeakSet()
 _BUSY = {errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK}
 _CANNOT = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+
+
+class Locked(Mistake):
+    """Another process writes the folder at this moment; the same may be right a little later."""
 
 
 class Lock:
@@ -95,37 +99,59 @@ class Lock:
         self._close()
         self._depth = 0
 
-    def _refusal(self) -> Mistake:
+    def held(self) -> bool:
+        """Whether any process holds it at this moment, as the kernel knows. For that moment nobody else can take it."""
+        import fcntl
+
+        try:
+            number = os.open(self.path, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno in _BUSY
+        finally:
+            os.close(number)
+        return False
+
+    def holder(self) -> dict[str, Any] | None:
+        """Who says to hold it, `{"host", "pid", ...}`: None where nobody does, or where that process is gone."""
+        try:
+            found = disk.record_of(self.path.read_bytes())
+        except OSError:
+            return None
+        return found if found is not None and {"host", "pid"} <= set(found) and not gone(found) else None
+
+    def _refusal(self) -> Locked:
         holder = self._holder()
         if holder is None:
             who = "another process"
         else:
             who = f"process {holder['pid']} on {holder['host']} ({holder.get('doing')}, since {holder.get('started')})"
-        return Mistake(f"{self.path.parent}: is being written by {who}. Wait until it has ended, or stop it.")
+        return Locked(f"{self.path.parent}: is being written by {who}. Wait until it has ended, or stop it.")
 
     def _holder(self) -> dict[str, Any] | None:
         """Who wrote the file last, given a moment to whoever took the lock just now and is about to write."""
         for _ in range(10):
-            try:
-                found = disk.record_of(self.path.read_bytes())
-            except OSError:
-                found = None
-            if found is not None and {"host", "pid"} <= set(found) and not _gone(found):
+            if (found := self.holder()) is not None:
                 return found
             time.sleep(0.02)
         return None
 
 
-def _gone(holder: dict[str, Any]) -> bool:
-    if holder["host"] != socket.gethostname():
+def gone(process: Mapping[str, Any]) -> bool:
+    """Whether a process, known by its `host` and `pid`, has certainly ended: it was of this machine and is no more."""
+    if process["host"] != socket.gethostname():
         return False
     try:
-        os.kill(int(holder["pid"]), 0)
+        os.kill(int(process["pid"]), 0)
+        state = Path(f"/proc/{int(process['pid'])}/stat").read_text().rpartition(")")[2].split()
     except ProcessLookupError:
         return True
     except (OSError, ValueError, TypeError, OverflowError):
         return False
-    return False
+    return state[:1] == ["Z"]  # it has ended, and nobody has asked how
 
 
 def _now() -> str:

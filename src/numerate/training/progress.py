@@ -30,7 +30,8 @@ class Progress:
 
     What is said goes to `log` as well. A terminal that has gone, or a log that cannot be written, never stops the run.
     `silent` shows nothing and writes nothing, for the ranks that are not the first. `position` is the line of the bar
-    where several runs share a terminal. Times are taken from a clock that nobody sets.
+    where several runs share a terminal. `left` tells the seconds left, for whoever knows better than to go by the steps
+    so far. Times are taken from a clock that nobody sets.
     """
 
     def __init__(
@@ -43,12 +44,15 @@ class Progress:
         every: float = 30.0,
         silent: bool = False,
         position: int = 0,
+        unit: str = "step",
+        left: Callable[[], float | None] | None = None,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.total, self.label, self.log, self.every, self.silent = total, label, log, every, silent
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
+        self._left = left
         self._done = done
         self._start: tuple[float, int] | None = None  # after the first step, which compiles and warms up
         self._shown: tuple[float, int] | None = None
@@ -68,7 +72,8 @@ class Progress:
                 ncols=80,  # for terminals that do not tell their width, as in some containers
                 leave=position == 0,
                 mininterval=0.2,
-                unit="step",
+                unit=unit,
+                **({} if left is None else {"bar_format": "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"}),
             )
 
     def resize(self, total: int) -> None:
@@ -79,15 +84,19 @@ class Progress:
 
     def step(self, done: int, **shown: float | str) -> None:
         """Notes that `done` steps of the total are done; `shown` are values to show beside, such as `loss=0.0123`."""
+        self.show(done, ", ".join(f"{name} {_short(value)}" for name, value in shown.items()))
+
+    def show(self, done: int, text: str) -> None:
+        """Notes that `done` steps of the total are done, with a text to show beside."""
         if self.silent:
             return
         now = self._clock()
         if self._start is None:
             self._start = (now, done)
-        self._text = ", ".join(f"{name} {_short(value)}" for name, value in shown.items())
+        self._text = text
         if self._bar is not None:
             with self._forgiving():
-                self._bar.set_postfix_str(self._text, refresh=False)
+                self._bar.set_postfix_str(self._beside_the_bar(), refresh=False)
                 self._bar.update(done - self._done)
         self._done = done
         if self._shown is None or now - self._shown[0] >= self.every:
@@ -95,6 +104,8 @@ class Progress:
 
     def left(self) -> float | None:
         """Seconds left, judged from the steps since the first; None while there is nothing to judge from."""
+        if self._left is not None:
+            return self._left()
         if self._start is None or self._done <= self._start[1]:
             return None
         return (self._clock() - self._start[0]) / (self._done - self._start[1]) * max(0, self.total - self._done)
@@ -128,6 +139,10 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _beside_the_bar(self) -> str:
+        left = None if self._left is None else self._left()
+        return ", ".join(filter(None, ("" if left is None else f"{duration(left)} left", self._text)))
 
     def _line(self, now: float) -> None:
         self._shown = (now, self._done)

@@ -1,0 +1,38 @@
+"""`numerate status STUDY`: how a study stands, once or as it goes on. Imports no torch."""
+
+import argparse
+import contextlib
+import sys
+import time
+
+from numerate.commands.words import first, no_more, options, truth
+from numerate.studies.folder import StudyFolder
+from numerate.studies.status import standing, standing_text
+from numerate.training.run import runs_directory
+
+_EVERY = 2.0  # seconds between two looks, and more where a look takes long
+
+
+def command(given: argparse.Namespace) -> int:
+    address = first(given.words, "the study", "numerate status quickstart")
+    words, own = options(given.words[1:], {"watch": truth, "runs_dir": str})
+    no_more(words, ["watch", "runs_dir"])
+    folder = StudyFolder.find(address, runs_directory(own.get("runs_dir")))
+    if not own.get("watch", False):
+        print(standing_text(standing(folder)))
+        return 0
+    with contextlib.suppress(KeyboardInterrupt):  # the way to end it while others are at work
+        _watch(folder)
+    return 0
+
+
+def _watch(folder: StudyFolder) -> None:
+    """Shows it again and again until all is done; on a terminal always in the same place."""
+    again = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
+    while True:
+        began = time.monotonic()
+        now = standing(folder)
+        print(f"{again}{standing_text(now)}{'' if again else chr(10)}", flush=True)
+        if now.over:
+            return
+        time.sleep(max(_EVERY, 4 * (time.monotonic() - began)))

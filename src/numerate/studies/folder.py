@@ -1,0 +1,243 @@
+"""The folder of a study: what was asked for, what came of it, who is at what. Reading and writing it needs no torch.
+
+    runs/<study>/
+      study.yaml               title, question, labels, format
+      plan.jsonl               one line per run ever asked for, in order of asking
+      results/<worker>.jsonl   what came of runs: appended by that worker only, whole lines
+      states/<worker>.json     what a worker does now, replaced once a second; removed when it ends
+      log.txt                  what the commands said
+      report.html figure.png   of the last command
+
+The runs themselves are where they always are, `runs/<recipe>/<id>/`, and may belong to several studies.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numerate.config import load_yaml, yaml_text
+from numerate.errors import Fault, Mistake, did_you_mean
+from numerate.executors.executor import Failure
+from numerate.studies.plan import NO_RESULT as NO_RESULT
+from numerate.studies.plan import Asked as Asked
+from numerate.studies.plan import Planned as Planned
+from numerate.studies.plan import content_key as content_key
+from numerate.studies.plan import joined, plan_lines, read_plan
+from numerate.training import disk
+from numerate.training.lock import Lock, Locked
+from numerate.training.run import folder_name
+
+FORMAT = 1
+"""Of study.yaml. A folder of a later format is refused rather than misread."""
+
+_PATIENCE = 60.0  # seconds for whoever writes the plan
+
+
+class StudyFolder:
+    """A study on disk. What is not there yet is empty; a torn line is left out.
+
+    >>> folder = StudyFolder.find("abacus_laptop", runs_directory())
+    >>> results = folder.results()
+    >>> [results[planned.at]["final"] for planned in folder.plan() if planned.at in results]
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._merged: dict[tuple[str, str], dict[str, Any]] = {}
+        self._read: dict[str, int] = {}
+
+    @classmethod
+    def find(cls, address: str, runs: Path) -> "StudyFolder":
+        """The study of a title, or at a path. Raises `Mistake` with the nearest title where there is none."""
+        text = address.rstrip("/")
+        places = [Path(os.path.expanduser(text)), *(runs / name for name in (text, text.replace("-", "_")) if name)]
+        for place in places:
+            if text and (place / "plan.jsonl").is_file():
+                return cls(place)
+        known = sorted(plan.parent.name for plan in runs.glob("*/plan.jsonl"))
+        there = f"; there are: {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}" if known else ""
+        begins = "" if known else "; `numerate run quickstart` makes the first"
+        near = did_you_mean(text.replace("-", "_"), known)
+        raise Mistake(f"no study in {runs} is called {address!r}{there}{begins}.{near}")
+
+    @classmethod
+    def of(cls, title: str, runs: Path) -> "StudyFolder":
+        """The folder that a study of this title has, or would have."""
+        return cls(runs / folder_name(title))
+
+    @property
+    def title(self) -> str:
+        return self.path.absolute().name
+
+    @property
+    def runs(self) -> Path:
+        """Where its runs are."""
+        return self.path.parent
+
+    # The plan -------------------------------------------------------------------------------------------------------
+
+    def head(self) -> dict[str, Any]:
+        """What `study.yaml` holds: title, question, labels. Raises `Mistake` if a later version wrote it."""
+        path = self.path / "study.yaml"
+        if not path.is_file():
+            return {"title": self.title, "question": "", "labels": {}}
+        head = load_yaml(path)
+        if not isinstance(head, dict) or not isinstance(head.get("format"), int):
+            raise Fault(f"{path}: holds no study; nothing in this folder was changed.")
+        if head["format"] > FORMAT:
+            raise Mistake(f"{path}: is of format {head['format']}, this version reads up to {FORMAT}; update numerate.")
+        return {"question": "", **head, "labels": head.get("labels") or {}}
+
+    def plan(self) -> list[Planned]:
+        """Every run ever asked for, in order of asking."""
+        return read_plan(disk.records(self.path / "plan.jsonl"))
+
+    def ask(
+        self, asked: Sequence[Asked], *, question: str = "", labels: Mapping[str, str] | None = None, write: bool = True
+    ) -> list[Planned]:
+        """Adds runs to the plan and returns their lines, in the order asked for.
+
+        A run that was asked for before with another budget or another evaluation takes its old place. Two commands may
+        ask at the same time. With `write=False` nothing is written: it is only what the plan would be.
+        """
+        if not write:
+            together = joined(self.plan(), asked, labels or {})
+            return [together[one.run] for one in asked]
+        with disk.explained(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        with self._alone():
+            before = self.head() if (self.path / "study.yaml").is_file() else {}
+            every = {**before.get("labels", {}), **(labels or {})}
+            together = joined(self.plan(), asked, every)
+            content = plan_lines(together.values())
+            if not _is(self.path / "plan.jsonl", content):
+                disk.replace(self.path / "plan.jsonl", content, safe="The runs are unharmed.")
+            self._write_head(before, {"title": self.title, "question": question, "labels": every, "format": FORMAT})
+        return [together[one.run] for one in asked]
+
+    def note(self, **more: str) -> None:
+        """Sets further entries of `study.yaml`."""
+        with self._alone():
+            self._write_head(head := self.head(), {**head, **more})
+
+    def _write_head(self, before: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
+        if before != (head := {**before, **changed}):
+            disk.replace(self.path / "study.yaml", yaml_text(head).encode(), safe="The runs are unharmed.")
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Waits until nobody else writes the plan, which takes no longer than reading and writing it."""
+        lock, began = Lock(self.path / "plan.lock"), time.monotonic()
+        with contextlib.ExitStack() as held:
+            while True:
+                try:
+                    held.enter_context(lock.hold("planning"))
+                    break
+                except Locked:
+                    if time.monotonic() - began > _PATIENCE:
+                        raise
+                time.sleep(0.05)
+            yield
+
+    # Results --------------------------------------------------------------------------------------------------------
+
+    def results(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """What came of each run, by its place and its content key; what was read before is not read again.
+
+        Of several lines about a run one that says done is taken, else the latest.
+        """
+        try:
+            files = [(file.name, file.stat().st_size) for file in os.scandir(self.path / "results")]
+        except FileNotFoundError:
+            return self._merged
+        except OSError as error:
+            raise disk.explain(error, self.path / "results") from error
+        for name, size in sorted(files):
+            if name.endswith(".jsonl") and size > self._read.get(name, 0):
+                self._merge(name)
+        return self._merged
+
+    def _merge(self, name: str) -> None:
+        path = self.path / "results" / name
+        with disk.explained(path), open(path, "rb") as file:
+            file.seek(self._read.get(name, 0))
+            content = file.read()
+        whole = content.rfind(b"\n") + 1
+        self._read[name] = self._read.get(name, 0) + whole
+        for text in content.split(b"\n"):
+            record = disk.record_of(text) if text.strip() else None
+            if record is not None and {"run", "key", "status"} <= record.keys():
+                at = (str(record["run"]), str(record["key"]))
+                if at not in self._merged or _worth(record) >= _worth(self._merged[at]):
+                    self._merged[at] = record
+
+    def add_results(self, worker: str, records: Sequence[Mapping[str, Any]]) -> None:
+        """Appends what came of runs to the file of one worker: all lines, or none when the disk is full."""
+        path = self.path / "results" / f"{worker}.jsonl"
+        with disk.explained(path):
+            path.parent.mkdir(exist_ok=True)
+        disk.append(path, records, safe="The runs are unharmed.")
+
+    def present(self, runs: Sequence[str]) -> set[str]:
+        """Those of some runs whose folder is there."""
+        there: dict[str, set[str]] = {}
+        for name in {run.partition("/")[0] for run in runs}:
+            try:
+                there[name] = set(os.listdir(self.runs / name))
+            except OSError:
+                there[name] = set()
+        return {run for run in runs if run.partition("/")[2] in there[run.partition("/")[0]]}
+
+    def done(self, planned: Sequence[Planned]) -> dict[str, dict[str, Any]]:
+        """The results of those that need no more work: a line says so, for this very recipe, and the folder is there.
+
+        A run that ended by the cap of `training.minutes` is not: the same command goes on with it.
+        """
+        results, there = self.results(), self.present([one.run for one in planned])
+        return {
+            one.run: results[one.at]
+            for one in planned
+            if one.run in there and one.at in results and is_done(results[one.at])
+        }
+
+    # States ---------------------------------------------------------------------------------------------------------
+
+    def states(self) -> list[dict[str, Any]]:
+        """What each worker said last of what it does, in the order of their names."""
+        try:
+            names = sorted(name for name in os.listdir(self.path / "states") if name.endswith(".json"))
+        except OSError:
+            return []
+        found = []
+        for name in names:
+            with contextlib.suppress(OSError):
+                state = disk.record_of((self.path / "states" / name).read_bytes())
+                if state is not None and {"worker", "host", "pid", "beat"} <= state.keys():
+                    found.append(state)
+        return found
+
+
+def is_done(record: Mapping[str, Any]) -> bool:
+    """Whether a result says that nothing is left to do."""
+    return record.get("status") == "done" and record.get("why") != "minutes"
+
+
+def is_failed(record: Mapping[str, Any]) -> bool:
+    """Whether a result says that the same would fail again, unless it is retried."""
+    return record.get("status") == "failed" and not Failure(record.get("kind", "error"), "").passing
+
+
+def _worth(record: Mapping[str, Any]) -> tuple[bool, float]:
+    took = record.get("took")
+    at = took.get("at") if isinstance(took, Mapping) else None
+    return record["status"] == "done", float(at) if isinstance(at, int | float) else 0.0
+
+
+def _is(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes() == content
+    except OSError:
+        return False

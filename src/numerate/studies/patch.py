@@ -1,0 +1,61 @@
+"""In what one tree differs from another: path and value, so that ten thousand recipes of a sweep are short lines."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def patch(base: Any, tree: Any) -> dict[str, Any]:
+    """What has to be put where, to make `tree` of `base`.
+
+    >>> patch({"kind": "A", "seed": 0, "model": {"width": 64}}, {"kind": "A", "seed": 0, "model": {"width": 128}})
+    {'model.width': 128}
+
+    Parts of another kind, or with other settings, and lists of another length are replaced as a whole; so is all, under
+    the path "", where the roots are unlike.
+    """
+    found: dict[str, Any] = {}
+    _compare(base, tree, "", found)
+    return found
+
+
+def patched(base: Any, changes: Mapping[str, Any]) -> Any:
+    """The tree that `patch` was made for; `base` stays as it is, and what did not change is shared with it.
+
+    >>> patched({"model": {"width": 64}, "list": [1, 2]}, {"model.width": 128, "list.1": 3})
+    {'model': {'width': 128}, 'list': [1, 3]}
+    """
+    tree = base
+    for path, value in changes.items():
+        tree = _put(tree, path.split(".") if path else [], value)
+    return tree
+
+
+def _compare(base: Any, tree: Any, path: str, found: dict[str, Any]) -> None:
+    if base is tree:
+        return
+    if isinstance(base, dict) and isinstance(tree, dict):
+        if list(base) == list(tree) and base.get("kind") == tree.get("kind") and _plain(base):
+            for key, value in tree.items():
+                _compare(base[key], value, f"{path}.{key}" if path else key, found)
+            return
+    elif isinstance(base, list) and isinstance(tree, list) and len(base) == len(tree) and path:
+        for at, value in enumerate(tree):
+            _compare(base[at], value, f"{path}.{at}", found)
+        return
+    elif type(base) is type(tree) and base == tree:
+        return
+    found[path] = tree
+
+
+def _plain(tree: dict[str, Any]) -> bool:
+    return all(key and "." not in key for key in tree)
+
+
+def _put(tree: Any, segments: list[str], value: Any) -> Any:
+    if not segments:
+        return value
+    head, rest = segments[0], segments[1:]
+    if isinstance(tree, list):
+        at = int(head)
+        return [*tree[:at], _put(tree[at], rest, value), *tree[at + 1 :]]
+    return {key: _put(item, rest, value) if key == head else item for key, item in tree.items()}

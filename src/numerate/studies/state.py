@@ -1,0 +1,102 @@
+"""What a worker does at this moment, in a file that others look at: a heartbeat."""
+
+import atexit
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from multiprocessing.util import Finalize
+from pathlib import Path
+from typing import Any
+
+from numerate.training.lock import gone as gone
+
+EVERY = 1.0
+"""Seconds between two writes at least, so that a shared file system has little to do."""
+
+AT_LEAST = 5.0
+"""Seconds after which the file is written even if nothing changed, so that it says that the worker is alive."""
+
+LOST = 60.0
+"""Seconds without a word after which a worker is said not to be heard of."""
+
+_KEPT, _REMEMBERED = 20, 500  # texts in the file, and in the worker
+
+
+class State:
+    """The file `states/<worker>.json` of one worker. It is only for people to look at: that it cannot be written stops
+    nothing. A thread writes it while the worker has something to do; it is removed when the worker ends."""
+
+    def __init__(self, folder: Path, worker: str) -> None:
+        self.path = folder / f"{worker}.json"
+        self._who = {"worker": worker, "host": socket.gethostname(), "pid": os.getpid()}
+        self._now: dict[str, Any] = self._who
+        self._said: list[tuple[int, str]] = []
+        self._count = 0
+        self._written = -AT_LEAST
+        self._changed = True
+        atexit.register(self.remove)
+        Finalize(None, self.remove, exitpriority=0)  # processes of multiprocessing may end without the former
+
+    @contextlib.contextmanager
+    def about(self, **facts: Any) -> Iterator[None]:
+        """Says that something was begun just now, as long as it lasts."""
+        self._now = {**self._who, **facts, "began": time.time()}
+        self._changed = True
+        over = threading.Event()
+        thread = threading.Thread(target=self._beat, args=(over,), daemon=True)
+        self._write(EVERY)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self._now = {**self._who, "run": None}
+            self._write(EVERY)
+
+    def tell(self, **facts: Any) -> None:
+        """Notes what changed."""
+        self._now.update(facts)
+        self._changed = True
+
+    def say(self, text: str) -> None:
+        """Notes a text for whoever listens; the last twenty are kept, with their numbers."""
+        self._count += 1
+        self._said = [*self._said[-_REMEMBERED:], (self._count, text)]
+        self._changed = True
+
+    def said(self, after: int = 0) -> list[tuple[int, str]]:
+        """What was said after so many texts, each with its number."""
+        return [(number, text) for number, text in self._said if number > after]
+
+    @property
+    def count(self) -> int:
+        """How many texts were said."""
+        return self._count
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+    def _beat(self, over: threading.Event) -> None:
+        while not over.wait(EVERY):
+            self._write(0.5 * EVERY if self._changed else AT_LEAST)
+
+    def _write(self, after: float) -> None:
+        if time.monotonic() - self._written < after:
+            return
+        self._written, self._changed = time.monotonic(), False
+        content = {**self._now, "beat": time.time(), "said": self._said[-_KEPT:]}
+        new = self.path.with_name(f".{self.path.name}")
+        with contextlib.suppress(OSError):
+            new.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8", errors="replace")
+            os.replace(new, self.path)
+
+
+def silent(state: Mapping[str, Any], now: float | None = None) -> bool:
+    """Whether nothing has been heard of a worker for long."""
+    return (time.time() if now is None else now) - float(state["beat"]) > LOST

@@ -1,0 +1,331 @@
+"""What a worker does with a run of a study: train it, evaluate it, write its report, and say what came of it."""
+
+import functools
+import importlib
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from numerate.config import from_tree
+from numerate.errors import Fault, Mistake
+from numerate.executors.executor import Desk, Failure, Work
+from numerate.executors.memory import ran_out
+from numerate.executors.worker import fault_of_the_program
+from numerate.laboratory.results import Results
+from numerate.laboratory.start import Trained
+from numerate.laboratory.tracking import track_results
+from numerate.laboratory.train import train
+from numerate.studies.folder import Planned, StudyFolder, is_done
+from numerate.studies.state import State
+from numerate.training import checkpoint, disk
+from numerate.training.lock import Lock, Locked
+from numerate.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run as it is given to a worker; by `run` and `key` it is known again in jobs of an earlier start."""
+
+    run: str
+    key: str
+    planned: Planned = field(compare=False)
+
+    @classmethod
+    def of(cls, planned: Planned) -> "Job":
+        return cls(planned.run, planned.key, planned)
+
+
+Item = tuple[Job, ...]
+"""One run, or several that are trained as one."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a worker hands back of an item: a record per run, and what was said meanwhile, numbered.
+
+    The `status` of a record is "done" or "failed", as in the results on disk; "busy" where another process is at it, or
+    "full" where the disk is; these two are nowhere but here.
+    """
+
+    records: tuple[Mapping[str, Any], ...]
+    said: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True)
+class RunWork(Work):
+    """Trains and evaluates runs of the study in a folder. Every run ends with a line in the results of its worker."""
+
+    study: str
+    command: str = field(compare=False)
+    """What the user typed."""
+    here: str = field(compare=False)
+    """Where it was typed: a user's own files are found from there."""
+    chatty: bool = field(default=True, compare=False)
+    """Whether all is said that a run says, or only its warnings."""
+
+    def open(self, desk: Desk) -> Callable[[Item], Told]:
+        importlib.import_module("torch._dynamo")  # or the first optimiser does so, which takes a second of its run
+        return _Worker(self, desk).do
+
+    def name_of(self, item: Item) -> str:
+        names = [job.planned.called for job in item]
+        return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more in its stack"
+
+
+class _Worker:
+    def __init__(self, work: RunWork, desk: Desk) -> None:
+        self.work, self.desk = work, desk
+        self.folder = StudyFolder(Path(work.study))
+        self.state = State(self.folder.path / "states", desk.worker)
+
+    def do(self, item: Item) -> Told:
+        torch.set_num_threads(self.desk.threads)
+        before, runs = self.state.count, [job.planned for job in item]
+        records: dict[str, Mapping[str, Any]] = {}
+        facts = _facts(runs[0])
+        facts |= {"stack": len(runs), "runs": [one.run for one in runs]} if len(runs) > 1 else {}
+        with self.state.about(**facts), _warnings_to(self._warn):
+            for planned in runs:
+                if (found := self._nothing_to_do(planned)) is not None:
+                    records[planned.run] = found
+            left = [planned for planned in runs if planned.run not in records]
+            if len(left) > 1:
+                records |= self._stacked(left)
+            for planned in left:
+                if planned.run not in records:
+                    self.state.tell(**_facts(planned))
+                    records[planned.run] = self._kept(planned, functools.partial(self._run, planned))
+        return Told(tuple(records[planned.run] for planned in runs), tuple(self.state.said(before)))
+
+    def _nothing_to_do(self, planned: Planned) -> Mapping[str, Any] | None:
+        """What came of a run that another worker has done in the meantime, or that is being written at this moment."""
+        path = self.folder.runs / planned.run
+        if not (path / "recipe.yaml").exists():
+            return None
+        found = self.folder.results().get(planned.at)
+        if found is not None and is_done(found):
+            return found
+        return _short(planned, "busy", "another process is at it") if Lock(path / "lock").held() else None
+
+    def _kept(self, planned: Planned, do: Callable[[], dict[str, Any]]) -> Mapping[str, Any]:
+        """Does a run and appends what came of it. No memory left, and being stopped, are told by raising."""
+        began = time.monotonic()
+        try:
+            record = do()
+            self.folder.add_results(self.desk.worker, [record])
+        except Locked as locked:
+            return _short(planned, "busy", str(locked))
+        except Exception as error:
+            if ran_out(error) is not None:
+                raise
+            if disk.is_full(error):
+                return _short(planned, "full", str(error))
+            record = failed_record(planned, _failure(error), self.desk.worker, time.monotonic() - began)
+            try:
+                self.folder.add_results(self.desk.worker, [record])
+            except (Fault, Mistake) as unwritten:
+                return _short(planned, "full" if disk.is_full(unwritten) else "failed", str(unwritten))
+        return record
+
+    # A run --------------------------------------------------------------------------------------------------------
+
+    def _run(self, planned: Planned) -> dict[str, Any]:
+        worker = self.desk.worker
+        began, before = time.monotonic(), self._steps(planned)
+        recipe = self._recipe(planned)
+        trained = train(
+            recipe,
+            runs_dir=self.folder.runs,
+            quiet=True,
+            listen=functools.partial(self._listen, planned),
+            say=self._say,
+            stop=self.desk.stop,
+            command=self.work.command,
+        )
+        return self._evaluated(planned, recipe, trained, lambda: _took(time.monotonic() - began, worker, 1, before))
+
+    def _recipe(self, planned: Planned) -> Recipe:
+        recipe = from_tree(planned.tree, Path(self.work.here) / "study", declared=Recipe)
+        assert isinstance(recipe, Recipe)
+        return recipe
+
+    def _steps(self, planned: Planned) -> int:
+        """The last checkpoint of a run before it goes on, 0 for a new one."""
+        return max(checkpoint.steps(self.folder.runs / planned.run / "checkpoints"), default=0)
+
+    def _evaluated(
+        self, planned: Planned, recipe: Recipe, trained: Trained, took: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Measures a run that was trained, with the grid and count of this command, since it may have been trained by
+        another; and says what came of it."""
+        if trained.why == "stopped":
+            raise KeyboardInterrupt
+        run, evaluation = trained.run, recipe.evaluation
+        found: dict[str, Results] = {}
+        for name in ("best", "final"):  # best on the next lengths; often the final
+            self.state.tell(phase=f"evaluating {name}", cells=None)
+            found[name] = run.evaluate(evaluation.grid, count=evaluation.count, checkpoint=name, heard=self._heard)
+        self.state.tell(phase="report")
+        run.report()
+        track_results(run)
+        progress = run.checkpoints("final")[0].state["progress"]
+        metrics = run.folder.records("metrics.jsonl")
+        target = recipe.training.target
+        ended = "budget" if target is None or progress.get("right", 0.0) < target else "target"
+        return {
+            **_short(planned, "done"),
+            "why": "minutes" if trained.why == "minutes" else ended,
+            "step": progress["step"],
+            "examples": progress["examples"],
+            "tokens": progress["tokens"],
+            "operations": progress.get("operations"),
+            "loss": _last(metrics, "loss"),
+            "development": _last(metrics, "exact", "development"),
+            "beyond-development": _last(metrics, "exact", "beyond-development"),
+            "best_step": progress["best"],
+            "final": regions(found["final"]),
+            "best": regions(found["best"]),
+            "took": took(),
+        }
+
+    # Several as one -----------------------------------------------------------------------------------------------
+
+    def _stacked(self, group: Sequence[Planned]) -> dict[str, Mapping[str, Any]]:
+        """The records of runs that were trained as one model; of none where that failed, and each is then done by
+        itself, so that only the one at fault fails."""
+        from numerate.laboratory.stacked import train_stacked
+
+        began, before = time.monotonic(), [self._steps(planned) for planned in group]
+        recipes = [self._recipe(planned) for planned in group]
+
+        def listen(index: int, kind: str, record: Mapping[str, Any]) -> None:
+            self._listen(group[index], kind, record)
+
+        try:
+            ended = train_stacked(
+                recipes,
+                runs_dir=self.folder.runs,
+                listen=listen,
+                say=self._say,
+                stop=self.desk.stop,
+                command=self.work.command,
+            )
+        except Exception as error:
+            self._say(f"warning: a stack of {len(group)} runs is done one by one: {error}")
+            return {}
+        each = (time.monotonic() - began) / len(group)
+        records = {}
+        for planned, recipe, one, step in zip(group, recipes, ended, before, strict=True):
+            self.state.tell(**_facts(planned))
+            do = functools.partial(self._of_stack, planned, recipe, one, each, len(group), step)
+            records[planned.run] = self._kept(planned, do)
+        return records
+
+    def _of_stack(
+        self, planned: Planned, recipe: Recipe, one: Trained | Exception, each: float, stack: int, before: int
+    ) -> dict[str, Any]:
+        """What came of one run of a stack, all of which took `each` seconds times its size."""
+        if isinstance(one, Exception):
+            raise one
+        since = time.monotonic()
+
+        def took() -> dict[str, Any]:
+            return _took(each + time.monotonic() - since, self.desk.worker, stack, before)
+
+        return self._evaluated(planned, recipe, one, took)
+
+    # What is said of it -------------------------------------------------------------------------------------------
+
+    def _listen(self, planned: Planned, kind: str, record: Mapping[str, Any]) -> None:
+        if kind == "step":
+            self.state.tell(step=record["step"], steps=record["steps"], loss=record.get("loss"))
+        elif kind == "evaluation" and record["split"] == "development" and self.work.chatty:
+            self.state.say(f"{planned.called} step {record['step']}: {record['exact']:.1%} right on trained lengths")
+
+    def _say(self, text: str) -> None:
+        if self.work.chatty or text.startswith("warning: "):
+            self.state.say(text)
+
+    def _warn(self, message: Warning | str, *_: object) -> None:
+        self._say(f"warning: {message}")
+
+    def _heard(self, done: int, of: int) -> None:
+        self.state.tell(cells=[done, of])
+        if self.desk.stop.asked:
+            raise KeyboardInterrupt
+
+
+def failed_record(planned: Planned, failure: Failure, worker: str, seconds: float) -> dict[str, Any]:
+    """The line of a run that has no result."""
+    return {
+        **_short(planned, "failed"),
+        "kind": failure.kind,
+        "error": failure.text,
+        "trace": failure.trace,
+        "took": _took(seconds, worker, 1, 0),
+    }
+
+
+def regions(results: Results) -> dict[str, dict[str, Any]]:
+    """The regions of an evaluation as trained, at the first placement: those with held-out questions, or all where none
+    has any."""
+    lines = [line for line in results.regions() if not line["settings"]]
+    first = min((line["placement"] for line in lines), default=0)
+    lines = [line for line in lines if line["placement"] == first]
+    lines = [line for line in lines if not line["seen"]] or lines
+    return {line["region"]: {name: line[name] for name in ("mean", "low", "high", "cells")} for line in lines}
+
+
+def _failure(error: Exception) -> Failure:
+    if isinstance(error, Mistake):
+        return Failure("mistake", str(error), 2)
+    return Failure("fault", str(error)) if isinstance(error, Fault) else fault_of_the_program(error)
+
+
+def _short(planned: Planned, status: str, error: str | None = None) -> dict[str, Any]:
+    record = {
+        "run": planned.run,
+        "key": planned.key,
+        "label": planned.label,
+        "seed": planned.seed,
+        "status": status,
+    }
+    return record if error is None else {**record, "error": error}
+
+
+def _facts(planned: Planned) -> dict[str, Any]:
+    """What a state says of a run that is begun."""
+    return {
+        "run": planned.run,
+        "label": planned.label,
+        "seed": planned.seed,
+        "step": 0,
+        "steps": planned.tree.get("training", {}).get("steps"),
+        "phase": "training",
+        "cells": None,
+        "loss": None,
+    }
+
+
+def _took(seconds: float, worker: str, stack: int, before: int) -> dict[str, Any]:
+    """All that depends on the machine: `from` is the step at which this start began, `at` the end as Unix time."""
+    return {"seconds": round(seconds, 3), "worker": worker, "stack": stack, "from": before, "at": round(time.time(), 3)}
+
+
+def _last(metrics: Sequence[Mapping[str, Any]], name: str, split: str | None = None) -> Any:
+    return next((line[name] for line in reversed(metrics) if name in line and line.get("split") == split), None)
+
+
+@contextmanager
+def _warnings_to(show: Callable[..., None]) -> Any:
+    """Warnings of Python's are said like everything else, each once per run."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.showwarning = show
+        yield

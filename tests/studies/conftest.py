@@ -1,0 +1,223 @@
+"""Studies of tiny runs, and two quick ways to do them: in this process, and in processes that need import nothing."""
+
+import contextlib
+import importlib.util
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate.config import Span
+from numerate.evaluation.evaluator import Evaluation
+from numerate.executors import local
+from numerate.executors.executor import Executor, Failure, Finished, Work
+from numerate.executors.local import Local
+from numerate.executors.worker import Worker
+from numerate.models.decoder import Decoder
+from numerate.positions.added import Learned
+from numerate.positions.rotary import Rotary
+from numerate.studies import study as studies
+from numerate.studies.study import Study, run_study
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.training.recipe import Recipe, Training
+from numerate.training.stopping import Stop
+
+_place = Path(__file__).parents[1] / "training" / "conftest.py"
+_spec = importlib.util.spec_from_file_location("failures_on_purpose", _place)
+assert _spec is not None
+assert _spec.loader is not None
+_failures = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_failures)
+small_disk, killed_at_every_moment = _failures.small_disk, _failures.killed_at_every_moment
+
+_TINY = Recipe(
+    task=Arithmetic(digits=Span(1, 2)),
+    model=Decoder(width=16, positions=(Rotary(),)),
+    training=Training(steps=4, batch=8, window=2, threads=1, log_every=2, evaluate_every=2, checkpoint_every=2),
+    evaluation=Evaluation(grid="1:2x1:2", count=4, during=8),
+    title="rotary",
+)
+_LEARNED = replace(_TINY, title="learned", model=replace(_TINY.model, positions=(Learned(),)))
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Recipe:
+    """Four steps of a tiny model."""
+    return _TINY
+
+
+@pytest.fixture(scope="session")
+def pair() -> Study:
+    """Two variants of it."""
+    return Study("pair", "Which of two?", (_TINY, _LEARNED))
+
+
+@dataclass(frozen=True)
+class Here(Executor):
+    """Does all items in this process, one after the other, packed and unpacked as if they went elsewhere."""
+
+    def run(
+        self,
+        work: Work,
+        items: Sequence[Any],
+        *,
+        folder: Path | None = None,
+        stop: Stop | None = None,
+        tick: Callable[[], None] = lambda: None,
+    ) -> Iterator[Finished]:
+        worker = Worker(threads=1, limit=None)
+        worker.stop = stop or Stop()  # type: ignore[assignment]
+        if (refused := worker.open(pickle.dumps(work))) is not None:
+            raise AssertionError(refused)
+        for index, item in enumerate(items):
+            if worker.stop.asked:
+                yield Finished(index, failure=Failure("not begun", "not begun", 130))
+                continue
+            reply = worker.do(pickle.dumps(item))
+            tick()
+            result = None if reply.failure else pickle.loads(reply.result)
+            yield Finished(index, result, reply.failure, reply.seconds, worker.name)
+
+
+@pytest.fixture
+def here() -> Executor:
+    return Here()
+
+
+def _no_report(study: Study, running: Any, folders: Sequence[Path]) -> Path:
+    """In the place of drawing a report, which takes longer than all the tiny runs."""
+    path: Path = running.folder.path / "report.html"
+    path.write_text("drawn")
+    return path
+
+
+@pytest.fixture
+def local_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands begin no processes: what they give to `Local` is done in this one."""
+    monkeypatch.setattr(Local, "run", Here.run)
+
+
+@pytest.fixture(scope="session")
+def quietly() -> Callable[[Study, Path], None]:
+    """quietly(study, runs): does a study in this process, without a report."""
+
+    def quietly(study: Study, runs: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(studies, "_report", _no_report)
+            _, done = run_study(study, runs_dir=runs, executor=Here())
+        assert [one.error for one in done] == [None] * len(done)
+
+    return quietly
+
+
+class Command:
+    """A study at work in a process of its own, with workers of its own: forked, so that nothing is imported anew."""
+
+    def __init__(self, study: Study, runs: Path, log: Path, **more: Any) -> None:
+        self.runs, self.log = runs, log
+        sys.stdout.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._work(study, more)
+        self.status: int | None = None
+
+    def _work(self, study: Study, more: dict[str, Any]) -> None:
+        status = 70
+        try:
+            os.setsid()
+            number = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(number, 1)
+            os.dup2(number, 2)
+            sys.stdout = sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+            studies._report = _no_report
+            context = multiprocessing.get_context("fork")
+            local.multiprocessing.get_context = lambda kind: context  # type: ignore[attr-defined]
+            more = {"executor": Local(workers=2), **more}
+            _, done = run_study(study, runs_dir=self.runs, **more)
+            status = max(one.status for one in done)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+
+    def wait(self, seconds: float = 60.0) -> int:
+        """Its exit status, negative for a signal."""
+        end = time.monotonic() + seconds
+        while self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > end:
+                self.kill_all()
+                raise AssertionError(f"still at work after {seconds} s: {self.told}")
+            else:
+                time.sleep(0.01)
+        return self.status
+
+    @property
+    def told(self) -> str:
+        """What it has said so far."""
+        return self.log.read_text() if self.log.exists() else ""
+
+    @property
+    def over(self) -> bool:
+        if self.status is None and os.waitpid(self.pid, os.WNOHANG)[0]:
+            self.status = -signal.SIGKILL
+        return self.status is not None
+
+    def workers(self) -> list[int]:
+        """The processes of its workers."""
+        try:
+            return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+        except OSError:
+            return []
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def kill_a_worker(self) -> bool:
+        """Kills one of its workers, if it has any."""
+        for pid in self.workers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                return True
+        return False
+
+    def kill_all(self) -> None:
+        """It and its workers, by one signal."""
+        os.killpg(self.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def warm(quietly: Callable[[Study, Path], None], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """All that a first run imports is imported, so that no forked worker does it again."""
+    quietly(Study("warm", "?", [_TINY]), tmp_path_factory.mktemp("warm"))
+
+
+@pytest.fixture
+def begin(warm: None, tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    """begin(study, runs): a `Command` at work on it. What is left of them is killed at the end."""
+    if sys.platform != "linux":
+        pytest.skip("finds the workers of a process in /proc")
+    begun: list[Command] = []
+
+    def begin(study: Study, runs: Path, **more: Any) -> Command:
+        begun.append(Command(study, runs, tmp_path / f"command-{len(begun)}.txt", **more))
+        return begun[-1]
+
+    yield begin
+    for command in begun:
+        with contextlib.suppress(ProcessLookupError):
+            command.kill_all()
+        if command.status is None:
+            os.waitpid(command.pid, 0)

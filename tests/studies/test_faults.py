@@ -1,0 +1,251 @@
+"""What goes wrong in a study stays with the run it happens to: it is named, and tried again on request."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from numerate import catalogue
+from numerate.config import load_user_parts, override, user_parts
+from numerate.errors import Mistake
+from numerate.executors import pool
+from numerate.executors.executor import Executor
+from numerate.executors.local import Local
+from numerate.studies.folder import StudyFolder
+from numerate.studies.status import standing, standing_text
+from numerate.studies.study import Study, run_study
+from numerate.training.recipe import Recipe
+
+MINE = '''
+import os, time
+from dataclasses import dataclass
+from numerate.config import setting
+from numerate.training.schedule import Schedule
+
+@dataclass(frozen=True)
+class Endless(Schedule):
+    """Never comes to its end."""
+    warmup: float = setting(0, "none")
+    def after(self, progress, warm):
+        while True:
+            time.sleep(0.01)
+
+@dataclass(frozen=True)
+class Hungry(Schedule):
+    """Takes more memory than there is."""
+    warmup: float = setting(0, "none")
+    def after(self, progress, warm):
+        return float(len(bytearray(10**11)))
+
+@dataclass(frozen=True)
+class Deadly(Schedule):
+    """Ends its process."""
+    warmup: float = setting(0, "none")
+    def after(self, progress, warm):
+        os._exit(7)
+
+@dataclass(frozen=True)
+class Moody(Schedule):
+    """Raises while a file is there."""
+    warmup: float = setting(0, "none")
+    file: str = setting("", "path of the file")
+    def after(self, progress, warm):
+        if os.path.exists(self.file):
+            raise ValueError("not today")
+        return 1.0
+'''
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A user's own schedules, as of `--parts mine.py`."""
+    monkeypatch.setattr(catalogue, "_added", {})
+    monkeypatch.setattr(user_parts, "_by_file", set())
+    monkeypatch.setattr(user_parts, "_named", set())
+    (tmp_path / "mine.py").write_text(MINE)
+    return load_user_parts(tmp_path / "mine.py")
+
+
+def called(tiny: Recipe, title: str, **more: Any) -> Recipe:
+    return replace(tiny, title=title, **more)
+
+
+def kinds(title: str, runs: Path) -> dict[str, str]:
+    """How each run of a study ended, by its label."""
+    folder = StudyFolder.of(title, runs)
+    results = folder.results()
+    return {one.label: results[one.at].get("kind", results[one.at]["status"]) for one in folder.plan()}
+
+
+# A run that raises ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_cannot_be_trained_takes_no_other_with_it(tiny: Recipe, here: Executor, tmp_path: Path) -> None:
+    wrong = called(tiny, "wrong", device="cuda:99")
+    explodes = override(called(tiny, "explodes"), ["optimizer.rate=1e30"])
+    page, done = run_study(Study("s", "?", (wrong, explodes, tiny)), runs_dir=tmp_path, executor=here)
+    assert page is not None
+    assert [one.status for one in done] == [2, 1, 0]
+    assert "cuda:99" in str(done[0].error)
+    assert "is not finite" in str(done[1].error)
+    assert kinds("s", tmp_path) == {"wrong": "mistake", "explodes": "fault", "rotary": "done"}
+
+
+def test_what_failed_is_listed_and_tried_again_only_on_request(
+    mine: ModuleType, tiny: Recipe, here: Executor, tmp_path: Path
+) -> None:
+    (tmp_path / "mood").touch()
+    moody = called(tiny, "moody", schedule=mine.Moody(file=str(tmp_path / "mood")))
+    study = Study("s", "?", (moody, tiny))
+    _, done = run_study(study, runs_dir=tmp_path / "runs", executor=here)
+    assert "ValueError: not today" in str(done[0].error)
+    assert "line" in str(done[0].trace)
+    (tmp_path / "mood").unlink()
+    started = (tmp_path / "runs" / ".starts").read_text()
+    page, again = run_study(study, runs_dir=tmp_path / "runs", executor=here)
+    assert [one.error for one in again] == [done[0].error, None]
+    assert [one.status for one in again] == [1, 0]
+    assert page is not None
+    assert (tmp_path / "runs" / ".starts").read_text() == started, "nothing is begun"
+    assert "not today" in standing_text(standing(StudyFolder.of("s", tmp_path / "runs")))
+    _, last = run_study(study, runs_dir=tmp_path / "runs", executor=here, retry=True)
+    assert [one.error for one in last] == [None, None]
+    assert kinds("s", tmp_path / "runs") == {"moody": "done", "rotary": "done"}
+    lines = [path.read_text() for path in (tmp_path / "runs" / "s" / "results").iterdir()]
+    assert sum(text.count('"label": "rotary"') for text in lines) == 1, "what was done is not done again"
+
+
+def test_a_retry_that_is_stopped_goes_on_without_being_asked_for_again(
+    mine: ModuleType, tiny: Recipe, here: Executor, tmp_path: Path
+) -> None:
+    (tmp_path / "mood").touch()
+    moody = called(tiny, "moody", schedule=mine.Moody(file=str(tmp_path / "mood")))
+    study = Study("s", "?", [moody])
+    run_study(study, runs_dir=tmp_path / "runs", executor=here)
+    (tmp_path / "mood").unlink()
+
+    class Stopped(Executor):
+        def run(self, *given: Any, **more: Any) -> Any:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, runs_dir=tmp_path / "runs", executor=Stopped(), retry=True)
+    _, done = run_study(study, runs_dir=tmp_path / "runs", executor=here)
+    assert [one.error for one in done] == [None]
+
+
+def test_a_user_file_that_is_gone_fails_the_runs_that_need_it(
+    mine: ModuleType, tiny: Recipe, here: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moody = called(tiny, "moody", schedule=mine.Moody())
+    study = Study("s", "?", (moody, tiny))
+
+    class Elsewhere(type(here)):  # type: ignore[misc]
+        def run(self, *given: Any, **more: Any) -> Any:
+            (tmp_path / "mine.py").unlink()
+            monkeypatch.delitem(__import__("sys").modules, mine.__name__)
+            return super().run(*given, **more)
+
+    _, done = run_study(study, runs_dir=tmp_path / "runs", executor=Elsewhere())
+    assert [one.status for one in done] == [2, 0]
+    assert "mine.py" in str(done[0].error)
+
+
+# A worker that dies, has no memory, or never ends ---------------------------------------------------------------------
+
+
+def test_a_worker_that_dies_or_has_no_memory_or_never_ends_takes_one_run_down(
+    mine: ModuleType, tiny: Recipe, begin: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "GRACE", 0.5)
+    wrong = [
+        called(tiny, "endless", schedule=mine.Endless()),
+        called(tiny, "hungry", schedule=mine.Hungry()),
+        called(tiny, "deadly", schedule=mine.Deadly()),
+    ]
+    study = Study("s", "?", (*wrong, tiny, override(tiny, ["seed=1"])))
+    runs = tmp_path / "runs"
+    command = begin(study, runs, executor=Local(workers=2, memory=2e9, timeout=8.0))
+    assert command.wait(120) == 1
+    expected = {"endless": "timeout", "hungry": "out of memory", "deadly": "died", "rotary": "done"}
+    assert kinds("s", runs) == expected
+    told = command.told
+    assert "endless: took longer than timeout=8 s" in told
+    assert "out of memory in hungry" in told
+    assert "2.0 GB" in told
+    assert "deadly: its worker ended by itself with exit status 7" in told
+    now = standing(StudyFolder.of("s", runs))
+    assert sorted(planned.label for planned, _ in now.failed) == ["endless", "hungry"]
+    assert (now.done, now.left) == (2, 1), "a run whose worker died is simply begun again"
+    second = begin(study, runs, executor=Local(workers=2, memory=2e9, timeout=8.0))
+    assert second.wait(60) == 1
+    assert kinds("s", runs) == expected
+    assert second.told.count("step 4") == 0
+
+
+# Stopped by the user --------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_ends_a_study_at_a_good_place(pair: Study, begin: Callable[..., Any], tmp_path: Path) -> None:
+    study, runs = pair.crossed(["seeds=4"]), tmp_path / "runs"
+    command = begin(study, runs)
+    folder = StudyFolder.of("pair", runs)
+    while len(folder.results()) < 2 and not command.over:
+        time.sleep(0.01)
+    os.kill(command.pid, signal.SIGINT)
+    assert command.wait() == 130
+    done = len(folder.results())
+    assert 2 <= done < 8
+    assert all(record["status"] == "done" for record in folder.results().values()), "what was stopped has not failed"
+    again = begin(study, runs)
+    assert again.wait() == 0
+    assert len(folder.results()) == 8
+
+
+# A full disk ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_said_once_and_the_same_command_goes_on(
+    pair: Study, begin: Callable[..., Any], quietly: Any, small_disk: Any, tmp_path: Path
+) -> None:
+    study = pair.crossed(["seeds=4"])
+    quietly(study, tmp_path / "undisturbed")
+    used = sum(path.stat().st_size for path in (tmp_path / "undisturbed").rglob("*") if path.is_file())
+    place = small_disk(used * 2 // 3)
+    runs = place / "runs"
+    command = begin(study, runs)
+    assert command.wait() == 1
+    told = command.told
+    assert told.count("the disk is full (") == 1, told
+    folder = StudyFolder.of("pair", runs)
+    done = dict(folder.done(folder.plan()))
+    assert 0 < len(done) < 8
+    assert not [record for record in folder.results().values() if record["status"] == "failed"]
+    for path in runs.rglob("*.jsonl"):
+        assert all(json.loads(line) for line in path.read_bytes().splitlines()), path
+    subprocess.run(["mount", "-o", f"remount,size={4 * used}", str(place)], check=True)
+    assert begin(study, runs).wait() == 0
+    assert len(folder.done(folder.plan())) == 8
+    for planned in folder.plan():
+        files = [Path(planned.run) / "evaluation.jsonl", Path(planned.run) / "metrics.jsonl"]
+        for file in files:
+            assert (runs / file).read_bytes() == (tmp_path / "undisturbed" / file).read_bytes()
+        if planned.run in done:
+            assert len((runs / planned.run / "starts.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_place_that_may_not_be_written_is_a_mistake_before_anything_is_begun(
+    pair: Study, here: Executor, small_disk: Any
+) -> None:
+    place = small_disk(1 << 20)
+    small_disk.make_read_only(place)
+    with pytest.raises(Mistake, match="cannot be written"):
+        run_study(pair, runs_dir=place / "runs", executor=here)

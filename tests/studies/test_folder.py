@@ -1,0 +1,399 @@
+"""The folder of a study: the plan, the results that workers append, and reading both whatever happened to them."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from numerate.config import from_tree, identity, override, setting, to_tree
+from numerate.errors import Mistake
+from numerate.mixers.recurrent import LSTM
+from numerate.studies.folder import Asked, StudyFolder, content_key, is_done, is_failed
+from numerate.studies.patch import patch, patched
+from numerate.studies.study import Study
+from numerate.training.recipe import Recipe
+from numerate.training.run import RunFolder, all_runs, find, latest
+
+# What differs ---------------------------------------------------------------------------------------------------------
+
+LEAVES = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.0, 1.0, 0.5]) | st.sampled_from("ab")
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "b", "a.b", ""]), inner, max_size=3)
+        | st.fixed_dictionaries({"kind": st.sampled_from(["LSTM", "Attention"])}, optional={"a": inner, "b": inner})
+    ),
+    max_leaves=12,
+)
+
+
+@given(TREES, TREES)
+def test_a_tree_is_put_together_again_from_another_and_what_differs(base: Any, tree: Any) -> None:
+    before = json.dumps([base, tree])
+    found = patched(base, json.loads(json.dumps(patch(base, tree))))
+    assert json.dumps(found) == json.dumps(tree), "the same text, so that True stays True and 1.0 stays 1.0"
+    assert json.dumps([base, tree]) == before
+
+
+def test_only_what_differs_is_told() -> None:
+    base = {"kind": "A", "seed": 0, "model": {"kind": "D", "width": 8, "positions": [{"kind": "P", "base": 1}]}}
+    other = {"kind": "A", "seed": 1, "model": {"kind": "D", "width": 8, "positions": [{"kind": "P", "base": 2}]}}
+    assert patch(base, base) == {}
+    assert patch(base, other) == {"seed": 1, "model.positions.0.base": 2}
+    assert patch(base, {**base, "model": {"kind": "E"}}) == {"model": {"kind": "E"}}
+    assert patch({"a": [1]}, {"a": [1, 2]}) == {"a": [1, 2]}
+
+
+# The plan -------------------------------------------------------------------------------------------------------------
+
+
+def asked(*recipes: Recipe) -> list[Asked]:
+    return [Asked(f"{one.title}/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
+
+
+def test_a_recipe_with_any_model_comes_back_from_the_plan(any_model: Any, tiny: Recipe, tmp_path: Path) -> None:
+    recipes = [tiny, replace(tiny, model=any_model, seed=1)]
+    StudyFolder(tmp_path / "study").ask(asked(*recipes))
+    assert [planned.tree for planned in StudyFolder(tmp_path / "study").plan()] == list(map(to_tree, recipes))
+
+
+def test_a_recipe_with_any_task_comes_back_from_the_plan(any_task: Any, tiny: Recipe, tmp_path: Path) -> None:
+    recipes = [tiny, replace(tiny, task=any_task, seed=1)]
+    StudyFolder(tmp_path / "study").ask(asked(*recipes))
+    plan = StudyFolder(tmp_path / "study").plan()
+    assert [from_tree(planned.tree, "plan", declared=Recipe) for planned in plan] == recipes
+
+
+def test_numbers_that_json_has_no_word_for_come_back_too(tiny: Recipe, tmp_path: Path) -> None:
+    endless = override(tiny, ["optimizer.clip=inf"])
+    folder = StudyFolder(tmp_path / "study")
+    folder.ask(asked(tiny, endless))
+    (tmp_path / "study/plan.jsonl").read_text().encode("ascii")
+    for line in (tmp_path / "study/plan.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert from_tree(folder.plan()[1].tree, "plan", declared=Recipe) == endless
+
+
+def test_a_recipe_is_written_once_and_each_run_as_what_differs(tiny: Recipe, tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "study")
+    folder.ask(asked(*(override(tiny, [f"seed={seed}"]) for seed in range(5))), question="Why?")
+    lines = [json.loads(line) for line in (folder.path / "plan.jsonl").read_text().splitlines()]
+    assert [sorted(line) for line in lines] == [
+        ["base", "key", "label", "recipe", "run", "seed"],
+        *[["base", "differs", "key", "label", "run", "seed"]] * 4,
+    ]
+    assert [line.get("differs") for line in lines[1:]] == [{"seed": seed} for seed in range(1, 5)]
+    assert folder.head()["question"] == "Why?"
+
+
+def test_a_variant_added_later_goes_to_the_end_and_a_changed_budget_takes_its_old_place(
+    tiny: Recipe, tmp_path: Path
+) -> None:
+    folder = StudyFolder(tmp_path / "study")
+    folder.ask(asked(tiny, override(tiny, ["seed=1"])), labels={"rotary": "R"})
+    longer = override(tiny, ["training.steps=8"])
+    wider = override(tiny, ["model.width=32"])
+    planned = folder.ask(asked(longer, wider))
+    assert [one.run for one in folder.plan()] == [
+        asked(one)[0].run for one in (tiny, override(tiny, ["seed=1"]), wider)
+    ]
+    assert folder.plan()[0].key == content_key(longer) != content_key(tiny)
+    assert [one.tree for one in planned] == [to_tree(longer), to_tree(wider)]
+    assert folder.head()["labels"] == {"rotary": "R"}
+
+
+def test_seeds_share_a_label_and_variants_are_told_apart_by_what_differs(tiny: Recipe, tmp_path: Path) -> None:
+    runs = Study("s", "?", [tiny]).crossed(["model.width=16,32", "seeds=2"]).recipes
+    recurrent = replace(tiny, title="lstm", model=replace(tiny.model, mixer=LSTM(), positions=()))
+    named = override(tiny, ["name=mine", "group=all", "device=cpu", "training.log_every=1", "seed=7"])
+    plan = StudyFolder(tmp_path / "s").ask(asked(*runs, recurrent, named), labels={"rotary": "Rotary"})
+    assert [planned.label for planned in plan] == [
+        *["Rotary (model.width=16)"] * 2,
+        *["Rotary (model.width=32)"] * 2,
+        "lstm",
+        "Rotary (model.width=16)",
+    ]
+    assert [planned.called for planned in plan][:2] == ["Rotary (model.width=16)", "Rotary (model.width=16) seed 1"]
+    alone = StudyFolder(tmp_path / "t").ask(asked(override(tiny, ["name=mine"])))
+    assert alone[0].label == "mine"
+
+
+def test_a_plan_of_an_older_version_is_made_anew_from_recipes_that_know_more(tiny: Recipe, tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "study")
+    runs = asked(*(override(tiny, [f"seed={seed}"]) for seed in range(3)))
+    older = [replace(one, tree={key: value for key, value in one.tree.items() if key != "paper"}) for one in runs]
+    folder.ask(older)
+    folder.ask(runs[:1])
+    assert [planned.tree for planned in folder.plan()] == [runs[0].tree, older[1].tree, older[2].tree]
+    folder.ask(runs)
+    assert [planned.differs for planned in folder.plan()] == [{}, {"seed": 1}, {"seed": 2}]
+
+
+def test_two_commands_may_plan_at_the_same_time(tiny: Recipe, tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "study")
+    children = []
+    for number in range(4):
+        child = os.fork()
+        if child == 0:
+            try:
+                for seed in range(number * 10, number * 10 + 10):
+                    StudyFolder(tmp_path / "study").ask(asked(override(tiny, [f"seed={seed}"])))
+                os._exit(0)
+            finally:
+                os._exit(1)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    assert sorted(planned.seed for planned in folder.plan()) == list(range(40))
+
+
+def test_planning_without_writing_writes_nothing(tiny: Recipe, tmp_path: Path) -> None:
+    plan = StudyFolder(tmp_path / "study").ask(asked(tiny), write=False)
+    assert [planned.run for planned in plan] == [asked(tiny)[0].run]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_asking_for_the_same_again_leaves_the_files_as_they_are(tiny: Recipe, tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "study")
+    folder.ask(asked(tiny), question="Why?")
+    before = {path.name: path.stat().st_ino for path in folder.path.iterdir()}
+    folder.ask(asked(tiny), question="Why?")
+    assert {path.name: path.stat().st_ino for path in folder.path.iterdir()} == before
+
+
+# The key --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "name=mine",
+        "group=mine",
+        "device=cpu",
+        "title=other",
+        "paper=abacus",
+        "trackers=[wandb]",
+        "tracking.project=sums",
+        "training.minutes=5",
+        "training.threads=2",
+        "training.log_every=7",
+        "training.checkpoint_every=7",
+        "training.checkpoint_minutes=7",
+        "training.keep=7",
+        "training.parallel=ddp",
+    ],
+)
+def test_what_changes_no_result_changes_no_key(change: str, tiny: Recipe) -> None:
+    assert content_key(override(tiny, [change])) == content_key(tiny)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "seed=1",
+        "model.width=32",
+        "training.steps=8",
+        "training.evaluate_every=1",
+        "training.target=0.5",
+        "evaluation.grid=1:3x1:3",
+        "evaluation.count=5",
+        "init_from=3f2a9c01b7de",
+        "model.positions.0.base=500",
+    ],
+)
+def test_what_may_change_a_result_changes_the_key(change: str, tiny: Recipe) -> None:
+    assert content_key(override(tiny, [change])) != content_key(tiny)
+
+
+def test_a_setting_that_came_later_changes_no_key_while_it_has_its_default(tiny: Recipe) -> None:
+    @dataclass(frozen=True)
+    class Old:
+        size: int = 1
+
+    @dataclass(frozen=True)
+    class New:
+        size: int = 1
+        more: int = setting(0, "came later", later=True)
+
+    Old.__module__ = New.__module__ = "numerate.somewhere"
+    New.__qualname__ = New.__name__ = "Old"
+    assert content_key(Old()) == content_key(New()) != content_key(New(more=1))
+
+
+def test_parts_known_from_another_recipe_give_the_same_trees_and_keys(tiny: Recipe) -> None:
+    trees: dict[int, Any] = {}
+    keys: dict[int, Any] = {}
+    names: dict[int, Any] = {}
+    for change in ("seed=1", "model.width=32", "model.mixer.heads=2", "training.steps=8", "seed=1"):
+        one = override(tiny, [change])
+        assert to_tree(one, known=trees) == to_tree(one)
+        assert content_key(one, keys) == content_key(one)
+        assert identity(one, names) == identity(one)
+
+
+# Results --------------------------------------------------------------------------------------------------------------
+
+
+def line(run: str, status: str, at: float, **more: Any) -> dict[str, Any]:
+    return {"run": run, "key": "k", "status": status, "took": {"at": at}, **more}
+
+
+def test_done_is_worth_more_than_failed_and_later_more_than_earlier(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path)
+    folder.add_results(
+        "b", [line("x", "failed", 3, kind="fault"), line("y", "done", 1), line("z", "failed", 2, kind="a")]
+    )
+    folder.add_results("a", [line("x", "done", 1), line("y", "failed", 5), line("z", "failed", 4, kind="b")])
+    folder.add_results("c", [line("z", "failed", 3, kind="c"), line("y", "done", 2, step=7)])
+    found = StudyFolder(tmp_path).results()
+    assert found["x", "k"]["status"] == "done"
+    assert found["y", "k"]["step"] == 7
+    assert found["z", "k"]["kind"] == "b"
+
+
+def test_what_was_read_is_not_read_again_and_a_line_is_taken_when_it_is_whole(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path)
+    folder.add_results("a", [line("x", "done", 1)])
+    assert set(folder.results()) == {("x", "k")}
+    file = tmp_path / "results" / "a.jsonl"
+    text = json.dumps(line("y", "done", 1))
+    with open(file, "a") as open_file:
+        open_file.write(text[:20])
+    assert set(folder.results()) == {("x", "k")}
+    with open(file, "a") as open_file:
+        open_file.write(text[20:])
+    assert set(folder.results()) == {("x", "k"), ("y", "k")}
+    with open(file, "a") as open_file:
+        open_file.write("\n" + json.dumps(line("z", "done", 1)) + "\n")
+    assert set(folder.results()) == {("x", "k"), ("y", "k"), ("z", "k")}
+
+
+def test_a_torn_last_line_of_a_killed_worker_is_cut_before_the_next_is_written(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path)
+    folder.add_results("a", [line("x", "done", 1)])
+    with open(tmp_path / "results" / "a.jsonl", "a") as file:
+        file.write('{"run": "y", "ke')
+    reader = StudyFolder(tmp_path)
+    assert set(reader.results()) == {("x", "k")}
+    folder.add_results("a", [line("z", "done", 1)])
+    assert set(reader.results()) == {("x", "k"), ("z", "k")}
+
+
+def test_a_run_is_done_only_while_its_folder_is_there(tiny: Recipe, tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "study")
+    (planned,) = folder.ask(asked(tiny))
+    folder.add_results("a", [{"run": planned.run, "key": planned.key, "status": "done", "took": {}}])
+    assert folder.done([planned]) == {}
+    (tmp_path / planned.run).mkdir(parents=True)
+    assert list(folder.done([planned])) == [planned.run]
+    (other,) = folder.ask(asked(override(tiny, ["training.steps=8"])))
+    assert folder.done([other]) == {}, "the same folder, but another budget"
+
+
+def test_a_run_that_ended_by_its_cap_of_minutes_is_not_done() -> None:
+    assert is_done({"status": "done", "why": "budget"})
+    assert not is_done({"status": "done", "why": "minutes"})
+
+
+@pytest.mark.parametrize("kind", ["mistake", "fault", "error", "out of memory", "timeout"])
+def test_what_would_fail_again_is_failed(kind: str) -> None:
+    assert is_failed({"status": "failed", "kind": kind})
+
+
+@pytest.mark.parametrize("kind", ["died", "stopped", "not begun"])
+def test_what_may_simply_go_on_is_not_failed(kind: str) -> None:
+    assert not is_failed({"status": "failed", "kind": kind})
+
+
+# Whatever is there ----------------------------------------------------------------------------------------------------
+
+
+def test_missing_files_are_empty_and_torn_ones_are_read_as_far_as_they_go(tiny: Recipe, tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "study")
+    assert (folder.plan(), folder.results(), folder.states()) == ([], {}, [])
+    folder.ask(asked(tiny, override(tiny, ["seed=1"])))
+    plan = folder.path / "plan.jsonl"
+    plan.write_bytes(plan.read_bytes()[:-30])
+    assert [planned.seed for planned in folder.plan()] == [0]
+    (folder.path / "results").mkdir()
+    (folder.path / "results" / "a.jsonl").write_text("nonsense\n[]\n{}\n")
+    (folder.path / "states").mkdir()
+    (folder.path / "states" / "a.json").write_text('{"worker": "a", "ho')
+    (folder.path / "states" / ".b.json").write_text("")
+    assert folder.results() == {}
+    assert folder.states() == []
+
+
+def test_a_study_is_found_by_its_title_or_its_path_and_a_near_name_is_told(tiny: Recipe, tmp_path: Path) -> None:
+    StudyFolder.of("my study", tmp_path).ask(asked(tiny))
+    StudyFolder.of("abacus_laptop", tmp_path).ask(asked(tiny))
+    assert StudyFolder.find("abacus-laptop", tmp_path).title == "abacus_laptop"
+    assert StudyFolder.find("my-study", tmp_path).path == tmp_path / "my-study"
+    assert StudyFolder.find(f"{tmp_path}/abacus_laptop/", Path("elsewhere")).title == "abacus_laptop"
+    with pytest.raises(Mistake, match=r"there are: abacus_laptop, my-study.*Did you mean 'abacus_laptop'"):
+        StudyFolder.find("abacus_labtop", tmp_path)
+    with pytest.raises(Mistake, match="numerate run quickstart"):
+        StudyFolder.find("abacus_laptop", tmp_path / "nothing")
+
+
+def test_a_study_of_a_later_format_is_refused(tiny: Recipe, tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "study")
+    folder.ask(asked(tiny))
+    text = (folder.path / "study.yaml").read_text()
+    (folder.path / "study.yaml").write_text(text.replace("format: 1", "format: 2"))
+    for read in (folder.head, lambda: folder.ask(asked(tiny))):
+        with pytest.raises(Mistake, match=r"format 2.*update numerate"):
+            read()
+
+
+def test_the_files_of_a_study_are_taken_for_no_runs(tiny: Recipe, tmp_path: Path) -> None:
+    """A sweep of one recipe is a study with the recipe's title: its runs lie beside the study's files."""
+    folder = StudyFolder.of("rotary", tmp_path)
+    folder.ask(asked(tiny))
+    folder.add_results("a", [line("x", "done", 1)])
+    (folder.path / "states").mkdir()
+    run = RunFolder.create(tmp_path, "rotary", asked(tiny)[0].run.partition("/")[2], {"recipe": to_tree(tiny)})
+    assert [one.path for one in all_runs(tmp_path)] == [run.path]
+    assert find("rotary", tmp_path).path == run.path
+    found = latest(tmp_path)
+    assert found is not None
+    assert found.path == run.path
+
+
+def test_neither_the_folder_nor_the_status_of_a_study_needs_torch() -> None:
+    code = (
+        "import sys; import numerate.studies.folder, numerate.studies.status, numerate.commands.status; "
+        "print([name for name in ('torch', 'numpy', 'matplotlib', 'ray') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_no_moment_of_being_killed_leaves_a_plan_that_cannot_be_read(
+    killed_at_every_moment: Callable[..., int], tiny: Recipe, tmp_path: Path
+) -> None:
+    second = override(tiny, ["seed=1"])
+
+    def prepare(place: Path) -> None:
+        StudyFolder(place / "study").ask(asked(tiny), question="Why?")
+
+    def check(place: Path, whole: bool) -> None:
+        folder = StudyFolder(place / "study")
+        found = [planned.seed for planned in folder.plan()]
+        assert found == [0, 1] if whole else found in ([0], [0, 1])
+        assert folder.head()["question"] in ("Why?", "And then?")
+        folder.ask(asked(second))
+        assert [planned.seed for planned in folder.plan()] == [0, 1]
+
+    def work(place: Path) -> Any:
+        return StudyFolder(place / "study").ask(asked(second), question="And then?")
+
+    assert killed_at_every_moment(tmp_path, prepare, work, check) > 5

@@ -1,0 +1,251 @@
+"""Killed at any moment and begun again, a study ends with exactly the results of one that nobody disturbed."""
+
+import json
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate.config import override
+from numerate.executors.executor import Executor
+from numerate.studies.folder import Planned, StudyFolder, is_done
+from numerate.studies.study import Study, run_study
+from numerate.training.recipe import Recipe
+from numerate.training.run import RunFolder
+
+Begin = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def study(pair: Study) -> Study:
+    """Eight runs."""
+    return pair.crossed(["seeds=4"])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(study: Study, quietly: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the study leaves when nothing happens to it."""
+    runs = tmp_path_factory.mktemp("undisturbed")
+    quietly(study, runs)
+    return left_by(study, runs)
+
+
+def left_by(study: Study, runs: Path) -> dict[str, Any]:
+    """All results of a study that do not depend on the machine: the lines, the evaluations, the weights."""
+    folder = StudyFolder.of(study.title, runs)
+    plan = folder.plan()
+    found: dict[str, Any] = {
+        planned.run: {name: value for name, value in record.items() if name != "took"}
+        for planned in plan
+        if (record := folder.results().get(planned.at)) is not None
+    }
+    for planned in plan:
+        place = runs / planned.run
+        for path in [place / "evaluation.jsonl", place / "metrics.jsonl", *place.glob("checkpoints/*/weights.*")]:
+            found[str(path.relative_to(runs))] = path.read_bytes()
+    return found
+
+
+def starts(runs: Path, planned: Planned) -> int:
+    """How often a run was begun."""
+    return len((runs / planned.run / "starts.jsonl").read_text().splitlines())
+
+
+def finished(study: Study, runs: Path) -> dict[str, int]:
+    """The runs that are done by now, each with how often it was begun."""
+    folder = StudyFolder.of(study.title, runs)
+    results = folder.results()
+    return {
+        planned.run: starts(runs, planned)
+        for planned in folder.plan()
+        if planned.at in results and is_done(results[planned.at])
+    }
+
+
+def assert_no_line_is_torn(runs: Path) -> None:
+    for path in runs.rglob("*.jsonl"):
+        content = path.read_bytes()
+        assert content.endswith(b"\n") or not content, path
+        for line in content.splitlines():
+            json.loads(line)
+
+
+def goes_on(study: Study, runs: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
+    """Begins a study again until it comes to its end, and looks at what it leaves."""
+    before = finished(study, runs) if (runs / study.title).exists() else {}
+    statuses = []
+    while not statuses or statuses[-1] != 0:
+        assert len(statuses) < 4, statuses
+        statuses.append(begin(study, runs).wait())
+    assert left_by(study, runs) == undisturbed
+    assert finished(study, runs).items() >= before.items(), "nothing that was done is begun again"
+    assert_no_line_is_torn(runs)
+    until(lambda: not list((runs / study.title / "states").glob("*.json")))  # a worker left behind may still be at work
+
+
+def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Waits until something is true."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+# Killed ---------------------------------------------------------------------------------------------------------------
+
+MOMENTS = [0.15, 0.5, 0.85]
+"""When something is killed, as a share of the runs that are done by then; each a little earlier or later by chance."""
+
+
+def wait_until(study: Study, runs: Path, command: Any, share: float, seed: int) -> None:
+    """Waits until so many runs are done, and then a moment of chance, up to the time that a run takes."""
+    folder, began = StudyFolder.of(study.title, runs), time.monotonic()
+    while not command.over and len(folder.results()) < share * len(study.recipes):
+        time.sleep(0.005)
+    each = (time.monotonic() - began) / max(1, len(folder.results()))
+    time.sleep(each * random.Random(seed).random())
+
+
+@pytest.mark.parametrize("share", MOMENTS)
+def test_the_command_is_killed(
+    share: float, study: Study, begin: Begin, undisturbed: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """Its workers go on for a moment: what they finish is kept, and nobody else does it meanwhile."""
+    command = begin(study, tmp_path / "runs")
+    wait_until(study, tmp_path / "runs", command, share, seed=1)
+    command.kill()
+    command.wait()
+    goes_on(study, tmp_path / "runs", begin, undisturbed)
+
+
+@pytest.mark.parametrize("share", MOMENTS)
+def test_a_worker_is_killed(
+    share: float, study: Study, begin: Begin, undisturbed: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """It takes one run down, and the others are done all the same."""
+    command = begin(study, tmp_path / "runs")
+    wait_until(study, tmp_path / "runs", command, share, seed=2)
+    killed = command.kill_a_worker()
+    status = command.wait()
+    done = finished(study, tmp_path / "runs")
+    assert len(done) >= len(study.recipes) - 1
+    assert status == (1 if len(done) < len(study.recipes) else 0)
+    if status:
+        assert killed
+        assert "killed by signal 9" in command.told
+    goes_on(study, tmp_path / "runs", begin, undisturbed)
+
+
+@pytest.mark.parametrize("share", MOMENTS)
+def test_all_are_killed_at_once(
+    share: float, study: Study, begin: Begin, undisturbed: Mapping[str, Any], tmp_path: Path
+) -> None:
+    command = begin(study, tmp_path / "runs")
+    wait_until(study, tmp_path / "runs", command, share, seed=3)
+    command.kill_all()
+    command.wait()
+    goes_on(study, tmp_path / "runs", begin, undisturbed)
+
+
+def test_all_are_killed_again_and_again(
+    study: Study, begin: Begin, undisturbed: Mapping[str, Any], tmp_path: Path
+) -> None:
+    chance = random.Random(4)
+    for share in (0.0, 0.2, 0.4, 0.6, 0.8):
+        before = finished(study, tmp_path / "runs") if (tmp_path / "runs" / "pair").exists() else {}
+        command = begin(study, tmp_path / "runs")
+        wait_until(study, tmp_path / "runs", command, share, seed=chance.randrange(1000))
+        command.kill_all()
+        command.wait()
+        assert finished(study, tmp_path / "runs").items() >= before.items()
+    goes_on(study, tmp_path / "runs", begin, undisturbed)
+
+
+# Two at the same time -------------------------------------------------------------------------------------------------
+
+
+def test_two_commands_on_one_study_share_its_runs(
+    study: Study, begin: Begin, undisturbed: Mapping[str, Any], tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    commands = [begin(study, runs) for _ in range(2)]
+    assert [command.wait() for command in commands] == [0, 0], "\n".join(one.told for one in commands)
+    assert left_by(study, runs) == undisturbed
+    assert set(finished(study, runs).values()) == {1}, "each run is begun once, by one of them"
+    assert_no_line_is_torn(runs)
+
+
+def test_two_studies_that_share_runs_do_them_once(
+    study: Study, begin: Begin, undisturbed: Mapping[str, Any], tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    other = replace(study, title="other", recipes=(*study.recipes[3:], override(study.recipes[0], ["seed=9"])))
+    commands = [begin(study, runs), begin(other, runs)]
+    assert [command.wait() for command in commands] == [0, 0], "\n".join(one.told for one in commands)
+    assert left_by(study, runs) == undisturbed
+    found = left_by(other, runs)
+    assert {path: value for path, value in found.items() if path in undisturbed} == {
+        path: value for path, value in undisturbed.items() if path in found
+    }
+    assert set(finished(study, runs).values()) == set(finished(other, runs).values()) == {1}
+
+
+def test_a_run_that_another_process_is_at_is_waited_for_and_taken_over(
+    pair: Study, begin: Begin, quietly: Any, tmp_path: Path
+) -> None:
+    """The lock of one run is held; the others are done meanwhile; what it is waited for is said."""
+    runs = tmp_path / "runs"
+    quietly(replace(pair, recipes=pair.recipes[:1]), runs)
+    held = RunFolder(next((runs / "rotary").iterdir()))
+    (runs / "pair" / "results").rename(tmp_path / "results")  # as if another study had done it
+    with held.lock():
+        command = begin(pair, runs)
+        until(lambda: command.over or "waiting for 1 run" in command.told)
+        assert not command.over, command.told
+        assert [run.partition("/")[0] for run in finished(pair, runs)] == ["learned"]
+    assert command.wait() == 0
+    assert {run.partition("/")[0]: count for run, count in finished(pair, runs).items()} == {"rotary": 1, "learned": 1}
+
+
+# What is half done ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_was_only_trained_is_evaluated_and_not_trained_again(
+    tiny: Recipe, here: Executor, tmp_path: Path
+) -> None:
+    from numerate.laboratory.train import train
+
+    trained = train(tiny, runs_dir=tmp_path, quiet=True)
+    _, done = run_study(Study("s", "?", [tiny]), runs_dir=tmp_path, executor=here)
+    assert done[0].path == trained.run.path
+    assert len((trained.run.path / "starts.jsonl").read_text().splitlines()) == 1
+    folder = StudyFolder.of("s", tmp_path)
+    record = folder.results()[folder.plan()[0].at]
+    assert (record["why"], record["step"], record["took"]["from"]) == ("budget", 4, 4)
+
+
+def test_a_run_whose_folder_was_deleted_is_done_again(tiny: Recipe, here: Executor, tmp_path: Path) -> None:
+    import shutil
+
+    study = Study("s", "?", [tiny])
+    _, done = run_study(study, runs_dir=tmp_path, executor=here)
+    before = left_by(study, tmp_path)
+    assert done[0].path is not None
+    shutil.rmtree(done[0].path)
+    run_study(study, runs_dir=tmp_path, executor=here)
+    assert left_by(study, tmp_path) == before
+
+
+def test_a_run_that_ended_by_its_cap_of_minutes_goes_on(tiny: Recipe, here: Executor, tmp_path: Path) -> None:
+    study = Study("s", "?", [tiny])
+    run_study(study, runs_dir=tmp_path, executor=here)
+    (lines,) = (tmp_path / "s" / "results").iterdir()
+    lines.write_text(lines.read_text().replace('"why": "budget"', '"why": "minutes"'))
+    folder = StudyFolder.of("s", tmp_path)
+    assert folder.done(folder.plan()) == {}
+    run_study(study, runs_dir=tmp_path, executor=here)
+    assert [record["why"] for record in folder.done(folder.plan()).values()] == ["budget"]

@@ -1,0 +1,268 @@
+"""How a study stands: what is done, who is at what, what failed, what is left, and for how long still."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate.cli import main
+from numerate.config import identity, override, to_tree
+from numerate.studies.board import CHATTY, Board
+from numerate.studies.folder import Asked, Planned, StudyFolder, content_key
+from numerate.studies.state import State, gone, silent
+from numerate.studies.status import Pace, standing, standing_text, time_left
+from numerate.training.recipe import Recipe
+
+Make = Callable[[int], tuple[StudyFolder, list[Planned]]]
+
+
+@pytest.fixture
+def make(tiny: Recipe, tmp_path: Path) -> Make:
+    """make(5): a study of five seeds that is planned and not begun."""
+
+    def make(count: int) -> tuple[StudyFolder, list[Planned]]:
+        recipes = [override(tiny, [f"seed={seed}"]) for seed in range(count)]
+        folder = StudyFolder(tmp_path / "runs" / "study")
+        asked = [Asked(f"rotary/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
+        return folder, folder.ask(asked, question="Why?")
+
+    return make
+
+
+def end(folder: StudyFolder, planned: Planned, status: str = "done", **more: Any) -> dict[str, Any]:
+    """Writes that a run ended."""
+    (folder.runs / planned.run).mkdir(parents=True, exist_ok=True)
+    took = {"seconds": 10.0, "from": 0, "at": time.time()}
+    record = {"run": planned.run, "key": planned.key, "label": planned.label, "status": status, "took": took, **more}
+    folder.add_results("w", [record])
+    return record
+
+
+def state(folder: StudyFolder, worker: str, planned: Planned | None, **more: Any) -> None:
+    """Writes what a worker of this machine says, by default this very process."""
+    (folder.path / "states").mkdir(exist_ok=True)
+    facts = {"worker": worker, "host": socket.gethostname(), "pid": os.getpid(), "beat": time.time()}
+    if planned is not None:
+        facts |= {"run": planned.run, "label": planned.label, "seed": planned.seed, "phase": "training"}
+        facts |= {"step": 1, "steps": 4, "loss": 1.25, "cells": None, "began": time.time() - 5}
+    (folder.path / "states" / f"{worker}.json").write_text(json.dumps({**facts, **more}))
+
+
+# What there is --------------------------------------------------------------------------------------------------------
+
+
+def test_every_run_is_done_running_failed_or_left(make: Make) -> None:
+    folder, plan = make(7)
+    end(folder, plan[0])
+    end(folder, plan[1], "failed", kind="fault", error="the loss is not finite")
+    end(folder, plan[2], "failed", kind="died", error="its worker was killed")
+    state(folder, "a", plan[3])
+    state(folder, "b", plan[0])  # it is done, and the worker has not said what it does next
+    state(folder, "c", None)
+    now = standing(folder)
+    assert (now.total, now.done, len(now.running), len(now.failed), now.left) == (7, 1, 1, 1, 4)
+    assert [state["worker"] for state in now.running] == ["a"]
+    assert now.failed[0][0].run == plan[1].run
+    text = standing_text(now)
+    for said in ("study: Why?", "1 of 7", "rotary seed 3", "1/4", "1.25", "the loss is not finite", "retry=true"):
+        assert said in text
+    assert str(folder.path) in text
+
+
+def test_a_failed_run_that_is_tried_again_is_running(make: Make) -> None:
+    folder, plan = make(1)
+    end(folder, plan[0], "failed", kind="fault", error="no")
+    state(folder, "a", plan[0])
+    now = standing(folder)
+    assert (len(now.running), len(now.failed)) == (0, 1), "it failed since its worker wrote that"
+    state(folder, "a", plan[0], began=time.time() + 1)
+    now = standing(folder)
+    assert (len(now.running), len(now.failed)) == (1, 0)
+
+
+def test_a_worker_whose_process_is_gone_is_dropped_and_one_that_is_silent_is_named(make: Make) -> None:
+    folder, plan = make(4)
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    state(folder, "gone", plan[0], pid=process.pid)
+    state(folder, "far", plan[1], host="another", pid=process.pid)
+    state(folder, "silent", plan[2], host="another", beat=time.time() - 100)
+    now = standing(folder)
+    assert [one["worker"] for one in now.running] == ["far"]
+    assert [one["worker"] for one in now.lost] == ["silent"]
+    assert now.left == 3, "what a silent worker was at may be left"
+    assert "not heard of since" in standing_text(now)
+    assert "silent at rotary seed 2" in standing_text(now)
+
+
+def test_of_many_failures_ten_are_listed_and_the_others_counted(make: Make) -> None:
+    folder, plan = make(15)
+    for planned in plan:
+        end(folder, planned, "failed", kind="error", error=f"no {planned.seed}")
+    text = standing_text(standing(folder))
+    assert text.count("failed: rotary") == 10
+    assert "... and 5 more" in text
+
+
+def test_runs_that_are_trained_as_one_are_each_running(make: Make) -> None:
+    folder, plan = make(5)
+    state(folder, "a", plan[0], runs=[planned.run for planned in plan[:3]], stack=3)
+    now = standing(folder)
+    assert (now.left, len(now.running)) == (2, 1)
+    assert "rotary and 2 more" in standing_text(now)
+    assert "running          3" in standing_text(now)
+
+
+# The time left --------------------------------------------------------------------------------------------------------
+
+
+def busy(label: str, step: int, began: float, **more: Any) -> dict[str, Any]:
+    return {"label": label, "run": f"{label}/{step}", "step": step, "steps": 10, "began": began, **more}
+
+
+def test_what_waits_lasts_as_long_as_its_variant_did_and_is_shared_by_the_workers() -> None:
+    known = {"a": 10.0, "b": 100.0, "": 55.0}
+    running = [busy("a", 5, 0), busy("b", 0, 5)]
+    assert time_left(["a", "b", "c"], running, known, now=5) == pytest.approx((5 + 100 + 10 + 100 + 55) / 2)
+
+
+def test_it_lasts_at_least_as_long_as_the_longest_run() -> None:
+    assert time_left([], [busy("a", 0, 0), busy("b", 9, 0)], {"a": 100.0, "b": 1.0}, now=0) == 100
+
+
+def test_a_variant_of_which_nothing_is_done_yet_is_judged_from_what_runs() -> None:
+    assert time_left(["a"], [busy("a", 5, 0)], {}, now=20) == pytest.approx(20 + 40)
+
+
+def test_where_nothing_is_known_no_time_is_told() -> None:
+    assert time_left(["a"], [busy("a", 0, 0)], {}, now=1) is None
+    assert time_left(["a"], [], {"a": 1.0}) is None
+    assert time_left([], [], {}) == 0
+
+
+def test_a_run_that_takes_longer_than_others_is_expected_to_end_at_any_moment() -> None:
+    assert time_left([], [busy("a", 9, 0)], {"a": 10.0}, now=50) == 0
+
+
+def test_a_stack_lasts_as_long_as_its_runs_together() -> None:
+    assert time_left([], [busy("a", 5, 0, runs=["a/1", "a/2", "a/3"])], {"a": 10.0}, now=10) == pytest.approx(15)
+
+
+def test_only_runs_that_were_done_in_one_go_tell_how_long_one_takes() -> None:
+    done = [("a", {"took": {"seconds": 8.0, "from": 0}}), ("a", {"took": {"seconds": 1.0, "from": 5}})]
+    assert Pace(done).means() == {"a": 8.0, "": 8.0}
+
+
+# What a worker says of itself -----------------------------------------------------------------------------------------
+
+
+def test_a_worker_says_what_it_is_at_and_nothing_once_it_has_ended(tmp_path: Path) -> None:
+    one = State(tmp_path, "me")
+    with one.about(run="rotary/1", label="rotary", step=0):
+        read = json.loads((tmp_path / "me.json").read_text())
+        assert (read["run"], read["pid"], read["host"]) == ("rotary/1", os.getpid(), socket.gethostname())
+        assert not gone(read)
+        assert not silent(read)
+        one.tell(step=3)
+        one.say("hello")
+        deadline = time.monotonic() + 20
+        while read["step"] != 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+            read = json.loads((tmp_path / "me.json").read_text())
+        assert (read["step"], read["said"]) == (3, [[1, "hello"]])
+    one.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_state_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    one = State(tmp_path / "missing", "me")
+    with one.about(run="rotary/1"):
+        one.say("hello")
+    assert one.said() == [(1, "hello")]
+    one.remove()
+
+
+# The board ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_board_says_once_what_workers_say_and_keeps_a_log(make: Make, capfd: pytest.CaptureFixture[str]) -> None:
+    folder, plan = make(2)
+    told: list[str] = []
+    state(folder, "old", plan[1], said=[[1, "before"]])
+    with Board(folder, plan, {}, told.append) as board:
+        state(folder, "a", plan[0], said=[[1, "one"], [2, "two"]])
+        board.tick()
+        board.hear("a", [[2, "two"], [3, "three"]])
+        board.over(plan[0], end(folder, plan[0]))
+    assert told == ["one", "two", "three", "rotary: done"]
+    log = (folder.path / "log.txt").read_text()
+    assert all(text in log for text in told)
+    assert "before" not in log
+    assert "study 5/8" in log, "a run is done, the other at its first step"
+    assert "1/2 runs" in capfd.readouterr().err
+
+
+def test_of_a_large_study_only_warnings_and_failures_are_said(make: Make) -> None:
+    folder, plan = make(CHATTY + 20)
+    told: list[str] = []
+    with Board(folder, plan, {}, told.append) as board:
+        board.hear("a", [[1, "warning: 3 cells are beyond training"], [2, "warning: 4 cells are beyond training"]])
+        board.over(plan[0], end(folder, plan[0]))
+        for planned in plan[1:30]:
+            board.over(planned, end(folder, planned, "failed", kind="error", error="no"))
+    assert told[0] == "warning: 3 cells are beyond training"
+    assert [text for text in told if "warning" in text] == told[:1]
+    assert told.count("rotary seed 1: no") == 1
+    assert len(told) == 1 + 20 + 1
+    assert "numerate status" in told[-1]
+
+
+# The command ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_shows_a_study_by_its_title_or_path(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, plan = make(3)
+    end(folder, plan[0])
+    for words in (["study", f"runs_dir={folder.runs}"], [str(folder.path)]):
+        assert main(["status", *words]) == 0
+        assert "1 of 3" in capsys.readouterr().out
+
+
+def test_a_study_that_is_not_there_is_a_mistake_that_names_the_nearest(
+    make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = make(1)
+    assert main(["status", "studdy", f"runs_dir={folder.runs}"]) == 2
+    assert "Did you mean 'study'?" in capsys.readouterr().err
+    assert main(["status", f"runs_dir={folder.runs}"]) == 2
+    assert main(["status", "study", "wacth=true", f"runs_dir={folder.runs}"]) == 2
+    assert "Did you mean 'watch'?" in capsys.readouterr().err
+
+
+def test_watching_ends_when_all_is_done(
+    make: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, plan = make(3)
+    left = list(plan)
+    monkeypatch.setattr(time, "sleep", lambda seconds: end(folder, left.pop(0)))
+    assert main(["status", "study", "watch=true", f"runs_dir={folder.runs}"]) == 0
+    shown = capsys.readouterr().out
+    assert [f"{count} of 3" in shown for count in range(4)] == [True] * 4
+    assert left == []
+
+
+def test_ctrl_c_ends_watching(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, _ = make(1)
+
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupted)
+    assert main(["status", "study", "watch=true", f"runs_dir={folder.runs}"]) == 0
