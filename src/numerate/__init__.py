@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from numerate.api import Recipe, Run, Study, compare, load, recipe, run_study, train
+    from numerate.api import Recipe, Run, Study, compare, load, recipe, run_study, search, train
     from numerate.positions.abacus_embedding import AbacusEmbedding
+    from numerate.tables.results import results_of
 
 __all__ = [
     "AbacusEmbedding",
@@ -25,9 +26,13 @@ __all__ = [
     "compare",
     "load",
     "recipe",
+    "results_of",
     "run_study",
+    "search",
     "train",
 ]
+
+_HOMES = {"AbacusEmbedding": "numerate.positions.abacus_embedding", "results_of": "numerate.tables.results"}
 
 
 def __getattr__(name: str) -> Any:
@@ -35,8 +40,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from importlib import import_module
 
-        home = "numerate.positions.abacus_embedding" if name == "AbacusEmbedding" else "numerate.api"
-        return getattr(import_module(home), name)
+        return getattr(import_module(_HOMES.get(name, "numerate.api")), name)
     raise AttributeError(f"module 'numerate' has no attribute {name!r}")
 
 

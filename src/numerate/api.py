@@ -7,6 +7,7 @@ from typing import Any
 from numerate.laboratory.run import Run as Run
 from numerate.laboratory.run import load as load
 from numerate.laboratory.train import train as train_in_folder
+from numerate.searches.search import search as search
 from numerate.studies.naming import named_recipe
 from numerate.studies.study import Study as Study
 from numerate.studies.study import run_study as run_study

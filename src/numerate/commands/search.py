@@ -1,0 +1,41 @@
+"""`numerate search RECIPE`: trials at points of a space of settings, and the best of them on a development score."""
+
+import argparse
+import os
+import sys
+from typing import Any
+
+from numerate.commands.executing import executor_of
+from numerate.commands.words import first, options
+from numerate.config import load_user_parts
+from numerate.errors import Mistake
+from numerate.executors.executor import Executor
+from numerate.studies.naming import named_recipe
+from numerate.searches.search import search
+
+
+def command(given: argparse.Namespace) -> int:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise Mistake("search: starts processes of its own; `numerate search` without torchrun is right")
+    for path in given.parts:
+        load_user_parts(path)
+    name, settings, executor, own = asked(given)
+    options_of_run = [f"runs_dir={own['runs_dir']}"] * ("runs_dir" in own)
+    options_of_run += [word for path in given.parts for word in ("--parts", path)]
+    found = search(named_recipe(name), settings, executor=executor, called=[name, *options_of_run], **own)
+    print(found)
+    if given.traceback:
+        for trial in found.trials:
+            print(trial.found.get("trace", ""), end="", file=sys.stderr)
+    none_complete = not found.left and not found.ranked
+    return found.status or int(none_complete)
+
+
+def asked(given: argparse.Namespace) -> tuple[str, list[str], Executor, dict[str, Any]]:
+    """The name of the recipe, the settings, who does the work, and the options of the command itself."""
+    name = first(given.words, "the recipe", "numerate search addition_abacus 'optimizer.rate=log(1e-4,1e-2)'")
+    words, executor = executor_of(given.words[1:])
+    numbers = dict.fromkeys(("trials", "seed", "seeds"), int)
+    texts = dict.fromkeys(("metric", "sampler", "pruner", "name", "runs_dir"), str)
+    settings, own = options(words, {**numbers, **texts})
+    return name, settings, executor, own

@@ -1,0 +1,105 @@
+"""Which point of its space a search tries next, and when a trial is given up: Optuna's samplers and pruners."""
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from numerate.config.overrides import MOST_RUNS
+from numerate.errors import Mistake
+from numerate.searches.space import Between, Choice, Space
+
+Sampler = Literal["tpe", "random", "grid"]
+Pruner = Literal["none", "median", "halving"]
+
+_AGAIN = 20
+"""Draws of a sampler until one is new."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the next point is chosen: which sampler, drawing from which seed, how many trials there may be in all."""
+
+    sampler: Sampler = "tpe"
+    seed: int = 0
+    trials: int = 30
+
+
+def next_point(way: Way, space: Space, trials: Sequence[Any], direction: str) -> dict[str, Any] | None:
+    """A point that was not tried yet, None where there is none: a function of the seed and of the trials so far.
+
+    `trials` are Optuna's. The sampler sees a copy of them and is made anew for each point, so that it does not matter
+    which process asks, nor whether the search was stopped in between.
+    """
+    optuna = load_optuna()
+    tried = {_key(trial.params) for trial in trials}
+    if way.sampler == "grid":
+        return _untried(way, space, tried)
+    size = space.size()
+    if size is not None and size <= len(tried):
+        return None
+    rough = optuna.create_study(direction=direction)
+    rough.add_trials(trials)
+    for attempt in range(_AGAIN):
+        seed = _number(way.seed, len(trials), attempt) % 2**32
+        samplers = optuna.samplers
+        rough.sampler = (samplers.RandomSampler if way.sampler == "random" else samplers.TPESampler)(seed=seed)
+        asked = rough.ask(distributions(space)).params
+        point = {
+            field.path: field.rounded(asked[field.path]) if isinstance(field, Between) else asked[field.path]
+            for field in space.fields
+        }
+        if _key(point) not in tried:
+            return point
+    return point if size is None or size > MOST_RUNS else _untried(way, space, tried)
+
+
+def _untried(way: Way, space: Space, tried: set[str]) -> dict[str, Any] | None:
+    points = space.points()
+    random.Random(_number(way.seed, "grid")).shuffle(points)
+    return next((point for point in points if _key(point) not in tried), None)
+
+
+def make_pruner(kind: Pruner, steps: int | None) -> Any:
+    """`median` stops what is below the median of the complete trials at that step, once there are five and a quarter
+    of the `steps` is over; `halving` is asynchronous successive halving (Li et al., 2018,
+    https://arxiv.org/abs/1810.05934), where the better quarter goes on at each fourfold number of steps."""
+    pruners = load_optuna().pruners
+    if kind == "median":
+        return pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=(steps or 0) // 4)
+    return pruners.SuccessiveHalvingPruner() if kind == "halving" else pruners.NopPruner()
+
+
+def distributions(space: Space) -> dict[str, Any]:
+    """The fields in Optuna's words."""
+    kinds = load_optuna().distributions
+    found = {}
+    for field in space.fields:
+        if isinstance(field, Choice):
+            found[field.path] = kinds.CategoricalDistribution(field.values)
+        elif field.whole:
+            found[field.path] = kinds.IntDistribution(field.low, field.top, log=field.log, step=field.step or 1)
+        else:
+            found[field.path] = kinds.FloatDistribution(field.low, field.top, log=field.log, step=field.step)
+    return found
+
+
+def _key(parameters: Mapping[str, Any]) -> str:
+    return json.dumps(dict(parameters), sort_keys=True)
+
+
+def _number(*key: object) -> int:
+    """A number that is a function of a key, the same in every process."""
+    return int.from_bytes(hashlib.sha256(json.dumps(key).encode()).digest()[:8], "big")
+
+
+def load_optuna() -> Any:
+    """Optuna, imported when it is needed. Raises `Mistake` where it is not installed."""
+    try:
+        import optuna
+        import optuna.storages.journal
+    except ImportError as error:
+        raise Mistake("search: needs the package optuna; pip install 'numerate[search]'") from error
+    return optuna

@@ -1,0 +1,282 @@
+"""What a worker of a search does: take a trial up, train it as an ordinary run, tell what came of it."""
+
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+from numerate.config import from_tree, identity, load_user_parts, override
+from numerate.errors import Fault, Mistake
+from numerate.executors import memory
+from numerate.executors.executor import Desk, Work
+from numerate.executors.worker import Asked
+from numerate.searches.journal import STARTS, Journal, Trial
+from numerate.searches.sampling import Pruner, Way, make_pruner
+from numerate.searches.space import Space
+from numerate.training import checkpoint
+from numerate.training.lock import Locked
+from numerate.training.recipe import Recipe
+from numerate.training.run import RunFolder, folder_name
+
+Metric = Literal["beyond-development", "development", "loss"]
+
+_TIE = 1e-6
+"""What a share on trained lengths weighs beside one on the next lengths: less than one question, so it settles ties."""
+
+_WAIT = 1.0
+"""Seconds between looks at a run that another process trains."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a search is about: its space, what is to be best, and how points are chosen and given up.
+
+    `seeds` are those of each trial's runs, `timeout` the seconds that a trial may take.
+    """
+
+    space: Space
+    metric: Metric = "beyond-development"
+    way: Way = Way()
+    pruner: Pruner = "none"
+    seeds: tuple[int, ...] = (0,)
+    timeout: float | None = None
+
+    def question(self, recipe: Recipe) -> dict[str, Any]:
+        """What may not change while a search goes on, as plain data. How points are chosen, and how many, may."""
+        names = ("steps", "examples", "tokens", "operations", "epochs", "minutes", "target", "evaluate_every")
+        return {
+            "recipe": [recipe.title, identity(replace(recipe, seed=0))],
+            "training": {name: getattr(recipe.training, name) for name in names},
+            "settings": [str(item) for item in self.space.items],
+            "metric": self.metric,
+            "seeds": list(self.seeds),
+        }
+
+    @property
+    def minimise(self) -> bool:
+        return self.metric == "loss"
+
+
+@dataclass(frozen=True)
+class Trials(Work):
+    """Trains one trial per item, whichever is due. An item's result is the number of its trial, None where none was.
+
+    Everything is told to the journal in `folder`, so that what a worker has done is known however it ends.
+    """
+
+    folder: Path
+    runs: Path
+    tree: Mapping[str, Any]
+    plan: Plan
+    parts: tuple[str, ...]
+    command: str
+
+    def open(self, desk: Desk) -> Callable[[Any], Any]:
+        from numerate.laboratory import train  # noqa: F401  (it takes seconds, and no trial should pay for it)
+
+        for path in self.parts:
+            load_user_parts(path)
+        recipe = from_tree(dict(self.tree), "search", declared=Recipe)
+        journal = Journal(self.folder, self.plan.space, minimise=self.plan.minimise)
+
+        def do(item: Any) -> int | None:
+            with journal.taken(self.plan.way, desk.worker) as trial:
+                if trial is None:
+                    return None
+                _Doing(self, journal, trial, recipe, desk).done()
+                return trial.number
+
+        return do
+
+    def name_of(self, item: Any) -> str:
+        return "a trial"
+
+
+class _Stopped(Exception):
+    """A run was stopped before its end: `why` is stop, late or pruned."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+class _Doing:
+    """One trial at work."""
+
+    def __init__(self, work: Trials, journal: Journal, trial: Trial, recipe: Recipe, desk: Desk) -> None:
+        self.work, self.plan, self.journal, self.trial, self.desk = work, work.plan, journal, trial, desk
+        self.recipe = recipe
+        self.began = time.monotonic()
+
+    def done(self) -> None:
+        """Trains its runs and tells the journal. Raises `KeyboardInterrupt` where it was asked to stop, and what is
+        the world's fault and not the trial's: a full disk, a folder that may not be written."""
+        number = self.trial.number
+        found: list[dict[str, Any]] = []
+        try:
+            recipes = [
+                replace(override(self.recipe, self.plan.space.settings(self.trial.parameters)), seed=seed)
+                for seed in self.plan.seeds
+            ]
+            if not self.journal.survived(number, sum(map(self._step_of, recipes))):
+                self.journal.fail(number, f"its process died {STARTS} times without getting further")
+                return
+            if self.journal.is_pruned(number):
+                raise _Stopped("pruned")
+            for place, recipe in enumerate(recipes):
+                found.append(self._train(recipe, judged=place == 0))
+            self.journal.tell(number, *summary(found, self.plan.metric))
+        except _Stopped as stopped:
+            if stopped.why == "stop":
+                self.journal.released(number)
+                raise KeyboardInterrupt from None
+            if stopped.why == "late":
+                self.journal.fail(number, f"took longer than timeout={self.plan.timeout:g} s")
+            else:
+                judged = recipes[0]
+                self.journal.prune(number, {"runs": [measured(self._folder(judged), judged, self.plan.metric)]})
+        except (Mistake, Fault) as error:
+            if isinstance(error.__cause__, OSError) or (isinstance(error, Fault) and "not finite" not in str(error)):
+                raise
+            self.journal.fail(number, str(error))
+        except Exception as error:
+            if memory.ran_out(error) is not None:
+                self.journal.fail(number, f"out of memory: {str(error).partition(chr(10))[0]}")
+                raise
+            text = f"this is a fault of the program: {type(error).__name__}: {error} (--traceback shows where)"
+            self.journal.fail(number, text, traceback.format_exc())
+
+    def _folder(self, recipe: Recipe) -> RunFolder:
+        return RunFolder(self.work.runs / folder_name(recipe.title) / identity(recipe))
+
+    def _step_of(self, recipe: Recipe) -> int:
+        """How far a run is by its checkpoints."""
+        return max(checkpoint.steps(self._folder(recipe).checkpoints), default=0)
+
+    def _train(self, recipe: Recipe, *, judged: bool) -> dict[str, Any]:
+        """Trains one run, or waits for who trains it already, and returns what is to be known of it."""
+        from numerate.laboratory.train import train
+
+        while True:
+            watch = _Watch(self, recipe, judged=judged)
+            try:
+                trained = train(
+                    recipe,
+                    runs_dir=self.work.runs,
+                    quiet=True,
+                    listen=watch.hear,
+                    stop=watch.stop,
+                    command=self.work.command,
+                )
+            except Locked:
+                self._wait()
+                continue
+            if trained.why == "stopped":
+                raise _Stopped(watch.why or "stop")
+            return measured(trained.run.folder, recipe, self.plan.metric)
+
+    def _wait(self) -> None:
+        """For another trial, or another command, that trains the very same run."""
+        end = time.monotonic() + _WAIT
+        while time.monotonic() < end:
+            if (why := self.due()) is not None:
+                raise _Stopped(why)
+            time.sleep(0.05)
+
+    def due(self) -> str | None:
+        """Why the trial should end now, if it should."""
+        if self.desk.stop.asked:
+            return "stop"
+        limit = self.plan.timeout
+        return "late" if limit is not None and time.monotonic() - self.began > limit else None
+
+
+class _Watch:
+    """Listens to the training of a run, and stops it where it should end."""
+
+    def __init__(self, doing: _Doing, recipe: Recipe, *, judged: bool) -> None:
+        self.doing, self.judged = doing, judged
+        self.stop, self.why = Asked(), ""
+        self._pruner = make_pruner(doing.plan.pruner, recipe.training.steps)
+        self._scores: dict[str, float] = {}
+        self._step, self._loss = 0, None
+
+    def hear(self, kind: str, record: Mapping[str, Any]) -> None:
+        self._loss = record.get("loss", self._loss)
+        if (why := self.doing.due()) is not None:
+            self._end(why)
+        if kind == "evaluation":
+            self._scores[record["split"]] = record["exact"]
+            self._step = record["step"]
+        elif self._scores:  # all splits of that step are in
+            plan, journal, number = self.doing.plan, self.doing.journal, self.doing.trial.number
+            value = self._loss if plan.minimise else objective_of(self._scores, plan.metric)
+            self._scores.clear()
+            if self.judged and value is not None and journal.report(number, self._step, value, self._pruner):
+                self._end("pruned")
+
+    def _end(self, why: str) -> None:
+        self.why = self.why or why
+        self.stop.ask()
+
+
+def objective_of(scores: Mapping[str, float], metric: Metric) -> float:
+    """One number from the shares of an evaluation: that on the next lengths, ties settled by that on trained ones."""
+    if metric == "development" or "beyond-development" not in scores:
+        return scores["development"]
+    return scores["beyond-development"] + _TIE * scores["development"]
+
+
+def measured(folder: RunFolder, recipe: Recipe, metric: Metric) -> dict[str, Any]:
+    """What is to be known of a run, from its own records and from nothing else: the value at its best checkpoint.
+
+    Steps beyond the budget (the run was trained further by somebody) do not count. Raises `Mistake` for a run that was
+    never evaluated in its training.
+    """
+    budget = recipe.training.steps
+    records = [line for line in folder.records("metrics.jsonl") if budget is None or line["step"] <= budget]
+    evaluations: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for line in records:
+        if "split" in line:
+            evaluations.setdefault(line["step"], {})[line["split"]] = line
+    losses = [line for line in records if "loss" in line]
+    if not evaluations or (metric == "loss" and not losses):
+        raise Mistake("training: ended before any evaluation; a larger budget or a smaller training.evaluate_every=")
+    exact = {step: {split: line["exact"] for split, line in each.items()} for step, each in evaluations.items()}
+    split = "beyond-development" if any("beyond-development" in each for each in exact.values()) else "development"
+    if metric == "development":
+        split = metric
+    best = max(exact, key=lambda step: (exact[step].get(split, -1.0), step))
+    chosen = evaluations[best][split]
+    value = {"value": chosen["exact"], "low": chosen["low"], "high": chosen["high"], "metric": split}
+    objective = objective_of(exact[best], metric)
+    if metric == "loss":
+        objective = losses[-1]["loss"]
+        value = {"value": objective, "low": None, "high": None, "metric": "loss"}
+    return {
+        "run": f"{folder.recipe_name}/{folder.id}",
+        "seed": recipe.seed,
+        **value,
+        "objective": objective,
+        "best_step": best,
+        "steps": max(line["step"] for line in records),
+        "loss": losses[-1]["loss"] if losses else None,
+        **exact[best],
+    }
+
+
+def summary(runs: Sequence[Mapping[str, Any]], metric: Metric) -> tuple[float, dict[str, Any]]:
+    """The objective of a trial, and what was found: the median over its seeds, with the extremes of several seeds or
+    Wilson's interval of one."""
+    values = [run["value"] for run in runs]
+    several = len(runs) > 1
+    found = {
+        "value": median(values),
+        "low": min(values) if several else runs[0]["low"],
+        "high": max(values) if several else runs[0]["high"],
+        "metric": runs[0]["metric"],
+        "runs": [dict(run) for run in runs],
+    }
+    return median([run["objective"] for run in runs]), found

@@ -1,0 +1,130 @@
+"""In which settings the runs of a study differ: a column for each, with a value for every run."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from numerate.studies.folder import NO_RESULT, Planned
+from numerate.studies.patch import patch
+from numerate.tables.table import Value
+
+LEFT_OUT = {*NO_RESULT["Recipe"], *(f"training.{name}" for name in NO_RESULT["Training"]), "seed", "kind"}
+"""Settings that change no result: what a run is called, how often it is written down. The seed is told by itself."""
+
+_MISSING = object()
+
+
+def differing(plan: Sequence[Planned]) -> dict[str, list[Value]]:
+    """Each setting in which runs differ, by its path, in the order of a recipe: its value in every run of the plan.
+
+    Where the kinds of a part differ, the column of the part has their names (`model.mixer`: "Attention", "LSTM"), and
+    what differs among parts of one kind has a column of its own (`model.mixer.heads`), None where a part has no such
+    setting. A list of parts is told by their kinds: "[Learned, Rotary]". `LEFT_OUT` has no columns.
+    """
+    roots = _roots(plan)
+    found: dict[str, list[Value]] = {}
+    for root in roots:
+        values = [_value_at(planned, root) for planned in plan]
+        distinct: dict[str, int] = {}
+        index = [distinct.setdefault(_key(value), len(distinct)) for value in values]
+        if len(distinct) < 2:
+            continue
+        for path, column in _spread(root, _firsts(values, index), [0] * len(distinct)):
+            if not {path, path.partition(".")[0]} & LEFT_OUT:
+                found[path] = [column[i] for i in index]
+    return found
+
+
+def _roots(plan: Sequence[Planned]) -> list[str]:
+    """The outermost paths in which the runs, or the recipes they began as, differ; in the order of a recipe."""
+    paths: dict[str, None] = {}
+    bases = list({planned.base: planned.base_tree for planned in plan}.values())
+    for base in bases[1:]:
+        paths.update(dict.fromkeys(patch(bases[0], base)))
+    for planned in plan:
+        paths.update(dict.fromkeys(planned.differs))
+    if "" in paths:
+        paths = dict.fromkeys(name for base in bases for name in base)
+    roots = [path for path in paths if path and not any(above in paths for above in _above(path))]
+    order = {name: i for i, name in enumerate(dict.fromkeys(name for base in bases for name in base))}
+    return sorted(roots, key=lambda path: order.get(path.partition(".")[0], len(order)))
+
+
+def _above(path: str) -> Iterator[str]:
+    while "." in path:
+        path = path.rpartition(".")[0]
+        yield path
+
+
+def _value_at(planned: Planned, path: str) -> Any:
+    """The setting of one run; most often it is what the plan says in so many words, or what the base has."""
+    if path in planned.differs:
+        return planned.differs[path]
+    near = any(not other or other.startswith(f"{path}.") or path.startswith(f"{other}.") for other in planned.differs)
+    return _down(planned.tree if near else planned.base_tree, path)
+
+
+def _down(tree: Any, path: str) -> Any:
+    for part in path.split("."):
+        if isinstance(tree, Mapping) and part in tree:
+            tree = tree[part]
+        elif isinstance(tree, list) and part.isdigit() and int(part) < len(tree):
+            tree = tree[int(part)]
+        else:
+            return _MISSING
+    return tree
+
+
+def _firsts(values: Sequence[Any], index: Sequence[int]) -> list[Any]:
+    found: dict[int, Any] = {}
+    for i, value in zip(index, values, strict=True):
+        found.setdefault(i, value)
+    return [found[i] for i in range(len(found))]
+
+
+def _spread(path: str, values: Sequence[Any], alike: Sequence[int]) -> Iterator[tuple[str, list[Value]]]:
+    """The columns at and below a path. `alike` numbers the parts that the values are in: among parts that are told
+    apart already (an LSTM and an Attention) a setting is no further difference."""
+    told = [_told(value) for value in values]
+    if _differ(told, values, alike):
+        yield path, told
+    groups: dict[tuple[int, str], int] = {}
+    inside = [groups.setdefault((alike[i], str(told[i])), len(groups)) for i in range(len(values))]
+    names = dict.fromkeys(name for value in values for name in _names(value))
+    for name in names:
+        below = [_down(value, name) if _names(value) else _MISSING for value in values]
+        yield from _spread(f"{path}.{name}", below, inside)
+
+
+def _differ(told: Sequence[Value], values: Sequence[Any], alike: Sequence[int]) -> bool:
+    first: dict[int, Value] = {}
+    return any(
+        value is not _MISSING and first.setdefault(group, one) != one
+        for one, value, group in zip(told, values, alike, strict=True)
+    )
+
+
+def _told(value: Any) -> Value:
+    """What a column has of a setting: a number, a truth or a text as it is, of a part its kind."""
+    if value is _MISSING or value is None:
+        return None
+    if isinstance(value, Mapping):
+        if value.get("kind") == "Span":
+            return f"{value.get('low')}:{value.get('high')}"
+        return str(value.get("kind", json.dumps(value)))
+    if isinstance(value, list):
+        return "[" + ", ".join(str(_told(item)) for item in value) + "]"
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def _names(value: Any) -> list[str]:
+    """The settings inside a part, or the places of a list of parts."""
+    if isinstance(value, Mapping):
+        return [] if value.get("kind") == "Span" else [name for name in value if name not in ("kind", "source")]
+    if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        return [str(i) for i in range(len(value))]
+    return []
+
+
+def _key(value: Any) -> str:
+    return "" if value is _MISSING else json.dumps(value, sort_keys=True)

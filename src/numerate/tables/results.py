@@ -1,0 +1,261 @@
+"""The results of a study as one table: a row per run ever asked for, also of those that failed or are not begun."""
+
+import json
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from numerate.executors.executor import Kind
+from numerate.reports.grid import REGIONS
+from numerate.reports.groups import settings_words
+from numerate.tables.differing import differing
+from numerate.studies.folder import Planned, StudyFolder, is_failed
+from numerate.tables.showing import short_names, telling, words
+from numerate.studies.state import gone, silent
+from numerate.studies.status import runs_of
+from numerate.tables.table import Column, Lazily, Row, Table, Value, type_of
+from numerate.training import disk
+from numerate.training.run import folder_name, runs_directory
+
+if TYPE_CHECKING:
+    from numerate.studies.study import Study
+
+STATUSES = ("done", "failed", "running", "left")
+"""How a run stands. What was stopped, or whose worker died, is left: the same command goes on with it."""
+
+_MEASURES = (
+    Column("step", int, "count"),
+    Column("examples", int, "count"),
+    Column("tokens", int, "count"),
+    Column("operations", float, "measure"),
+    Column("loss", float, "measure"),
+    Column("development", float, "share"),
+    Column("beyond-development", float, "share"),
+    Column("best_step", int, "count"),
+)
+_CHECKPOINTS = ("final", "best")
+_SAID = 5
+"""Different errors that are written below a table; `where=status=failed columns=label,seed,error` has all."""
+
+LEGEND = (
+    "final: the last checkpoint; best: the one that did best on the next lengths. Exact match, mean over the cells of "
+    "each region."
+)
+
+
+def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) -> Table:
+    """The results of a study, by its title, its path, or itself; torch is not imported.
+
+    >>> table = results_of("abacus_laptop")
+    >>> table.select("label", "seed", "final.beyond").write("beyond.csv")
+    >>> table.group("label")
+
+    A row per run of the plan: `run` (its folder below that of all runs), `label`, `seed`, `status`; each setting in
+    which runs differ, by its path; what training measured last; per region the mean exact match of the `final` and the
+    `best` checkpoint with its interval about the questions (`final.beyond`, `final.beyond.low`, `final.beyond.high`);
+    `seconds` and `worker`; and of what failed, how (`failure`) and with which `error`.
+
+    Raises `Mistake` where there is no such study.
+    """
+    address = os.fspath(study) if isinstance(study, str | os.PathLike) else folder_name(study.title)
+    folder = StudyFolder.find(address, runs_directory(runs_dir))
+    plan = folder.plan()
+    records, done = folder.results(), folder.done(plan)
+    begun = {run for state in folder.states() if not gone(state) and not silent(state) for run in runs_of(state)}
+    found = [records.get(planned.at, {}) for planned in plan]
+    statuses = [_status(planned, record, done, begun) for planned, record in zip(plan, found, strict=True)]
+    labels = _labels(plan, folder.head()["labels"])
+    settings = differing(plan)
+    told: list[tuple[Column, list[Value]]] = [
+        (Column("run", tells=True), [planned.run for planned in plan]),
+        (Column("label", tells=True), list(labels)),
+        (Column("seed", int, tells=True), [planned.seed for planned in plan]),
+        (Column("status", may_be=STATUSES), list(statuses)),
+        *((_setting(path, values), _as_one(values)) for path, values in settings.items()),
+    ]
+    identified = [(column, values) for column, values in told if column.name != "status"]
+    measured = [record if status == "done" else {} for record, status in zip(found, statuses, strict=True)]
+    for column in (*_MEASURES, *_region_columns(measured)):
+        told.append((column, [column.read(_at(record, column.name)) for record in measured]))
+    for column, path in _REST:
+        told.append((column, [column.read(_at(record, path)) for record in found]))
+    rows = list(zip(*(values for _, values in told), strict=True)) if plan else []
+
+    def cells(wanted: Collection[str]) -> Table:
+        return _cells(folder.runs, identified, done.keys() & set(wanted))
+
+    return Table(tuple(column for column, _ in told), rows, "runs", _view, cells_of=cells)
+
+
+_REST = (
+    (Column("seconds", float, "measure"), "took.seconds"),
+    (Column("worker"), "took.worker"),
+    (Column("why"), "why"),
+    (Column("failure", may_be=get_args(Kind)), "kind"),
+    (Column("error"), "error"),
+)
+
+
+def _status(planned: Planned, record: Mapping[str, Any], done: Collection[str], begun: Collection[str]) -> str:
+    if planned.run in done:
+        return "done"
+    if planned.run in begun:
+        return "running"
+    return "failed" if is_failed(record) else "left"
+
+
+def _labels(plan: Sequence[Planned], labels: Mapping[str, str]) -> list[str]:
+    """What the runs are called without their settings, which have columns of their own."""
+    found = []
+    for planned in plan:
+        known = (labels.get(planned.base), planned.base_tree.get("name"), planned.base)
+        begins = (name for name in known if name and f"{planned.label} (".startswith(f"{name} ("))
+        found.append(next(begins, planned.label))
+    return found
+
+
+def _setting(path: str, values: Sequence[Value]) -> Column:
+    return Column(path, type_of(values), tells=True)
+
+
+def _as_one(values: Sequence[Value]) -> list[Value]:
+    """Values of several types as those of the one that their column has."""
+    kind = type_of(values)
+    if kind is str:
+        return [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
+    return [float(value) if kind is float and value is not None else value for value in values]
+
+
+def _region_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Of each checkpoint the regions that any run has, nearest to training first."""
+    found = []
+    for checkpoint in _CHECKPOINTS:
+        names = dict.fromkeys(name for record in records for name in record.get(checkpoint) or {})
+        ordered = [*(name for name in REGIONS if name in names), *(name for name in names if name not in REGIONS)]
+        for name in ordered:
+            found.append(Column(f"{checkpoint}.{name}", float, "share", main=True))
+            found += [Column(f"{checkpoint}.{name}.{end}", float, "share") for end in ("low", "high")]
+    return found
+
+
+def _at(record: Mapping[str, Any], name: str) -> Any:
+    """What a record has under a column's name; a region's mean stands under its own name."""
+    checkpoint, dot, region = name.partition(".")
+    if checkpoint in _CHECKPOINTS and dot:
+        region, _, end = region.partition(".")
+        return ((record.get(checkpoint) or {}).get(region) or {}).get(end or "mean")
+    value: Any = record
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _view(table: Table) -> Table:
+    """What tells the runs apart and what came of them; below it, what is missing and why."""
+    names = table.names
+    rows = list(table.rows)
+    statuses = [row[names.index("status")] for row in rows]
+    notes = [LEGEND] if any(column.main for column in table.columns) else []
+    if any(status != "done" for status in statuses):
+        counted = ", ".join(f"{statuses.count(name):,} {name}" for name in STATUSES if name in statuses)
+        notes.append(f"{len(rows):,} {'run' if len(rows) == 1 else 'runs'}: {counted}")
+    shown = telling(table)
+    notes += _errors(table, shown)
+    return replace(shown, notes=tuple(notes))
+
+
+def _errors(table: Table, shown: Table) -> list[str]:
+    """What failed and why, the runs of one error together."""
+    names = short_names(shown)
+    told = [i for i, column in enumerate(shown.columns) if column.tells]
+    errors: dict[str, list[str]] = {}
+    for row, seen in zip(table, shown.rows, strict=True):
+        if row["status"] == "failed":
+            text = words(str(row["error"] or "no error was written down"))
+            kind = row["failure"]
+            text = text if kind in ("mistake", "fault", "error", None) else f"{kind}: {text}"
+            who = [str(seen[i]) if names[i] == "label" else f"{names[i]} {seen[i]}" for i in told]
+            errors.setdefault(text, []).append(" ".join(who))
+    found = []
+    for error, runs in list(errors.items())[:_SAID]:
+        more = f" and {len(runs) - 3:,} more" if len(runs) > 3 else ""
+        found.append(f"failed: {', '.join(runs[:3])}{more}: {error}")
+    if len(errors) > _SAID:
+        found.append(f"... and {len(errors) - _SAID:,} other errors; columns=label,seed,error has them all")
+    return found
+
+
+# Cells ------------------------------------------------------------------------------------------------------------
+
+_CELL = re.compile(rb'"cell": ?\{([^{}]*)\}')
+_AXIS = re.compile(rb'"([^"]+)": ?')
+_FIXED = (
+    (Column("correct", int, "count"), "correct"),
+    (Column("count", int, "count"), "count"),
+    (Column("exact", float, "share", main=True), None),
+    (Column("low", float, "share"), "low"),
+    (Column("high", float, "share"), "high"),
+    (Column("digit_accuracy", float, "share"), "digit_accuracy"),
+    (Column("first_correct", int, "count"), "first_correct"),
+    (Column("seen", bool), "seen"),
+    (Column("method"), "method"),
+)
+"""What is measured of a cell, with its name in a record."""
+
+
+def _cells(runs: Path, told: Sequence[tuple[Column, list[Value]]], wanted: Collection[str]) -> Table:
+    """A row per run, checkpoint, placement and cell, of done runs. The files are read twice: which axes, which rows."""
+    by_run = [row for row in zip(*(values for _, values in told), strict=True) if row[0] in wanted]
+    taken = {"checkpoint", "step", "placement", "settings", "region", *(column.name for column, _ in _FIXED)}
+    taken |= {column.name for column, _ in told}
+    axes: dict[str, Column] = {}
+    for row in by_run:
+        for name in _axes(runs / str(row[0]) / "evaluation.jsonl"):
+            axes.setdefault(name, Column(f"cell.{name}" if name in taken else name, int, tells=True))
+    columns = (
+        *(column for column, _ in told),
+        Column("checkpoint", tells=True),
+        Column("step", int, "count"),
+        Column("placement", int, tells=True),
+        Column("settings", tells=True),
+        Column("region", tells=True, may_be=tuple(REGIONS)),
+        *axes.values(),
+        *(column for column, _ in _FIXED),
+    )
+
+    def rows() -> Iterator[Row]:
+        for row in by_run:
+            for record in disk.records(runs / str(row[0]) / "evaluation.jsonl"):
+                yield (*row, *_cell(record, axes))
+
+    return Table(columns, Lazily(rows), "cells", telling)
+
+
+def _cell(record: Mapping[str, Any], axes: Mapping[str, Column]) -> list[Value]:
+    cell, count = record.get("cell") or {}, record.get("count")
+    found: list[Value] = [
+        record.get("checkpoint"),
+        record.get("step"),
+        record.get("placement"),
+        settings_words(record["settings"]) if record.get("settings") else None,
+        record.get("region"),
+        *(cell.get(axis) for axis in axes),
+    ]
+    exact = record.get("correct", 0) / count if count else None
+    found += [exact if name is None else column.read(record.get(name)) for column, name in _FIXED]
+    return found
+
+
+def _axes(path: Path) -> Iterator[str]:
+    """The names of the axes of all cells in a file, found without reading each record."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise disk.explain(error, path) from error
+    shapes = dict.fromkeys(re.sub(rb"-?\d+", b"", cell) for cell in _CELL.findall(content))
+    yield from dict.fromkeys(name.decode(errors="replace") for shape in shapes for name in _AXIS.findall(shape))

@@ -1,0 +1,203 @@
+"""A table as people see it: in a terminal, in Markdown, in a notebook."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from html import escape
+from textwrap import wrap
+
+from numerate.reports.grid import bracket, percent
+from numerate.reports.table import markdown_table, text_table, text_width
+from numerate.tables.table import Column, Row, Table, Value
+
+LONGEST = 60
+"""Letters of a text where the table is wider than the terminal and nobody asked for that column; more are cut."""
+
+
+def as_text(table: Table, width: int | None = None, most: int | None = None) -> str:
+    """Aligned columns, as many beside each other as fit into `width`, the others below with what tells rows apart
+    repeated; the first `most` rows; then the notes."""
+    shown = viewed(table)
+    names, rows, left = _texts(shown, most)
+    if not shown.columns:
+        return "no columns"
+    if table.view is not None and width is not None and _wide(names, rows, range(len(names))) > width:
+        rows = [[text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..." for text in row] for row in rows]
+    blocks = [
+        text_table([names[i] for i in block], [[row[i] for i in block] for row in rows])
+        for block in _blocks(shown, names, rows, width)
+    ]
+    notes = [
+        line
+        for note in _notes(shown, len(rows), left)
+        for line in wrap(note, max(width or 10**6, 40), break_long_words=False)
+    ]
+    return "\n\n".join([*blocks, *(["\n".join(notes)] if notes else [])])
+
+
+def as_markdown(table: Table) -> str:
+    """A table of Markdown, with its notes as a paragraph below."""
+    shown = viewed(table)
+    names, rows, _ = _texts(shown, None)
+    return "\n\n".join([markdown_table(names, rows), *(["\n".join(shown.notes)] if shown.notes else [])])
+
+
+def as_html(table: Table, most: int | None = None) -> str:
+    """A plain table of HTML, for notebooks."""
+    shown = viewed(table)
+    names, rows, left = _texts(shown, most)
+    numbers = [column.type in (int, float) for column in shown.columns]
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        style = [' style="text-align: right"' if number else ' style="text-align: left"' for number in numbers]
+        inner = "".join(f"<{tag}{how}>{escape(cell)}</{tag}>" for cell, how in zip(cells, style, strict=True))
+        return f"<tr>{inner}</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    told = "".join(f"<p>{escape(note)}</p>" for note in _notes(shown, len(rows), left))
+    return f"<table><thead>{line('th', names)}</thead><tbody>{body}</tbody></table>{told}"
+
+
+def viewed(table: Table) -> Table:
+    """The table that people see of one: its view, or itself where columns were chosen."""
+    return table if table.view is None else table.view(table)
+
+
+def telling(table: Table) -> Table:
+    """Of many columns those that tell these rows apart, those that people want to see first, and how runs stand where
+    not all are done. A setting that is the same in all rows of a label is left out: the label says it."""
+    rows = list(table.rows)
+    values = [[row[i] for row in rows] for i in range(len(table.columns))]
+    names = table.names
+    labels = values[names.index("label")] if "label" in names else []
+    told = {i for i, column in enumerate(table.columns) if column.tells and column.name != "run" and _varies(values[i])}
+    if "label" in names and names.index("label") in told:
+        told -= {i for i in told if names[i] not in ("label", "seed") and follows(values[i], labels)}
+    if not told:
+        told = {i for i, name in enumerate(names) if name in ("label", "seed")}
+    if "status" in names and any(value != "done" for value in values[names.index("status")]):
+        told.add(names.index("status"))
+    chosen = [i for i, column in enumerate(table.columns) if i in told or column.main]
+    return replace(
+        table,
+        columns=tuple(table.columns[i] for i in chosen),
+        rows=[tuple(row[i] for i in chosen) for row in rows],
+        view=None,
+    )
+
+
+def value_text(column: Column, value: Value) -> str:
+    """One value as people read it: shares in per cent, counts with commas."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return words(value)
+    if column.shown == "share":
+        text = percent(value)
+        return f"{text} %" if "." in text or value in (0.0, 1.0) else f"{text}.0 %"
+    if column.shown == "count":
+        return f"{value:,}"
+    if column.shown == "measure":
+        return _measure(value)
+    return str(value)
+
+
+def words(text: str) -> str:
+    """A text on one line, without letters that would steer a terminal."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
+def interval_text(column: Column, value: float, low: float | None, high: float | None) -> str:
+    """A value with an interval behind it: `93.1 % [88, 97.4]`."""
+    if low is None or high is None:
+        return value_text(column, value)
+    if column.shown == "share":
+        return f"{value_text(column, value)} {bracket(low, high)}"
+    return f"{_measure(value)} [{_measure(low)}, {_measure(high)}]"
+
+
+def short_names(table: Table) -> list[str]:
+    """Settings by the ends of their paths where one alone ends so, as options may name them; others in full."""
+    ends = [re.sub(r".*?([^.]+(\.\d+)*)$", r"\1", name) for name in table.names]
+    return [
+        end if column.tells and ends.count(end) == 1 else column.name
+        for column, end in zip(table.columns, ends, strict=True)
+    ]
+
+
+def _measure(value: float) -> str:
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) >= 1e6 or abs(value) < 1e-4:
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def _texts(shown: Table, most: int | None) -> tuple[list[str], list[list[str]], int]:
+    """The names of the columns, the rows as texts, and how many rows are left out."""
+    rows: list[Row] = []
+    left = 0
+    for row in shown.rows:
+        if most is None or len(rows) < most:
+            rows.append(row)
+        else:
+            left += 1
+    texts = [[value_text(column, value) for column, value in zip(shown.columns, row, strict=True)] for row in rows]
+    return short_names(shown), texts, left
+
+
+def _notes(shown: Table, rows: int, left: int) -> list[str]:
+    """How many rows are not shown, and what is said of those that are."""
+    more = [f"... and {left:,} more {'row' if left == 1 else 'rows'}"] if left else []
+    return [*more, *([] if rows else ["no rows"]), *(shown.notes if rows else ())]
+
+
+def _blocks(shown: Table, names: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[list[int]]:
+    """Which columns stand beside each other."""
+    every = list(range(len(names)))
+    if width is None or _wide(names, rows, every) <= width:
+        return [every]
+    lead = next((i for i, column in enumerate(shown.columns) if not column.tells), len(names))
+    while lead > 1 and _wide(names, rows, range(lead)) > width // 2:
+        lead -= 1
+    first = every[:lead]
+    blocks, used = [[*first]], _wide(names, rows, first)
+    for together in _families(shown.names, every[lead:]):
+        alone = used + 2 + _wide(names, rows, together) > width and _wide(names, rows, [*first, *together]) <= width
+        for i in together:
+            more = _wide(names, rows, [i]) + 2
+            if (used + more > width or (alone and i == together[0])) and blocks[-1] != first:
+                blocks.append([*first])
+                used = _wide(names, rows, first)
+            blocks[-1].append(i)
+            used += more
+    return blocks
+
+
+def _families(names: Sequence[str], columns: Sequence[int]) -> list[list[int]]:
+    """Columns that follow each other and begin alike: `final.trained`, `final.band`, `final.beyond`."""
+    found: list[list[int]] = []
+    for i in columns:
+        alike = found and "." in names[i] and names[found[-1][0]].partition(".")[0] == names[i].partition(".")[0]
+        if alike:
+            found[-1].append(i)
+        else:
+            found.append([i])
+    return found
+
+
+def _wide(names: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> int:
+    widths = [max(text_width(names[i]), *(text_width(row[i]) for row in rows), 0) for i in columns]
+    return sum(widths) + 2 * max(0, len(widths) - 1)
+
+
+def _varies(values: Sequence[Value]) -> bool:
+    return any(value != values[0] for value in values)
+
+
+def follows(values: Sequence[Value], labels: Sequence[Value]) -> bool:
+    """Whether each label has one value alone."""
+    found: dict[Value, Value] = {}
+    return all(found.setdefault(label, value) == value for label, value in zip(labels, values, strict=True))

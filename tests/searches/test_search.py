@@ -1,0 +1,679 @@
+"""Searches: a space of settings, trials that are ordinary runs, one journal for many processes."""
+
+import contextlib
+import csv
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate.cli import COMMANDS, parsed
+from numerate.commands.search import asked
+from numerate.config import Span, override, to_tree
+from numerate.errors import Fault, Mistake
+from numerate.evaluation.evaluator import Evaluation
+from numerate.executors.executor import Desk, Executor, Failure, Finished, Work
+from numerate.laboratory.train import train
+from numerate.models.decoder import Decoder
+from numerate.positions.rotary import Rotary
+from numerate.studies.naming import named_recipe
+from numerate.searches.space import Between, Choice, Space
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.task import Task
+from numerate.training.recipe import Recipe, Training
+from numerate.training.run import RunFolder
+from numerate.training.stopping import Stop
+
+pytest.importorskip("optuna", reason="a search needs optuna: pip install 'numerate[search]'")
+
+from numerate.studies import trials as trials_file
+from numerate.searches.journal import STARTS, Journal, Trial
+from numerate.searches.sampling import Way, make_pruner
+from numerate.searches.search import search
+from numerate.searches.searched import Searched
+from numerate.searches.trials import Plan, Trials, measured, summary
+
+TINY = Recipe(
+    task=Arithmetic(digits=Span(1, 2)),
+    model=Decoder(width=16, positions=(Rotary(),)),
+    training=Training(steps=4, batch=8, window=2, threads=1, log_every=2, evaluate_every=2, checkpoint_every=2),
+    evaluation=Evaluation(grid="1:2x1:2", count=4, during=8),
+    title="rotary",
+)
+RATES = {"optimizer.rate": "log(1e-4,1e-2)", "model.width": [16, 32]}
+SPACE = Space.read(TINY, RATES)
+
+
+def points(found: Searched) -> list[Mapping[str, Any]]:
+    return [trial.parameters for trial in found.trials]
+
+
+def values(found: Searched) -> list[Any]:
+    return [(trial.number, trial.state, trial.objective, trial.parameters) for trial in found.trials]
+
+
+# The space ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_space_is_read_as_settings_are_with_spans_beside() -> None:
+    space = Space.read(
+        TINY,
+        [
+            "optimizer.rate=log(1e-4,1e-2)",
+            "optimizer.decay=between(0,0.1)",
+            "training.batch=between(16,120,16)",
+            "model.mixer=Attention(heads=1),Attention(heads=2)",
+            "training.steps=500",
+        ],
+    )
+    assert space.items == (
+        Between("optimizer.rate", 1e-4, 1e-2, log=True),
+        Between("optimizer.decay", 0.0, 0.1),
+        Between("training.batch", 16, 120, step=16),
+        Choice("model.mixer", ("Attention(heads=1)", "Attention(heads=2)")),
+        "training.steps=500",
+    )
+    whole, share = space.fields[2], space.fields[1]
+    assert isinstance(whole, Between)
+    assert isinstance(share, Between)
+    assert (whole.whole, whole.top, whole.size(), list(whole.all())) == (True, 112, 7, list(range(16, 113, 16)))
+    assert (share.whole, share.size()) == (False, None)
+    assert space.size() is None
+
+
+def test_a_point_of_a_space_is_the_settings_that_a_command_takes() -> None:
+    point = {"optimizer.rate": 0.0012, "model.width": "32"}
+    assert SPACE.settings(point) == ["optimizer.rate=0.0012", "model.width=32"]
+    assert override(TINY, SPACE.settings(point)).optimizer.rate == 0.0012
+
+
+def test_a_space_from_python_takes_a_list_as_the_values_to_choose_from() -> None:
+    from_python = Space.read(TINY, {"model.width": [16, 32], "training.steps": 8, "optimizer.rate": "log(1e-4,1e-2)"})
+    from_text = Space.read(TINY, ["model.width=16,32", "training.steps=8", "optimizer.rate=log(1e-4,1e-2)"])
+    assert from_python == from_text
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["optimizer.rat=log(1e-4,1e-2)"], "Did you mean 'rate'"),
+        (["model.mixer=Attention(heads=2),Atention"], "Did you mean 'Attention'"),
+        (["optimizer.rate=1e-4,fast"], "optimizer.rate: 'fast'"),
+        (["training.batch=between(1.5,8)"], "'1.5' is no int"),
+        (["optimizer.rate=between(1e-2,1e-4)"], "is empty"),
+        (["optimizer.rate=log(0,1)"], "begins above 0"),
+        (["optimizer.rate=log(1,2,0.5)"], "has no step"),
+        (["optimizer.rate=between(1,2,3)"], "does not lead from 1 to 2"),
+        (["optimizer.rate=between(1)"], "is no span of numbers"),
+        (["optimizer.rate=between(a,b)"], "is no span of numbers"),
+        (["task.operator=between(1,2)"], "task.operator"),
+        (["training.steps=4,8"], "make the same run"),
+        (["training.steps=between(4,8)"], "make the same run"),
+        (["model.width=16,16"], "make the same run"),
+        (["model.width=16,32", "model.width=between(16,32)"], "given twice"),
+        (["model.width=16,32", "model.width=64"], "given twice"),
+        (["seed=0,1"], "seed= of the search"),
+        (["model.width=16"], "nothing to search over"),
+        (["trial"], "changes no setting.*Did you mean 'trials'"),
+    ],
+)
+def test_what_cannot_be_searched_is_told_before_anything_runs(settings: list[str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(Mistake, match=said):
+        search(TINY, settings, runs_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_value_that_goes_with_some_values_of_another_field_may_be_searched() -> None:
+    space = Space.read(TINY, ["task.digits=1:2,1:3", "task.operator=+,x", "model.mixer.logit_scale=log,1.5"])
+    assert space.size() == 8
+    positions = ["model.positions=[Rotary],[Learned]", "model.mixer=Attention,LSTM"]
+    assert Space.read(TINY, positions).size() == 4, "LSTM goes with Learned alone"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"metric": "test"}, "metric: 'test' is none of: beyond-development, development, loss"),
+        ({"sampler": "tp"}, "sampler: 'tp'.*Did you mean 'tpe'"),
+        ({"pruner": "hyperband"}, "pruner: 'hyperband'"),
+        ({"trials": 0}, "trials: 0"),
+        ({"seeds": 0}, "seeds: 0"),
+        ({"sampler": "grid"}, "a grid needs values that can be counted"),
+    ],
+)
+def test_options_that_there_are_not_are_told(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(Mistake, match=said):
+        search(TINY, RATES, runs_dir=tmp_path, **settings)
+
+
+@pytest.mark.parametrize("line", COMMANDS["search"][2].splitlines())
+def test_the_examples_of_the_help_can_be_searched(line: str) -> None:
+    name, settings, executor, options = asked(parsed(shlex.split(line)[1:]))
+    space = Space.read(named_recipe(name), settings)
+    assert space.fields
+    assert executor.workers == (2 if "workers=2" in line else None)
+    assert set(options) <= {"trials", "metric", "sampler", "pruner", "seed", "seeds", "name", "runs_dir"}
+
+
+def test_without_optuna_the_line_that_installs_it_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(Mistake, match=r"needs the package optuna; pip install 'numerate\[search\]'"):
+        search(TINY, RATES, runs_dir=tmp_path)
+
+
+# A search -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Searched:
+    return search(TINY, RATES, trials=5, metric="loss", runs_dir=tmp_path_factory.mktemp("found") / "runs", quiet=True)
+
+
+def test_the_same_seed_gives_the_same_trials_and_another_seed_others(found: Searched, tmp_path: Path) -> None:
+    again = search(TINY, RATES, trials=3, metric="loss", runs_dir=tmp_path / "a", quiet=True)
+    assert values(again) == values(found)[:3]
+    other = search(TINY, RATES, trials=1, metric="loss", runs_dir=tmp_path / "b", seed=1, quiet=True)
+    assert points(other)[0] != points(found)[0]
+    assert other.trials[0].found["runs"][0]["seed"] == 1
+
+
+def test_a_trial_is_an_ordinary_run(found: Searched) -> None:
+    trial = found.winner
+    folder = found.path.parent / trial.found["runs"][0]["run"]
+    trained = train(found.best, runs_dir=found.path.parent, quiet=True)
+    assert trained.run.path == folder
+    assert trained.why == "done"
+    assert RunFolder(folder).head()["group"] == found.path.name
+    assert len(trained.run.evaluate("1:2x1:2", count=4)) == 4
+    (folder / "evaluation.jsonl").unlink()
+
+
+def test_a_search_asks_no_question_of_the_test_split_and_evaluates_no_grid(found: Searched, tmp_path: Path) -> None:
+    drawn: set[str] = set()
+    examples = Task.examples
+
+    def noted(self: Task, split: str, *key: Any) -> Any:
+        drawn.add(split)
+        return examples(self, split, *key)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Task, "examples", noted)
+        search(TINY, {"model.width": [16, 32]}, trials=2, seeds=2, runs_dir=tmp_path, quiet=True)
+    assert drawn == {"train", "development", "beyond-development"}
+    assert not list(tmp_path.glob("**/evaluation.jsonl"))
+    assert not list(found.path.parent.glob("**/evaluation.jsonl"))
+
+
+def test_the_best_is_what_the_metric_says_and_shown_first(found: Searched) -> None:
+    losses = {trial.number: trial.objective for trial in found.trials}
+    assert None not in losses.values()
+    assert found.winner.number == min(losses, key=lambda number: losses[number] or 0.0)
+    assert found.best == replace(override(TINY, found.settings(found.winner)), group=found.best.group)
+    table = str(found).splitlines()
+    assert table[0].split()[:2] == ["trial", "loss"]
+    assert table[2].split()[0] == str(found.winner.number)
+    assert "chosen on the last training loss, never on the test grid" in str(found)
+
+
+def test_the_files_beside_the_journal_hold_every_trial_the_best_first(found: Searched) -> None:
+    lines = [json.loads(line) for line in (found.path / "trials.jsonl").read_text().splitlines()]
+    assert [line["trial"] for line in lines] == [0, 1, 2, 3, 4]
+    assert lines == json.loads(json.dumps(found.records()))
+    rows = list(csv.DictReader((found.path / "results.csv").read_text().splitlines()))
+    assert [int(row["trial"]) for row in rows] == [trial.number for trial in found.ranked]
+    assert [float(row["optimizer.rate"]) for row in rows] == [t.parameters["optimizer.rate"] for t in found.ranked]
+
+
+def test_the_winner_is_to_be_measured_on_seeds_it_was_not_chosen_by(found: Searched) -> None:
+    rate, width = (found.winner.parameters[path] for path in ("optimizer.rate", "model.width"))
+    command = f"numerate run rotary optimizer.rate={rate} model.width={width} seed=1,2,3,4,5"
+    assert found.next_command() == command
+    assert command in str(found)
+    called = ("my recipes/it.py:tiny", "--parts", "my.py")
+    several = replace(found, plan=replace(found.plan, seeds=(0, 1, 2)), called=called)
+    assert several.next_command().startswith("numerate run 'my recipes/it.py:tiny' ")
+    assert several.next_command().endswith("seed=3,4,5,6,7 --parts my.py")
+
+
+def test_a_best_at_the_end_of_a_span_is_told(found: Searched) -> None:
+    at_the_end = replace(found.winner, parameters={"optimizer.rate": 0.0098, "model.width": "16"})
+    inside = replace(found.winner, parameters={"optimizer.rate": 0.001, "model.width": "16"})
+    assert "optimizer.rate=0.0098 is at the high end of its span, 0.01" in str(replace(found, trials=(at_the_end,)))
+    assert "end of its span" not in str(replace(found, trials=(inside,)))
+
+
+def test_the_same_search_again_trains_nothing_and_a_larger_one_goes_on(found: Searched) -> None:
+    before = {path: path.read_bytes() for path in found.path.parent.glob("rotary/*/starts.jsonl")}
+    again = search(TINY, RATES, trials=5, metric="loss", runs_dir=found.path.parent, quiet=True)
+    assert values(again) == values(found)
+    assert {path: path.read_bytes() for path in before} == before
+    more = search(TINY, RATES, trials=6, metric="loss", runs_dir=found.path.parent, quiet=True)
+    assert values(more)[:5] == values(found)
+    assert len(more.trials) == 6
+
+
+def test_a_name_stands_for_one_search(tmp_path: Path) -> None:
+    search(TINY, {"model.width": [16, 32]}, trials=1, name="mine", runs_dir=tmp_path, quiet=True)
+    assert (tmp_path / "mine" / "journal.log").is_file()
+    with pytest.raises(Mistake, match=r"mine: is a search with another settings: .*another name="):
+        search(TINY, {"model.width": [16, 64]}, trials=1, name="mine", runs_dir=tmp_path, quiet=True)
+    with pytest.raises(Mistake, match="is a search with another metric"):
+        search(TINY, {"model.width": [16, 32]}, metric="loss", name="mine", runs_dir=tmp_path, quiet=True)
+
+
+def test_a_grid_tries_each_point_once_and_no_point_is_tried_twice(tmp_path: Path) -> None:
+    space = Space.read(TINY, {"model.width": [16, 32], "training.batch": "between(8,24,8)"})
+    for sampler, seed in product(("grid", "tpe", "random"), (0, 1)):
+        journal = Journal(tmp_path / f"{sampler}{seed}", space, minimise=False)
+        way = Way(sampler, seed, trials=space.size() or 0)  # type: ignore[arg-type]
+        for _ in range(6):
+            with journal.taken(way, "me") as trial:
+                assert trial is not None
+                journal.tell(trial.number, float(trial.parameters["training.batch"]), {})
+        tried = [tuple(trial.parameters.values()) for trial in journal.trials()]
+        assert sorted(tried) == sorted((width, batch) for width in ("16", "32") for batch in (8, 16, 24))
+    found = search(TINY, {"model.width": [16, 32]}, trials=9, runs_dir=tmp_path, quiet=True)
+    assert len(found.trials) == 2
+    assert found.left == 0
+
+
+def test_numbers_that_are_tried_are_short_and_inside_their_span(found: Searched) -> None:
+    rates = [trial.parameters["optimizer.rate"] for trial in found.trials]
+    assert all(1e-4 <= rate <= 1e-2 and float(f"{rate:.4g}") == rate for rate in rates)
+
+
+# What is best ---------------------------------------------------------------------------------------------------------
+
+
+def recorded(folder: Path, *evaluations: tuple[int, float, float | None], loss: float = 1.0) -> RunFolder:
+    """A run with records of (step, right on trained lengths, right on the next)."""
+    run = RunFolder.create(folder, "made", f"run{len(list(folder.glob('made/*')))}", {"recipe": to_tree(TINY)})
+    for step, development, beyond in evaluations:
+        run.append("metrics.jsonl", {"step": step, "loss": loss / step})
+        for split, exact in (("development", development), ("beyond-development", beyond)):
+            if exact is not None:
+                run.append(
+                    "metrics.jsonl", {"step": step, "split": split, "exact": exact, "low": exact / 2, "high": exact}
+                )
+    return run
+
+
+def test_a_run_is_worth_what_its_best_checkpoint_got_right_on_the_next_lengths(tmp_path: Path) -> None:
+    long = replace(TINY, training=replace(TINY.training, steps=30))
+    run = recorded(tmp_path, (10, 0.2, 0.5), (20, 0.9, 0.5), (30, 1.0, 0.25), (40, 1.0, 1.0))
+    best = measured(run, long, "beyond-development")
+    assert (best["value"], best["low"], best["best_step"], best["steps"]) == (0.5, 0.25, 20, 30)
+    assert best["metric"] == "beyond-development"
+    assert (best["development"], best["loss"]) == (0.9, 1 / 30)
+    assert measured(run, long, "development")["value"] == 1.0
+    assert measured(run, long, "loss")["objective"] == 1 / 30
+    short = recorded(tmp_path, (10, 0.2, None), (20, 0.9, None))
+    fallen_back = measured(short, long, "beyond-development")
+    assert (fallen_back["metric"], fallen_back["value"]) == ("development", 0.9)
+    with pytest.raises(Mistake, match="ended before any evaluation"):
+        measured(recorded(tmp_path), long, "beyond-development")
+
+
+def test_ties_on_the_next_lengths_are_settled_by_the_trained_ones(tmp_path: Path) -> None:
+    worse, better = (
+        measured(recorded(tmp_path, (4, right, beyond)), TINY, "beyond-development")["objective"]
+        for right, beyond in ((0.9, 0.5), (1.0, 0.5))
+    )
+    more_beyond = measured(recorded(tmp_path, (4, 0.0, 0.5 + 1 / 256)), TINY, "beyond-development")["objective"]
+    assert worse < better < more_beyond
+
+
+def test_a_trial_of_several_seeds_is_worth_their_median(tmp_path: Path) -> None:
+    runs = [measured(recorded(tmp_path, (4, 1.0, right)), TINY, "beyond-development") for right in (0.25, 1.0, 0.5)]
+    objective, what = summary(runs, "beyond-development")
+    assert objective == pytest.approx(0.5, abs=1e-5)
+    assert (what["value"], what["low"], what["high"]) == (0.5, 0.25, 1.0)
+
+
+def test_each_trial_is_trained_on_every_seed(tmp_path: Path) -> None:
+    found = search(TINY, {"model.width": [16, 32]}, trials=1, seeds=2, seed=5, runs_dir=tmp_path, quiet=True)
+    assert [run["seed"] for run in found.winner.found["runs"]] == [5, 6]
+    assert "of 2 seeds" in str(found)
+    assert len(list(tmp_path.glob("rotary/*"))) == 2
+
+
+# What goes wrong ------------------------------------------------------------------------------------------------------
+
+
+def test_a_combination_that_is_refused_is_a_failed_trial_and_not_the_end(tmp_path: Path) -> None:
+    space = {"model.mixer": ["Attention(heads=2)", "Attention(heads=3)"], "model.width": [16, 32]}
+    found = search(TINY, space, sampler="grid", runs_dir=tmp_path, quiet=True)
+    refused = [trial for trial in found.trials if trial.state == "failed"]
+    assert len(refused) == 2
+    assert all("heads" in str(trial.error) and "heads=3" in str(trial.parameters) for trial in refused)
+    assert len(found.ranked) == 2
+    assert f"trial {refused[0].number} failed: " in str(found)
+
+
+def test_a_search_whose_trials_all_fail_alike_ends_with_their_error(tmp_path: Path) -> None:
+    with pytest.raises(Mistake, match=r"all 3 trials failed alike.*cuda:99"):
+        search(replace(TINY, device="cuda:99"), RATES, trials=9, runs_dir=tmp_path, quiet=True)
+
+
+def test_a_full_disk_ends_the_search_and_its_trial_is_taken_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: Any, **more: Any) -> Any:
+        raise Fault("the disk is full") from OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("numerate.laboratory.train.train", full)
+        with pytest.raises(Fault, match="the disk is full"):
+            search(TINY, RATES, trials=2, runs_dir=tmp_path, quiet=True)
+    found = search(TINY, RATES, trials=2, runs_dir=tmp_path, quiet=True)
+    assert [trial.state for trial in found.trials] == ["complete", "complete"]
+
+
+def test_a_worker_that_is_killed_for_its_memory_takes_its_trial_along(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "s", SPACE, minimise=False)
+    with journal.taken(Way(trials=2), "greedy"):
+        assert journal.fail_of("greedy", "out of memory") is None, "it is alive"
+    assert journal.fail_of("another", "out of memory") is None
+    assert journal.fail_of("greedy", "out of memory") == 0
+    assert journal.trials()[0].error == "out of memory"
+
+
+def test_trials_begin_with_the_weights_of_the_run_that_was_the_latest_before_them(tmp_path: Path) -> None:
+    source = train(TINY, runs_dir=tmp_path, quiet=True).run
+    base = replace(TINY, init_from="latest", title="further")
+    found = search(base, RATES | {"model.width": 16}, trials=2, runs_dir=tmp_path, quiet=True)
+    heads = [RunFolder(tmp_path / trial.found["runs"][0]["run"]).head() for trial in found.trials]
+    assert [head["recipe"]["init_from"] for head in heads] == [source.folder.id] * 2
+
+
+@dataclass(frozen=True)
+class Elsewhere(Executor):
+    """Does nothing with its items, and says why."""
+
+    why: str = ""
+
+    def run(self, work: Work, items: Sequence[Any], **more: Any) -> Iterator[Finished]:
+        failure = Failure(self.why, "said so", 0) if self.why else None  # type: ignore[arg-type]
+        yield from (Finished(index, failure=failure) for index in range(len(items)))
+
+
+def test_a_search_that_is_only_submitted_ends_at_once_and_goes_on_elsewhere(tmp_path: Path) -> None:
+    found = search(TINY, RATES, trials=2, executor=Elsewhere(why="not begun"), runs_dir=tmp_path, quiet=True)
+    assert (found.left, found.status) == (2, 0)
+    assert "0 of 2 trials are complete, 2 not over; the same command goes on" in str(found)
+    with pytest.raises(Mistake, match="no trial is complete"):
+        _ = found.best
+
+
+@pytest.mark.parametrize(
+    ("why", "error", "said"),
+    [("", Fault, "no worker takes one up"), ("mistake", Mistake, "said so"), ("fault", Fault, "said so")],
+)
+def test_an_executor_that_gets_nothing_done_is_told_of(why: str, error: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=said):
+        search(TINY, RATES, trials=2, executor=Elsewhere(why=why), runs_dir=tmp_path, quiet=True)
+
+
+def test_a_trial_that_takes_too_long_is_a_failed_one(tmp_path: Path) -> None:
+    plan = Plan(SPACE, way=Way(trials=1), timeout=1e-9)
+    do = Trials(tmp_path / "s", tmp_path, to_tree(TINY), plan, (), "command").open(Desk("me", 1, Stop()))
+    assert do(0) == 0
+    (trial,) = Journal(tmp_path / "s", SPACE, minimise=False).trials()
+    assert trial.error == "took longer than timeout=1e-09 s"
+    assert do(1) is None
+
+
+def test_a_search_that_is_stopped_goes_on_and_ends_as_if_it_had_not_been(
+    found: Searched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = Journal.report
+
+    def stopping(self: Journal, number: int, *more: Any) -> bool:
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return report(self, number, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "report", stopping)
+        stopped = search(TINY, RATES, trials=3, metric="loss", runs_dir=tmp_path, quiet=True)
+    assert stopped.status == 143
+    assert [trial.state for trial in stopped.trials] == ["complete", "running"]
+    assert stopped.left == 2
+    again = search(TINY, RATES, trials=3, metric="loss", runs_dir=tmp_path, quiet=True)
+    assert values(again) == values(found)[:3]
+
+
+def test_a_trial_that_a_pruner_gives_up_ends_early_and_its_run_can_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class First:
+        def prune(self, study: Any, trial: Any) -> bool:
+            return bool(trial.number == 0)
+
+    monkeypatch.setattr(trials_file, "make_pruner", lambda kind, steps: First())
+    found = search(TINY, RATES, trials=2, metric="loss", pruner="median", runs_dir=tmp_path, quiet=True)
+    assert [trial.state for trial in found.trials] == ["pruned", "complete"]
+    assert found.trials[0].found["runs"][0]["steps"] < 4
+    assert found.winner.number == 1
+    going_on = train(override(TINY, found.settings(found.trials[0])), runs_dir=tmp_path, quiet=True)
+    assert going_on.why == "budget"
+    assert going_on.run.folder.head()["ended"]["step"] == 4
+
+
+@pytest.mark.parametrize("minimise", [False, True])
+def test_the_median_pruner_stops_what_is_worse_than_half_of_the_others(tmp_path: Path, minimise: bool) -> None:
+    journal = Journal(tmp_path / "s", SPACE, minimise=minimise)
+    pruner, sign = make_pruner("median", 8), -1 if minimise else 1
+
+    def trial(value: float) -> bool:
+        with journal.taken(Way(trials=20), "me") as taken:
+            assert taken is not None
+            pruned = journal.report(taken.number, 4, sign * value, pruner)
+            journal.tell(taken.number, sign * value, {})
+        return pruned
+
+    assert [trial(0.5 + number / 100) for number in range(5)] == [False] * 5
+    assert trial(0.1)
+    assert not trial(0.9)
+
+
+# The journal ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_trial_whose_process_is_gone_is_taken_up_and_one_at_work_is_not(tmp_path: Path) -> None:
+    here, there = (Journal(tmp_path / "s", SPACE, minimise=False) for _ in range(2))
+    with here.taken(Way(trials=2), "here") as first:
+        assert first is not None
+        with there.taken(Way(trials=2), "there") as second:
+            assert second is not None
+            assert (first.number, second.number) == (0, 1)
+            assert there.left(Way(trials=2)) == 0
+            with here.taken(Way(trials=2), "third") as third:
+                assert third is None
+    assert here.left(Way(trials=2)) == 2
+    with there.taken(Way(trials=2), "there") as again:
+        assert again is not None
+        assert (again.number, again.parameters) == (0, first.parameters)
+
+
+def test_a_trial_that_kills_its_process_again_and_again_is_a_failed_one(tmp_path: Path) -> None:
+    plan = Plan(SPACE, way=Way(trials=1))
+    journal = Journal(tmp_path / "s", SPACE, minimise=False)
+    for _ in range(STARTS):
+        with journal.taken(plan.way, "me") as trial:
+            assert trial is not None
+            assert journal.survived(trial.number, at=0)
+    Trials(tmp_path / "s", tmp_path, to_tree(TINY), plan, (), "command").open(Desk("me", 1, Stop()))(0)
+    assert journal.trials()[0].error == "its process died 3 times without getting further"
+
+
+def test_a_trial_that_gets_further_or_is_stopped_in_good_order_may_begin_as_often_as_it_likes(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "s", SPACE, minimise=False)
+    with journal.taken(Way(trials=1), "me"):
+        assert all(journal.survived(0, at=step) for step in range(3 * STARTS))
+        for _ in range(3 * STARTS):
+            assert journal.survived(0, at=0)
+            journal.released(0)
+
+
+def test_a_process_that_is_killed_at_any_moment_loses_no_trial(killed_at_every_moment: Any, tmp_path: Path) -> None:
+    way, pruner = Way(trials=2), make_pruner("none", None)
+
+    def one(place: Path) -> None:
+        journal = Journal(place / "s", SPACE, minimise=False)
+        with journal.taken(way, "me") as trial:
+            if trial is not None:
+                journal.report(trial.number, 2, 0.25, pruner)
+                journal.tell(trial.number, 0.5, {"runs": []})
+
+    def check(place: Path, ended: bool) -> None:
+        there = Journal(place / "s", SPACE, minimise=False)
+        told = there.trials()
+        assert [trial.state for trial in told[:1]] == ["complete"]
+        assert not ended or [trial.state for trial in told] == ["complete"] * 2
+        while there.left(way):
+            one(place)
+        points = [trial.parameters for trial in there.trials()]
+        assert [trial.state for trial in there.trials()] == ["complete"] * 2
+        assert points[: len(told)] == [trial.parameters for trial in told]
+        assert all(json.loads(line) for line in there.path.read_text().splitlines())
+
+    assert killed_at_every_moment(tmp_path, one, one, check) > 10
+
+
+def test_a_full_disk_leaves_the_journal_whole(small_disk: Any) -> None:
+    place = small_disk(64 * 1024)
+    journal = Journal(place / "s", SPACE, minimise=False)
+    with journal.taken(Way(trials=2), "me"):
+        journal.tell(0, 0.5, {})
+    _fill(place / "other")
+
+    def write_on() -> None:
+        for _ in range(200):
+            with journal.taken(Way(trials=2), "me"):
+                journal.survived(1, at=0)
+
+    with pytest.raises(Fault, match="the disk is full"):
+        write_on()
+    (place / "other").unlink()
+    again = Journal(place / "s", SPACE, minimise=False)
+    with again.taken(Way(trials=2), "me") as trial:
+        assert trial is not None
+        again.tell(1, 0.75, {})
+    assert [trial.objective for trial in again.trials()] == [0.5, 0.75]
+    assert all(json.loads(line) for line in journal.path.read_text().splitlines())
+
+
+def _fill(path: Path) -> None:
+    with contextlib.suppress(OSError), open(path, "wb", buffering=0) as file:
+        while True:
+            file.write(b" " * 512)
+
+
+def test_half_a_line_that_a_killed_process_left_is_cut_away(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "s", SPACE, minimise=False)
+    with journal.taken(Way(trials=3), "me"):
+        journal.tell(0, 0.5, {})
+    with open(journal.path, "a") as file:
+        file.write('{"op_code":4,"worker_id":"half a li')
+    other = Journal(tmp_path / "s", SPACE, minimise=False)
+    assert [trial.state for trial in other.trials()] == ["complete"]
+    with other.taken(Way(trials=3), "me"):
+        other.tell(1, 0.75, {})
+    assert [trial.objective for trial in journal.trials()] == [0.5, 0.75]
+    assert all(json.loads(line) for line in journal.path.read_text().splitlines())
+
+
+def test_a_journal_that_cannot_be_read_is_told_with_its_line_and_left_alone(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "s", SPACE, minimise=False)
+    with journal.taken(Way(trials=3), "me"):
+        journal.tell(0, 0.5, {})
+    spoilt = journal.path.read_text().replace("\n", "\nwhat is this\n", 1)
+    journal.path.write_text(spoilt)
+    with pytest.raises(Fault, match=r"journal\.log, line 2: is no line of a journal"):
+        Journal(tmp_path / "s", SPACE, minimise=False)
+    assert journal.path.read_text() == spoilt
+
+
+def test_a_fields_importance_is_told_from_ten_trials_on(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "s", SPACE, minimise=False)
+    for number in range(12):
+        assert bool(journal.importances()) == (number >= 10)
+        with journal.taken(Way(trials=12), "me") as trial:
+            assert trial is not None
+            journal.tell(number, float(trial.parameters["optimizer.rate"]), {})
+    shares = journal.importances()
+    assert next(iter(shares)) == "optimizer.rate"
+    assert sum(shares.values()) == pytest.approx(1.0)
+
+
+# Many processes -------------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+from dataclasses import replace
+from numerate.recipes.abacus import addition_rotary
+def tiny():
+    one = addition_rotary()
+    training = replace(one.training, steps=30, batch=8, window=4, checkpoint_every=10, evaluate_every=10)
+    evaluation = replace(one.evaluation, grid='1:2x1:2', count=4, during=8)
+    return replace(one, model=replace(one.model, width=16), training=training, evaluation=evaluation, title='tiny')
+"""
+
+
+def searching(place: Path, *words: str) -> "subprocess.Popen[str]":
+    script = place / "mine.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "numerate", "search", f"{script}:tiny", "optimizer.rate=log(1e-4,1e-2)"]
+    return subprocess.Popen(
+        [*command, f"runs_dir={place / 'runs'}", "name=s", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def trials_in(place: Path) -> list[Trial]:
+    space = Space.read(TINY, ["optimizer.rate=log(1e-4,1e-2)"])
+    return Journal(place / "runs" / "s", space, minimise=False).trials()
+
+
+def test_a_killed_search_is_finished_by_two_commands_that_share_what_is_left(tmp_path: Path) -> None:
+    """kill -9 of the command while both of its workers train; then the same command again, twice at once."""
+    killed = searching(tmp_path, "trials=6", "workers=2")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and killed.poll() is None:
+        there = trials_in(tmp_path) if (tmp_path / "runs" / "s" / "journal.log").exists() else []
+        if any(t.state == "complete" for t in there) and any(t.state == "running" for t in there):
+            break
+        time.sleep(0.02)
+    killed.kill()
+    killed.communicate(timeout=60)
+    before = trials_in(tmp_path)
+    assert any(trial.state == "complete" for trial in before)
+    assert len(before) < 6
+    both = [searching(tmp_path, "trials=6", "workers=1") for _ in range(2)]
+    ended = [one.communicate(timeout=120) for one in both]
+    assert [one.returncode for one in both] == [0, 0], ended
+    after = trials_in(tmp_path)
+    assert [trial.state for trial in after] == ["complete"] * 6
+    assert [trial.parameters for trial in after[: len(before)]] == [trial.parameters for trial in before]
+    assert any("6 of 6 trials are complete" in said for said, _ in ended)
+    runs = {trial.number: RunFolder(tmp_path / "runs" / trial.found["runs"][0]["run"]) for trial in after}
+    assert {run.path for run in runs.values()} == set((tmp_path / "runs" / "tiny").iterdir())
+    for trial in after:
+        cut_short = trial.number < len(before) and before[trial.number].state == "running"
+        assert cut_short or len(runs[trial.number].records("starts.jsonl")) == 1, "nothing is trained twice"
+        assert trial.number >= len(before) or cut_short or trial == before[trial.number]
+        assert [line["step"] for line in runs[trial.number].records("metrics.jsonl") if "split" not in line][-1] == 30
+    assert all(json.loads(line) for line in (tmp_path / "runs" / "s" / "journal.log").read_text().splitlines())

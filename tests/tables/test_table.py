@@ -1,0 +1,846 @@
+"""Promises of the table of results: no run is missing, every number is the one that was written, files read back."""
+
+import csv
+import json
+import math
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate import cli
+from numerate.cli import main
+from numerate.errors import Fault, Mistake
+from numerate.evaluation.statistics import interquartile_mean, stratified_bootstrap, wilson
+from numerate.reports.table import text_width
+from numerate.studies import exporting
+from numerate.tables.exporting import write
+from numerate.studies.folder import Asked, StudyFolder
+from numerate.tables.results import results_of
+from numerate.tables.table import Column, Lazily, Row, Table, type_of
+from numerate.training import disk
+
+ATTENTION = {"kind": "Attention", "heads": 4, "dropout": 0.0}
+LSTM = {"kind": "LSTM", "layers": 1, "dropout": 0.0}
+ABACUS = {"kind": "Learned", "numbering": {"kind": "DigitIndex", "max_offset": 20}}
+ROTARY = {"kind": "Rotary", "base": 10000.0}
+
+
+def recipe(title: str = "abacus", seed: int = 0, **changed: Any) -> dict[str, Any]:
+    """A recipe as plain data; `width=64` and the like are of its model, `rate` of its optimiser."""
+    return {
+        "kind": "Recipe",
+        "task": {"kind": "Arithmetic", "digits": changed.get("digits", "1:5")},
+        "model": {
+            "kind": "Decoder",
+            "width": changed.get("width", 64),
+            "mixer": changed.get("mixer", ATTENTION),
+            "positions": changed.get("positions", [ABACUS]),
+        },
+        "optimizer": {"kind": "AdamW", "rate": changed.get("rate", 0.001), "betas": [0.9, 0.98]},
+        "training": {"kind": "Training", "steps": 100, "threads": changed.get("threads")},
+        "seed": seed,
+        "name": None,
+        "title": title,
+        "paper": changed.get("paper"),
+    }
+
+
+def region(mean: float) -> dict[str, Any]:
+    return {"mean": mean, "low": mean / 2, "high": (mean + 1) / 2, "cells": 9}
+
+
+def done(trained: float = 1.0, beyond: float | None = 0.5, **more: Any) -> dict[str, Any]:
+    """What a worker writes of a run that is done."""
+    final = {"trained": region(trained)} | ({} if beyond is None else {"beyond": region(beyond)})
+    return {
+        "status": "done",
+        "why": "budget",
+        "step": 100,
+        "examples": 6400,
+        "tokens": 51200,
+        "operations": 1.5e12,
+        "loss": 0.125,
+        "development": 1.0,
+        "beyond-development": 0.25,
+        "best_step": 75,
+        "final": final,
+        "best": {name: region(told["mean"] / 4) for name, told in final.items()},
+        "took": {"seconds": 2.5, "worker": "a", "stack": 1, "at": 1.0},
+    } | more
+
+
+def failed(kind: str = "error", error: str = "ValueError: it broke") -> dict[str, Any]:
+    return {"status": "failed", "kind": kind, "error": error, "trace": None, "took": {"seconds": 1.0, "worker": "b"}}
+
+
+Runs = Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
+
+
+class Studies:
+    """Makes folders of studies: recipes as plain data, each with what came of it, or None."""
+
+    def __init__(self, runs: Path) -> None:
+        self.runs = runs
+
+    def __call__(
+        self, runs: Runs, title: str = "widths", labels: Mapping[str, str] | None = None, cells: Any = None
+    ) -> Table:
+        folder = StudyFolder.of(title, self.runs)
+        asked = [Asked(f"{tree['title']}/{number:012x}", f"key{number}", tree) for number, (tree, _) in enumerate(runs)]
+        planned = folder.ask(asked, question="How wide?", labels=labels)
+        for number, (one, (_, record)) in enumerate(zip(planned, runs, strict=True)):
+            if record is not None:
+                told = {"run": one.run, "key": one.key, "label": one.label, "seed": one.seed}
+                folder.add_results(f"w{number % 2}", [{**told, **record}])
+                place = self.runs / one.run
+                place.mkdir(parents=True)
+                (place / "recipe.yaml").write_text("format: 1\n")
+                if cells is not None:
+                    disk.append(place / "evaluation.jsonl", cells(number))
+        return results_of(title, self.runs)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Studies:
+    return Studies(tmp_path / "runs")
+
+
+def seeds(*beyond: float, **changed: Any) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Seeds of one setting, done, with these shares beyond."""
+    return [(recipe(seed=seed, **changed), done(beyond=share)) for seed, share in enumerate(beyond)]
+
+
+def rows_of(table: Table, *names: str) -> list[Row]:
+    return list(table.select(*names).rows)
+
+
+# Every run has a row -------------------------------------------------------------------------------------------------
+
+
+def test_every_run_of_the_plan_has_a_row_however_it_stands(study: Studies) -> None:
+    table = study(
+        [
+            (recipe(seed=0), done()),
+            (recipe(seed=1), failed()),
+            (recipe(seed=2), None),
+            (recipe(seed=3), failed("died", "its worker died")),
+            (recipe(seed=4), done(why="minutes")),
+        ]
+    )
+    assert rows_of(table, "seed", "status", "failure", "error", "final.beyond") == [
+        (0, "done", None, None, 0.5),
+        (1, "failed", "error", "ValueError: it broke", None),
+        (2, "left", None, None, None),
+        (3, "left", "died", "its worker died", None),
+        (4, "left", None, None, None),
+    ]
+
+
+def test_a_result_counts_only_for_the_very_recipe_and_while_the_folder_of_the_run_is_there(study: Studies) -> None:
+    study([(recipe(seed=0), done()), (recipe(seed=1), done()), (recipe(seed=2), done())])
+    folder = StudyFolder.of("widths", study.runs)
+    run = folder.plan()[1].run
+    folder.ask([Asked(run, "another key", recipe(seed=1))])
+    gone = study.runs / folder.plan()[2].run
+    (gone / "recipe.yaml").unlink()
+    gone.rmdir()
+    assert results_of("widths", study.runs)["status"] == ["done", "left", "left"]
+
+
+def test_a_run_that_a_worker_is_at_is_running_until_the_worker_is_gone_or_silent(study: Studies) -> None:
+    study([(recipe(seed=0), None), (recipe(seed=1), failed()), (recipe(seed=2), None), (recipe(seed=3), None)])
+    folder = StudyFolder.of("widths", study.runs)
+    (folder.path / "states").mkdir()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for number, pid, beat in ((0, os.getpid(), time.time()), (1, os.getpid(), time.time()), (2, ended.pid, time.time()),
+                              (3, os.getpid(), time.time() - 600)):  # fmt: skip
+        state = {"worker": f"w{number}", "host": socket.gethostname(), "pid": pid, "beat": beat}
+        state["run"] = folder.plan()[number].run
+        (folder.path / "states" / f"w{number}.json").write_text(json.dumps(state))
+    assert results_of("widths", study.runs)["status"] == ["running", "running", "left", "left"]
+
+
+def test_the_numbers_are_those_that_were_written(study: Studies) -> None:
+    table = study([(recipe(), done(trained=0.75, beyond=0.5)), (recipe(seed=1), done())])
+    row = next(iter(table))
+    assert row == {
+        "run": "abacus/000000000000", "label": "abacus", "seed": 0, "status": "done",
+        "step": 100, "examples": 6400, "tokens": 51200, "operations": 1.5e12, "loss": 0.125,
+        "development": 1.0, "beyond-development": 0.25, "best_step": 75,
+        "final.trained": 0.75, "final.trained.low": 0.375, "final.trained.high": 0.875,
+        "final.beyond": 0.5, "final.beyond.low": 0.25, "final.beyond.high": 0.75,
+        "best.trained": 0.1875, "best.trained.low": 0.09375, "best.trained.high": 0.59375,
+        "best.beyond": 0.125, "best.beyond.low": 0.0625, "best.beyond.high": 0.5625,
+        "seconds": 2.5, "worker": "a", "why": "budget", "failure": None, "error": None,
+    }  # fmt: skip
+
+
+def test_regions_come_nearest_to_training_first_and_a_run_without_one_has_nothing_there(study: Studies) -> None:
+    far = {"100+": region(0.1), "band": region(0.2), "trained": region(1.0)}
+    table = study([(recipe(seed=0), done(final=far, best=far)), (recipe(seed=1), done(beyond=0.5))])
+    assert [name for name in table.names if name.startswith("final.") and name.count(".") == 1] == [
+        "final.trained", "final.band", "final.beyond", "final.100+",
+    ]  # fmt: skip
+    assert table["final.100+"] == [0.1, None]
+    assert table["final.beyond"] == [None, 0.5]
+
+
+def test_a_number_that_is_not_finite_is_missing(study: Studies) -> None:
+    assert study([(recipe(), done(loss=float("nan")))])["loss"] == [None]
+    assert Column("loss", float).read(math.inf) is None
+
+
+def test_a_study_is_found_by_title_path_or_itself(study: Studies, monkeypatch: pytest.MonkeyPatch) -> None:
+    from numerate.studies.newcomer import quickstart
+
+    study([(recipe(), done())], title="quickstart")
+    assert len(results_of(quickstart(), study.runs)) == len(results_of(study.runs / "quickstart")) == 1
+    monkeypatch.setenv("NUMERATE_RUNS", str(study.runs))
+    assert len(results_of("quickstart")) == 1
+    with pytest.raises(Mistake, match="Did you mean 'quickstart'"):
+        results_of("quikstart")
+
+
+# Settings ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_setting_in_which_runs_differ_is_a_full_column_and_others_are_none(study: Studies) -> None:
+    trees = [recipe(), recipe(seed=1, width=128), recipe(seed=2, rate=0.01, digits="1:9")]
+    table = study([(tree, done()) for tree in trees])
+    assert rows_of(table, "width", "rate", "digits") == [(64, 0.001, "1:5"), (128, 0.001, "1:5"), (64, 0.01, "1:9")]
+    settings = [column.name for column in table.columns if column.tells]
+    assert settings == ["run", "label", "seed", "task.digits", "model.width", "optimizer.rate"]
+
+
+def test_settings_of_several_recipes_are_compared_between_them_too(study: Studies) -> None:
+    trees = [recipe("abacus"), recipe("rotary", positions=[ROTARY]), recipe("rotary", seed=1, positions=[ROTARY])]
+    table = study([(tree, done()) for tree in trees], labels={"abacus": "Abacus"})
+    assert rows_of(table, "label", "positions.0") == [("Abacus", "Learned"), ("rotary", "Rotary"), ("rotary", "Rotary")]
+    assert header(table.select("label", "positions.0")) == ["label", "positions.0"]
+    assert "model.width" not in table.names
+
+
+def test_parts_of_other_kinds_are_told_by_their_kinds_and_parts_of_one_kind_by_their_settings(study: Studies) -> None:
+    mixers = [ATTENTION, ATTENTION | {"heads": 8}, LSTM, LSTM | {"dropout": 0.1}]
+    table = study([(recipe(mixer=mixer), done()) for mixer in mixers])
+    assert rows_of(table, "model.mixer", "model.mixer.heads", "model.mixer.dropout") == [
+        ("Attention", 4, 0.0), ("Attention", 8, 0.0), ("LSTM", None, 0.0), ("LSTM", None, 0.1),
+    ]  # fmt: skip
+    assert [name for name in table.names if name.startswith("model")] == [
+        "model.mixer", "model.mixer.heads", "model.mixer.dropout",
+    ]  # fmt: skip
+    apart = study([(recipe("b", mixer=mixer), done()) for mixer in (ATTENTION, LSTM | {"dropout": 0.1})], title="apart")
+    assert [name for name in apart.names if name.startswith("model")] == ["model.mixer"]  # the kind says it already
+
+
+def test_what_differs_inside_a_list_of_parts_has_a_column(study: Studies) -> None:
+    other = {"kind": "Learned", "numbering": {"kind": "DigitIndex", "max_offset": 0}}
+    table = study([(recipe(positions=positions), done()) for positions in ([ABACUS], [other], [], [ABACUS, ROTARY])])
+    assert table["model.positions"] == ["[Learned]", "[Learned]", "[]", "[Learned, Rotary]"]
+    assert table["max_offset"] == [20, 0, None, 20]
+
+
+def test_settings_that_change_no_result_and_the_seed_are_no_columns(study: Studies) -> None:
+    table = study([(recipe(), done()), (recipe(seed=1, threads=2, paper="other"), done())])
+    assert [column.name for column in table.columns if column.tells] == ["run", "label", "seed"]
+
+
+def test_values_of_several_types_become_text_and_whole_numbers_beside_others_become_decimals(study: Studies) -> None:
+    table = study([(recipe(width="auto", rate=1), done()), (recipe(width=64, rate=0.5), done())])
+    assert rows_of(table, "width", "rate") == [("auto", 1.0), ("64", 0.5)]
+    assert all(isinstance(rate, float) for rate in table["rate"])
+    assert [type_of(values) for values in ([1, None], [2**63], [1, True], [None])] == [int, float, str, str]
+
+
+def test_a_label_is_without_the_settings_that_have_columns(study: Studies) -> None:
+    runs = [(recipe(width=width), done()) for width in (64, 128)]
+    assert study(runs, labels={"abacus": "Abacus (ours)"})["label"] == ["Abacus (ours)"] * 2
+    assert [planned.label for planned in StudyFolder.of("widths", study.runs).plan()] == [
+        "Abacus (ours) (model.width=64)",
+        "Abacus (ours) (model.width=128)",
+    ]
+
+
+# Choosing columns and rows -------------------------------------------------------------------------------------------
+
+
+def test_a_column_may_be_named_by_its_end_where_one_alone_ends_so(study: Studies) -> None:
+    table = study([(recipe(width=width), done()) for width in (64, 128)])
+    assert table.select("width", "beyond_development").names == ["model.width", "beyond-development"]
+    with pytest.raises(Mistake, match=r"'beyond' may be final\.beyond or best\.beyond"):
+        table.select("beyond")
+    with pytest.raises(Mistake, match=re.escape("there is no column 'widht'. Did you mean 'width'?")):
+        table.select("widht")
+
+
+def test_the_beginning_of_names_stands_for_all_directly_below(study: Studies) -> None:
+    table = study([(recipe(), done())])
+    assert table.select("seed", "final").names == ["seed", "final.trained", "final.beyond"]
+    assert table.select("all").names == table.names
+    assert table.select("seed", "seed").names == ["seed"]
+
+
+def test_rows_are_kept_by_equal_values_of_each_type(study: Studies) -> None:
+    table = study([(recipe(width=width, seed=seed), done()) for width in (64, 128) for seed in (0, 1)])
+    assert rows_of(table.where("label=abacus", "width=128"), "width", "seed") == [(128, 0), (128, 1)]
+    assert len(table.where("width=64.0", "status=done")) == 2
+    assert len(table.where("error=null")) == 4
+    assert len(table.where("label='abacus'")) == 4
+    assert len(table.where("status=failed")) == 0
+    with pytest.raises(Mistake, match=re.escape("no row has model.width=65. There are: 64, 128.")):
+        table.where("width=65")
+    with pytest.raises(Mistake, match=re.escape("no row has label=Abacus. Did you mean 'abacus'")):
+        table.where("label=Abacus")
+    with pytest.raises(Mistake, match=re.escape("model.width is a number, not 'wide'")):
+        table.where("width=wide")
+    with pytest.raises(Mistake, match="'width' is no condition"):
+        table.where("width")
+
+
+def test_sorting_puts_what_is_missing_last_in_both_directions(study: Studies) -> None:
+    table = study([(recipe(seed=0), None), *[(recipe(seed=seed), done(beyond=1 / seed)) for seed in (1, 2, 3)]])
+    assert table.sort("final.beyond")["seed"] == [3, 2, 1, 0]
+    assert table.sort("-final.beyond")["seed"] == [1, 2, 3, 0]
+    assert table.sort("status", "seed")["seed"] == [1, 2, 3, 0]
+
+
+# As people see it ----------------------------------------------------------------------------------------------------
+
+
+def header(table: Table) -> list[str]:
+    return table.text().splitlines()[0].split()
+
+
+def test_people_see_what_tells_the_runs_apart_and_the_regions(study: Studies) -> None:
+    table = study([(recipe(width=width, seed=seed), done()) for width in (64, 128) for seed in (0, 1)])
+    assert header(table) == ["seed", "width", "final.trained", "final.beyond", "best.trained", "best.beyond"]
+    assert header(table.where("width=64"))[:2] == ["seed", "final.trained"]
+    assert header(table.where("width=64", "seed=0"))[:3] == ["label", "seed", "final.trained"]
+
+
+def test_a_setting_that_the_label_says_is_not_shown_beside_it(study: Studies) -> None:
+    trees = [recipe("abacus"), recipe("rotary", positions=[ROTARY]), recipe("rotary", positions=[ROTARY], width=128)]
+    assert header(study([(tree, done()) for tree in trees]))[:2] == ["label", "width"]
+
+
+def test_the_status_is_shown_where_a_run_is_not_done_and_failures_are_listed_with_their_errors(study: Studies) -> None:
+    broken = [(recipe(seed=seed), failed("out of memory", "it needs 9 GB")) for seed in range(1, 6)]
+    text = study([(recipe(), done()), *broken, (recipe(seed=6), None)]).text()
+    assert "status" in text.splitlines()[0]
+    assert "7 runs: 1 done, 5 failed, 1 left" in text
+    assert "failed: seed 1, seed 2, seed 3 and 2 more: out of memory: it needs 9 GB" in text
+
+
+def test_shares_are_per_cent_for_people_and_never_round_an_error_away(study: Studies) -> None:
+    table = study([(recipe(), done(trained=0.99996, beyond=0.25))]).select("final.trained", "final.beyond", "loss")
+    assert table.text().splitlines()[2].split() == ["99.996", "%", "25.0", "%", "0.125"]
+    assert table.markdown().splitlines()[2] == "| 99.996 % | 25.0 % | 0.125 |"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_a_table_fits_a_terminal_and_no_column_is_lost(width: int, study: Studies) -> None:
+    table = study([(recipe(width=width, seed=seed), done()) for width in (64, 128) for seed in (0, 1)])
+    lines = table.text(width).splitlines()
+    assert max(map(text_width, lines)) <= width
+    heads = [line.split() for line in lines if line.startswith("seed")]
+    assert all(head[:2] == ["seed", "width"] for head in heads)
+    assert [name for head in heads for name in head[2:]] == [
+        "final.trained", "final.beyond", "best.trained", "best.beyond",
+    ]  # fmt: skip
+
+
+def test_checkpoints_are_not_torn_between_blocks_where_one_fits(study: Studies) -> None:
+    lines = study([(recipe(seed=seed), done()) for seed in (0, 1)]).text(55).splitlines()
+    assert [line.split()[1:] for line in lines if line.startswith("seed")] == [
+        ["final.trained", "final.beyond"],
+        ["best.trained", "best.beyond"],
+    ]
+
+
+def test_a_table_in_a_notebook_is_escaped_and_says_what_it_leaves_out(study: Studies) -> None:
+    table = study([(recipe(seed=seed), failed(error="<b>&") if seed else done()) for seed in range(40)])
+    page = table._repr_html_()
+    assert "<b>" not in page
+    assert "&lt;b&gt;&amp;" in page
+    assert "&lt;b&gt;&amp;</td>" in table.select("error")._repr_html_()
+    assert "10 more rows" in page
+    assert "10 more rows" in repr(table)
+
+
+def test_control_letters_in_an_error_do_not_reach_the_terminal(study: Studies) -> None:
+    table = study([(recipe(), failed(error="one\x1b[31m\ntwo")), (recipe(seed=1), done())])
+    assert "\x1b" not in table.text() + table.select("error").text()
+    assert len(table.select("seed", "error").text().splitlines()) == 4
+
+
+def test_a_table_without_rows_says_so(study: Studies) -> None:
+    assert study([(recipe(), done())]).where("status=failed").text().endswith("no rows")
+
+
+# Groups --------------------------------------------------------------------------------------------------------------
+
+
+def test_groups_have_the_median_the_extremes_and_the_interquartile_mean_of_the_done_runs(study: Studies) -> None:
+    table = study([*seeds(0.1, 0.2, 0.3, 0.9), (recipe(seed=4), failed()), (recipe(seed=5), None)])
+    (row,) = table.group("label")
+    assert (row["done"], row["failed"], row["left"], row["final.beyond.count"]) == (4, 1, 1, 4)
+    assert row["final.beyond.median"] == pytest.approx(0.25)
+    assert (row["final.beyond.lowest"], row["final.beyond.highest"]) == (0.1, 0.9)
+    values = [0.1, 0.2, 0.3, 0.9]
+    assert row["final.beyond.iqm"] == pytest.approx(interquartile_mean(values))
+    bounds = stratified_bootstrap([values], "results", "final.beyond", "iqm")
+    assert (row["final.beyond.iqm.low"], row["final.beyond.iqm.high"]) == bounds
+    assert row["step.iqm"] == row["step.iqm.low"] == 100.0
+    assert not any(name.startswith(("final.beyond.low.", "seed")) for name in row)
+
+
+def test_a_single_seed_has_no_interval(study: Studies) -> None:
+    table = study(seeds(0.4))
+    (row,) = table.group("label")
+    assert (row["final.beyond.iqm"], row["final.beyond.iqm.low"]) == (0.4, None)
+    assert "[" not in table.group("label", columns=["final.beyond"]).text().splitlines()[2].partition("]")[2]
+    assert table.group("label", columns=["final.beyond"]).text().splitlines()[2].endswith("40.0 %")
+
+
+def test_success_is_the_share_of_done_runs_that_learned_what_they_were_trained_on(study: Studies) -> None:
+    shares = (1.0, 0.99, 0.98, 0.5)
+    runs = [(recipe(seed=seed), done(trained=share)) for seed, share in enumerate(shares)]
+    table = study([*runs, (recipe(seed=9), failed())])
+    (row,) = table.group("label")
+    assert (row["success"], row["success.low"], row["success.high"], row["success.count"]) == (0.5, *wilson(2, 4), 4)
+    assert next(iter(table.group("label", threshold=0.6)))["success"] == 0.75
+    assert "2/4 [15, 85]" in table.group("label").text()
+    assert "at least 60 %" in table.group("label", threshold=0.6).text()
+
+
+@pytest.mark.parametrize(("statistic", "value"), [("median", 0.2), ("mean", 0.4), ("iqm", 0.3)])
+def test_one_statistic_may_be_asked_for_with_its_interval(statistic: str, value: float, study: Studies) -> None:
+    table = study(seeds(0.1, 0.2, 0.9)).group("label", columns=["final.beyond"], statistic=statistic)
+    (row,) = table
+    assert [name for name in table.names if name.startswith("final.")] == [
+        f"final.beyond.{end}" for end in ("count", statistic, f"{statistic}.low", f"{statistic}.high")
+    ]
+    assert row[f"final.beyond.{statistic}"] == pytest.approx(value)
+    low, high = row[f"final.beyond.{statistic}.low"], row[f"final.beyond.{statistic}.high"]
+    assert isinstance(low, float)
+    assert isinstance(high, float)
+    assert 0.1 <= low < value < high <= 0.9
+    assert "fewer than 5 seeds" in table.text()
+
+
+def test_seeds_are_drawn_within_each_setting_and_what_is_taken_together_is_said(study: Studies) -> None:
+    table = study([*seeds(0.1, 0.1, width=64), *seeds(0.9, 0.9, width=128)])
+    groups = table.group("label", columns=["final.beyond"], statistic="mean")
+    (row,) = groups
+    assert [row[f"final.beyond.mean{end}"] for end in ("", ".low", ".high")] == [0.5, 0.5, 0.5]
+    assert "differ in model.width are taken together; group=label,model.width keeps them apart" in groups.text()
+    assert "taken together" not in table.group("label", "width").text()
+    only = study([(recipe("b", width=width), done(beyond=width / 100)) for width in (10, 90)], title="one-seed-each")
+    assert next(iter(only.group("label")))["final.beyond.iqm.low"] is None  # nothing is known of seeds
+
+
+def test_of_labels_that_are_taken_together_the_settings_they_stand_for_are_not_named(study: Studies) -> None:
+    trees = [recipe("abacus"), recipe("rotary", positions=[ROTARY])]
+    assert "differ in label are taken together; group=seed,label keeps" in study([(t, done()) for t in trees]).group(
+        "seed"
+    ).text(1000)
+
+
+def test_groups_come_in_the_order_of_numbers_and_of_the_plan(study: Studies) -> None:
+    trees = [recipe("b", width=128), recipe("b", width=64), recipe("a", width=128), recipe("a", width=1024)]
+    groups = study([(tree, done()) for tree in trees]).group("label", "width")
+    assert rows_of(groups, "label", "width") == [("b", 64), ("b", 128), ("a", 128), ("a", 1024)]
+
+
+def test_a_group_whose_runs_all_failed_is_there_without_numbers(study: Studies) -> None:
+    table = study([(recipe("a"), done()), (recipe("b"), failed())])
+    row = list(table.group("label"))[1]
+    assert (row["done"], row["failed"], row["success"], row["final.beyond.median"]) == (0, 1, None, None)
+
+
+def test_groups_may_be_kept_and_sorted_and_people_still_see_intervals(study: Studies) -> None:
+    table = study([*seeds(0.1, 0.3, width=64), *seeds(0.5, 0.9, width=128)])
+    groups = table.group("width", columns=["final.beyond"])
+    assert groups.where("width=128").text().splitlines()[2].endswith("70.0 % [50, 90]")
+    assert [line.split()[0] for line in groups.sort("-width").text().splitlines()[2:4]] == ["128", "64"]
+
+
+def test_groups_refuse_what_they_cannot_do(study: Studies) -> None:
+    table = study([(recipe(), done())])
+    for words, told in (
+        ({"columns": ["worker"]}, "worker holds no numbers"),
+        ({"statistic": "medain"}, "Did you mean 'median'"),
+        ({"threshold": 99.0}, "99.0 is not a share"),
+    ):
+        with pytest.raises(Mistake, match=told):
+            table.group("label", **words)  # type: ignore[arg-type]
+    with pytest.raises(Mistake, match="group: the columns are missing"):
+        table.group()
+    with pytest.raises(Mistake, match="group: there is no column 'lable'"):
+        table.group("lable")
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
+
+
+def mixed(study: Studies) -> Table:
+    """A table with every type, something missing in each, and texts that are hard to write."""
+    hard = 'a "quote", a comma\nand ünïcode'
+    return study([(recipe(width=64, mixer=ATTENTION), done()), (recipe(width=128, mixer=LSTM), failed(error=hard))])
+
+
+def test_csv_reads_back_as_it_was(study: Studies, tmp_path: Path) -> None:
+    table = mixed(study)
+    with open(table.write(tmp_path / "deep" / "results.csv"), newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [list(row) for row in rows] == [table.names] * 2
+    for row, gold in zip(rows, table, strict=True):
+        for column in table.columns:
+            text = row[column.name]
+            assert (column.type(text) if text else None) == gold[column.name]
+    assert "nan" not in (tmp_path / "deep" / "results.csv").read_text().lower()
+
+
+def test_csv_reads_back_in_pandas_with_its_types(study: Studies, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is an extra")
+    frame = pandas.read_csv(mixed(study).write(tmp_path / "results.csv"))
+    for name, kind in (("seed", "i"), ("model.width", "i"), ("final.beyond", "f"), ("step", "f")):
+        assert frame[name].dtype.kind == kind
+    assert frame["final.beyond"].isna().tolist() == [False, True]
+    assert frame["label"].tolist() == ["abacus", "abacus"]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])
+def test_a_long_table_is_written_in_parts_and_none_is_lost(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "_MANY", 3)
+    for count in (0, 3, 7):
+        rows = [("x" * (count - i), i) for i in range(count)]
+        path = Table((Column("text"), Column("number", int)), Lazily(lambda rows=rows: iter(rows))).write(
+            tmp_path / name
+        )
+        if name.endswith("parquet"):
+            parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is an extra")
+            read = [(row["text"], row["number"]) for row in parquet.read_table(path).to_pylist()]
+        elif name.endswith("csv"):
+            read = [(row["text"], int(row["number"])) for row in csv.DictReader(path.read_text().splitlines())]
+        else:
+            read = [(row["text"], row["number"]) for row in map(json.loads, path.read_text().splitlines())]
+        assert read == rows
+
+
+def test_truths_are_written_as_pandas_and_duckdb_read_them(tmp_path: Path) -> None:
+    table = Table((Column("yes", bool), Column("text")), [(True, "x"), (False, None)])
+    assert table.write(tmp_path / "a.csv").read_text() == "yes,text\ntrue,x\nfalse,\n"
+
+
+def test_json_lines_have_null_for_what_is_missing(study: Studies, tmp_path: Path) -> None:
+    table = mixed(study)
+    lines = table.write(tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == list(table)
+
+
+def test_parquet_reads_back_as_it_was(study: Studies, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is an extra")
+    table = mixed(study)
+    read = parquet.read_table(table.write(tmp_path / "results.parquet"))
+    assert read.to_pylist() == list(table)
+    kinds = {field.name: str(field.type) for field in read.schema}
+    assert [kinds[name] for name in ("label", "seed", "step", "loss")] == ["string", "int64", "int64", "double"]
+    empty = parquet.read_table(table.where("status=left").write(tmp_path / "empty.parquet"))
+    assert (empty.num_rows, empty.schema) == (0, read.schema)
+
+
+def test_the_ending_says_the_format_and_a_format_may_be_said(study: Studies, tmp_path: Path) -> None:
+    table = study([(recipe(), done())]).select("label", "final.beyond")
+    assert table.write(tmp_path / "a.md").read_text().startswith("| label | final.beyond |\n")
+    assert table.write(tmp_path / "a.txt").read_text().startswith("label   final.beyond\n")
+    assert table.write(tmp_path / "a.dat", "csv").read_text() == "label,final.beyond\nabacus,0.5\n"
+    with pytest.raises(Mistake, match=re.escape("a.dat ends like no format")):
+        table.write(tmp_path / "a.dat")
+    with pytest.raises(Mistake, match=r"there is no 'cvs'; .* Did you mean 'csv'\?"):
+        table.write(tmp_path / "a.dat", "cvs")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.md", "a.txt", "a.parquet"])
+def test_a_failure_leaves_the_old_file_as_it_was(name: str, tmp_path: Path) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow", reason="pyarrow is an extra")
+
+    def rows() -> Iterator[Row]:
+        yield ("first",)
+        raise Fault("torn")
+
+    (tmp_path / name).write_text("before")
+    with pytest.raises(Fault, match="torn"):
+        write(Table((Column("text"),), Lazily(rows)), tmp_path / name)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "before")]
+
+
+def test_what_a_run_or_a_study_wrote_itself_is_not_replaced_by_a_table(study: Studies) -> None:
+    table = study([(recipe(), done())])
+    run = study.runs / str(table["run"][0])
+    before = {path: path.read_bytes() for path in study.runs.rglob("*") if path.is_file()}
+    for path in (study.runs / "widths/plan.jsonl", study.runs / "widths/results/w0.jsonl", run / "recipe.yaml"):
+        with pytest.raises(Mistake, match="wrote itself, and is not replaced"):
+            table.write(path, "csv")
+    assert {path: path.read_bytes() for path in study.runs.rglob("*") if path.is_file()} == before
+    assert table.write(study.runs / "widths" / "results.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("package", "use"),
+    [
+        ("pyarrow", lambda table, place: table.write(place / "a.parquet")),
+        ("pandas", lambda table, place: table.frame()),
+        ("duckdb", lambda table, place: table.query("select 1")),
+    ],
+)
+def test_a_package_that_is_not_there_is_named_with_what_installs_it(
+    package: str, use: Callable[[Table, Path], Any], study: Studies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    table = study([(recipe(), done())])
+    with pytest.raises(Mistake, match=rf"needs the package {package}; pip install 'numerate\[tables\]'"):
+        use(table, tmp_path)
+    assert not (tmp_path / "a.parquet").exists()
+
+
+# Other programs ------------------------------------------------------------------------------------------------------
+
+
+def test_a_frame_has_the_types_and_the_missing_values(study: Studies) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is an extra")
+    frame = mixed(study).frame()
+    kinds = {name: str(kind) for name, kind in frame.dtypes.items()}
+    assert (kinds["seed"], kinds["step"], kinds["final.beyond"]) == ("int64", "Int64", "float64")
+    assert frame["step"].tolist()[0] == 100
+    assert frame["step"].isna().tolist() == frame["why"].isna().tolist() == [False, True]
+    assert isinstance(frame, pandas.DataFrame)
+    assert list(mixed(Studies(study.runs / "b")).where("status=left").frame().columns) == list(frame.columns)
+
+
+def test_duckdb_answers_questions_about_runs_and_cells(study: Studies) -> None:
+    pytest.importorskip("duckdb", reason="DuckDB is an extra")
+    pytest.importorskip("pyarrow", reason="pyarrow is an extra")
+    table = study([*seeds(0.25, 0.75, width=64), *seeds(0.5, width=128)], cells=cells)
+    answer = table.query('select "model.width" w, avg("final.beyond") a, count(*) n from runs group by w order by w')
+    assert list(answer) == [{"w": 64, "a": 0.5, "n": 2}, {"w": 128, "a": 0.5, "n": 1}]
+    assert list(table.query("select count(*) n, max(exact) best from cells")) == [{"n": 24, "best": 1.0}]
+    assert table.query('select "final.beyond" from runs limit 1').columns[0].shown == "share"
+    assert list(table.group("width").query('select "model.width" from groups')) == [
+        {"model.width": 64},
+        {"model.width": 128},
+    ]
+    with pytest.raises(Mistake, match=r"query: .*widht.* names with a dot stand in double quotes"):
+        table.query("select widht from runs")
+
+
+# Cells ---------------------------------------------------------------------------------------------------------------
+
+
+def cells(number: int) -> list[dict[str, Any]]:
+    """What an evaluation of a run writes: two checkpoints of four cells."""
+    return [
+        {
+            "cell": {"first_digits": first, "second_digits": second},
+            "correct": (2 * first + second + number) % 5,
+            "count": 4,
+            "low": 0.1,
+            "high": 0.9,
+            "first_correct": 4,
+            "digit_accuracy": 0.75,
+            "first_wrong": [0, 1],
+            "placement": 0,
+            "seen": first == 1,
+            "method": "one pass",
+            "seed": 0,
+            "checkpoint": checkpoint,
+            "step": 100 if checkpoint == "final" else 75,
+            "questions": 0,
+            "region": "trained" if first == 1 else "beyond",
+        }
+        for checkpoint in ("best", "final")
+        for first in (1, 2)
+        for second in (1, 2)
+    ]
+
+
+def test_cells_are_one_row_per_done_run_checkpoint_and_cell(study: Studies) -> None:
+    table = study([*seeds(0.1, 0.2, width=64), (recipe(seed=7), failed())], cells=cells).cells()
+    assert len(table) == 2 * 8
+    assert next(iter(table)) == {
+        "run": "abacus/000000000000", "label": "abacus", "seed": 0, "checkpoint": "best", "step": 75, "placement": 0,
+        "settings": None, "region": "trained", "first_digits": 1, "second_digits": 1, "correct": 3, "count": 4,
+        "exact": 0.75, "low": 0.1, "high": 0.9, "digit_accuracy": 0.75, "first_correct": 4, "seen": True,
+        "method": "one pass",
+    }  # fmt: skip
+
+
+def test_cells_are_those_of_the_runs_that_are_left_in_the_table(study: Studies) -> None:
+    table = study([*seeds(0.1, 0.2, width=64), *seeds(0.3, width=128)], cells=cells)
+    assert set(table.where("width=128").cells()["model.width"]) == {128}
+    assert len(table.where("status=failed").cells()) == 0
+    with pytest.raises(Mistake, match=r"take cells\(\) before select"):
+        table.select("label").cells()
+    with pytest.raises(Mistake, match="only a table of runs has cells"):
+        table.group("width").cells()
+
+
+def test_cells_of_several_axes_share_columns_and_an_evaluation_with_changed_settings_says_so(study: Studies) -> None:
+    def lines(number: int) -> list[dict[str, Any]]:
+        one, two = cells(number)[:2]
+        return [one, two | {"cell": {"count": 3}, "settings": {"model.trunk.times": 8}}]
+
+    table = study(seeds(0.1), cells=lines).cells()
+    assert rows_of(table, "first_digits", "second_digits", "cell.count", "count", "settings") == [
+        (1, 1, None, 4, None),
+        (None, None, 3, 4, "times=8"),
+    ]
+
+
+def test_cells_are_grouped_over_seeds_without_an_interval_where_a_run_has_several(study: Studies) -> None:
+    table = study(seeds(0.1, 0.2, 0.3), cells=cells).cells()
+    apart = table.group("checkpoint", "first_digits", "second_digits")
+    row = next(iter(apart))
+    assert (row["count"], row["exact.median"], row["exact.highest"]) == (3, 0.75, 1.0)
+    assert row["exact.iqm.low"] is not None
+    together = next(iter(table.group("checkpoint")))
+    assert (together["count"], together["exact.iqm.low"]) == (12, None)
+
+
+def test_a_file_of_cells_that_is_torn_or_not_there_takes_no_other_with_it(study: Studies) -> None:
+    table = study(seeds(0.1, 0.2), cells=cells)
+    first, second = (study.runs / str(run) / "evaluation.jsonl" for run in table["run"])
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:-30])
+    assert len(table.cells()) == 7
+
+
+# On the command line -------------------------------------------------------------------------------------------------
+
+
+Shell = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def results(study: Studies, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """results("group=label"): `numerate results widths group=label` on a small study, as status and what it said."""
+    runs = [*seeds(0.1, 0.2, 0.3, width=64), *seeds(0.5, 0.7, width=128), (recipe(seed=5, width=128), failed())]
+    study(runs, cells=cells)
+
+    def run(*words: str, address: str = "widths") -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = main(["results", address, f"runs_dir={study.runs}", *words])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_the_command_shows_the_table_and_what_failed(results: Shell) -> None:
+    status, out, err = results()
+    assert (status, err) == (0, "")
+    assert out.split("\n")[0].split() == ["seed", "status", "width", "final.trained", "final.beyond", "best.trained",
+                                          "best.beyond"]  # fmt: skip
+    assert "6 runs: 5 done, 1 failed" in out
+    assert "failed: seed 5 width 128: ValueError: it broke" in out
+
+
+def test_columns_rows_and_their_order_are_chosen_by_words(results: Shell) -> None:
+    _, out, _ = results("columns=width,seed,final.beyond", "where=width=128,status=done", "sort=-seed", "format=csv")
+    assert out == "model.width,seed,final.beyond\n128,1,0.7\n128,0,0.5\n"
+    assert results("where=width=64", "where=seed=2", "columns=seed", "format=jsonl")[1] == '{"seed": 2}\n'
+
+
+def test_files_for_programs_have_every_column_unless_some_are_chosen(results: Shell, tmp_path: Path) -> None:
+    status, out, _ = results(f"out={tmp_path / 'a.csv'}")
+    assert (status, out) == (0, f"{tmp_path / 'a.csv'}: 6 rows, 30 columns\n")
+    head = (tmp_path / "a.csv").read_text().partition("\n")[0].split(",")
+    assert head[:5] == ["run", "label", "seed", "status", "model.width"]
+    assert "error" in head
+    assert results("format=csv")[1].partition("\n")[0].split(",") == head
+
+
+def test_groups_are_made_by_words(results: Shell) -> None:
+    _, out, _ = results("group=width", "columns=final.beyond")
+    assert [" ".join(line.split()) for line in out.splitlines()[2:4]] == [
+        "64 3 0 3/3 [44, 100] 20.0 % [10, 30]",
+        "128 2 1 2/2 [34, 100] 60.0 % [50, 70]",
+    ]
+    _, out, _ = results("group=width", "columns=final.beyond", "statistic=mean", "threshold=1", "format=jsonl")
+    first = json.loads(out.splitlines()[0])
+    assert first["final.beyond.mean"] == pytest.approx(0.2)
+    assert first["success"] == 1.0
+
+
+def test_cells_are_written_by_a_word_and_only_those_of_the_runs_wanted_are_read(results: Shell, study: Studies) -> None:
+    (study.runs / "abacus/000000000000/evaluation.jsonl").write_text("")
+    where, columns = "where=seed=0,width=128,checkpoint=final", "columns=first_digits,second_digits,exact"
+    _, out, _ = results("cells=true", where, columns, "format=csv")
+    assert out == "first_digits,second_digits,exact\n1,1,0.25\n1,2,0.5\n2,1,0.75\n2,2,1.0\n"  # of the fourth run
+    _, out, _ = results("cells=true", f"out={study.runs / 'cells.csv'}")
+    assert out.endswith("cells.csv: 32 rows, 20 columns\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("colums=label",), "Did you mean 'columns'"),
+        (("columns=",), "columns: the names are missing"),
+        (("columns=widht",), "Did you mean 'width'"),
+        (("out=",), "out: the file is missing"),
+        (("out=a.xls",), "a.xls ends like no format"),
+        (("format=parquet",), "out=results.parquet"),
+        (("statistic=iqm",), "group=label statistic=iqm"),
+        (("group=label", "threshold=two"), "'two' is not right"),
+        (("where=width",), "'width' is no condition"),
+        (("group=",), "group: the columns are missing"),
+        (("cells=perhaps",), "true or false"),
+    ],
+)
+def test_a_mistake_is_told_in_a_line_and_nothing_is_written(
+    words: tuple[str, ...], told: str, results: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    status, out, err = results(*words)
+    assert (status, out) == (2, "")
+    assert told in err
+    assert len(err.splitlines()) == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_unknown_study_is_a_mistake_that_names_the_nearest(results: Shell) -> None:
+    status, _, err = results(address="witdhs")
+    assert status == 2
+    assert "Did you mean 'widths'" in err
+
+
+def test_the_table_is_shown_without_importing_torch_or_what_it_does_not_need(study: Studies) -> None:
+    study(seeds(0.1, 0.2))
+    heavy = ("torch", "pandas", "duckdb", "pyarrow", "scipy", "matplotlib")
+    code = (
+        "import sys; from numerate.cli import main\n"
+        f"status = main(['results', 'widths', 'runs_dir={study.runs}'])\n"
+        f"status = main(['results', 'widths', 'runs_dir={study.runs}', 'group=label', 'statistic=iqm']) or status\n"
+        f"print([status, *(name for name in {heavy} if name in sys.modules)])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])},
+    )
+    assert done.stdout.splitlines()[-1] == "[0]", done.stderr
