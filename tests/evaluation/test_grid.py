@@ -10,11 +10,14 @@ import pytest
 
 from numerate.config import Span
 from numerate.errors import Mistake
-from numerate.evaluation.evaluator import Exam, default_grid
+from numerate.evaluation import evaluator
+from numerate.evaluation.evaluator import Exam, default_grid, reading, readings
 from numerate.evaluation.evaluator import cost as cost_in
-from numerate.evaluation.grid import NAMED, Cell, Grid, parse_shard, region, shard
+from numerate.evaluation.grid import NAMED, Cell, Grid, cut, mixed, parse_shard, region, shard
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tokens.layout import Continuation
+from numerate.tasks.sorting import Sorting
+from numerate.tasks.task import Task
+from numerate.tokens.layout import Aligned, Continuation, Layout
 from numerate.tokens.tokenizer import Characters
 
 AXES = ("first_digits", "second_digits")
@@ -182,10 +185,73 @@ def test_twenty_pieces_cover_the_published_grid_and_cost_the_same(shared: Path) 
     """Of the published twenty the dearest costs 2.8 times what the cheapest does."""
     cells = Grid.parse("1:100x1:100", AXES).cells()
     assert sum(published(shared, "eval_grid_pieces").values()) == len(cells)
-    pieces = [shard(cells, number, 20, cost) for number in range(1, 21)]
+    times = {cell: found.time for cell, found in readings(EXAM, cells).items()}
+    pieces = [shard(cells, number, 20, times.__getitem__) for number in range(1, 21)]
     assert Counter(cell for piece in pieces for cell in piece) == Counter(cells)
-    costs = [sum(map(cost, piece)) for piece in pieces]
-    assert max(costs) < 1.001 * min(costs)
+    costs = [sum(map(cost, piece)) for piece in pieces[:2]]
+    assert max(costs) < 1.005 * min(costs)
+    told = [sum(map(times.__getitem__, piece)) for piece in pieces]
+    assert max(told) < 1.001 * min(told)
+
+
+@pytest.mark.parametrize(
+    ("task", "layout", "text", "off"),
+    [
+        (Arithmetic(), Continuation(), "1:100x1:100", 0.01),
+        (Arithmetic("x"), Continuation(), "1:40x1:40", 1e-9),
+        (Arithmetic(), Continuation(), "equal:101:401", 0.02),
+        (Arithmetic(), Continuation(), "7x1:300", 0.01),
+        (Sorting(), Aligned(), "1:30x1:30", 0.05),
+    ],
+)
+def test_the_cells_of_a_large_grid_are_told_from_a_few(
+    task: Task, layout: Layout, text: str, off: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exam = Exam(task, Characters(), layout)
+    cells = Grid.parse(text, task.axes()).cells()
+    told: list[Cell] = []
+    monkeypatch.setattr(evaluator, "reading", lambda exam, cell: (told.append(cell), reading(exam, cell))[1])
+    found = readings(exam, cells)
+    assert list(found) == cells
+    assert len(told) <= 144, "each takes a draw: 10,000 of them took 4 seconds"
+    some = cells[:: len(cells) // 50]
+    exact = [reading(exam, cell) for cell in some]
+    for one in ("time", "asked"):
+        right, ours = (sum(getattr(each, one) for each in every) for every in (exact, [found[cell] for cell in some]))
+        assert abs(ours - right) <= off * right
+
+
+def test_the_cells_of_a_small_grid_are_each_told_by_themselves() -> None:
+    cells = Grid.parse("1:15x1:15+40x3", AXES).cells()
+    assert readings(EXAM, cells) == {cell: reading(EXAM, cell) for cell in cells}
+    assert readings(EXAM, []) == {}
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 7, 12])
+def test_stretches_cover_everything_in_order_and_cost_about_the_same(pieces: int) -> None:
+    costs = [1.0 + number % 7 for number in range(300)]
+    found = cut(costs, pieces)
+    assert [place for stretch in found for place in stretch] == list(range(300))
+    totals = [sum(costs[place] for place in stretch) for stretch in found]
+    assert len(found) == pieces
+    assert max(totals) - min(totals) <= 2 * max(costs)
+
+
+def test_there_are_no_more_stretches_than_things() -> None:
+    assert cut([1.0, 1.0, 5.0], 12) == [range(1), range(1, 2), range(2, 3)]
+    assert cut([100.0, 1.0, 1.0], 3) == [range(1), range(1, 3)]
+    assert cut([3.0], 1) == [range(1)]
+
+
+def test_every_stretch_of_mixed_cells_holds_dear_and_cheap_ones_alike() -> None:
+    cells = Grid.parse("1:40x1:40", AXES).cells()
+    times = {cell: found.time for cell, found in readings(EXAM, cells).items()}
+    order = mixed(cells, times.__getitem__)
+    assert Counter(order) == Counter(cells)
+    assert order == mixed(list(cells), times.__getitem__)
+    wrong = {cell: time**2 for cell, time in times.items()}
+    totals = [sum(wrong[order[place]] for place in stretch) for stretch in cut([times[cell] for cell in order], 12)]
+    assert max(totals) < 1.03 * min(totals), "also where the costs are told quite wrongly"
 
 
 @pytest.mark.parametrize(

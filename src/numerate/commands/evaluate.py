@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from numerate.commands.executing import executor_asked, executor_of
 from numerate.commands.showing import show_evaluation
 from numerate.commands.words import first, no_more, options, settings, truth
 from numerate.config import load_user_parts
@@ -28,11 +29,18 @@ def command(given: argparse.Namespace) -> int:
         "device": str,
     }
     words, own = options(given.words[1:], kinds)
+    asked = executor_asked(words)
+    words, executor = executor_of(words)
     words, changes = settings(words)
-    no_more(words, list(kinds))
-    run = load(address, own.get("runs_dir"), own.get("device"))
+    no_more(words, [*kinds, "executor", "workers", "timeout"])
+    run = load(address, own.pop("runs_dir", None), own.pop("device", None))
     if own.get("count", 1) < 1:
         raise Mistake(f"count: {own['count']} questions measure nothing; 100 give +-10 points at 50 %")
+    if given.dry_run:
+        if not asked or "shard" in own:
+            raise Mistake("--dry-run: shows what an executor would submit; executor=slurm, without shard=, does")
+        print(run.script(executor, **own, settings=changes))
+        return 0
     progress: list[Progress] = []
 
     def heard(done: int, of: int) -> None:
@@ -42,16 +50,11 @@ def command(given: argparse.Namespace) -> int:
         if done == of:
             progress.pop().close()
 
-    results = run.evaluate(
-        own.get("grid"),
-        count=own.get("count"),
-        checkpoint=own.get("checkpoint", "final"),
-        method=own.get("method", "one pass"),
-        shard=own.get("shard"),
-        predictions=own.get("predictions", False),
-        settings=changes,
-        heard=heard,
-    )
+    try:
+        results = run.evaluate(**own, settings=changes, heard=heard, executor=executor if asked else None)
+    finally:
+        for bar in progress:
+            bar.close()
     print(f"{run.path}")
     show_evaluation(results)
     if "shard" in own:

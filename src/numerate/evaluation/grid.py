@@ -1,13 +1,17 @@
 """Grids of cells: the same task with fields pinned, and how to cut a grid into pieces of equal cost."""
 
+import heapq
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TypeVar
 
 from numerate.config import Span
 from numerate.errors import Mistake, did_you_mean
+
+T = TypeVar("T")
 
 Cell = tuple[tuple[str, int], ...]
 """One cell: each axis with its value, such as `(("first_digits", 3), ("second_digits", 4))`."""
@@ -30,6 +34,8 @@ NAMED = {
 }
 """The grids that the published evaluation of Abacus goes through, by the names of its switches: each tier holds the
 cells that the one before does not. A name is a part of a grid like any other: `large+ood_only+up_to_40`."""
+
+GOLDEN = (5**0.5 - 1) / 2
 
 MOST_CELLS = 1_000_000
 """More cells than this are taken for a slip of the pen."""
@@ -186,13 +192,39 @@ def shard(cells: Iterable[Cell], number: int, of: int, cost: Callable[[Cell], fl
     if not 1 <= number <= of:
         raise Mistake(f"shard: {number}/{of} is no piece; 1/{of} to {of}/{of} are")
     order = {cell: place for place, cell in enumerate(cells)}
+    costs = {cell: cost(cell) for cell in order}
     pieces: list[list[Cell]] = [[] for _ in range(of)]
-    costs = [0.0] * of
-    for cell in sorted(order, key=lambda cell: (-cost(cell), order[cell])):
-        cheapest = min(range(of), key=lambda piece: (costs[piece], piece))
-        pieces[cheapest].append(cell)
-        costs[cheapest] += cost(cell)
+    cheapest = [(0.0, piece) for piece in range(of)]
+    for cell in sorted(order, key=lambda cell: (-costs[cell], order[cell])):
+        so_far, piece = cheapest[0]
+        pieces[piece].append(cell)
+        heapq.heapreplace(cheapest, (so_far + costs[cell], piece))
     return sorted(pieces[number - 1], key=lambda cell: order[cell])
+
+
+def mixed(items: Sequence[T], cost: Callable[[T], float]) -> list[T]:
+    """The items in an order of which every stretch holds dear and cheap ones alike: if costs are told too high or too
+    low for one kind of them, it is so for all stretches.
+
+    By rank r of their costs, at the fraction of r times the golden ratio, whose values in any interval are spread
+    evenly over r (Weyl 1916, https://doi.org/10.1007/BF01475864).
+    """
+    ranked = sorted(items, key=lambda item: -cost(item))
+    return [ranked[rank] for rank in sorted(range(len(ranked)), key=lambda rank: rank * GOLDEN % 1.0)]
+
+
+def cut(costs: Sequence[float], pieces: int) -> list[range]:
+    """Consecutive stretches of about equal cost, at most `pieces` of them, none empty.
+
+    >>> cut([1.0, 1.0, 2.0, 1.0, 1.0], 3)
+    [range(0, 2), range(2, 3), range(3, 5)]
+    """
+    total, before = sum(costs), 0.0
+    bounds: dict[int, list[int]] = {}
+    for place, own in enumerate(costs):
+        bounds.setdefault(min(int((before + own / 2) / total * pieces), pieces - 1), []).append(place)
+        before += own
+    return [range(places[0], places[-1] + 1) for places in bounds.values()]
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -1,19 +1,37 @@
 """What an evaluation is to measure, checked before any work."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from numerate.batch import Model
+from numerate.config import expand
 from numerate.errors import Mistake
-from numerate.evaluation.evaluator import Method, cost, default_grid, method_for, size_of
+from numerate.evaluation.evaluator import Method, default_grid, method_for, readings, size_of
 from numerate.evaluation.grid import Cell, Grid, parse_shard, region, shard
-from numerate.laboratory.store import Key
+from numerate.laboratory.store import Key, Store
 from numerate.reports.records import settings_key
 from numerate.tasks.task import Task
+from numerate.training.checkpoint import Checkpoint
 from numerate.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from numerate.laboratory.run import Run
+
+FIXED = 2.5e8
+"""What a cell takes besides its forwards (drawing its questions, laying them out, Python), in the floating-point
+operations that a core does in that time: 5 ms at 50 GFLOP/s, measured for additions of up to 100 + 100 digits."""
+
+STEP = 1e8
+"""What a token that is decoded takes besides its operations, in the same measure: 2 ms, for two layers on a core."""
+
+
+class Cost(NamedTuple):
+    """Of a cell, in floating-point operations: `score` it, and `say` its answers. Only ratios matter."""
+
+    score: float
+    say: float
 
 
 @dataclass(frozen=True)
@@ -28,6 +46,7 @@ class Plan:
     trained: Mapping[str, Any]
     band: Mapping[str, Any] | None
     settings: Mapping[str, Any]
+    counts: dict[Cell, int] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, run: "Run", grid: str | None, count: int | None, method: Method) -> "Plan":
@@ -84,13 +103,30 @@ class Plan:
         if piece is None:
             return cells
         number, of = parse_shard(piece)
-        costs = {cell: cost(run.exam, cell, size_of(run.exam.task, dict(cell), self.count)) for cell in cells}
-        return shard(cells, number, of, costs.__getitem__)
+        return shard(cells, number, of, {cell: cost.score for cell, cost in self.costs(run, cells).items()}.__getitem__)
 
-    def key(self, run: "Run", label: str, step: int, cell: Cell, placement: int) -> Key:
-        """What the record of a cell is known by."""
-        count = size_of(run.exam.task, dict(cell), self.count)
-        return (label, step, settings_key(self.settings), cell, placement, count, self.seed, self.method)
+    def costs(self, run: "Run", cells: Sequence[Cell]) -> dict[Cell, Cost]:
+        """What each cell takes: the token-forwards of all its rows as long as the longest (turns of a loop and the
+        quadratic part of attention included), and a fixed part. A function of the recipe and the cells alone."""
+        operations = lru_cache(maxsize=None)(run.blank.operations)
+        found = {}
+        for cell, (time, asked) in readings(run.exam, cells).items():
+            rows = self.count_of(run, cell)
+            read = operations(rows, round(time))
+            decoded = read + STEP * asked
+            found[cell] = Cost(FIXED + (read if self.method == "one pass" else decoded), FIXED + decoded)
+        return found
+
+    def count_of(self, run: "Run", cell: Cell) -> int:
+        """How many questions a cell is asked."""
+        if cell not in self.counts:
+            self.counts[cell] = size_of(run.exam.task, dict(cell), self.count)
+        return self.counts[cell]
+
+    @cached_property
+    def changed(self) -> tuple[tuple[str, float, str], ...]:
+        """The settings, as part of a key."""
+        return settings_key(self.settings)
 
     def region(self, cell: Cell) -> str:
         return region(dict(cell), self.trained, self.band)
@@ -105,3 +141,142 @@ class Plan:
         beyond = [cell for name in ("band", "beyond", "100+") for cell in sides.get(name, [])]
         chosen = trained[-1:] + beyond[:1] + beyond[len(beyond) // 2 : len(beyond) // 2 + 1] + beyond[-1:]
         return list(dict.fromkeys(chosen)) or self.grid.cells()[:1]
+
+
+class Asking(NamedTuple):
+    """A cell at a placement: whether it is to be scored, and whether its answers are to be said."""
+
+    cell: Cell
+    placement: int
+    score: bool
+    say: bool
+
+
+@dataclass(frozen=True)
+class Way:
+    """One model of an evaluation: the weights of a checkpoint under its label, run by the plan of this number."""
+
+    run: "Run"
+    plan: Plan
+    number: int
+    label: str
+    found: Checkpoint
+
+    @property
+    def step(self) -> int:
+        return self.found.step
+
+    @property
+    def name(self) -> tuple[int, str]:
+        """What tells it from the other models of an evaluation."""
+        return self.number, self.label
+
+    def asked(self, cells: Sequence[Cell]) -> list[tuple[Cell, int]]:
+        """Each cell at each placement, in the order of results."""
+        return [(cell, placement) for placement in range(self.plan.placements) for cell in cells]
+
+    def key(self, cell: Cell, placement: int) -> Key:
+        """What the record of a cell is known by."""
+        plan = self.plan
+        count = plan.count_of(self.run, cell)
+        return (self.label, self.step, plan.changed, cell, placement, count, plan.seed, plan.method)
+
+    def keys(self, cells: Sequence[Cell]) -> list[Key]:
+        return [self.key(cell, placement) for cell, placement in self.asked(cells)]
+
+
+Missing = Sequence[tuple[Way, Sequence[Asking]]]
+"""What an evaluation still has to compute, by model."""
+
+Heard = Callable[[int, int], None]
+"""Told of progress: so many cells done of so many."""
+
+
+class Told:
+    """Tells of progress: of `of` cells all but those missing are done from the beginning."""
+
+    def __init__(self, heard: Heard | None, of: int, missing: Missing) -> None:
+        left = sum(one.score + one.say for _, asked in missing for one in asked)
+        self._heard, self._of, self._before, self._done = heard, of, of - left, 0
+        self.new(0)
+
+    def one(self) -> None:
+        """One more is done."""
+        self.new(self._done + 1)
+
+    def new(self, done: int) -> None:
+        """So many are done since the beginning."""
+        if self._heard is not None and (done > self._done or not done):
+            self._heard(min(self._before + done, self._of), self._of)
+        self._done = max(done, self._done)
+
+
+@dataclass(frozen=True)
+class Inquiry:
+    """An evaluation that is asked for: a plan for each way of running the run, and with the checkpoints its models."""
+
+    plans: tuple[tuple["Run", Plan], ...]
+    checkpoints: tuple[Checkpoint, ...]
+    ways: tuple[Way, ...]
+
+    @classmethod
+    def of(
+        cls,
+        run: "Run",
+        grid: str | None,
+        count: int | None,
+        method: Method,
+        checkpoint: str,
+        settings: Sequence[str],
+    ) -> "Inquiry":
+        """Raises `Mistake` for what cannot be evaluated, before any work."""
+        runs = [run.with_settings(*choice) for choice in expand(settings)]
+        plans = [(one, Plan.of(one, grid, count, method)) for one in runs]
+        for one, plan in plans:
+            plan.check(one)
+        found = run.checkpoints(checkpoint)
+        label = checkpoint if checkpoint in ("final", "best") else None
+        ways = [
+            Way(one, plan, number, label or f"step {each.step}", each)
+            for number, (one, plan) in enumerate(plans)
+            for each in found
+        ]
+        return cls(tuple(plans), tuple(found), tuple(ways))
+
+    def steps(self) -> dict[str, int]:
+        """Which step each label means."""
+        return {way.label: way.step for way in self.ways}
+
+    def cells(self, piece: str | None = None) -> list[Cell]:
+        run, plan = self.plans[0]
+        return plan.cells(run, piece)
+
+    def missing(self, cells: Sequence[Cell], store: Store, predictions: bool) -> Missing:
+        """What is not known yet. What is known under another name of the same step becomes known under this one."""
+        found = []
+        met: set[Key] = set()
+        for way in self.ways:
+            asked = []
+            for key, (cell, placement) in zip(way.keys(cells), way.asked(cells), strict=True):
+                if key not in store.known and (same := store.same_weights(key)) is not None:
+                    store.add(key, same | {"checkpoint": way.label})
+                score, say = key not in store.known, predictions and not store.has_said(key)
+                if (score or say) and key not in met:
+                    asked.append(Asking(cell, placement, score, say))
+                met.add(key)
+            found.append((way, asked))
+        return [(way, asked) for way, asked in found if asked]
+
+    def count(self, cells: Sequence[Cell], predictions: bool) -> int:
+        """How much there is to do in all: cells to score, and to answer."""
+        return sum(len(way.asked(cells)) for way in self.ways) * (1 + predictions)
+
+    def score(self, missing: Missing, store: Store, told: Told) -> None:
+        """Scores what is missing, in this process."""
+        for way, asked in missing:
+            model: Model | None = None
+            for cell, placement, score, _ in asked:
+                if score:
+                    model = model or way.run.model(way.found)
+                    store.add(way.key(cell, placement), way.run.score(way, model, cell, placement))
+                    told.one()

@@ -1,28 +1,27 @@
 """A run that is there: its recipe, its weights, its results."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from numerate.batch import Model
-from numerate.config import expand, from_tree
+from numerate.config import from_tree
 from numerate.errors import Fault, Mistake
 from numerate.evaluation.evaluator import Exam, Method, evaluate_cell, questions_of
 from numerate.evaluation.grid import Cell, parse_shard
 from numerate.evaluation.samples import Said, answers
+from numerate.executors.executor import Executor
 from numerate.laboratory.changes import changed, differences
-from numerate.laboratory.plan import Plan
+from numerate.laboratory.pieces import script, spread
+from numerate.laboratory.plan import Heard, Inquiry, Plan, Told, Way
 from numerate.laboratory.results import Results
-from numerate.laboratory.store import Store, lines_of
+from numerate.laboratory.store import Key, Store, lines_of
 from numerate.training import checkpoint
 from numerate.training.parallel import refuse_other_weights
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder, find, runs_directory
 from numerate.training.world import device_of
-
-Heard = Callable[[int, int], None]
-"""Told of progress: so many cells done of so many."""
 
 
 def load(address: str | Path, runs_dir: str | Path | None = None, device: str | None = None) -> "Run":
@@ -39,7 +38,7 @@ class Run:
 
     def __init__(self, folder: RunFolder, *, device: str | None = None, changes: Sequence[str] = ()) -> None:
         self.folder = folder
-        self._device, self._changes = device, tuple(changes)
+        self.device, self.changes = device, tuple(changes)
 
     @property
     def path(self) -> Path:
@@ -55,7 +54,7 @@ class Run:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe that it is run by: as trained, unless `with_settings` changed it."""
-        return changed(self.trained_recipe, self._changes) if self._changes else self.trained_recipe
+        return changed(self.trained_recipe, self.changes) if self.changes else self.trained_recipe
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -71,7 +70,7 @@ class Run:
         """
         if not settings:
             return self
-        other = Run(self.folder, device=self._device, changes=(*self._changes, *settings))
+        other = Run(self.folder, device=self.device, changes=(*self.changes, *settings))
         try:
             refuse_other_weights(other.blank.state_dict(), self.blank.state_dict(), "the trained model")
         except Fault as fault:
@@ -104,7 +103,7 @@ class Run:
         model = self.recipe.model.build(self.exam.vocabulary, self.recipe.seed)
         refuse_other_weights(model.state_dict(), weights, str(found.path))
         model.load_state_dict(weights)
-        return model.to(device_of(self._device or self.recipe.device)).eval()
+        return model.to(device_of(self.device or self.recipe.device)).eval()
 
     # Evaluation ---------------------------------------------------------------------------------------------------
 
@@ -119,12 +118,14 @@ class Run:
         predictions: bool = False,
         settings: Sequence[str] = (),
         heard: Heard | None = None,
+        executor: Executor | None = None,
     ) -> Results:
         """Exact match on a grid of cells, with intervals, at every fixed placement of the model.
 
         >>> results = run.evaluate("1:12x1:12", count=200, checkpoint="best")
         >>> results.regions()[0]["mean"]
         >>> run.evaluate("equal:1:18", settings=["model.trunk.times=4,8,16"])
+        >>> run.evaluate("1:100x1:100", count=10, checkpoint="all", executor=Local(workers=2))
 
         Cells that `evaluation.jsonl` has already are not computed again. `checkpoint` is final, best, all or a step.
         `shard="2/4"` computes the second of four pieces of equal cost into a file of its own; evaluating without a
@@ -132,26 +133,53 @@ class Run:
         the model is run, several values of one are a sweep; records then carry in what they differ from training.
         Twice the same call leaves the same bytes. Raises `Mistake` for a grid that the model cannot read, and for
         settings that would need other weights, before any work is done.
+
+        An `executor` spreads what is missing over its workers, in pieces of equal cost, and leaves the same bytes. What
+        a worker has recorded is kept, however it ended: the same call goes on by cell. Where a piece fails, the others
+        are done first; then an error names it: `Mistake` for one of the user's, else `Fault`.
         """
-        runs = [self.with_settings(*choice) for choice in expand(settings)]
-        plans = [Plan.of(run, grid, count, method) for run in runs]
-        for run, plan in zip(runs, plans, strict=True):
-            plan.check(run)
-        cells = plans[0].cells(self, shard)
-        named = [(_label(checkpoint, found), found) for found in self.checkpoints(checkpoint)]
+        if executor is not None and shard is not None:
+            raise Mistake("shard: an executor cuts the grid by itself; leave out one of the two")
+        inquiry = Inquiry.of(self, grid, count, method, checkpoint, settings)
+        cells = inquiry.cells(shard)
         store = Store(self.folder, "{}-of-{}".format(*parse_shard(shard)) if shard is not None else None)
         with store.lock():
-            store.relabel({label: found.step for label, found in named})
-            results: list[dict[str, Any]] = []
-            for run, plan in zip(runs, plans, strict=True):
-                for label, found in named:
-                    results += run._evaluate(plan, cells, label, found, store, heard)
-                    if predictions:
-                        run._predict(plan, cells, label, found, store)
-                if shard is None and not plan.settings:
-                    run._sample(plan, named[-1][1])
+            store.relabel(inquiry.steps())
+            missing = inquiry.missing(cells, store, predictions)
+            told = Told(heard, inquiry.count(cells, predictions), missing)
+            if executor is None:
+                inquiry.score(missing, store, told)
+            else:
+                spread(inquiry, cells, missing, store, told, executor, said=predictions)
+            said: set[Key] = set()
+            for way in inquiry.ways if predictions else ():
+                said |= way.run._predict(way, cells, store, told)
+            if shard is None:
+                for run, plan in inquiry.plans:
+                    if not plan.settings:
+                        run._sample(plan, inquiry.checkpoints[-1])
             store.settle()
-        return Results(results, [found for _, found in named], self._best())
+            store.clear(said)
+        results = [store.known[key] for way in inquiry.ways for key in way.keys(cells)]
+        return Results(results, inquiry.checkpoints, self._best())
+
+    def script(
+        self,
+        executor: Executor,
+        grid: str | None = None,
+        *,
+        count: int | None = None,
+        checkpoint: str = "final",
+        method: Method = "one pass",
+        predictions: bool = False,
+        settings: Sequence[str] = (),
+    ) -> str:
+        """What `evaluate` would submit with this executor, as text. Nothing is begun and nothing is written."""
+        inquiry = Inquiry.of(self, grid, count, method, checkpoint, settings)
+        store = Store(self.folder, None)
+        store.relabel(inquiry.steps())
+        cells = inquiry.cells()
+        return script(inquiry, cells, inquiry.missing(cells, store, predictions), store, executor, said=predictions)
 
     def _best(self) -> Mapping[str, Any] | None:
         """Which step is the best so far and what it was chosen on, as the last sound checkpoint knows it."""
@@ -160,60 +188,45 @@ class Run:
             return None
         return {"step": known["best"], "score": known["best_score"], "chosen_on": known["best_split"]}
 
-    def _evaluate(
-        self,
-        planned: Plan,
-        cells: Sequence[Cell],
-        label: str,
-        found: checkpoint.Checkpoint,
-        store: Store,
-        heard: Heard | None,
-    ) -> list[dict[str, Any]]:
-        wanted = [(cell, placement) for placement in range(planned.placements) for cell in cells]
-        model: Model | None = None
-        results = []
-        for done, (cell, placement) in enumerate(wanted):
-            key = planned.key(self, label, found.step, cell, placement)
-            if key not in store.known:
-                record = store.same_weights(key)
-                if record is None:
-                    model = model or self.model(found)
-                    record = evaluate_cell(
-                        model,
-                        self.exam,
-                        dict(cell),
-                        count=planned.count,
-                        seed=planned.seed,
-                        placement=placement,
-                        method=planned.method,
-                    )
-                    record |= {
-                        "seed": self.recipe.seed,
-                        "checkpoint": label,
-                        "step": found.step,
-                        "questions": planned.seed,
-                        "region": planned.region(cell),
-                    }
-                    record |= {"settings": dict(planned.settings)} if planned.settings else {}
-                store.add(key, record | {"checkpoint": label})
-            results.append(store.known[key])
-            if heard is not None:
-                heard(done + 1, len(wanted))
-        return results
+    def score(self, way: Way, model: Model, cell: Cell, placement: int) -> dict[str, Any]:
+        """The record of one cell."""
+        plan = way.plan
+        record = evaluate_cell(
+            model, self.exam, dict(cell), count=plan.count, seed=plan.seed, placement=placement, method=plan.method
+        )
+        return record | {
+            "seed": self.recipe.seed,
+            "checkpoint": way.label,
+            "step": way.step,
+            "questions": plan.seed,
+            "region": plan.region(cell),
+            **({"settings": dict(plan.settings)} if plan.settings else {}),
+        }
 
-    def _predict(
-        self, planned: Plan, cells: Sequence[Cell], label: str, found: checkpoint.Checkpoint, store: Store
-    ) -> None:
-        model = self.model(found)
-        lines = []
-        for placement in range(planned.placements):
-            for cell in cells:
-                questions = questions_of(self.exam.task, dict(cell), count=planned.count, seed=planned.seed)
-                for said in answers(model, self.exam, questions, placement):
-                    place = {"checkpoint": label, "step": found.step, "placement": placement}
-                    place |= {"settings": dict(planned.settings)} if planned.settings else {}
-                    lines.append(said.record(dict(cell)) | place)
+    def say(self, way: Way, model: Model, cell: Cell, placement: int) -> list[dict[str, Any]]:
+        """What the model answers to each question of a cell."""
+        plan = way.plan
+        questions = questions_of(self.exam.task, dict(cell), count=plan.count, seed=plan.seed)
+        place = {"checkpoint": way.label, "step": way.step, "placement": placement}
+        place |= {"settings": dict(plan.settings)} if plan.settings else {}
+        return [said.record(dict(cell)) | place for said in answers(model, self.exam, questions, placement)]
+
+    def _predict(self, way: Way, cells: Sequence[Cell], store: Store, told: Told) -> set[Key]:
+        """Writes what is said to every question; returns which of it workers had said already."""
+        model: Model | None = None
+        lines: list[dict[str, Any]] = []
+        there: set[Key] = set()
+        for key, (cell, placement) in zip(way.keys(cells), way.asked(cells), strict=True):
+            said = store.said_to(key)
+            if said is None:
+                model = model or self.model(way.found)
+                said = self.say(way, model, cell, placement)
+                told.one()
+            else:
+                there.add(key)
+            lines += said
         store.write("predictions.jsonl", lines, ("checkpoint", "step", "placement", "settings"))
+        return there
 
     def _sample(self, planned: Plan, found: checkpoint.Checkpoint, each: int = 4) -> None:
         """A few answers from inside and from beyond what was trained, for the report."""
@@ -262,7 +275,3 @@ class Run:
         from numerate.reports.page import fragment
 
         return fragment(self.path)
-
-
-def _label(name: str, found: checkpoint.Checkpoint) -> str:
-    return name if name in ("final", "best") else f"step {found.step}"

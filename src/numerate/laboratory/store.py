@@ -1,68 +1,176 @@
 """The records of evaluations in the folder of a run."""
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+import shutil
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
+from numerate.errors import Fault, Mistake
 from numerate.evaluation.grid import Cell
 from numerate.reports.records import settings_key
+from numerate.training import disk
 from numerate.training.lock import Lock
-from numerate.training.run import RunFolder
+from numerate.training.run import RunFolder, folder_name
 
 Key = tuple[str, int, tuple[tuple[str, float, str], ...], Cell, int, int, int, str]
 """What tells two records apart, in the order they are kept: checkpoint, step, settings, cell, placement, count, key of
 the questions, method."""
+
+EVERY = 0.5
+"""Seconds between two writes of records: so many are lost at most when a process is killed."""
+
+RECORDS, SAID = "evaluation.jsonl", "said.jsonl"
+"""The files of a piece: one line per cell scored, and per cell whose answers were said."""
+
+_WORKER = "worker-"
+
+
+class Lines:
+    """Appends records to a file that nobody else writes, in groups: on a shared disk each write takes milliseconds.
+
+    >>> with Lines(path) as lines:
+    ...     lines.add({"cell": {"first_digits": 3, "second_digits": 4}, "correct": 98})
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._waiting: list[Mapping[str, Any]] = []
+        self._written = time.monotonic()
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        self._waiting.append(record)
+        if time.monotonic() - self._written >= EVERY:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what waits. Raises what `disk.explain` makes of a failure; what waits is then kept."""
+        disk.append(self.path, self._waiting, safe="What was written before is safe.")
+        self._waiting.clear()
+        self._written = time.monotonic()
+
+    def __enter__(self) -> "Lines":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.flush()
 
 
 class Store:
     """The records of evaluations in a run's folder; a piece has a folder of its own below it.
 
     Records are appended as they come, so that a stopped evaluation goes on where it was, and put in their order at the
-    end, so that the same evaluation leaves the same bytes.
+    end, so that the same evaluation leaves the same bytes. Workers of an executor write into folders of their own
+    below `pieces/`; what stands there is known, and gathered with the rest.
     """
 
     def __init__(self, folder: RunFolder, piece: str | None) -> None:
         self.folder, self.piece = folder, piece
         self.place = folder.path / "pieces" / piece if piece is not None else folder.path
-        self.file = f"pieces/{piece}/evaluation.jsonl" if piece is not None else "evaluation.jsonl"
+        self.file = f"pieces/{piece}/{RECORDS}" if piece is not None else RECORDS
         self.known: dict[Key, dict[str, Any]] = {}
+        self.said: dict[Key, tuple[Path, int]] = {}
+        self._lines = Lines(self.place / RECORDS)
+        self._steps: Mapping[str, int] = {}
 
-    def lock(self) -> Any:
-        if self.piece is None:
-            return self.folder.lock("evaluation")
-        self.place.mkdir(parents=True, exist_ok=True)
-        return Lock(self.place / "lock").hold("evaluation")
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Holds the folder for writing; what was added stands in the file at the end, however it ends."""
+        with disk.explained(self.place):
+            self.place.mkdir(parents=True, exist_ok=True)
+        with self.folder.lock("evaluation") if self.piece is None else Lock(self.place / "lock").hold("evaluation"):
+            with self._lines:
+                yield
 
     def relabel(self, steps: Mapping[str, int]) -> None:
         """Reads what is known. Records of a `final` or `best` that is another step by now are kept under their step."""
-        files = [self.file]
-        if self.piece is None:
-            files += [
-                f"pieces/{path.parent.name}/evaluation.jsonl"
-                for path in sorted(self.folder.path.glob("pieces/*/evaluation.jsonl"))
-            ]
-        else:
-            files.append("evaluation.jsonl")
-        for name in dict.fromkeys(files):
+        self._steps = steps
+        others = [RECORDS] if self.piece is not None else [self._name(path) for path in self._pieces(RECORDS)]
+        for name in dict.fromkeys([self.file, *others]):
             for record in self.folder.records(name):
-                label = str(record["checkpoint"])
-                if label in steps and record.get("step") != steps[label]:
-                    record["checkpoint"] = f"step {record['step']}"
-                self.known.setdefault(key_of(record), record)
+                self.known.setdefault(self._labelled(record), record)
+        self._find_said()
+
+    def gather(self) -> None:
+        """Reads what workers have written since."""
+        for path in self._pieces(RECORDS, _WORKER):
+            for record in disk.records(path):
+                self.known.setdefault(self._labelled(record), record)
+        self._find_said()
+
+    def written(self) -> list[Path]:
+        """The files that workers write."""
+        return [*self._pieces(RECORDS, _WORKER), *self._pieces(SAID, _WORKER)]
+
+    def _find_said(self) -> None:
+        for path in self._pieces(SAID, _WORKER) if self.piece is None else []:
+            for offset, record in _with_offsets(path):
+                self.said.setdefault(self._labelled(record), (path, offset))
+
+    def _labelled(self, record: dict[str, Any]) -> Key:
+        """The key of a record, which is given the name of its step where its label means another step by now."""
+        label = str(record["checkpoint"])
+        if label in self._steps and record.get("step") != self._steps[label]:
+            record["checkpoint"] = f"step {record['step']}"
+        return key_of(record)
+
+    def _pieces(self, name: str, begin: str = "") -> list[Path]:
+        return sorted((self.folder.path / "pieces").glob(f"{begin}*/{name}"))
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.folder.path).as_posix()
 
     def same_weights(self, key: Key) -> dict[str, Any] | None:
         """The record of the same measurement under another name of the same step: `best` may be `final` too."""
-        names = (key[0], "final", "best", f"step {key[1]}")
-        return next((self.known[(name, *key[1:])] for name in names if (name, *key[1:]) in self.known), None)
+        return next((self.known[one] for one in _names(key) if one in self.known), None)
+
+    def has_said(self, key: Key) -> bool:
+        """Whether a worker has recorded what the model says to the questions of a cell."""
+        return any(one in self.said for one in _names(key))
+
+    def said_to(self, key: Key) -> list[dict[str, Any]] | None:
+        """What a worker has recorded that the model says to the questions of a cell, a line for each; None if none
+        has."""
+        found = next((self.said[one] for one in _names(key) if one in self.said), None)
+        if found is None:
+            return None
+        path, offset = found
+        with disk.explained(path), open(path, "rb") as file:
+            file.seek(offset)
+            record = disk.record_of(file.readline())
+        if record is None:
+            raise Fault(f"{path}: was changed while it was read; the same command goes on")
+        return [line | {"checkpoint": key[0]} for line in record["lines"]]
 
     def add(self, key: Key, record: dict[str, Any]) -> None:
         self.known[key] = record
-        self.folder.append(self.file, record)
+        self._lines.add(record)
 
     def settle(self) -> None:
         """Puts all records in their order."""
+        self._lines.flush()
         if self.piece is None:
             self.folder.write(self.file, lines_of([self.known[key] for key in sorted(self.known)]))
+
+    def clear(self, said: Collection[Key] = ()) -> None:
+        """Removes the folders of workers all of whose records are settled, and all of whose answers are in `said`.
+
+        A worker that still writes, since whoever began it was killed, keeps its folder.
+        """
+        gathered = {key[1:] for key in said}  # by whatever name of its step
+        for place in sorted((self.folder.path / "pieces").glob(f"{_WORKER}*")):
+            with contextlib.suppress(Mistake, Fault), Lock(place / "lock").hold("gathering"):
+                records = {self._labelled(record) for record in disk.records(place / RECORDS)}
+                answers = {self._labelled(record)[1:] for _, record in _with_offsets(place / SAID)}
+                if records <= self.known.keys() and answers <= gathered:
+                    shutil.rmtree(place, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            (self.folder.path / "pieces").rmdir()
 
     def write(self, name: str, lines: Sequence[Mapping[str, Any]], same: Sequence[str]) -> None:
         """Puts lines into a file of records, in the place of those that agree in `same`."""
@@ -74,6 +182,16 @@ class Store:
         replaced = {place(line) for line in lines}
         kept = [line for line in self.folder.records(name) if place(line) not in replaced]
         self.folder.write(name, lines_of([*kept, *lines]))
+
+
+def place_of(folder: RunFolder, worker: str) -> Path:
+    """Where a worker of an executor writes, which no other does; no name of a shard begins like this."""
+    return folder.path / "pieces" / folder_name(_WORKER + worker)
+
+
+def _names(key: Key) -> list[Key]:
+    """A key, and those of the same measurement under the other names that its step may have."""
+    return [(name, *key[1:]) for name in (key[0], "final", "best", f"step {key[1]}")]
 
 
 def key_of(record: Mapping[str, Any]) -> Key:
@@ -94,3 +212,16 @@ def key_of(record: Mapping[str, Any]) -> Key:
 def lines_of(records: Sequence[Mapping[str, Any]]) -> str:
     """Records as lines of JSON."""
     return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+def _with_offsets(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The records of a file of lines, each with the place in bytes where its line begins. Torn lines are left out."""
+    try:
+        with open(path, "rb") as file:
+            offset = 0
+            for text in file:
+                if (record := disk.record_of(text)) is not None:
+                    yield offset, record
+                offset += len(text)
+    except FileNotFoundError:
+        return

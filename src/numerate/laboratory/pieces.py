@@ -1,0 +1,311 @@
+"""A grid in pieces of equal cost: cut, evaluated by the workers of an executor, recorded by each in its own file."""
+
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from numerate.batch import Model
+from numerate.config import load_user_parts, user_files
+from numerate.errors import Fault, Mistake
+from numerate.evaluation.grid import Cell, cut, mixed
+from numerate.executors.executor import Desk, Executor, Failure, Work
+from numerate.laboratory.plan import Asking, Inquiry, Missing, Plan, Told, Way
+from numerate.laboratory.store import RECORDS, SAID, Lines, Store, place_of
+from numerate.training import checkpoint
+from numerate.training.lock import Lock
+from numerate.training.run import RunFolder
+from numerate.training.stopping import Stop
+
+EACH = 6
+"""Pieces per worker: where one is slower than the others, these wait for a sixth of the time at most."""
+
+SMALLEST = 2e10
+"""Floating-point operations below which a piece is not worth handing to a worker: half a second of a core."""
+
+MANY = 64
+"""Workers to cut for where it is not known how many there will be: more pieces than needed cost little."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one model is asked in a piece: the plan of this number, with a checkpoint by its label and step.
+
+    `left` is what of it is not known yet. It is no part of what the piece is, so that jobs which an earlier start of
+    the same command left running are recognised.
+    """
+
+    plan: int
+    label: str
+    step: int
+    cells: tuple[tuple[Cell, int], ...]
+    left: tuple[Asking, ...] = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a worker does in one go: `number` (from 1) of `of` pieces."""
+
+    number: int
+    of: int
+    said: bool
+    shares: tuple[Share, ...]
+
+    def __str__(self) -> str:
+        left = [(asking.cell, share.step) for share in self.shares for asking in share.left]
+        steps = ", ".join(map(str, dict.fromkeys(step for _, step in left)))
+        some = sorted({tuple(size for _, size in cell) for cell, _ in left})
+        shown = ", ".join("x".join(map(str, sizes)) for sizes in some[:4]) + (", ..." if len(some) > 4 else "")
+        return f"piece {self.number} of {self.of} ({_counted(len(left), 'cell')}: {shown} at step {steps})"
+
+
+def pieces_of(inquiry: Inquiry, cells: Sequence[Cell], missing: Missing, workers: int, said: bool) -> list[Piece]:
+    """Cuts an evaluation into pieces of about equal cost, and returns those of which something is missing.
+
+    There are `EACH` pieces for each worker, and one of each model for each worker, unless they would become very small.
+    The cells of a model are mixed, so that pieces take equally long even where costs are told too high for some sizes.
+    A piece goes on in the order of models where the one before ended, so that it needs few of them.
+
+    Cuts depend on what is evaluated and on `workers`, not on what is known already.
+    """
+    every: list[tuple[Way, tuple[Cell, int]]] = []
+    costs: list[float] = []
+    told = {way.number: way.plan.costs(way.run, cells) for way in inquiry.ways[:: len(inquiry.checkpoints)]}
+    for way in inquiry.ways:
+        own = {cell: cost.score + cost.say * said for cell, cost in told[way.number].items()}
+        for one in mixed(way.asked(cells), lambda one, own=own: own[one[0]]):  # type: ignore[misc]
+            every.append((way, one))
+            costs.append(own[one[0]])
+    wanted = min(workers * max(EACH, len(inquiry.ways)), round(sum(costs) / SMALLEST))
+    stretches = cut(costs, max(1, wanted))
+    left = {(*way.name, one.cell, one.placement): one for way, ones in missing for one in ones}
+    pieces = [
+        Piece(number, len(stretches), said, tuple(_shares(every[stretch.start : stretch.stop], left)))
+        for number, stretch in enumerate(stretches, 1)
+    ]
+    return [piece for piece in pieces if any(share.left for share in piece.shares)]
+
+
+def _shares(
+    every: Sequence[tuple[Way, tuple[Cell, int]]], left: Mapping[tuple[int, str, Cell, int], Asking]
+) -> Iterator[Share]:
+    for (plan, label), own in groupby(every, lambda one: one[0].name):
+        ways, cells = zip(*own, strict=True)
+        asked = tuple(left[key] for one in cells if (key := (plan, label, *one)) in left)
+        yield Share(plan, label, ways[0].step, cells, asked)
+
+
+def workers_of(executor: Executor) -> int:
+    """How many workers an executor will have at once, as far as it can be told before they begin."""
+    from numerate.executors.local import Local, cores
+    from numerate.executors.slurm import Slurm
+
+    if isinstance(executor, Slurm):
+        return executor.chunks * (executor.pool.workers or 1) if executor.chunks else MANY
+    if isinstance(executor, Local):
+        return executor.workers or max(1, cores() // executor.threads)
+    return executor.workers or MANY
+
+
+@dataclass(frozen=True)
+class Measuring(Work):
+    """Evaluates pieces of a grid for the run at `path`: by each plan, with the settings that are changed for it.
+
+    A worker writes below `pieces/` in the folder of the run, where nobody else writes, and holds a lock there while it
+    does. The model that it used last stays loaded.
+    """
+
+    path: str
+    device: str | None
+    plans: tuple[tuple[tuple[str, ...], Plan], ...]
+    parts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, inquiry: Inquiry) -> "Measuring":
+        run, _ = inquiry.plans[0]
+        plans = tuple((one.changes, replace(plan, counts={})) for one, plan in inquiry.plans)
+        return cls(str(run.path.absolute()), run.device, plans, tuple(user_files()))
+
+    def open(self, desk: Desk) -> Callable[[Piece], int]:
+        return _Bench(self, desk).measure
+
+    def name_of(self, item: Piece) -> str:
+        return str(item)
+
+
+class _Bench:
+    """A worker at work: what it has loaded, and what had been recorded when it began."""
+
+    def __init__(self, work: Measuring, desk: Desk) -> None:
+        from numerate.laboratory.run import Run
+
+        for path in work.parts:
+            load_user_parts(path)
+        self.folder, self.stop = RunFolder.open(Path(work.path)), desk.stop
+        runs = [Run(self.folder, device=work.device, changes=changes) for changes, _ in work.plans]
+        self.plans = [(run, plan) for run, (_, plan) in zip(runs, work.plans, strict=True)]
+        self.place = place_of(self.folder, desk.worker)
+        store = Store(self.folder, None)
+        store.gather()
+        self.known, self.said = set(store.known), set(store.said)
+        self._loaded: tuple[tuple[int, int], Model] | None = None
+
+    def measure(self, piece: Piece) -> int:
+        """How many cells are done: all of the piece. Raises `KeyboardInterrupt` when it is asked to stop.
+
+        What had been recorded before is not computed again: Slurm gives a piece once more to another worker.
+        """
+        done = 0
+        self.place.mkdir(parents=True, exist_ok=True)
+        with (
+            Lock(self.place / "lock").hold("evaluation"),
+            Lines(self.place / RECORDS) as records,
+            Lines(self.place / SAID) as said,
+        ):
+            for share in piece.shares:
+                way = self._way(share)
+                for cell, placement, score, say in share.left:
+                    if self.stop.asked:
+                        raise KeyboardInterrupt
+                    key = way.key(cell, placement)
+                    if score and key not in self.known:
+                        records.add(way.run.score(way, self._model(way), cell, placement))
+                    if say and key not in self.said:
+                        said.add(self._answers(way, cell, placement))
+                    done += 1
+        return done
+
+    def _way(self, share: Share) -> Way:
+        found = checkpoint.open_checkpoint(self.folder.checkpoints / checkpoint.name_of(share.step))
+        return Way(*self.plans[share.plan], share.plan, share.label, found)
+
+    def _model(self, way: Way) -> Model:
+        wanted = way.number, way.step
+        if self._loaded is None or self._loaded[0] != wanted:
+            self._loaded = None  # its memory is free before the next one takes some
+            self._loaded = wanted, way.run.model(way.found)
+        return self._loaded[1]
+
+    def _answers(self, way: Way, cell: Cell, placement: int) -> dict[str, Any]:
+        """All answers of a cell as one record, so that it is there whole or not at all."""
+        label, step, _, _, _, count, seed, method = way.key(cell, placement)
+        record = {
+            "cell": dict(cell),
+            "checkpoint": label,
+            "step": step,
+            "placement": placement,
+            "count": count,
+            "questions": seed,
+            "method": method,
+            **({"settings": dict(way.plan.settings)} if way.plan.settings else {}),
+        }
+        return record | {"lines": way.run.say(way, self._model(way), cell, placement)}
+
+
+def spread(
+    inquiry: Inquiry,
+    cells: Sequence[Cell],
+    missing: Missing,
+    store: Store,
+    told: Told,
+    executor: Executor,
+    *,
+    said: bool,
+) -> None:
+    """Lets the workers of an executor do what is missing, and gathers what they have recorded.
+
+    Raises `Mistake` or `Fault` that names the first piece that failed, when all others are done, and passes on a
+    signal that stopped it, when its workers have stopped. What was recorded is settled before.
+    """
+    if not missing:
+        return
+    pieces = pieces_of(inquiry, cells, missing, workers_of(executor), said)
+    count = _Count(store)
+    failed: list[tuple[Piece, Failure]] = []
+    with Stop() as stop:
+        ended = executor.run(
+            Measuring.of(inquiry), pieces, folder=_jobs(store), stop=stop, tick=lambda: told.new(count())
+        )
+        for one in ended:
+            if one.failure is not None:
+                failed.append((pieces[one.index], one.failure))
+            told.new(count())
+    store.gather()
+    if failed:
+        store.settle()
+        if stop.signal is not None:
+            signal.raise_signal(stop.signal)
+            raise KeyboardInterrupt
+        raise _error(failed, inquiry, store)
+    for piece in pieces:
+        if _kept(piece, inquiry, store) < _whole(piece):
+            raise Fault(
+                f"{piece}: its worker says that it is done, but {store.folder.path / 'pieces'} does not hold what it "
+                "recorded; all workers must see this folder"
+            )
+
+
+def script(
+    inquiry: Inquiry, cells: Sequence[Cell], missing: Missing, store: Store, executor: Executor, *, said: bool
+) -> str:
+    """What `spread` would submit."""
+    pieces = pieces_of(inquiry, cells, missing, workers_of(executor), said)
+    return executor.script(Measuring.of(inquiry), pieces, _jobs(store))
+
+
+def _jobs(store: Store) -> Path:
+    """Where an executor may keep files of its own."""
+    return store.folder.path / "pieces" / "jobs"
+
+
+def _error(failed: Sequence[tuple[Piece, Failure]], inquiry: Inquiry, store: Store) -> Mistake | Fault:
+    piece, failure = min(failed, key=lambda one: (one[1].passing, one[0].number))
+    goes_on = "; the same command goes on"
+    others = f"; {_counted(len(failed) - 1, 'more piece')} failed" if len(failed) > 1 else ""
+    text = (
+        f"{piece}: {failure.text.removesuffix(goes_on)}{others}. {_kept(piece, inquiry, store):,} of its "
+        f"{_counted(_whole(piece), 'cell')} are kept, and all that other pieces recorded{goes_on}"
+    )
+    error = Mistake(text) if failure.kind == "mistake" else Fault(text)
+    if failure.trace is not None:
+        error.add_note(failure.trace)
+    return error
+
+
+def _whole(piece: Piece) -> int:
+    return sum(len(share.left) for share in piece.shares)
+
+
+def _kept(piece: Piece, inquiry: Inquiry, store: Store) -> int:
+    """How many of the cells that a piece was to do are recorded."""
+    ways = {way.name: way for way in inquiry.ways}
+    kept = 0
+    for share in piece.shares:
+        for cell, placement, score, say in share.left:
+            key = ways[share.plan, share.label].key(cell, placement)
+            kept += (key in store.known or not score) and (store.has_said(key) or not say)
+    return kept
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+class _Count:
+    """Counts the lines that workers have added to their files since it was made."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._read = {path: path.stat().st_size for path in store.written()}
+        self._lines = 0
+
+    def __call__(self) -> int:
+        for path in self.store.written():
+            with open(path, "rb") as file:
+                file.seek(self._read.get(path, 0))
+                new = file.read()
+            self._lines += new.count(b"\n")
+            self._read[path] = self._read.get(path, 0) + len(new)
+        return self._lines
