@@ -67,7 +67,9 @@ def alone_together(steps: int, workers: int) -> list[float]:
 
 
 def study_seconds(recipe: Recipe, runs: int, executor: Executor) -> float:
-    study = Study("many", "How long do many short runs take?", tuple(replace(recipe, seed=seed) for seed in range(runs)))
+    study = Study(
+        "many", "How long do many short runs take?", tuple(replace(recipe, seed=seed) for seed in range(runs))
+    )
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         _, done = run_study(study, runs_dir=folder, executor=executor, say=lambda text: None)

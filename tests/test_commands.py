@@ -225,6 +225,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("trian addition_abacus", ("'trian'", "Did you mean 'train'?")),
     ("train additon_abacus", ("'additon_abacus'", "Did you mean 'addition_abacus'?")),
     ("run quikstart", ("Did you mean 'quickstart'?",)),
+    ("run quickstart executor=rya", ("executor", "'rya'", "Did you mean 'Ray'?")),
     ("sample Arithmatic", ("'Arithmatic'", "Did you mean 'Arithmetic'?")),
     ("list mixesr", ("'mixesr'", "Did you mean 'mixers'?")),
     ("train addition_abacus modle.width=64", ("modle", "Did you mean 'model'?")),
@@ -250,6 +251,8 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("train addition_abacus model.width", ("model.width", "=")),
     ("sample Arithmetic count=many", ("count", "'many'")),
     ("run quickstart workers=two", ("workers", "'two'")),
+    ("run quickstart retry=maybe", ("retry", "'maybe'", "true or false")),
+    ("status quickstart watch=maybe", ("watch", "'maybe'")),
     # values
     ("train addition_abacus model.mixer.heads=0", ("model.mixer.heads", "1 or more")),
     ("train addition_abacus model.mixer.heads=3", ("model.mixer.heads", "128", "4")),
@@ -276,6 +279,9 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("sample Arithmetic count=0", ("count",)),
     # what is missing or left over
     ("show", ("numerate show addition_abacus",)),
+    ("status", ("numerate status quickstart",)),
+    ("status quickstart", ("no study in runs", "numerate run quickstart")),
+    ("status quickstart again=true", ("'again=true'", "watch=")),
     ("train model.width=64", ("numerate train addition_abacus",)),
     ("evaluate", ("numerate evaluate latest",)),
     ("compare", ("numerate compare",)),

@@ -18,8 +18,12 @@ import torch
 import numerate
 from numerate import catalogue
 from numerate.cli import COMMANDS, main, parsed
+from numerate.commands.executing import executor_of
 from numerate.commands.recipes import Wanted
+from numerate.commands.search import asked
 from numerate.config import override
+from numerate.searches.space import Space
+from numerate.studies.naming import named_recipe
 
 torch.set_num_threads(1)
 
@@ -95,7 +99,7 @@ def test_the_pages_show_commands() -> None:
 
 @pytest.mark.parametrize(("page", "line"), shown(), ids=[f"{page}: {line}" for page, line in shown()])
 def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder: Path) -> None:
-    if "RECIPE" in line or "COMMAND" in line or " RUN" in f" {line}":
+    if any(word in f" {line}" for word in (" RECIPE", " COMMAND", " RUN", " STUDY")):
         pytest.skip("a placeholder stands in it")
     given = parsed(shlex.split(line))
     if given.command in ("train", "run", "show"):
@@ -112,8 +116,19 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
     elif given.command in ("evaluate", "ask", "report", "compare"):
         assert given.words, "a run"
         known = {"grid", "count", "checkpoint", "shard", "method", "predictions", "runs_dir", "device", "out"}
-        keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
-        assert keys <= known
+        words = executor_of(given.words)[0] if given.command == "evaluate" else given.words
+        keys = {word.partition("=")[0] for word in words if re.match(r"[a-z_]+=", word)}
+        assert keys <= (known | {"baseline"} if given.command == "compare" else known)
+    elif given.command in ("status", "results"):
+        known = (
+            {"runs_dir", "watch"}
+            if given.command == "status"
+            else {"columns", "where", "group", "sort", "statistic", "threshold", "format", "cells", "out", "runs_dir"}
+        )
+        assert {word.partition("=")[0] for word in given.words[1:]} <= known
+    elif given.command == "search":
+        name, settings, _, _ = asked(given)
+        assert Space.read(named_recipe(name), settings).fields
     elif given.command == "plot":
         from numerate.reports.plots import KINDS as FIGURES
 
@@ -263,8 +278,8 @@ def test_the_floors_in_the_architecture_page_are_those_that_are_checked() -> Non
 
 def signatures() -> list[tuple[str, ast.FunctionDef]]:
     """Every method in the sketch of the abstractions, with its class's name."""
-    (code,) = blocks(TOP / "docs" / "architecture.md", "python")
-    classes = [node for node in ast.parse(code).body if isinstance(node, ast.ClassDef)]
+    code = blocks(TOP / "docs" / "architecture.md", "python")
+    classes = [node for text in code for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
     return [(one.name, method) for one in classes for method in one.body if isinstance(method, ast.FunctionDef)]
 
 
@@ -280,6 +295,7 @@ HOMES = (
     "mixers.mixer",
     "models.trunk",
     "training.objective",
+    "executors.executor",
 )
 """Where the abstractions stand."""
 

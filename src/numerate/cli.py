@@ -73,11 +73,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "run": (
         "train, evaluate and report: a recipe, or a study of several",
-        "RECIPE|STUDY [SETTING ...] [workers=..] [executor=local|ray|slurm] [executor.SETTING=.. ...] [retry=true]",
+        "RECIPE|STUDY [SETTING ...] [workers=..] [executor=local|ray|slurm] [executor.SETTING=..] [retry=true]",
         "numerate run quickstart\nnumerate run quickstart seeds=3\nnumerate run addition_abacus model.width=64,128\n"
         "numerate run quickstart workers=1 preset=debug\n"
         "numerate run abacus_laptop seeds=10 executor=ray executor.address=auto timeout=3600\n"
-        "numerate run abacus_laptop seeds=100 executor=slurm executor.partition=cpu --dry-run   (shows the job script)\n"
+        "numerate run abacus_laptop seeds=100 executor=slurm executor.partition=cpu --dry-run   (the job script)\n"
         "numerate run abacus_laptop retry=true   (what failed is tried again)",
     ),
     "status": (

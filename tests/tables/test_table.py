@@ -21,8 +21,8 @@ from numerate.errors import Fault, Mistake
 from numerate.evaluation.statistics import interquartile_mean, stratified_bootstrap, wilson
 from numerate.reports.table import text_width
 from numerate.studies import exporting
-from numerate.tables.exporting import write
 from numerate.studies.folder import Asked, StudyFolder
+from numerate.tables.exporting import write
 from numerate.tables.results import results_of
 from numerate.tables.table import Column, Lazily, Row, Table, type_of
 from numerate.training import disk

@@ -10,8 +10,8 @@ from numerate.commands.words import first, options
 from numerate.config import load_user_parts
 from numerate.errors import Mistake
 from numerate.executors.executor import Executor
-from numerate.studies.naming import named_recipe
 from numerate.searches.search import search
+from numerate.studies.naming import named_recipe
 
 
 def command(given: argparse.Namespace) -> int:

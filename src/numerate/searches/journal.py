@@ -154,7 +154,7 @@ class Journal:
     # What came of it ----------------------------------------------------------------------------------------------
 
     def report(self, number: int, step: int, value: float, pruner: Any) -> bool:
-        """Notes the objective at a step; whether a pruner of `numerate.searches.sampling` would stop the trial there."""
+        """Notes the objective at a step; whether a pruner of `searches.sampling` would stop the trial there."""
         with self._working():
             self._storage.set_trial_intermediate_value(self._id_of(number), step, value)
             pruned = bool(pruner.prune(self._study, self._storage.get_trial(self._id_of(number))))

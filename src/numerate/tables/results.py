@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, get_args
 from numerate.executors.executor import Kind
 from numerate.reports.grid import REGIONS
 from numerate.reports.groups import settings_words
-from numerate.tables.differing import differing
 from numerate.studies.folder import Planned, StudyFolder, is_failed
-from numerate.tables.showing import short_names, telling, words
 from numerate.studies.state import gone, silent
 from numerate.studies.status import runs_of
+from numerate.tables.differing import differing
+from numerate.tables.showing import short_names, telling, words
 from numerate.tables.table import Column, Lazily, Row, Table, Value, type_of
 from numerate.training import disk
 from numerate.training.run import folder_name, runs_directory
