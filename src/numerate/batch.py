@@ -8,7 +8,7 @@ asked), `width` (of the model), `vocabulary`, `heads`, `head_width`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -29,20 +29,27 @@ class Draw:
 
     `Draw(seed, step)` is a training step: numberings draw their offsets from a counter hash of (seed, step, row).
     `Draw.fixed(i)` is an evaluation: nothing is drawn; a numbering takes its i-th fixed placement (the 0-th is the one
-    without any offset).
+    without any offset). `Draw.of_several(draws, rows)` is for the rows of several runs one below the other, `rows` of
+    each: every row draws what it would in its own run, by `numerate.positions.counter`, which all draws go through.
     """
 
     seed: int = 0
     step: int | None = None
     placement: int = 0
+    several: tuple["Draw", ...] = ()
+    rows: int = 0
 
     @classmethod
     def fixed(cls, placement: int = 0) -> "Draw":
         return cls(placement=placement)
 
+    @classmethod
+    def of_several(cls, draws: Sequence["Draw"], rows: int) -> "Draw":
+        return cls(several=tuple(draws), rows=rows)
+
     @property
     def training(self) -> bool:
-        return self.step is not None
+        return self.step is not None or bool(self.several)
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,10 @@ class Mixer(ABC):
         """The mixers of all layers; a spec whose layers share parts makes them here."""
         return [self.build(width, layer, depth, positions) for layer in range(depth)]
 
+    def why_not_stacked(self) -> str | None:
+        """Why models with it cannot be stacked into one (`numerate.training.stacked`), in words; None if they can."""
+        return None
+
     def attends(self) -> bool:
         """Whether positions that act inside attention have something to act in."""
         return False

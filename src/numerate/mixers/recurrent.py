@@ -33,6 +33,9 @@ class LSTM(Mixer):
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "RecurrentMixer":
         return RecurrentMixer(width, self.cells or width)
 
+    def why_not_stacked(self) -> str | None:
+        return "model.mixer: torch.vmap has no rule for torch.nn.LSTM"
+
 
 class RecurrentMixer(TokenMixer):
     """One layer of an LSTM. Its state is the pair (hidden, cell), each 1 x rows x cells."""

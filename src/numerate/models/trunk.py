@@ -15,7 +15,7 @@ from numerate.errors import Mistake
 from numerate.mixers.mixer import Context
 from numerate.models.block import Block, FeedForward
 from numerate.models.injection import Inject, Injection, make_injection
-from numerate.positions.counter import drawn
+from numerate.positions.counter import drawn_from, start_of
 
 TurnsGiven = Turns | tuple[int, int] | int | None
 """What a forward may be told of turns: their number, (without, with a gradient), or nothing."""
@@ -100,12 +100,15 @@ class Stack(Trunk):
 class StackPart(TrunkPart):
     """The part behind `Stack`."""
 
+    noise_starts: Tensor
+
     def __init__(
         self, spec: Stack, blocks: list[Block], width: int, seed: int, feed_forward: FeedForward | None
     ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
-        self.noisy, self.seed = spec.state == "noise", seed
+        self.noisy = spec.state == "noise"
+        self.register_buffer("noise_starts", noise_starts(seed) if self.noisy else None, persistent=False)
         made = [make_injection(spec.inject, width, feed_forward) for _ in blocks[1:]]
         self.injections = nn.ModuleList([injection for injection in made if injection is not None])
 
@@ -146,7 +149,7 @@ class StackPart(TrunkPart):
     def _through(self, x: Tensor, context: Context, run: Callable[[int, Block, Tensor], Tensor]) -> Tensor:
         raw = x
         if self.noisy:
-            x = _with_noise(x, context, self.seed)
+            x = _with_noise(x, context, self.noise_starts)
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             x = run(number, block, self.injections[number - 1](x, raw) if number and self.injections else x)
@@ -195,13 +198,16 @@ class Loop(Trunk):
 class LoopPart(TrunkPart):
     """The part behind `Loop`."""
 
+    noise_starts: Tensor
+
     def __init__(
         self, spec: Loop, blocks: list[Block], width: int, seed: int, feed_forward: FeedForward | None
     ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.injection = make_injection(spec.inject, width, feed_forward)
-        self.times, self.noisy, self.seed = spec.times, spec.state == "noise", seed
+        self.times, self.noisy = spec.times, spec.state == "noise"
+        self.register_buffer("noise_starts", noise_starts(seed) if self.noisy else None, persistent=False)
         self.compiled: Callable[[Tensor, Tensor, Context, Tensor | None], Tensor] | None = None
 
     def forward(
@@ -278,7 +284,7 @@ class LoopPart(TrunkPart):
     def _start(self, x: Tensor, context: Context) -> Tensor:
         """The state before the first turn."""
         start = x if self.injection is None else torch.zeros_like(x)
-        return _with_noise(start, context, self.seed) if self.noisy else start
+        return _with_noise(start, context, self.noise_starts) if self.noisy else start
 
     def _turn(self, state: Tensor, raw: Tensor, run: Callable[[int, Block, Tensor], Tensor]) -> Tensor:
         if self.injection is not None:
@@ -289,23 +295,26 @@ class LoopPart(TrunkPart):
         return state
 
 
-def _with_noise(x: Tensor, context: Context, seed: int) -> Tensor:
+def _with_noise(x: Tensor, context: Context, starts: Tensor) -> Tensor:
     """x plus the noise of its places."""
     index = context.index
     places = torch.arange(x.shape[1], device=x.device)[None] if index is None else index[:, None]
-    return x + noise(seed, places, x.shape[2]).to(x.dtype)
+    return x + noise(starts, places, x.shape[2]).to(x.dtype)
 
 
-def noise(seed: int, places: Int[Tensor, "rows time"], width: int) -> Float[Tensor, "rows time {width}"]:
+def noise_starts(seed: int) -> Int[Tensor, "2"]:
+    """What the noise of a model's seed is counted on from: a tensor, so that stacked models each have their own."""
+    return torch.tensor([start_of(Draw(seed, step=0), salt) for salt in (0x10, 0x11)])
+
+
+def noise(starts: Int[Tensor, "2"], places: Int[Tensor, "rows time"], width: int) -> Float[Tensor, "rows time {width}"]:
     """Numbers from N(0, 0.02^2) that are a function of (seed, place, entry of the vector), by Box and Muller (1958).
 
     https://doi.org/10.1214/aoms/1177706645
     """
     entries = (places[..., None] * width + torch.arange(width, device=places.device)).flatten()
     exact = torch.float32 if places.device.type == "mps" else torch.float64
-    first, second = (
-        (drawn(Draw(seed, step=0), entries, 2**30, salt=salt).to(exact) + 0.5) / 2**30 for salt in (0x10, 0x11)
-    )
+    first, second = ((drawn_from(start, entries, 2**30).to(exact) + 0.5) / 2**30 for start in starts)
     return DEVIATION * ((-2 * first.log()).sqrt() * (2 * torch.pi * second).cos()).view(*places.shape, width)
 
 
@@ -316,9 +325,15 @@ class _WithoutGradient(torch.autograd.Function):
     missing gradient is another thing than one of zeros: to weight decay, and to processes that wait for it.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, state: Tensor, x: Tensor) -> Tensor:
+    def forward(state: Tensor, x: Tensor) -> Tensor:
         return state.view_as(state)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        """Nothing is needed later."""
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
@@ -333,10 +348,15 @@ def _anchored(state: Tensor, x: Tensor) -> Tensor:
 class _Scaled(torch.autograd.Function):
     """The same forward; the gradient times a factor."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor
+    def forward(x: Tensor, factor: float) -> Tensor:
         return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        ctx.factor = inputs[1]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

@@ -20,10 +20,12 @@ def drawn(draw: Draw, row: Int[Tensor, " rows"], bound: int, salt: int = 0) -> I
     ...     Draw(seed=0, step=3), torch.tensor([5, 6]), 100).tolist()
     True
     """
-    if draw.step is None:
-        raise ValueError("an evaluation draws nothing: a numbering takes one of its fixed placements")
-    start = _mixed(_mixed(_wrapped(draw.seed * _GOLDEN + salt)) + _wrapped(draw.step * _GOLDEN))
-    return (((_mix(_mix(row.long() * _signed(_GOLDEN) + _signed(start)))) >> 32) & 0xFFFFFFFF) * bound >> 32
+    return drawn_from(_starts(draw, salt, row), row, bound)
+
+
+def drawn_from(start: int | Int[Tensor, "..."], row: Int[Tensor, " rows"], bound: int) -> Int[Tensor, " rows"]:
+    """`drawn`, where `start_of` the draw and the salt is known already: one number, or one for each row."""
+    return (((_mix(_mix(row.long() * _signed(_GOLDEN) + start))) >> 32) & 0xFFFFFFFF) * bound >> 32
 
 
 def drawn_many(draw: Draw, row: Int[Tensor, " rows"], count: int, salt: int = 0) -> Int[Tensor, "rows count"]:
@@ -32,12 +34,23 @@ def drawn_many(draw: Draw, row: Int[Tensor, " rows"], count: int, salt: int = 0)
     >>> drawn_many(Draw(seed=0, step=3), torch.tensor([5]), 8).shape
     torch.Size([1, 8])
     """
-    if draw.step is None:
-        raise ValueError("an evaluation draws nothing: a numbering takes one of its fixed placements")
-    start = _mixed(_mixed(_wrapped(draw.seed * _GOLDEN + salt)) + _wrapped(draw.step * _GOLDEN))
-    rows = _mix(_mix(row.long() * _signed(_GOLDEN) + _signed(start)))
+    rows = _mix(_mix(row.long() * _signed(_GOLDEN) + _starts(draw, salt, row)))
     slots = torch.arange(1, count + 1, device=row.device) * _signed(_GOLDEN)
     return (_mix(rows[:, None] + slots) >> 32) & 0xFFFFFFFF
+
+
+def start_of(draw: Draw, salt: int = 0) -> int:
+    """The hash of (seed, step, salt) that rows are counted on from, as a signed number of 64 bits."""
+    if draw.step is None:
+        raise ValueError("an evaluation draws nothing: a numbering takes one of its fixed placements")
+    return _signed(_mixed(_mixed(_wrapped(draw.seed * _GOLDEN + salt)) + _wrapped(draw.step * _GOLDEN)))
+
+
+def _starts(draw: Draw, salt: int, row: Tensor) -> int | Tensor:
+    """Where the rows are counted on from; for those of several runs, one number for each row."""
+    if not draw.several:
+        return start_of(draw, salt)
+    return torch.tensor([start_of(one, salt) for one in draw.several], device=row.device).repeat_interleave(draw.rows)
 
 
 def _wrapped(number: int) -> int:

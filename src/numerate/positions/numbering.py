@@ -216,7 +216,7 @@ class RandomSubset(Numbering):
             return plain * self.stride
         row = tokens.row if self.per == "row" else torch.zeros_like(tokens.row)
         one_for_all = self.per == "batch" and self.size is not None
-        row = row[:1] if one_for_all else row
+        row = row[:1] if one_for_all and not draw.several else row
         wanted = tokens.lengths if self.size is None else torch.full_like(row, self.size)
         most = min(self.max_length, time if self.size is None else self.size)
         slot = torch.arange(self.max_length, device=plain.device)

@@ -1,7 +1,7 @@
 """An objective owns the forward pass: which forwards are made for a batch, and which sums come of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +29,11 @@ class ObjectivePart(nn.Module, ABC):
     @abstractmethod
     def forward(self, model: nn.Module, batch: Batch, draw: Draw) -> dict[str, Tensor]:
         """Per term: the sum over this part of a batch. The batch's tokens have been placed."""
+
+    def form(self, model: Model, draw: Draw) -> Hashable:
+        """What the forwards of a step are, whatever the weights and tokens: steps of several runs that have it in
+        common can be made as one. Unless an objective says more, the steps of no two runs have."""
+        return draw
 
     def operations(self, model: Model, batch: Batch, draw: Draw | None = None) -> int:
         """Floating-point operations of a step on this part of a batch, padding included: a forward, and a backward that
@@ -66,6 +71,9 @@ class SupervisedPart(ObjectivePart):
 
     def counts(self, batch: Batch) -> dict[str, int]:
         return self.loss.counts(batch)
+
+    def form(self, model: Model, draw: Draw) -> Hashable:
+        return None
 
     def forward(self, model: nn.Module, batch: Batch, draw: Draw) -> dict[str, Tensor]:
         output = model(batch.tokens, batch.source, asked=batch.asked if self.asked_only else None)
@@ -145,6 +153,9 @@ class ProgressivePart(ObjectivePart):
 
     def counts(self, batch: Batch) -> dict[str, int]:
         return self.loss.counts(batch)
+
+    def form(self, model: Model, draw: Draw) -> Hashable:
+        return tuple(self._forwards(model.turns(), draw))
 
     def forward(self, model: nn.Module, batch: Batch, draw: Draw) -> dict[str, Tensor]:
         asked, all_turns = batch.asked if self.spec.asked_only else None, turns_of(model)

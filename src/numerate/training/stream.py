@@ -62,7 +62,13 @@ class Stream:
         self._held: _Window | None = None
 
     def batch(self, place: Place, rank: int = 0, ranks: int = 1, part: int = 0, parts: int = 1) -> Batch:
-        """The batch at a place, or the slice of it that part `part` of rank `rank` computes.
+        """The batch at a place, or the slice of it that part `part` of rank `rank` computes. Raises as `rows` does."""
+        return self.layout.batch(*self.rows(place, rank, ranks, part, parts))
+
+    def rows(
+        self, place: Place, rank: int = 0, ranks: int = 1, part: int = 0, parts: int = 1
+    ) -> tuple[Rows, NDArray[np.int64]]:
+        """What `batch` lays out: rows and the global index of each.
 
         Raises `Mistake` where the global batch does not divide into the slices, or where the place is between two
         batches of this size.
@@ -82,7 +88,7 @@ class Stream:
         share = self.batch_size // (ranks * parts)
         start = int(held.order[turn]) * self.batch_size + (rank * parts + part) * share
         chosen = slice(start, start + share)
-        return self.layout.batch(held.rows.take(chosen), held.index[chosen])
+        return held.rows.take(chosen), held.index[chosen]
 
     @staticmethod
     def padding(batch: Batch) -> float:

@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
-from numerate.batch import Batch, Draw, Model, Tokens
+from numerate.batch import Batch, Draw, Model
 from numerate.errors import Fault, Mistake
-from numerate.evaluation.evaluator import Exam, default_grid, mark
-from numerate.evaluation.grid import Grid
+from numerate.evaluation.evaluator import Exam, mark
 from numerate.evaluation.statistics import wilson
 from numerate.training import checkpoint
 from numerate.training.budget import Budget
 from numerate.training.objective import ObjectivePart
 from numerate.training.parallel import make_parallel
 from numerate.training.recipe import Recipe
+from numerate.training.refusals import refuse_grid, refuse_precision, splits_of
 from numerate.training.run import RunFolder
 from numerate.training.stopping import Stop
 from numerate.training.stream import Place, Stream
@@ -86,16 +86,13 @@ class Trainer:
                 f"training.{'batch' if self.training.ramp_from is None else 'ramp_from'}: {self.training.smallest} "
                 f"examples cannot be cut equally into {world.size} processes x {self.training.accumulate} parts"
             )
-        self._refuse_precision()
-        longest = self.exam.longest(recipe.task)
-        self.warnings = self.model.check(longest.to(world.device), longest.to(world.device))
-        self._refuse_grid(longest)
-        if not recipe.task.divided(recipe.task.examples("development", 0, 0, 64)).any():
-            self.warnings.append(
-                "task: all of its sizes have too few questions to hold any out: development scores are on questions "
-                "that training meets too"
-            )
-        self.splits = self._splits()
+        refuse_precision(self.training.precision, world.device)
+        longest = self.exam.longest(recipe.task).to(world.device)
+        self.splits, doubts = splits_of(recipe, self.exam, self.model, world.device)
+        warnings = (self.model.check(longest, longest), refuse_grid(recipe, self.exam, self.model, longest), doubts)
+        self.warnings = [text for found in warnings for text in found]
+        self.settling: Callable[[], None] = lambda: None
+        """Called before sums are read or weights written: who holds them meanwhile (a stack) brings them up to date."""
         self.parallel = make_parallel(self.training.parallel, self.model, world, compiled=self.training.compile)
         self.optimizer = recipe.optimizer.build(self.model, self.settings)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.training.precision == "fp16")
@@ -104,6 +101,10 @@ class Trainer:
         self._rate = 0.0  # of the last step
         self._logged: tuple[float, int] | None = None
         self._drawn: list[tuple[str, Batch]] | None = None
+        self._began = self._saved_at = 0.0
+        self._saved = 0
+        self._overdue = False
+        self._why, self._status = "budget", 0
 
     # The budget ---------------------------------------------------------------------------------------------------
 
@@ -162,48 +163,67 @@ class Trainer:
     def train(self, stop: Stop | None = None) -> Outcome:
         """Trains until the budget is used up, the target is reached, time is over or `stop` asks."""
         stop = stop or Stop()
-        steps, began, saved_at = self.steps, time.monotonic(), time.monotonic()
-        training, saved = self.training, self.progress.step
+        self.begin()
+        while self.goes_on(stop):
+            self.one_step(self.steps)
+            self.after_step()
+        return self.end()
+
+    def begin(self) -> None:
+        """Before the first step of a start."""
+        self._began = self._saved_at = time.monotonic()
+        self._saved, self._overdue = self.progress.step, False
+        self._why, self._status = "target" if self.reached() else "budget", 0
         self.model.train()
-        why, status = "target" if self.reached() else "budget", 0
-        while not self.spent() and not self.reached():
-            flags = self._flags(stop, began, saved_at)
-            if flags["stop"] or flags["late"]:
-                why = "stopped" if flags["stop"] else "minutes"
-                status = self.world.highest(stop.status) if flags["stop"] else 0
-                break
-            self.one_step(steps)
-            step, best, last = self.progress.step, self.progress.best, self.spent()
-            if step % training.log_every == 0 or last:
-                self._log()
-            if step % training.evaluate_every == 0 or last:
-                self._evaluate()
-                why = "target" if self.reached() else why
-            due = training.checkpoint_every is not None and step % training.checkpoint_every == 0
-            if due or flags["overdue"] or last or self.reached() or self.progress.best != best:
-                self.save()
-                saved, saved_at = step, time.monotonic()
-        if saved != self.progress.step:
+
+    def goes_on(self, stop: Stop) -> bool:
+        """Whether to make another step; why not is told by `end`."""
+        if self.spent() or self.reached():
+            return False
+        flags = self._flags(stop)
+        self._overdue = bool(flags["overdue"])
+        if flags["stop"] or flags["late"]:
+            self._why = "stopped" if flags["stop"] else "minutes"
+            self._status = self.world.highest(stop.status) if flags["stop"] else 0
+            return False
+        return True
+
+    def after_step(self) -> None:
+        """Logs, evaluates and saves what is due."""
+        training, step, best, last = self.training, self.progress.step, self.progress.best, self.spent()
+        if step % training.log_every == 0 or last:
+            self._log()
+        if step % training.evaluate_every == 0 or last:
+            self._evaluate()
+            self._why = "target" if self.reached() else self._why
+        due = training.checkpoint_every is not None and step % training.checkpoint_every == 0
+        if due or self._overdue or last or self.reached() or self.progress.best != best:
+            self.save()
+            self._saved, self._saved_at = step, time.monotonic()
+
+    def end(self) -> Outcome:
+        """After the last step of a start: all of it is on disk."""
+        if self._saved != self.progress.step:
             self.save()
         self.model.eval()
-        return Outcome(self.progress, why, status)
+        return Outcome(self.progress, self._why, self._status)
 
-    def _flags(self, stop: Stop, began: float, saved_at: float) -> dict[str, int]:
+    def _flags(self, stop: Stop) -> dict[str, int]:
         """What the clock and the outside world ask for: of any process, and then known to all."""
         training, now = self.training, time.monotonic()
         minutes, between = training.minutes, training.checkpoint_minutes
         return self.world.sum_counts(
             {
                 "stop": stop.asked or self.world.orphaned,
-                "late": minutes is not None and now - began > 60 * minutes,
-                "overdue": between is not None and now - saved_at > 60 * between,
+                "late": minutes is not None and now - self._began > 60 * minutes,
+                "overdue": between is not None and now - self._saved_at > 60 * between,
             }
         )
 
     def one_step(self, steps: int) -> None:
         """One optimiser step on the next global batch."""
         training, progress = self.training, self.progress
-        draw, position = Draw(self.recipe.seed, progress.step), self.budget.position(progress)
+        draw, rate = Draw(self.recipe.seed, progress.step), self.rate(steps)
         examples = training.smallest * self.budget.multiples(self.budget.used(progress))
         parts = [
             self.stream.batch(Place(place), self.world.rank, self.world.size, part, training.accumulate)
@@ -218,29 +238,40 @@ class Trainer:
             for term, count in self.objective.counts(batch).items():
                 counts[f"term {term}"] = counts.get(f"term {term}", 0) + count
         counts = self.world.sum_counts(counts)
-        torch.manual_seed(_dropout_seed(self.recipe.seed, progress.step, self.world.rank))
+        _seed(self.world.device, _dropout_seed(self.recipe.seed, progress.step, self.world.rank))
         self.optimizer.zero_grad(set_to_none=True)
         for number, batch in enumerate(parts):
             self._part(batch.to(self.world.device), draw, counts, last=number == len(parts) - 1)
         self.parallel.finish()
         self.scaler.unscale_(self.optimizer)
         norm = self.parallel.clip(self.recipe.optimizer.clip)
-        self._rate = self.recipe.optimizer.rate * self.recipe.schedule.factor(position, steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = self._rate * group["factor"]
+            group["lr"] = rate * group["factor"]
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        progress.step += 1
-        progress.examples += examples
-        progress.tokens += counts["real tokens"]
-        progress.operations += counts["operations"]
         if self.scaler.is_enabled():  # a step whose gradient is not finite was skipped, and the scale made smaller
             norm = norm.nan_to_num(0.0, 0.0, 0.0)
-        self._add("gradient norm", norm)
-        self._add("real tokens", counts["real tokens"])
-        self._add("padded tokens", counts["padded tokens"])
-        self._add("steps", 1)
-        self.listen("step", {"step": progress.step, "steps": steps, "tokens": counts["real tokens"]})
+        self.add("gradient norm", norm)
+        self.count_step(examples, counts["real tokens"], counts["padded tokens"], counts["operations"])
+
+    def rate(self, steps: int) -> float:
+        """The learning rate of the next step."""
+        self._rate = self.recipe.optimizer.rate * self.recipe.schedule.factor(
+            self.budget.position(self.progress), steps
+        )
+        return self._rate
+
+    def count_step(self, examples: int, real: int, padded: int, operations: int) -> None:
+        """Counts a step that has been made: its examples, its tokens without and with padding, its operations."""
+        progress = self.progress
+        progress.step += 1
+        progress.examples += examples
+        progress.tokens += real
+        progress.operations += operations
+        self.add("real tokens", real)
+        self.add("padded tokens", padded)
+        self.add("steps", 1)
+        self.listen("step", {"step": progress.step, "steps": self.steps, "tokens": real})
 
     def _part(self, batch: Batch, draw: Draw, counts: Mapping[str, int], *, last: bool) -> None:
         batch = replace(batch, tokens=self.model.place(batch.tokens, draw))
@@ -252,14 +283,14 @@ class Trainer:
             means = {term: value / max(1, counts[f"term {term}"]) for term, value in terms.items()}
             total = sum((self.objective.weights[term] * mean for term, mean in means.items()), torch.zeros(()))
             self.scaler.scale(total * self.parallel.factor).backward()
-        self._add("loss", total.detach())
+        self.add("loss", total.detach())
         if len(means) > 1:
             for term, mean in means.items():
-                self._add(f"loss {term}", mean.detach())
+                self.add(f"loss {term}", mean.detach())
 
     # Records ------------------------------------------------------------------------------------------------------
 
-    def _add(self, name: str, value: float | torch.Tensor) -> None:
+    def add(self, name: str, value: float | torch.Tensor) -> None:
         """Sums on the device: nothing waits for it until a line is logged or a checkpoint written."""
         number = value.detach().double() if isinstance(value, torch.Tensor) and value.device.type != "mps" else value
         self._running[name] = self._running.get(name, 0.0) + number
@@ -269,6 +300,7 @@ class Trainer:
 
         Raises `Fault` if the loss or its gradient is not finite: nothing is written after that.
         """
+        self.settling()
         sums, new = self.progress.sums, {}
         for name in sorted(self._running):
             new[name] = float(self._running[name])
@@ -386,49 +418,19 @@ class Trainer:
                 self.folder.append(file, record)
             self.listen(kind, record)
 
-    def _splits(self) -> list[str]:
-        """What is evaluated during training: the trained sizes, and the next band where the model can read it."""
-        beyond = self.recipe.task.beyond()
-        if beyond is None:
-            return ["development"]
-        try:
-            self.model.check(self.exam.longest(beyond).to(self.world.device))
-        except Mistake as mistake:
-            self.warnings.append(
-                f"the next sizes cannot be read, so the best step is chosen on trained ones: {mistake}"
-            )
-            return ["development"]
-        return ["development", "beyond-development"]
-
-    def _refuse_grid(self, longest: Tokens) -> None:
-        """A grid that could not be evaluated afterwards is refused before anything is trained."""
-        text, task = self.recipe.evaluation.grid, self.recipe.task
-        if text is None and not task.trained():
-            return
-        try:
-            grid = Grid.parse(text, task.axes()) if text is not None else default_grid(task)
-            found = []
-            for corner in grid.corners():
-                largest = self.exam.longest(task.pinned(**dict(corner)), split="test").to(self.world.device)
-                found += self.model.check(largest, longest.to(self.world.device))
-        except Mistake as mistake:
-            reason = str(mistake).removeprefix("grid: ")
-            if text is not None:
-                raise Mistake(f"evaluation.grid: {reason}") from mistake
-            found = [f"{reason}; evaluation.grid= names a smaller one"]
-        self.warnings += [f"evaluation.grid {text or '(by default)'}: {warning}" for warning in found]
-
-    def _refuse_precision(self) -> None:
-        device, precision = self.world.device, self.training.precision
-        if precision == "fp16" and device.type == "cpu":
-            raise Mistake("training.precision: fp16 needs a GPU; bf16 or fp32 are right for device=cpu")
-        if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-            raise Mistake("training.precision: this GPU has no bf16; fp16 or fp32 are right")
-
 
 def _short(value: float) -> float:
     """Six significant digits: what a curve needs."""
     return float(f"{value:.6g}")
+
+
+def _seed(device: torch.device, seed: int) -> None:
+    """Seeds what dropout draws from. `torch.manual_seed` would do it for every kind of device, at 0.3 ms a call."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    elif device.type == "mps":
+        torch.mps.manual_seed(seed)
 
 
 def _dropout_seed(seed: int, step: int, rank: int) -> int:

@@ -1,0 +1,175 @@
+"""Several runs of one shape trained as one model, each in its own folder."""
+
+import contextlib
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from numerate.config import identity
+from numerate.errors import Mistake
+from numerate.evaluation.evaluator import Evaluation
+from numerate.laboratory.start import Listener, Start, Trained
+from numerate.models.decoder import Decoder
+from numerate.models.initialisation import FanIn
+from numerate.training import provenance
+from numerate.training.optimizer import AdamW
+from numerate.training.recipe import Recipe, Training
+from numerate.training.run import runs_directory
+from numerate.training.schedule import Constant
+from numerate.training.stacked import StackedTrainer
+from numerate.training.stopping import Stop
+from numerate.training.trainer import Outcome
+from numerate.training.world import World
+
+SHAPE = ("batch", "precision", "threads")
+"""Of the settings of training, those that runs of one stack have in common."""
+
+
+def stack_key(recipe: Recipe) -> Hashable | None:
+    """What runs that can be trained as one have in common; None for a run that cannot be stacked.
+
+    They may differ in seed, initialisation, optimiser, schedule, budget, what is logged, evaluated and saved when, and
+    in their names.
+    """
+    if why_not_stacked(recipe) is not None:
+        return None
+    model = recipe.model
+    if isinstance(model, Decoder):
+        model = replace(model, initialisation=FanIn())
+    same = Training(**{name: getattr(recipe.training, name) for name in SHAPE})
+    plain = replace(
+        recipe,
+        seed=0,
+        model=model,
+        optimizer=AdamW(),
+        schedule=Constant(),
+        training=same,
+        evaluation=Evaluation(),
+        init_from=None,
+        paper=None,
+    )
+    return identity(plain), recipe.device, recipe.training.threads
+
+
+def why_not_stacked(recipe: Recipe) -> str | None:
+    """Why a run cannot be trained in a stack, in words; None for one that can."""
+    training = recipe.training
+    if type(recipe.optimizer) is not AdamW:
+        return f"optimizer: {type(recipe.optimizer).__name__} has no step for several models at once; AdamW has"
+    if training.compile:
+        return "training.compile: a stack is not compiled"
+    if training.precision == "fp16":
+        return "training.precision: each model would need a loss scale of its own; fp32 and bf16 need none"
+    if training.accumulate > 1:
+        return "training.accumulate: a stack holds whole batches of all its models at once"
+    if training.ramp_from is not None:
+        return "training.ramp_from: batches that grow would have another size in each run"
+    if recipe.trackers:
+        return "trackers: a tracker follows one run of a process at a time"
+    if recipe.device == "mps":
+        return "device: mps is not tried with stacks; cpu and cuda are"
+    if (where := _dropout(recipe, "")) is not None:
+        return f"{where}: what is dropped is drawn for one model at a time; 0 drops nothing"
+    if isinstance(recipe.model, Decoder):
+        return recipe.model.mixer.why_not_stacked()
+    return None
+
+
+def train_stacked(
+    recipes: Sequence[Recipe],
+    *,
+    runs_dir: str | Path | None = None,
+    listen: Callable[[int, str, Mapping[str, Any]], None] | None = None,
+    say: Callable[[str], None] | None = None,
+    stop: Stop | None = None,
+    command: str | None = None,
+) -> list[Trained | Exception]:
+    """Trains recipes with one `stack_key` as one model: for each what `train` gives, or the error that it raises.
+
+    Every run has its folder, under its lock, as if it were trained alone, and either way of training goes on with what
+    the other began. What concerns one run (a folder that is locked, a loss that is not finite) ends that one; the
+    others go on. `listen` is told which run it is about. Raises `Mistake` for recipes that are not one stack, and
+    whatever the step of all raises.
+    """
+    if not recipes:
+        return []
+    _refuse(recipes)
+    runs, stop = runs_directory(runs_dir), stop or Stop()
+    ended: dict[int, Trained | Exception] = {}
+    with World.joined(recipes[0].device) as world, contextlib.ExitStack() as held:
+        if world.size > 1:
+            raise Mistake("stack: a stack is trained by one process; several (torchrun) train one run at a time")
+        found = provenance.provenance()
+        starts: dict[int, Start] = {}
+        for index, recipe in enumerate(recipes):
+            with _kept(ended, index):
+                start = Start(
+                    recipe,
+                    world,
+                    runs,
+                    shown=False,
+                    listen=_about(index, listen),
+                    told=say,
+                    command=command,
+                    found=found,
+                )
+                starts[index] = held.enter_context(start)
+        going = [index for index, start in starts.items() if _begun(index, start, ended)]
+
+        def over(place: int, outcome: Outcome | Exception) -> None:
+            index = going[place]
+            if isinstance(outcome, Exception):
+                ended[index] = outcome
+                starts[index].__exit__()
+                return
+            with _kept(ended, index):
+                ended[index] = starts[index].end(outcome)
+
+        if going:
+            with stop:
+                StackedTrainer([starts[index].trainer for index in going]).train(stop, over)
+    return [ended[index] for index in range(len(recipes))]
+
+
+def _refuse(recipes: Sequence[Recipe]) -> None:
+    for recipe in recipes:
+        if (why := why_not_stacked(recipe)) is not None:
+            raise Mistake(f"stack: {why}")
+    if len({stack_key(recipe) for recipe in recipes}) > 1:
+        raise Mistake("stack: the runs differ in more than seed, optimiser, schedule, initialisation and budget")
+
+
+def _begun(index: int, start: Start, ended: dict[int, Trained | Exception]) -> bool:
+    """Begins a start; False where there is nothing to do, or it could not."""
+    with _kept(ended, index):
+        if start.begin():
+            return True
+        ended[index] = start.nothing()
+    return False
+
+
+@contextlib.contextmanager
+def _kept(ended: dict[int, Trained | Exception], index: int) -> Iterator[None]:
+    """What goes wrong with one run is kept as what came of it."""
+    try:
+        yield
+    except Exception as error:
+        ended[index] = error
+
+
+def _about(index: int, listen: Callable[[int, str, Mapping[str, Any]], None] | None) -> Listener | None:
+    if listen is None:
+        return None
+    return lambda kind, record: listen(index, kind, record)
+
+
+def _dropout(spec: Any, path: str) -> str | None:
+    """Where something is dropped in training: the path of a setting `dropout` above 0."""
+    for field in fields(spec):
+        value, where = getattr(spec, field.name), f"{path}{field.name}"
+        if field.name == "dropout" and value:
+            return where
+        if is_dataclass(value) and (found := _dropout(value, f"{where}.")) is not None:
+            return found
+    return None

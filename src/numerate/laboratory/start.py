@@ -1,0 +1,305 @@
+"""One start of a run: what is checked, written and said before its loop and after it."""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from numerate.config import identity, to_tree
+from numerate.errors import Fault, Mistake
+from numerate.integrations import trackers
+from numerate.laboratory.run import Run
+from numerate.recipes.papers import PAPERS
+from numerate.training import checkpoint, provenance
+from numerate.training.budget import flop_text
+from numerate.training.parallel import refuse_other_weights
+from numerate.training.progress import Nowhere, Progress
+from numerate.training.recipe import Recipe
+from numerate.training.run import RunFolder, find, folder_name
+from numerate.training.trainer import Outcome, Trainer
+from numerate.training.world import World
+
+Listener = Callable[[str, Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run and how this start of it ended: `why` is budget, target, minutes, stopped, or done (nothing was left)."""
+
+    run: Run
+    why: str
+    status: int = 0
+
+
+class Start:
+    """A start of a run, up to its loop and from there on: who trains calls `begin`, the trainer's loop, and `end`.
+
+    Making one writes nothing, and raises `Mistake` for a recipe that cannot be trained. `shown` says whether a bar is
+    shown, `listen` is told of every step and record, `told` of what is said; `found` is where the run comes from
+    (`provenance.provenance()`), where that is known already.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        world: World,
+        runs: Path,
+        *,
+        shown: bool,
+        listen: Listener | None = None,
+        told: Callable[[str], None] | None = None,
+        command: str | None = None,
+        found: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.world, self.runs, self.shown, self.listen, self.told = world, runs, shown, listen, told
+        source = source_of(recipe, runs)
+        if source is not None:
+            recipe = replace(recipe, init_from=source.id)
+        self.recipe = recipe
+        self.path = runs / folder_name(recipe.title) / identity(recipe)
+        last = world.said_by_first(checkpoint.latest_good(self.path / "checkpoints")[0] if world.first else None)
+        set_threads(recipe.training.threads, last)
+        self.trainer = Trainer(recipe, world)
+        self.beginning = None
+        if source is not None and last is None:
+            self.beginning = _beginning(source, self.path, self.trainer)
+        _trackers(recipe, world)  # a tracker that is not there is told before anything is written
+        self.head = head_of(recipe, self.trainer, found)
+        if command is not None:
+            self.head["command"] = command
+        if self.beginning is not None:
+            self.head["began_from"] = str(self.beginning.path.resolve())
+        self._held = contextlib.ExitStack()
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> "Start":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Gives the folder, its log and its trackers free."""
+        self._held.close()
+
+    @property
+    def folder(self) -> RunFolder:
+        folder = self.trainer.folder
+        assert folder is not None, "it has begun"
+        return folder
+
+    def begin(self) -> bool:
+        """Makes or opens the folder, locks it, and takes the run up where it stands. False where nothing is left to do.
+
+        Raises `Mistake` where another process is writing the folder.
+        """
+        trainer, steps = self.trainer, self.trainer.steps
+        trainer.folder = self._opened()
+        progress = _progress(steps, self.recipe, self.folder, shown=self.shown, kept=self.world.first)
+        self._progress = self._held.enter_context(progress)
+        tracked = _trackers(self.recipe, self.world, self._say)
+        for text in (*trainer.warnings, *trainer.resume()):
+            self._say(f"warning: {text}")
+        if trainer.reached() or trainer.spent():
+            self._say(f"{self.path}: {_nothing_left(trainer)}")
+            return False
+        if self.world.first:
+            self._note_start()
+        if trainer.progress.step:
+            self._say(f"{self.path}: going on from step {trainer.progress.step} of {steps}")
+        elif self.beginning is not None:
+            trainer.start_from(self.beginning)
+            self._say(f"{self.path}: beginning with the weights of {self.beginning.path}")
+        trainer.listen = self._heard(progress, tracked)
+        if self.recipe.trackers:
+            tracked.start(self.folder.head(), self.path, trainer.progress.step)
+        self._held.callback(tracked.finish)
+        return True
+
+    def end(self, outcome: Outcome) -> Trained:
+        """Notes and says how it ended, and gives the folder free."""
+        if self.world.first:
+            _note(self.folder, outcome)
+        self._held.close()
+        _tell(self._say, outcome, self.folder, self.trainer.steps)
+        return Trained(Run(self.folder), outcome.why, outcome.status)
+
+    def nothing(self) -> Trained:
+        """What comes of a start that had nothing to do."""
+        self._held.close()
+        return Trained(Run(self.folder), "done")
+
+    def _opened(self) -> RunFolder:
+        """The folder, which the first process makes and locks."""
+        world = self.world
+        folder = None
+        if world.first:
+            folder = RunFolder.create(self.runs, self.recipe.title, self.path.name, self.head)
+            self._held.enter_context(folder.lock())
+        world.wait()
+        if folder is None and not self.path.exists():
+            raise Mistake(f"{self.path}: process {world.rank} does not see it; all processes must share one runs_dir")
+        return folder or RunFolder.open(self.path)
+
+    def _note_start(self) -> None:
+        folder = self.folder
+        begun_before = bool(folder.records("starts.jsonl"))
+        then = folder.head().get("versions", {}) if begun_before else {}
+        for change in provenance.changed_versions(then):
+            self._say(f"warning: this run was begun with {change}; its numbers may differ in the last places")
+        folder.begin(self.head)
+        if begun_before and not self.trainer.progress.step:
+            self._say(f"{folder.path}: was begun before but has no checkpoint yet; beginning again at step 0")
+
+    def _heard(self, progress: Progress, tracked: trackers.Trackers) -> Listener:
+        known: dict[str, float | str] = {}
+
+        def heard(kind: str, record: Mapping[str, Any]) -> None:
+            if kind == "log":
+                known["loss"] = record["loss"]
+            elif kind == "evaluation":
+                known["right" if record["split"] == "development" else "beyond"] = f"{record['exact']:.1%}"
+            elif kind == "step":
+                progress.step(record["step"], **known)
+            if kind in ("log", "evaluation"):
+                tracked.log(record)
+            if self.listen is not None:
+                self.listen(kind, {**record, **known})
+
+        return heard
+
+    def _say(self, text: str) -> None:
+        if self._progress is not None:
+            self._progress.say(text)
+        if self.told is not None:
+            self.told(text)
+
+
+def _trackers(recipe: Recipe, world: World, say: Callable[[str], None] | None = None) -> trackers.Trackers:
+    where = recipe.tracking
+    settings = trackers.TrackerSettings(where.project, where.entity, recipe.group, where.tags)
+    return trackers.make(recipe.trackers if world.first else (), settings, say)
+
+
+def _progress(steps: int, recipe: Recipe, folder: RunFolder, *, shown: bool, kept: bool) -> Progress:
+    """The bar of a run, and its log. Where nothing is to be shown, the first process still keeps the log."""
+    label, log = recipe.name or recipe.title, folder.file("log.txt")
+    if shown or not kept:
+        return Progress(steps, label=label, log=log, silent=not kept)
+    return Progress(steps, label=label, log=log, stream=Nowhere())
+
+
+def _nothing_left(trainer: Trainer) -> str:
+    """Why a start of training does nothing."""
+    step, training = trainer.progress.step, trainer.training
+    if trainer.reached():
+        return f"already trained to its target at step {step}; a higher training.target= goes on"
+    if step > trainer.steps and training.steps is not None:
+        return (
+            f"already trained to step {step}, beyond this budget of {trainer.steps} steps; nothing was changed "
+            f"(a training.steps= above {step} goes on)"
+        )
+    budgets = ("steps", "examples", "tokens", "operations", "epochs")
+    larger = " and ".join(f"training.{name}=" for name in budgets if getattr(training, name) is not None)
+    return f"already trained to its budget of {trainer.steps} steps; a larger {larger} goes on"
+
+
+def _tell(say: Callable[[str], None], outcome: Outcome, folder: RunFolder, steps: int) -> None:
+    used = outcome.progress
+    say(
+        f"{folder.path}: {used.step:,} steps, {used.examples:,} examples, {used.tokens:,} tokens, "
+        f"{flop_text(used.operations)} of training"
+    )
+    step = used.step
+    if outcome.why in ("stopped", "minutes"):
+        say(f"{folder.path}: stopped at step {step} of {steps}; the same command goes on from here")
+    elif outcome.why == "target":
+        say(f"{folder.path}: target reached at step {step}")
+
+
+def _note(folder: RunFolder, outcome: Outcome) -> None:
+    progress = outcome.progress
+    folder.update_head(
+        times={"ended": provenance.now()},
+        ended={
+            "why": outcome.why,
+            "step": progress.step,
+            "examples": progress.examples,
+            "tokens": progress.tokens,
+            "operations": progress.operations,
+        },
+        best={"step": progress.best, "score": progress.best_score, "chosen_on": progress.best_split},
+    )
+
+
+def head_of(recipe: Recipe, trainer: Trainer, found: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The head of a run's `recipe.yaml`; `found` is where the run comes from, if that is known."""
+    if recipe.paper is not None and recipe.paper not in PAPERS:
+        raise Mistake(f"paper: no paper is filed under {recipe.paper!r}; there are: {', '.join(PAPERS)}")
+    return {
+        "recipe": to_tree(recipe),
+        "variant": identity(replace(recipe, seed=0)),
+        "name": recipe.name,
+        "group": recipe.group,
+        **(provenance.provenance() if found is None else found),
+        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+        "threads": torch.get_num_threads(),
+        "processes": trainer.world.size,
+        "device": str(trainer.world.device),
+        "bibtex": PAPERS[recipe.paper] if recipe.paper is not None else None,
+    }
+
+
+def set_threads(wanted: int | None, last: checkpoint.Checkpoint | None) -> None:
+    """The threads that a recipe names, else those that the run had before (they change bits), else all cores."""
+    if wanted is None and last is not None:
+        wanted = last.state.get("threads")
+    if wanted is not None:
+        torch.set_num_threads(wanted)
+
+
+def source_of(recipe: Recipe, runs: Path) -> RunFolder | None:
+    """The run that a recipe starts from; its id, not the way it was addressed, is part of the new run's identity.
+
+    `latest` is the run that was started last, unless that is this very run at its second start: then it is the one that
+    it began from, so that the same command goes on.
+    """
+    if recipe.init_from is None:
+        return None
+    found = find(recipe.init_from, runs)
+    if recipe.init_from == "latest":
+        before = found.head()["recipe"].get("init_from")
+        if before is not None and identity(replace(recipe, init_from=before)) == found.id:
+            return find(before, runs)
+    return found
+
+
+def _beginning(source: RunFolder, path: Path, trainer: Trainer) -> checkpoint.Checkpoint:
+    """The last checkpoint of another run, or the one that an earlier start of this run chose, if there was one.
+
+    Raises `Mistake` where there is none, or where it is of another model.
+    """
+    if (path / "recipe.yaml").is_file() and (chosen := RunFolder(path).head().get("began_from")) is not None:
+        if not Path(str(chosen)).is_dir():
+            raise Mistake(f"init_from: {chosen}, where this run began, is gone; another seed= begins a new run")
+        found = checkpoint.open_checkpoint(Path(str(chosen)))
+    else:
+        _refuse_other_vocabulary(Run(source), trainer)
+        found = checkpoint.by_name(source.checkpoints, "final")[0][0]
+    weights = found.read(only=["weights"])["weights"]
+    try:
+        refuse_other_weights(trainer.model.state_dict(), weights, str(found.path))
+    except Fault as fault:
+        raise Mistake(f"init_from: {fault}") from fault
+    return found
+
+
+def _refuse_other_vocabulary(source: Run, trainer: Trainer) -> None:
+    """Raises `Mistake` where a token's id means something else to the other run: it was trained on another task."""
+    theirs, ours = source.exam.vocabulary.symbols, trainer.exam.vocabulary.symbols
+    if theirs != ours:
+        kinds = [type(recipe.task).__name__ for recipe in (source.recipe, trainer.recipe)]
+        raise Mistake(
+            f"init_from: {source.path} was trained on {kinds[0]} with {len(theirs)} tokens, which are not the "
+            f"{len(ours)} of {kinds[1]} here; a run with the same vocabulary is right (tokenizer.ids= can make it so)"
+        )

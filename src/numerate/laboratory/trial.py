@@ -1,0 +1,128 @@
+"""Trying a recipe before it is trained: what it would take, and a small one of its kind."""
+
+import math
+import time
+from dataclasses import dataclass, replace
+
+import torch
+
+from numerate.batch import ModelSpec
+from numerate.laboratory.start import set_threads
+from numerate.mixers.attention import Attention
+from numerate.models.decoder import Decoder
+from numerate.models.trunk import Loop, Stack
+from numerate.training.budget import flop_text
+from numerate.training.progress import duration
+from numerate.training.recipe import Recipe
+from numerate.training.stream import Place
+from numerate.training.trainer import Trainer
+from numerate.training.world import World
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a training would take: printed by `--dry-run`.
+
+    `memory` is in bytes (weights, gradients and two moments in float32), `operations` in floating-point operations of
+    one full step (forward and backward, padding included), `total_operations` those of all `steps`, which take
+    `examples` examples; `batch` is in rows and tokens of the first step, `asked` in tokens.
+    """
+
+    parameters: int
+    memory: int
+    operations: int
+    total_operations: int
+    steps: int
+    examples: int
+    seconds_per_step: float
+    batch: tuple[int, int]
+    asked: int
+
+    def __str__(self) -> str:
+        rows, time = self.batch
+        total = self.seconds_per_step / rows * self.examples
+        return "\n".join(
+            [
+                f"parameters        {self.parameters:,}",
+                f"weights, moments  {self.memory / 1e6:,.1f} MB (and activations)",
+                f"first batch       {rows} rows x {time} tokens, {self.asked} asked",
+                f"budget            {self.steps:,} steps, {self.examples:,} examples",
+                f"arithmetic        {flop_text(self.operations)} a step, {flop_text(self.total_operations)} in all",
+                f"time              {self.seconds_per_step * 1e3:,.1f} ms a step, "
+                f"about {duration(math.ceil(total))} for {self.steps:,} steps here",
+            ]
+        )
+
+
+def dry_run(recipe: Recipe, *, trials: int = 5) -> Estimate:
+    """Builds everything, trains a few steps in memory, and says what the whole would take. Writes nothing."""
+    with World.joined(recipe.device) as world:
+        set_threads(recipe.training.threads, None)
+        short = replace(recipe.training, log_every=10**9, evaluate_every=10**9, checkpoint_every=None)
+        trainer = Trainer(replace(recipe, training=short), world)
+        steps, budget = trainer.steps, trainer.budget
+        first = trainer.stream.batch(Place())
+        trainer.model.train()
+        times = []
+        for _ in range(trials):
+            seen, began = trainer.progress.examples, time.perf_counter()
+            trainer.one_step(steps)
+            if world.device.type == "cuda":
+                torch.cuda.synchronize()
+            grown = (trainer.progress.examples - seen) / recipe.training.smallest
+            times.append((time.perf_counter() - began) / grown)
+    parameters = sum(p.numel() for p in trainer.model.parameters())
+    return Estimate(
+        parameters=parameters,
+        memory=4 * 4 * parameters,
+        operations=round(budget.operations_per_example * recipe.training.batch),
+        total_operations=round(budget.operations_per_example * budget.examples),
+        steps=steps,
+        examples=budget.examples,
+        seconds_per_step=sorted(times)[len(times) // 2],
+        batch=(len(first.tokens.ids), first.tokens.ids.shape[1]),
+        asked=first.counts["tokens"],
+    )
+
+
+def debug(recipe: Recipe) -> Recipe:
+    """`preset=debug`: a few steps of everything, small, on one core unless the recipe says more, in a run of its own.
+
+    A decoder wider than 128 becomes one of width 32, with at most 2 blocks and 2 turns.
+    """
+    training = replace(
+        recipe.training,
+        steps=6,
+        examples=None,
+        tokens=None,
+        operations=None,
+        epochs=None,
+        batch=8 * recipe.training.accumulate,
+        ramp_from=None if recipe.training.ramp_from is None else 4 * recipe.training.accumulate,
+        window=4,
+        log_every=2,
+        evaluate_every=3,
+        checkpoint_every=3,
+        threads=recipe.training.threads or 1,
+    )
+    evaluation = replace(recipe.evaluation, grid=_small_grid(recipe), count=8, during=16)
+    model = _small_model(recipe.model)
+    return replace(recipe, model=model, training=training, evaluation=evaluation, title=f"{recipe.title}-debug")
+
+
+def _small_model(model: ModelSpec) -> ModelSpec:
+    if not isinstance(model, Decoder) or model.width <= 128:
+        return model
+    trunk, mixer = model.trunk, model.mixer
+    if isinstance(trunk, Stack | Loop):
+        trunk = replace(trunk, depth=min(trunk.depth, 2))
+    if isinstance(trunk, Loop):
+        trunk = replace(trunk, times=min(trunk.times, 2))
+    if isinstance(mixer, Attention):
+        mixer = replace(mixer, heads=4)
+    return replace(model, width=32, trunk=trunk, mixer=mixer)
+
+
+def _small_grid(recipe: Recipe) -> str | None:
+    spans = recipe.task.trained().values()
+    return "x".join(f"{span.low}:{span.low + 1}" for span in spans) or None

@@ -1,0 +1,56 @@
+"""What cannot be trained or evaluated afterwards is refused before anything is written; what is doubtful is said."""
+
+import torch
+
+from numerate.batch import Model, Tokens
+from numerate.errors import Mistake
+from numerate.evaluation.evaluator import Exam, default_grid
+from numerate.evaluation.grid import Grid
+from numerate.training.recipe import Recipe
+
+
+def refuse_precision(precision: str, device: torch.device) -> None:
+    """Raises `Mistake` for a precision that the device does not have."""
+    if precision == "fp16" and device.type == "cpu":
+        raise Mistake("training.precision: fp16 needs a GPU; bf16 or fp32 are right for device=cpu")
+    if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise Mistake("training.precision: this GPU has no bf16; fp16 or fp32 are right")
+
+
+def refuse_grid(recipe: Recipe, exam: Exam, model: Model, longest: Tokens) -> list[str]:
+    """Raises `Mistake` for a grid that could not be evaluated afterwards. Returns warnings."""
+    text, task, device = recipe.evaluation.grid, recipe.task, longest.ids.device
+    if text is None and not task.trained():
+        return []
+    try:
+        grid = Grid.parse(text, task.axes()) if text is not None else default_grid(task)
+        found = []
+        for corner in grid.corners():
+            largest = exam.longest(task.pinned(**dict(corner)), split="test").to(device)
+            found += model.check(largest, longest)
+    except Mistake as mistake:
+        reason = str(mistake).removeprefix("grid: ")
+        if text is not None:
+            raise Mistake(f"evaluation.grid: {reason}") from mistake
+        found = [f"{reason}; evaluation.grid= names a smaller one"]
+    return [f"evaluation.grid {text or '(by default)'}: {warning}" for warning in found]
+
+
+def splits_of(recipe: Recipe, exam: Exam, model: Model, device: torch.device) -> tuple[list[str], list[str]]:
+    """What is evaluated during training: the trained sizes, and the next band where the model can read it. And
+    warnings."""
+    warnings = []
+    if not recipe.task.divided(recipe.task.examples("development", 0, 0, 64)).any():
+        warnings.append(
+            "task: all of its sizes have too few questions to hold any out: development scores are on questions "
+            "that training meets too"
+        )
+    beyond = recipe.task.beyond()
+    if beyond is None:
+        return ["development"], warnings
+    try:
+        model.check(exam.longest(beyond).to(device))
+    except Mistake as mistake:
+        warnings.append(f"the next sizes cannot be read, so the best step is chosen on trained ones: {mistake}")
+        return ["development"], warnings
+    return ["development", "beyond-development"], warnings
