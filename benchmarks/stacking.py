@@ -13,14 +13,16 @@ weights) that learns additions of 1 to 3 digits in batches of 16; wider ones hav
   `ratio` is of processor times too; `seconds` are those on the wall.
 
 What was expected before it was measured: a step of the tiny one is 5.7 million operations, 0.1 ms of arithmetic, and
-takes 2.9 ms, so nearly all of it is overhead: about 250 calls of torch forwards and backwards, the data, the optimiser.
-Stacked, these are paid once for all. What is left per run is not arithmetic either but memory: each of some 100 forward
-and backward operations reads and writes 10 to 50 kB of each run, attention is a loop over rows x heads of matrices of
-11 x 8 numbers (a quarter of a stacked step), and each run draws and spells its own examples (0.05 ms). That is 0.6 ms,
-and with the overhead of a stacked step, 6 to 8 ms, shared by 32 runs, 0.8 ms: 3.5 times as quick. In stacks of 8 it is
-twice as quick. From some 0.1 GFLOP a step on (width 64 with batches of 16, width 32 with batches of 64) the overhead is
-less than half of a step, and what several runs compute no longer fits into a core's cache of 1 MB: little is won, and
-from 0.5 GFLOP on nothing. Such steps are made one by one inside a stack (`TOGETHER`), so that nothing is lost either.
+takes 2.9 ms, so nearly all of it is overhead: some 250 calls of torch forwards and backwards, the data, the optimiser.
+Stacked, these are paid once for all. What stays with each run is not arithmetic either: attention is a loop over rows x
+heads of matrices of 11 x 8 numbers (0.25 ms, a third of a stacked step), each of about 100 operations reads and writes
+10 to 50 kB (0.3 ms), and each run draws, spells and cuts examples of its own (0.07 ms). With the overhead of a stacked
+step, 6 to 8 ms, that is 0.8 ms a run in stacks of 32, 3.5 times as quick, and 1.5 ms, twice as quick, in stacks of 8.
+
+What stays grows with rows and width, and the overhead does not: at 64 rows a step of the tiny one has 2.5 ms that no
+stack saves, and stacks of 16 are 1.5 times as quick. Beyond 0.1 GFLOP a step (width 64 with 16 rows, width 32 with 64)
+little is won, and from 0.5 GFLOP on nothing; such steps are made in goes of few models or one (`TOGETHER`), so that
+nothing is lost either.
 """
 
 import argparse

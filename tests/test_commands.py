@@ -1,9 +1,12 @@
 """Promises of the commands: their help, how quickly they start, and what they say to bad input."""
 
 import hashlib
+import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +16,8 @@ import yaml
 
 from numerate import catalogue, cli
 from numerate.cli import COMMANDS, main
+from numerate.commands.addresses import runs_meant
+from numerate.studies.folder import Asked, StudyFolder
 
 torch.set_num_threads(1)
 
@@ -509,6 +514,86 @@ def test_a_run_is_evaluated_reported_asked_and_compared_by_its_commands(shell: S
         drawn = shell("plot", kind, "latest", f"out={kind}.svg", place)
         assert drawn.status == 0, drawn.err
         assert Path(f"{kind}.svg").read_text().startswith("<?xml")
+
+
+def made_up_study(runs: Path, accuracies: Mapping[int, float], title: str = "addition_abacus") -> list[Path]:
+    """A study in the folder of its only recipe, a run for each seed with this share right; it failed where that is
+    negative. Beside the runs lie the files that a command leaves in a study's folder."""
+    folder = StudyFolder.of(title, runs)
+    trees = [
+        {"kind": "Recipe", "title": "addition_abacus", "model": {"kind": "Decoder", "width": 32 if share < 0 else 64},
+         "seed": seed}
+        for seed, share in accuracies.items()
+    ]  # fmt: skip
+    asked = [Asked(f"addition_abacus/{tree['seed']:012x}", f"key{tree['seed']}", tree) for tree in trees]
+    places = []
+    for one, share in zip(folder.ask(asked, labels={"addition_abacus": "Abacus"}), accuracies.values(), strict=True):
+        ended = {"status": "failed", "kind": "fault", "error": "the loss is nan"} if share < 0 else {"status": "done"}
+        folder.add_results("a", [{"run": one.run, "key": one.key, **ended}])
+        if share >= 0:
+            place = runs / one.run
+            place.mkdir(parents=True)
+            (place / "recipe.yaml").write_text(yaml.safe_dump({"format": 1, "id": place.name, "recipe": one.tree}))
+            at = {"checkpoint": "final", "step": 1, "placement": 0, "region": "beyond", "seen": False, "seed": one.seed}
+            at |= {"method": "one pass", "digit_accuracy": share, "first_wrong": None}
+            with open(place / "evaluation.jsonl", "w") as file:
+                for first, second in ((1, 1), (1, 2), (2, 1), (2, 2)):
+                    cell = {"first_digits": first, "second_digits": second}
+                    counts = {"correct": round(100 * share), "count": 100, "low": share / 2, "high": (1 + share) / 2}
+                    file.write(json.dumps({"cell": cell, **counts, **at}) + "\n")
+            places.append(place)
+    (folder.path / "states").mkdir()
+    for name in ("log.txt", "report.html", "figure.png"):
+        (folder.path / name).write_text("")
+    return places
+
+
+def everything_in(folder: Path) -> list[str]:
+    """What a shell makes of `folder/*`."""
+    return sorted(str(path) for path in folder.iterdir())
+
+
+def test_of_all_that_is_in_the_folder_of_a_recipe_and_study_the_runs_are_compared(shell: Shell, tmp_path: Path) -> None:
+    made_up_study(tmp_path / "runs", {0: 0.25, 1: 0.75})
+    words = everything_in(tmp_path / "runs/addition_abacus")
+    assert {Path(word).name for word in words} > {"plan.jsonl", "study.yaml", "results", "states", "log.txt"}
+    compared = shell("compare", *words)
+    assert compared.status == 0, compared.err
+    assert "2 runs" in Path("compare.html").read_text()
+    drawn = shell("plot", "curves", *words, "out=a.svg")
+    assert drawn.status == 0, drawn.err
+    assert shell("compare", *words, "runs/addition_abacus/rnu").status == 2
+    refused(shell("compare", "runs/addition_abacus/log.txt"), "log.txt")
+    refused(shell("compare", "runs/addition_abacus/log.txt", "runs/addition_abacus/states"), "no run that is done")
+
+
+@pytest.mark.parametrize(
+    "address", ["runs/addition_abacus", "runs/addition_abacus/", "addition_abacus", "addition-abacus"]
+)
+def test_a_study_stands_for_its_done_runs_under_its_labels(address: str, shell: Shell, tmp_path: Path) -> None:
+    places = made_up_study(tmp_path / "runs", {2: 0.25, 0: 0.75, 1: -1.0})
+    stranger = tmp_path / "runs/addition_abacus/ffffffffffff"
+    shutil.copytree(places[0], stranger)  # a run of the recipe that the study did not ask for
+    assert [path.resolve() for path in runs_meant([address]).folders] == [place.resolve() for place in places]
+    assert len(runs_meant([address, str(places[0]), address]).folders) == 2
+    compared = shell("compare", address)
+    assert compared.status == 0, compared.err
+    told = "1 of 3 runs failed and is not in anything below: Abacus (model.width=32) seed 1 (the loss is nan). "
+    told += "No run is left of Abacus (model.width=32)."
+    page = Path("compare.html").read_text()
+    assert f'<p class="warning"><strong>{told}</strong></p>' in page
+    assert "<h1>Abacus</h1>" in page
+    assert compared.out.startswith(told)
+    drawn = shell("plot", "curves", address, "out=a.svg")
+    assert drawn.status == 0, drawn.err
+    assert "1 of 3 runs failed and is not in anything drawn" in drawn.out
+    assert "Abacus" in Path("a.svg").read_text()
+
+
+def test_a_study_of_which_nothing_is_done_has_nothing_to_compare(shell: Shell, tmp_path: Path) -> None:
+    made_up_study(tmp_path / "runs", {0: -1.0}, "mine")
+    refused(shell("compare", "mine"), "no run is done yet", "numerate status mine")
+    refused(shell("plot", "curves", "mine"), "no run is done yet")
 
 
 def test_a_warning_is_one_plain_line(runs: Path, tmp_path: Path) -> None:

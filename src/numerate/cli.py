@@ -88,11 +88,12 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "results": (
         "the results of a study as one table: columns chosen, grouped, as text, CSV, Markdown or Parquet",
         "STUDY [columns=..] [where=..] [sort=..] [group=..] [statistic=..] [threshold=..]\n"
-        "                        [cells=true] [format=text|csv|markdown|jsonl|parquet] [out=FILE] [runs_dir=..]",
+        "                        [cells=true] [format=text|csv|markdown|latex|jsonl|parquet] [out=FILE] [runs_dir=..]",
         "numerate results abacus_laptop\nnumerate results abacus_laptop group=label\n"
         "numerate results abacus_laptop group=label columns=best statistic=iqm   (or median, mean; with intervals)\n"
         "numerate results abacus_laptop columns=label,seed,final.beyond where=label=Abacus sort=-final.beyond\n"
-        "numerate results abacus_laptop out=results.csv   (every column; also .md, .jsonl, .parquet)\n"
+        "numerate results abacus_laptop where=label!=Abacus group=label out=table.tex\n"
+        "numerate results abacus_laptop out=results.csv   (every column; also .md, .tex, .jsonl, .parquet)\n"
         "numerate results abacus_laptop where=status=failed columns=label,seed,error\n"
         "numerate results abacus_laptop cells=true out=cells.parquet   (a row per run, checkpoint and cell)",
     ),
@@ -107,17 +108,19 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "compare": (
         "several runs and seeds side by side: median, spread, success rate",
-        "RUN RUN ... [out=FILE]",
+        "RUN|STUDY ... [out=FILE] [baseline=..]",
         "numerate compare runs/addition_abacus/* runs/addition_rotary/*\nnumerate compare mine yours out=page.html\n"
+        "numerate compare abacus_laptop   (a study stands for its done runs)\n"
         "numerate compare mine yours out=figure.pdf   (or .png, .svg)",
     ),
     "plot": (
         "a figure for a paper, from the records of runs: grid, curves, pair, compare, intervals or training",
-        "KIND RUN ... [out=FILE] [checkpoint=..] [labels=..]",
+        "KIND RUN|STUDY ... [out=FILE] [checkpoint=..] [labels=..]",
         "numerate plot grid latest out=grid.png\nnumerate plot curves runs/addition_*/* out=curves.pdf\n"
         "numerate plot pair latest   (sorting: everything right, and the first label)\n"
         "numerate plot compare mine yours labels=Abacus,rotary checkpoint=best\n"
         "numerate plot intervals runs/addition_*/* out=intervals.pdf   (medians and intervals over seeds)\n"
+        "numerate plot curves abacus_laptop   (the done runs of a study)\n"
         "numerate plot training latest out=a.svg",
     ),
     "ask": (

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from numerate.errors import Mistake
+from numerate.evaluation import comparisons
 from numerate.evaluation.statistics import (
     fisher_exact,
     holm,
@@ -162,6 +163,23 @@ def test_the_signed_rank_with_ties_is_that_of_all_signs_written_out():
     middle = sum(ranks) / 2
     expected = sum(abs(value - middle) >= abs(seen - middle) for value in sums) / 32
     assert signed_rank(first, second) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("decimals", [16, 1])  # without ties, and with many
+def test_the_signed_rank_of_very_many_pairs_is_that_of_the_normal_curve(decimals):
+    scipy = pytest.importorskip("scipy.stats", reason=WHY)
+    rng = np.random.default_rng(4)
+    gaps = np.round(rng.normal(0.06, 1.0, 3000), decimals)
+    expected = scipy.wilcoxon(gaps, correction=True, method="asymptotic").pvalue
+    assert signed_rank(gaps.tolist(), [0.0] * len(gaps)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_where_the_signed_rank_goes_over_to_the_normal_curve_the_two_agree(monkeypatch):
+    gaps = np.random.default_rng(5).normal(0.1, 1.0, 400).tolist()
+    exact = signed_rank(gaps, [0.0] * 400)
+    monkeypatch.setattr(comparisons, "MOST_RANKED", 100)
+    assert signed_rank(gaps, [0.0] * 400) == pytest.approx(exact, abs=1e-3)
+    assert signed_rank([1.0, -1.0] * 200, [0.0] * 400) == 1.0
 
 
 @pytest.mark.parametrize("test", [paired_permutation, signed_rank])

@@ -345,3 +345,24 @@ def test_seeds_without_a_common_step_give_an_empty_band():
 def test_nothing_has_no_statistics(summary):
     with pytest.raises(Mistake, match="give one"):
         summary([])
+
+
+@pytest.mark.parametrize("interval", [wilson, clopper_pearson])
+def test_an_endless_count_is_refused_at_once(interval):
+    with pytest.raises(Mistake, match=r"^count: inf is no count"):
+        interval(1, float("inf"))
+
+
+@pytest.mark.parametrize("count", [(1.5, 2), (1, 2.5), (1, float("inf")), (float("nan"), 2)])
+def test_a_difference_of_what_was_not_counted_is_refused(count):
+    with pytest.raises(Mistake, match="give whole numbers"):
+        difference(count, (1, 2))
+    with pytest.raises(Mistake, match="give whole numbers"):
+        difference((1, 2), count)
+
+
+def test_a_seed_without_a_number_neither_succeeds_nor_fails():
+    with pytest.raises(Mistake, match="each must be a finite number"):
+        success_rate([1.0, float("nan")], 0.9)
+    with pytest.raises(Mistake, match=r"^threshold: nan"):
+        success_rate([1.0], float("nan"))

@@ -104,6 +104,12 @@ class Deed:
     def error(self) -> None:
         raise ZeroDivisionError("by nothing")
 
+    def interrupt(self) -> None:
+        raise KeyboardInterrupt
+
+    def call(self, thing: Any) -> Any:
+        return thing()
+
     def exit(self) -> None:
         sys.exit(4)
 

@@ -134,15 +134,36 @@ def test_a_class_in_a_file_of_the_users_own_is_known_to_the_workers(tmp_path: Pa
     assert found[0].result.size == 5
 
 
+def test_an_error_in_a_file_of_the_users_own_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import json, sys\n"
+        "class Bad:\n    def __init__(self, how): self.how = how\n"
+        "    def __call__(self):\n"
+        "        if self.how == 'raise':\n            raise ValueError('boom\\n  and more ' + 'x' * 500)\n"
+        "        if self.how == 'exit':\n            sys.exit(3)\n"
+        "        json.loads('{')\n"
+    )
+    bad = load_user_parts(path).Bad
+    found = list(Local(workers=1).run(Deeds(), [("call", bad(how)) for how in ("raise", "exit", "library")]))
+    assert done(found) == dict.fromkeys(range(3), "error")
+    assert text_of(found, 0).startswith("ValueError in mine.py, line 6: boom and more xxx")
+    assert len(text_of(found, 0)) < 340
+    assert text_of(found, 1) == "it called sys.exit(3) in mine.py, line 8"
+    assert text_of(found, 2).startswith("JSONDecodeError in mine.py, line 9: Expecting")
+
+
 # What fails is one item -----------------------------------------------------------------------------------------------
 
 
 def test_an_exception_is_the_failure_of_its_item_alone_in_the_words_of_its_kind() -> None:
-    items = [("mistake",), ("fault",), ("error",), ("exit",), ("square", 3)]
+    items = [("mistake",), ("fault",), ("error",), ("exit",), ("square", 3), ("interrupt",)]
     found = list(Local(workers=1).run(Deeds(), items))
-    assert done(found) == {0: "mistake", 1: "fault", 2: "error", 3: "error", 4: 9}
+    assert done(found) == {0: "mistake", 1: "fault", 2: "error", 3: "error", 4: 9, 5: "error"}
     failures = [one.failure for one in found if one.failure is not None]
-    assert [failure.status for failure in failures] == [2, 1, 1, 1]
+    assert [failure.status for failure in failures] == [2, 1, 1, 1, 1]
+    assert failures[3].text == "it called sys.exit(4)"
+    assert "KeyboardInterrupt" in failures[4].text
     assert [failure.text for failure in failures[:2]] == ["this name is none", "the disk is full"]
     assert failures[2].text == "this is a fault of the program: ZeroDivisionError: by nothing (--traceback shows where)"
     assert "in error" in str(failures[2].trace)
@@ -184,7 +205,13 @@ def test_a_worker_that_is_asked_from_outside_ends_its_item_well_and_is_replaced(
     assert found[0].failure.status == 143
 
 
-def test_when_all_workers_die_without_an_item_done_the_rest_is_not_begun() -> None:
+def test_items_that_end_their_worker_do_not_keep_the_others_from_being_done() -> None:
+    found = list(Local(workers=1).run(Deeds(), [*[("leave",)] * 10, ("square", 3)]))
+    assert done(found) == dict.fromkeys(range(10), "died") | {10: 9}
+
+
+def test_when_all_workers_die_without_an_item_done_the_rest_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "DEATHS", 8)
     found: list[Finished] = []
     with pytest.raises(Fault, match=r"8 workers died one after the other.*signal 9"):
         found.extend(Local(workers=1).run(Deeds(), [("die",)] * 50))
@@ -270,6 +297,9 @@ def test_memory_that_ran_out_is_known_from_every_library_that_says_so() -> None:
     fault.__cause__ = cause
     assert ran_out(fault) is cause
     assert ran_out(ValueError("out of memory of a person")) is None
+    no_thread = RuntimeError("can't start new thread")
+    assert ran_out(no_thread) is None
+    assert ran_out(no_thread, limited=True) is no_thread
 
 
 # Stopping -------------------------------------------------------------------------------------------------------------

@@ -155,12 +155,17 @@ def test_an_address_where_nobody_answers_is_refused_at_once(
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where Ray looks for a cluster of this machine
     with pytest.raises(Mistake, match=r"^executor\.address: "):
         list(Ray(address=address).run(Deeds(), [("square", 1)]))
+    if address != "auto":  # whose cluster only Ray can find
+        with pytest.raises(Mistake, match=r"^executor\.address: "):
+            Ray(address=address).ready()
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(Mistake, match=r"Ray needs the package ray; pip install 'numerate\[ray\]'"):
         Ray().run(Deeds(), [("square", 1)])
+    with pytest.raises(Mistake, match=r"Ray needs the package ray"):
+        Ray().ready()
 
 
 SCRIPT = """

@@ -214,6 +214,30 @@ def test_a_setting_that_cannot_be_is_refused(settings: dict[str, Any], words: st
         Slurm(**settings)
 
 
+def test_whether_slurm_is_there_can_be_asked_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    HERE.ready()
+    with pytest.raises(Mistake, match="slurm needs sbatch"):
+        Slurm().ready()
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(Mistake, match="slurm needs the package submitit"):
+        HERE.ready()
+
+
+def test_leaving_many_items_to_many_tasks_takes_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    items, tasks = 100_000, 6_000
+    told = [{"task": number % tasks, "name": "", "key": ""} for number in range(items)]
+    head = {"cluster": "slurm", "jobs": [f"7_{task}" for task in range(tasks)], "host": "here", "started": []}
+    one = Submission(tmp_path, head, told)
+    one.waiting = {number: number for number in range(items)}
+    began = time.process_time()
+    assert sum(1 for _ in following._leave(one, Stop())) == items
+    assert time.process_time() - began < 5
+    assert not one.waiting
+
+
 def test_what_cannot_be_sent_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
     with pytest.raises(Mistake, match="cannot be sent to another machine"):
         list(HERE.run(Diary(""), [threading.Lock()], folder=tmp_path))
@@ -292,6 +316,20 @@ def test_without_waiting_the_command_ends_and_a_later_one_gathers(diary: Diary, 
     assert results(list(HERE.run(diary, items, folder=tmp_path))) == {0: "QUICK", 1: "mistake"}
     assert diary.count("begun: quick") == 1  # its result was there
     assert diary.count("begun: refuse") == 2  # what failed is done again by whoever asks for it
+
+
+def test_a_stored_result_that_is_no_longer_good_is_submitted_anew(
+    diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = ["note a", "note b"]
+    list(replace(HERE, wait=False).run(diary, items, folder=tmp_path))
+    file = tmp_path / "slurm/1/tasks/0000.jsonl"
+    wait_until(lambda: any("over" in record for record in disk.records(file)))
+    monkeypatch.setattr(Diary, "keeps", lambda self, result: result == "NOTE A")
+    found = list(HERE.run(diary, items, folder=tmp_path))
+    assert results(found) == {0: "NOTE A", 1: "NOTE B"}
+    assert [diary.count(f"done: {item}") for item in items] == [1, 2]
+    assert len(disk.records(tmp_path / "slurm/2/items.jsonl")) == 1
 
 
 def test_two_commands_at_once_submit_nothing_twice(diary: Diary, tmp_path: Path) -> None:
@@ -419,7 +457,7 @@ def test_work_that_cannot_be_opened_is_told_in_its_own_words(submission: Submiss
     assert submission.ended == {0: "FAILED"}
     assert submission.refused[0].kind == "mistake"
     assert submission.refused[0].text == "closed today"
-    assert [one.index for one in submission.lost(0, submission.refused[0])] == [10, 12]
+    assert [one.index for one in submission.lost({0: submission.refused[0]})] == [10, 12]
 
 
 # A cluster of scripts -------------------------------------------------------------------------------------------------
@@ -549,7 +587,7 @@ def test_a_task_that_is_over_too_early_is_explained_by_its_state_and_its_log(sub
         "its Slurm task 77_1 was over before it was done (TIMEOUT); executor.minutes= gives a task more time; "
         f"log: {submission.log(1)} (ModuleNotFoundError: No module named 'acme'); the same command goes on"
     )
-    assert [one.index for one in submission.lost(1, told)] == [11]
+    assert [one.index for one in submission.lost({1: told})] == [11]
     assert Submission.all(submission.path.parent)[0].ended == {0: "CANCELLED", 1: "TIMEOUT"}
 
 

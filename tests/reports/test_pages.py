@@ -191,6 +191,20 @@ def test_a_comparison_warns_of_unequal_budgets_and_of_what_was_not_learned(make_
     assert "addition_abacus did not solve the trained region: low scores beyond it may only mean slow learning" in text
 
 
+def test_a_comparison_begins_with_the_runs_that_failed_and_the_variants_that_are_not_there(pair, tmp_path):
+    failed = [("abacus seed 1", "the loss is nan <b>\n at step 7 " + "x" * 200)]
+    text = write_comparison(pair, tmp_path / "one.html", title="Pair", failed=failed).read_text()
+    warning = re.search(r'<h1>Pair</h1>\n<p class="warning"><strong>(.*?)</strong></p>\n<p class="finding">', text)[1]
+    error = "the loss is nan &lt;b&gt; at step 7 "
+    shown = error + "x" * (100 - len("the loss is nan <b> at step 7 ")) + "..."
+    assert warning == f"1 of 3 runs failed and is not in anything below: abacus seed 1 ({shown})."
+    failed = [(f"lstm seed {seed}", "out of memory") for seed in range(8)]
+    text = outline(write_comparison(pair, tmp_path / "many.html", failed=failed, absent=["lstm"])).text
+    assert "8 of 10 runs failed and are not in anything below: lstm seed 0 (out of memory), " in text
+    assert "lstm seed 5 (out of memory) and 2 more. No run is left of lstm." in text
+    assert "failed" not in outline(write_comparison(pair, tmp_path / "none.html")).text
+
+
 def test_a_comparison_of_nothing_or_of_no_runs_is_refused(tmp_path):
     with pytest.raises(Mistake, match="no runs are named"):
         write_comparison([], tmp_path / "report.html")

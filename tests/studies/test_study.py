@@ -36,7 +36,18 @@ def test_overrides_cross_every_recipe_with_every_seed(pair: Study) -> None:
 
 
 def test_the_same_run_is_not_made_twice(pair: Study) -> None:
-    assert len(pair.crossed(["training.steps=5,6"]).recipes) == 2
+    assert len(pair.crossed(["name=one,two"]).recipes) == 2
+
+
+def test_two_budgets_of_one_run_are_refused_since_only_one_would_be_done(
+    pair: Study, tiny: Recipe, tmp_path: Path
+) -> None:
+    with pytest.raises(Mistake, match=r"training\.steps=5,6: these are one run of"):
+        pair.crossed(["training.steps=5,6"])
+    longer = replace(tiny, training=replace(tiny.training, steps=tiny.training.steps + 4))
+    with pytest.raises(Mistake, match=r"training\.steps="):
+        run_study(Study("two", "Which budget?", (tiny, longer)), runs_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_study_is_written_as_a_list_of_recipes(tiny: Recipe) -> None:

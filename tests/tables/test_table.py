@@ -20,8 +20,8 @@ from numerate.cli import main
 from numerate.errors import Fault, Mistake
 from numerate.evaluation.statistics import interquartile_mean, stratified_bootstrap, wilson
 from numerate.reports.table import text_width
-from numerate.studies import exporting
 from numerate.studies.folder import Asked, StudyFolder
+from numerate.tables import exporting
 from numerate.tables.exporting import write
 from numerate.tables.results import results_of
 from numerate.tables.table import Column, Lazily, Row, Table, type_of
@@ -306,6 +306,15 @@ def test_rows_are_kept_by_equal_values_of_each_type(study: Studies) -> None:
         table.where("width")
 
 
+def test_rows_are_kept_by_values_that_they_have_not(study: Studies) -> None:
+    table = study([*seeds(0.1, 0.2, width=64), (recipe(seed=0, width=128), done(beyond=None))])
+    assert rows_of(table.where("width!=128", "seed!=0"), "width", "seed") == [(64, 1)]
+    assert rows_of(table.where("final.beyond!=null"), "seed") == [(0,), (1,)]
+    assert rows_of(table.where("final.beyond!=0.1"), "width") == [(64,), (128,)]
+    with pytest.raises(Mistake, match=re.escape("no row has label=Abacus. Did you mean 'abacus'")):
+        table.where("label!=Abacus")
+
+
 def test_sorting_puts_what_is_missing_last_in_both_directions(study: Studies) -> None:
     table = study([(recipe(seed=0), None), *[(recipe(seed=seed), done(beyond=1 / seed)) for seed in (1, 2, 3)]])
     assert table.sort("final.beyond")["seed"] == [3, 2, 1, 0]
@@ -411,15 +420,26 @@ def test_a_single_seed_has_no_interval(study: Studies) -> None:
     assert table.group("label", columns=["final.beyond"]).text().splitlines()[2].endswith("40.0 %")
 
 
-def test_success_is_the_share_of_done_runs_that_learned_what_they_were_trained_on(study: Studies) -> None:
+def test_success_is_the_share_of_ended_runs_that_learned_what_they_were_trained_on(study: Studies) -> None:
     shares = (1.0, 0.99, 0.98, 0.5)
     runs = [(recipe(seed=seed), done(trained=share)) for seed, share in enumerate(shares)]
-    table = study([*runs, (recipe(seed=9), failed())])
+    table = study(runs)
     (row,) = table.group("label")
     assert (row["success"], row["success.low"], row["success.high"], row["success.count"]) == (0.5, *wilson(2, 4), 4)
     assert next(iter(table.group("label", threshold=0.6)))["success"] == 0.75
     assert "2/4 [15, 85]" in table.group("label").text()
     assert "at least 60 %" in table.group("label", threshold=0.6).text()
+
+
+def test_a_run_that_failed_did_not_succeed_and_one_that_is_not_begun_does_not_count(study: Studies) -> None:
+    groups = study([*seeds(0.1, 0.2), (recipe(seed=2), failed()), (recipe(seed=3), None)]).group("label")
+    (row,) = groups
+    assert [row[name] for name in ("done", "failed", "left")] == [2, 1, 1]
+    assert row["success"] == pytest.approx(2 / 3)
+    assert (row["success.low"], row["success.high"]) == wilson(2, 3)
+    assert (row["success.count"], row["final.beyond.count"]) == (3, 2)
+    assert " 2/3 [" in groups.text(200)
+    assert "one that failed did not succeed" in groups.text(200)
 
 
 @pytest.mark.parametrize(("statistic", "value"), [("median", 0.2), ("mean", 0.4), ("iqm", 0.3)])
@@ -461,10 +481,10 @@ def test_groups_come_in_the_order_of_numbers_and_of_the_plan(study: Studies) -> 
     assert rows_of(groups, "label", "width") == [("b", 64), ("b", 128), ("a", 128), ("a", 1024)]
 
 
-def test_a_group_whose_runs_all_failed_is_there_without_numbers(study: Studies) -> None:
+def test_a_group_whose_runs_all_failed_is_there_without_success_and_without_numbers(study: Studies) -> None:
     table = study([(recipe("a"), done()), (recipe("b"), failed())])
     row = list(table.group("label"))[1]
-    assert (row["done"], row["failed"], row["success"], row["final.beyond.median"]) == (0, 1, None, None)
+    assert (row["done"], row["failed"], row["success"], row["final.beyond.median"]) == (0, 1, 0.0, None)
 
 
 def test_groups_may_be_kept_and_sorted_and_people_still_see_intervals(study: Studies) -> None:
@@ -565,6 +585,10 @@ def test_the_ending_says_the_format_and_a_format_may_be_said(study: Studies, tmp
     table = study([(recipe(), done())]).select("label", "final.beyond")
     assert table.write(tmp_path / "a.md").read_text().startswith("| label | final.beyond |\n")
     assert table.write(tmp_path / "a.txt").read_text().startswith("label   final.beyond\n")
+    assert table.write(tmp_path / "a.tex").read_text() == (
+        "\\begin{tabular}{lr}\n\\toprule\nlabel & final.beyond \\\\\n\\midrule\nabacus & 50.0 \\% \\\\\n"
+        "\\bottomrule\n\\end{tabular}\n"
+    )
     assert table.write(tmp_path / "a.dat", "csv").read_text() == "label,final.beyond\nabacus,0.5\n"
     with pytest.raises(Mistake, match=re.escape("a.dat ends like no format")):
         table.write(tmp_path / "a.dat")
@@ -572,7 +596,19 @@ def test_the_ending_says_the_format_and_a_format_may_be_said(study: Studies, tmp
         table.write(tmp_path / "a.dat", "cvs")
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.md", "a.txt", "a.parquet"])
+def test_latex_reads_no_letter_of_a_table_as_its_own() -> None:
+    table = Table((Column("model_width"),), [("50 % & {#1} $x^2~ \\a <b>",), ("[10, 20]",), ("* 2",)])
+    assert table.latex().splitlines()[2:-2] == [
+        "model\\_width \\\\",
+        "\\midrule",
+        "50 \\% \\& \\{\\#1\\} \\$x\\textasciicircum{}2\\textasciitilde{} \\textbackslash{}a "
+        "\\textless{}b\\textgreater{} \\\\",
+        "{[}10, 20] \\\\",
+        "{*} 2 \\\\",
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.md", "a.tex", "a.txt", "a.parquet"])
 def test_a_failure_leaves_the_old_file_as_it_was(name: str, tmp_path: Path) -> None:
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow", reason="pyarrow is an extra")
@@ -777,7 +813,7 @@ def test_groups_are_made_by_words(results: Shell) -> None:
     _, out, _ = results("group=width", "columns=final.beyond")
     assert [" ".join(line.split()) for line in out.splitlines()[2:4]] == [
         "64 3 0 3/3 [44, 100] 20.0 % [10, 30]",
-        "128 2 1 2/2 [34, 100] 60.0 % [50, 70]",
+        "128 2 1 2/3 [21, 94] 60.0 % [50, 70]",
     ]
     _, out, _ = results("group=width", "columns=final.beyond", "statistic=mean", "threshold=1", "format=jsonl")
     first = json.loads(out.splitlines()[0])
@@ -826,6 +862,17 @@ def test_an_unknown_study_is_a_mistake_that_names_the_nearest(results: Shell) ->
     status, _, err = results(address="witdhs")
     assert status == 2
     assert "Did you mean 'widths'" in err
+
+
+def test_a_recipe_and_a_search_are_said_to_be_no_study(results: Shell, study: Studies) -> None:
+    (study.runs / "rates").mkdir()
+    (study.runs / "rates" / "journal.log").write_text("")
+    status, _, err = results(address="addition-abacus")
+    assert (status, len(err.splitlines())) == (2, 1)
+    assert "is a recipe, no study; `numerate run addition_abacus` makes one" in err
+    status, _, err = results(address="rates")
+    assert (status, len(err.splitlines())) == (2, 1)
+    assert f"is a search, no study; its table is {study.runs / 'rates' / 'trials.jsonl'}" in err
 
 
 def test_the_table_is_shown_without_importing_torch_or_what_it_does_not_need(study: Studies) -> None:

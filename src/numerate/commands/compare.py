@@ -1,13 +1,14 @@
-"""`numerate compare RUN RUN ...`: several runs side by side."""
+"""`numerate compare RUN|STUDY ...`: several runs side by side."""
 
 import argparse
 
+from numerate.commands.addresses import runs_meant
 from numerate.commands.showing import summary
 from numerate.commands.words import options
 from numerate.config import load_user_parts
 from numerate.errors import Mistake
-from numerate.laboratory.run import load
 from numerate.reports.compare import write_comparison, write_figure
+from numerate.reports.missing import missing_words
 
 
 def command(given: argparse.Namespace) -> int:
@@ -20,10 +21,15 @@ def command(given: argparse.Namespace) -> int:
         )
     if own.get("out") == "":
         raise Mistake("out: the file is missing; for example: out=compare.html")
-    folders = [load(word, own.get("runs_dir")).path for word in words]
+    meant = runs_meant(words, own.get("runs_dir"))
+    folders, labels, failed, absent = meant.folders, meant.labels, meant.missing.failed, meant.missing.absent
     out = own.get("out", "compare.html")
-    figure = out.lower().endswith((".png", ".svg", ".pdf"))
-    page = write_figure(folders, out) if figure else write_comparison(folders, out, baseline=own.get("baseline"))
-    print(summary(folders))
+    if out.lower().endswith((".png", ".svg", ".pdf")):
+        page = write_figure(folders, out, labels=labels)
+    else:
+        page = write_comparison(folders, out, labels=labels, baseline=own.get("baseline"), failed=failed, absent=absent)
+    if told := missing_words(len(folders), failed, absent):
+        print(f"{told}\n")
+    print(summary(folders, labels))
     print(f"\n{page}")
     return 0

@@ -14,6 +14,10 @@ SHORT = ("workers", "timeout")
 """Settings of every executor that may be written without `executor.` before them."""
 
 
+_EXAMPLES = {"workers": "2", "timeout": "600"}
+_UNITS = {"timeout": ", in seconds"}
+
+
 @dataclass(frozen=True)
 class _Executing:
     executor: Executor = Local()
@@ -36,12 +40,28 @@ def executor_of(words: Sequence[str]) -> tuple[list[str], Executor]:
     for word in others:
         _refuse_others_setting(_key(word).split("."), type(executor.executor))
     changes = [f"executor.{word.strip()}" if _key(word) in SHORT else word for word in others]
-    return [word for word in words if word not in concerned], override(executor, changes).executor
+    try:
+        made = override(executor, changes).executor
+    except Mistake as error:
+        raise _as_typed(error, others) from error
+    return [word for word in words if word not in concerned], made
 
 
 def executor_asked(words: Sequence[str]) -> bool:
     """Whether any word of a command concerns its executor."""
     return any(map(_concerned, words))
+
+
+def _as_typed(error: Mistake, words: Sequence[str]) -> Mistake:
+    """What is wrong with a setting that may be written short, under the name that was typed and with an example."""
+    path, _, said = str(error).partition(": ")
+    name = path.removeprefix("executor.")
+    typed = {_key(word) for word in words} & {name, path}
+    if name not in SHORT or len(typed) != 1:
+        return error
+    said = said.partition("; for example ")[0]
+    word = typed.pop()
+    return Mistake(f"{word}: {said}; for example {word}={_EXAMPLES[name]}{_UNITS.get(name, '')}")
 
 
 def _concerned(word: str) -> bool:

@@ -1,11 +1,12 @@
-"""`numerate plot KIND RUN ...`: a figure from the records of runs."""
+"""`numerate plot KIND RUN|STUDY ...`: a figure from the records of runs."""
 
 import argparse
 
+from numerate.commands.addresses import runs_meant
 from numerate.commands.words import first, options
 from numerate.config import load_user_parts
 from numerate.errors import Mistake
-from numerate.laboratory.run import load
+from numerate.reports.missing import missing_words
 from numerate.reports.plots import KINDS, write_plot
 
 
@@ -19,7 +20,10 @@ def command(given: argparse.Namespace) -> int:
     if own.get("checkpoint") not in (None, "final", "best"):
         raise Mistake(f"checkpoint: {own['checkpoint']!r} is neither final nor best")
     labels = [label.strip() for label in own["labels"].split(",")] if own.get("labels") else []
-    folders = [load(word, own.get("runs_dir")).path for word in words] if kind in KINDS else []
+    meant = runs_meant(words if kind in KINDS else [], own.get("runs_dir"))
     out = own.get("out", f"{kind}.png")
-    print(write_plot(kind, folders, out, checkpoint=own.get("checkpoint"), labels=labels))
+    checkpoint = own.get("checkpoint")
+    print(write_plot(kind, meant.folders, out, checkpoint=checkpoint, labels=labels, titles=meant.labels))
+    if told := missing_words(len(meant.folders), meant.missing.failed, meant.missing.absent, "drawn"):
+        print(told)
     return 0

@@ -46,8 +46,11 @@ class Wanted:
     def recipes(self) -> list[Recipe]:
         """The recipe with every combination of its overrides. Raises `Mistake` for a study."""
         if not isinstance(self.found, Recipe):
-            what = "a study of several recipes" if isinstance(self.found, Study) else f"a {type(self.found).__name__}"
-            raise Mistake(f"{self.name} is {what}; `numerate run {self.name}` trains, evaluates and reports it")
+            if not isinstance(self.found, Study):
+                what = type(self.found).__name__
+                raise Mistake(f"{self.name}: is {what}; a Recipe, a Study, or a function that returns one is right")
+            told = f"`numerate run {self.name}` trains, evaluates and reports it"
+            raise Mistake(f"{self.name} is a study of several recipes; {told}")
         recipe = debug(self.found) if self.preset == "debug" else self.found
         return [override(recipe, choice) for choice in expand(self.overrides)]
 

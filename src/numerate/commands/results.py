@@ -93,7 +93,7 @@ def _chosen(runs: Table, own: dict[str, Any], wheres: list[str]) -> Table:
 
 def _is_of_runs(condition: str, runs: Table, cells: Table) -> bool:
     """Whether a condition is about runs and not about their cells, so that only the files of some runs are read."""
-    name = condition.partition("=")[0]
+    name = condition.partition("=")[0].removesuffix("!")
     try:
         column = runs.columns[runs.at(name, "where")]
     except Mistake:

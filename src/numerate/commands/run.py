@@ -33,7 +33,7 @@ def command(given: argparse.Namespace) -> int:
     if given.dry_run:
         return _dry_run(study, wanted)
     page, done = run_study(study, runs_dir=wanted.runs_dir, executor=wanted.executor, retry=wanted.retry)
-    _show_failures(study, done, given.traceback)
+    _show_failures(study, done, wanted.runs_dir, given.traceback)
     if page is not None:
         folders = [one.path for one in done if one.path is not None and one.error is None]
         print(_summary(study, StudyFolder.of(study.title, runs_directory(wanted.runs_dir)), folders))
@@ -50,16 +50,17 @@ def _dry_run(study: Study, wanted: Wanted) -> int:
     return 0
 
 
-def _show_failures(study: Study, done: Sequence[Done], traceback: bool) -> None:
-    failed = [one for one in done if one.error is not None and not one.left]
+def _show_failures(study: Study, done: Sequence[Done], runs_dir: str | None, traceback: bool) -> None:
+    failed = [one for one in done if one.error is not None and (not one.left or one.kind == "died")]
     for one in failed[:SHOWN]:
         print(f"numerate: {one.label}: {one.error}", file=sys.stderr)
         if one.trace is not None and traceback:
             print(one.trace, file=sys.stderr)
     if len(failed) > SHOWN:
         print(f"numerate: ... and {len(failed) - SHOWN} more failed runs", file=sys.stderr)
-    if failed:
-        print(f"numerate: retry=true tries failed runs again; `numerate status {study.title}`", file=sys.stderr)
+    if any(not one.left for one in failed):
+        where = f" runs_dir={runs_dir}" if runs_dir is not None else ""
+        print(f"numerate: retry=true tries failed runs again; `numerate status {study.title}{where}`", file=sys.stderr)
     left = [one for one in done if one.left]
     if left:
         ended = sum(one.error is None for one in done)

@@ -20,7 +20,7 @@ def command(given: argparse.Namespace) -> int:
     for path in given.parts:
         load_user_parts(path)
     name, settings, executor, own = asked(given)
-    options_of_run = [f"runs_dir={own['runs_dir']}"] * ("runs_dir" in own)
+    options_of_run = [f"runs_dir={own['runs_dir']}"] if "runs_dir" in own else []
     options_of_run += [word for path in given.parts for word in ("--parts", path)]
     found = search(named_recipe(name), settings, executor=executor, called=[name, *options_of_run], **own)
     print(found)

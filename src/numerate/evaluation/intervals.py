@@ -152,8 +152,10 @@ def difference(first: tuple[int, int], second: tuple[int, int], level: float = 0
     >>> round(gap.value, 4), round(gap.low, 4), round(gap.high, 4)
     (0.2, 0.0524, 0.3339)
 
-    Raises `Mistake` for counts that cannot be, and where nothing was asked.
+    Raises `Mistake` for counts that cannot be or are not whole, and where nothing was asked.
     """
+    if not all(np.isfinite(number) and number == np.floor(number) for number in (*first, *second)):
+        raise Mistake(f"difference: {first} and {second}: give whole numbers, how many were right and how many asked")
     if first[1] < 1 or second[1] < 1:
         raise Mistake(f"difference: {first} and {second}: where nothing was asked there is no share to compare")
     one, two = first[0] / first[1], second[0] / second[1]
@@ -172,10 +174,14 @@ def success_rate(values: Sequence[float], threshold: float, level: float = 0.95)
     >>> round(rate.value, 3), round(rate.low, 3), round(rate.high, 3)
     (0.667, 0.208, 0.939)
 
-    Raises `Mistake` without values.
+    Raises `Mistake` without values, and for values or a threshold that are no finite numbers.
     """
     if len(values) == 0:
         raise Mistake("values: the success rate of nothing; give one value per seed")
+    if not np.all(np.isfinite(values)):
+        raise Mistake(f"values: the success rate of {list(values)}; each must be a finite number")
+    if not np.isfinite(threshold):
+        raise Mistake(f"threshold: {threshold} is none; give a finite number, as 0.99")
     reached = sum(value >= threshold for value in values)
     low, high = wilson(reached, len(values), level)
     return Share(reached / len(values), low, high, len(values))
@@ -192,6 +198,8 @@ def _counts(correct: ArrayLike, count: ArrayLike) -> tuple[Floats, Floats]:
     right, asked = np.asarray(correct, dtype=np.float64), np.asarray(count, dtype=np.float64)
     if not np.all((right >= 0) & (right <= asked)):
         raise Mistake(f"correct: {right} of {asked} cannot be; it lies between 0 and the count")
+    if not np.all(np.isfinite(asked)):
+        raise Mistake(f"count: {asked} is no count; give how many were asked")
     return right, asked
 
 

@@ -77,6 +77,10 @@ class Work(ABC):
         """What an item is called where it is spoken of: in errors, in `status`."""
         return str(item)
 
+    def keeps(self, result: Any) -> bool:
+        """Whether a result that an earlier start left is still good. Where it is not, its item is done again."""
+        return True
+
 
 @dataclass(frozen=True)
 class Executor(ABC):
@@ -101,10 +105,20 @@ class Executor(ABC):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise Mistake(f"{name}: {value} is too few; 1 or more is right")
-        for name in ("timeout", "memory"):
+        for name, unit, example in (("timeout", "seconds", "600"), ("memory", "bytes", "4e9")):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise Mistake(f"{name}: {value} is nothing; a number above 0, or null for no limit")
+                raise Mistake(
+                    f"{name}: {value:g} is nothing; {unit} above 0 are right, as {example}, or null for no limit"
+                )
+
+    def ready(self) -> None:
+        """Whether this executor can be had here; for who asks before anything is written. Nothing is begun.
+
+        Raises the `Mistake` that `run` would raise for a package or a program that is not installed, or for an
+        address where nobody answers, as far as that shows before anything is begun.
+        """
+        return
 
     @abstractmethod
     def run(

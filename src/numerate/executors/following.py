@@ -27,8 +27,8 @@ def follow(
         for one in submissions:
             for number in one.read():
                 yield from one.take(number)
-            for task in one.tasks() & one.ended.keys():
-                yield from one.lost(task, one.refused.get(task) or died(one, task))
+            over = one.tasks() & one.ended.keys()
+            yield from one.lost({task: one.refused.get(task) or died(one, task) for task in over})
         open_ones = [one for one in submissions if one.waiting]
         if not open_ones:
             return
@@ -59,13 +59,14 @@ def _leave(one: Submission, stop: Stop) -> Iterator[Finished]:
     if stop.asked:
         count = many(len(one.waiting), "item")
         tell(f"{count} left to {called(one)}. The same command waits for them, from any machine that sees the folder.")
-    for task in sorted(one.tasks()):
+    failures = {}
+    for task in one.tasks():
         where = f"{'process' if one.cluster == 'local' else 'Slurm task'} {one.jobs[task]}"
         if stop.asked:
-            failure = Failure("stopped", f"left to {where}, which goes on", stop.status or 130)
+            failures[task] = Failure("stopped", f"left to {where}, which goes on", stop.status or 130)
         else:
-            failure = Failure("not begun", f"submitted as {where}", 0)
-        yield from one.lost(task, failure)
+            failures[task] = Failure("not begun", f"submitted as {where}", 0)
+    yield from one.lost(failures)
 
 
 def called(one: Submission) -> str:

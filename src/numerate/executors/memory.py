@@ -71,8 +71,11 @@ def limit(count: float) -> bool:
     return True
 
 
-def ran_out(error: BaseException) -> BaseException | None:
-    """The error, or the one that it came from, which says that memory ran out: of Python, numpy, torch or a GPU."""
+def ran_out(error: BaseException, *, limited: bool = False) -> BaseException | None:
+    """The error, or the one that it came from, which says that memory ran out: of Python, numpy, torch or a GPU.
+
+    Under a limit of ours (`limited`) a thread that cannot be begun had no memory for its stack.
+    """
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -81,6 +84,8 @@ def ran_out(error: BaseException) -> BaseException | None:
         if names & {"MemoryError", "OutOfMemoryError"}:
             return cause
         if isinstance(cause, RuntimeError | OSError) and _RAN_OUT.search(str(cause)):
+            return cause
+        if limited and isinstance(cause, RuntimeError) and "can't start new thread" in str(cause):
             return cause
         cause = cause.__cause__ or cause.__context__
     return None

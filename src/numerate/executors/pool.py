@@ -21,6 +21,9 @@ GRACE = 10.0
 """Seconds between asking a worker to end its item and killing it."""
 
 _TICK = 0.5
+DEATHS = 100
+"""Workers that die of their items one after the other, or 4 per worker where that is more, until no more are begun."""
+
 _STARTS = 3  # workers that die one after the other before they are ready, until no more are begun
 
 
@@ -131,7 +134,7 @@ class Pool:
                 while self._over:
                     left -= 1
                     yield self._over.popleft()
-                if self._deaths >= max(8, 4 * self.workers):
+                if self._deaths >= max(DEATHS, 4 * self.workers):
                     raise Fault(self._dying())
         finally:
             try:

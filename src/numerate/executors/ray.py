@@ -57,6 +57,10 @@ class Ray(Executor):
             if value is not None and value > 1 and value != int(value):
                 raise Mistake(f"{name}: {value} is above 1 and no whole number; Ray shares one, or gives whole ones")
 
+    def ready(self) -> None:
+        if not _library().is_initialized():
+            _refuse_silence(_address(self.address))
+
     def run(
         self,
         work: Work,
@@ -66,6 +70,7 @@ class Ray(Executor):
         stop: Stop | None = None,
         tick: Callable[[], None] = lambda: None,
     ) -> Iterator[Finished]:
+        self.ready()
         ray = _library()
         try:
             packed: bytes = ray.cloudpickle.dumps(work)
@@ -240,7 +245,7 @@ def _cluster(ray: Any, address: str | None, cpus: float) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    address = _address(address)
     _refuse_silence(address)
     given: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     if address == "local":
@@ -260,6 +265,10 @@ def _cluster(ray: Any, address: str | None, cpus: float) -> Iterator[None]:
     finally:
         with _quiet(), _signals_kept():
             ray.shutdown()
+
+
+def _address(given: str | None) -> str:
+    return given or os.environ.get("RAY_ADDRESS") or "local"
 
 
 def _refuse_silence(address: str) -> None:

@@ -6,14 +6,14 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from numerate.config import setting
 from numerate.errors import Fault, Mistake
-from numerate.executors.chunk import Carried, Chunk, dealt
+from numerate.executors.chunk import Carried, Chunk, dealt, finished_of
 from numerate.executors.executor import Executor, Failure, Finished, Work
 from numerate.executors.following import called, follow, many, pause, tell
 from numerate.executors.local import Local
@@ -82,6 +82,14 @@ class Slurm(Executor):
                 if "\n" in line or not line.strip():
                     raise Mistake(f"{name}: {line!r} is no single line")
 
+    def ready(self) -> None:
+        _submitit()
+        if self.cluster == "slurm" and shutil.which("sbatch") is None:
+            raise Mistake(
+                "executor: slurm needs sbatch, and this machine has none; a login node of the cluster has it. "
+                "executor.cluster=local tries the same on this machine."
+            )
+
     def run(
         self,
         work: Work,
@@ -91,12 +99,7 @@ class Slurm(Executor):
         stop: Stop | None = None,
         tick: Callable[[], None] = lambda: None,
     ) -> Iterator[Finished]:
-        _submitit()
-        if self.cluster == "slurm" and shutil.which("sbatch") is None:
-            raise Mistake(
-                "executor: slurm needs sbatch, and this machine has none; a login node of the cluster has it. "
-                "executor.cluster=local tries the same on this machine."
-            )
+        self.ready()
         if folder is None:
             raise Mistake("executor: slurm needs a folder that all machines of the cluster see")
         return self._run(work, items, folder.absolute() / "slurm", stop or Stop(), tick)
@@ -105,7 +108,7 @@ class Slurm(Executor):
         place = folder.absolute() / "slurm"
         new = list(range(len(items)))
         if self.cluster == "local" or shutil.which("sbatch") is not None:
-            _, new = self._joined(place, [key_of(work, item) for item in items])
+            _, new = self._joined(place, work, [key_of(work, item) for item in items])
         if not new:
             return f"# Nothing to submit: all {len(items)} items are in jobs of an earlier start.\n"
         tasks = dealt(len(new), self._tasks(len(new)))
@@ -140,7 +143,7 @@ class Slurm(Executor):
                 submissions: list[Submission] = []
                 new = list(range(len(items)))
             else:
-                submissions, new = self._joined(place, keys)
+                submissions, new = self._joined(place, work, keys)
                 for one in submissions:
                     tell(
                         f"{many(len(one.waiting), 'item')} already submitted: {called(one)}; logs: {one.path / 'logs'}"
@@ -154,11 +157,11 @@ class Slurm(Executor):
             )
         yield from follow(submissions, stop, tick, wait=self.wait)
 
-    def _joined(self, place: Path, keys: Sequence[str]) -> tuple[list[Submission], list[int]]:
+    def _joined(self, place: Path, work: Work, keys: Sequence[str]) -> tuple[list[Submission], list[int]]:
         """Earlier submissions that hold some of the items, and the indices of those that none of them holds.
 
-        An item is held where its task may still finish it, or where it has a result that no command was given. What
-        failed there is not held: who asks for it wants it done again.
+        An item is held where its task may still finish it, or where it has a result that no command was given and that
+        the work keeps. What failed there is not held: who asks for it wants it done again.
         """
         wanted: dict[str, list[int]] = {}
         for index, key in reversed(list(enumerate(keys))):
@@ -172,7 +175,9 @@ class Slurm(Executor):
             ]
             alive = self._alive(one, {one.items[number]["task"] for number in open_numbers})
             ready = [
-                number for number, record in one.records.items() if number not in one.handed and "failure" not in record
+                number
+                for number, record in one.records.items()
+                if one.items[number]["key"] in wanted and number not in one.handed and _kept(record, work)
             ]
             for number in [*ready, *(number for number in open_numbers if one.items[number]["task"] in alive)]:
                 indices = wanted.get(one.items[number]["key"])
@@ -300,6 +305,14 @@ class Slurm(Executor):
             plain = {name: value for name, value in parameters.items() if value is not None}
             lines = [f"# {name}: {value}" for name, value in sorted(plain.items())]
             return "\n".join(["#!/bin/bash", "# what submitit makes the job script of:", *lines, ""])
+
+
+def _kept(record: Mapping[str, Any], work: Work) -> bool:
+    """Whether what an earlier submission wrote of an item is a result that is still good."""
+    if "failure" in record:
+        return False
+    finished = finished_of(record, 0)
+    return finished.failure is None and work.keeps(finished.result)
 
 
 def _submitit() -> Any:

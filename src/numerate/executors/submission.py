@@ -161,10 +161,12 @@ class Submission:
         self.ended[task] = state
         disk.append(self._own, [{"task": task, "state": state}])
 
-    def lost(self, task: int, failure: Failure) -> Iterator[Finished]:
-        """The items of a task that this command waits for and that nobody will finish."""
-        for number in [number for number in self.waiting if self.items[number]["task"] == task]:
-            yield Finished(self.waiting.pop(number), failure=failure, worker=self.jobs[task])
+    def lost(self, failures: Mapping[int, Failure]) -> Iterator[Finished]:
+        """The items that this command waits for of tasks that will not finish them, with the failure of each task."""
+        for number in list(self.waiting):
+            task = self.items[number]["task"]
+            if task in failures:
+                yield Finished(self.waiting.pop(number), failure=failures[task], worker=self.jobs[task])
 
     def began(self, task: int) -> bool:
         """Whether a task was ever begun, as far as can be seen from here."""

@@ -1,12 +1,14 @@
 """What happens inside a worker, be it a process or an actor: the work is opened once, then item after item is done."""
 
 import contextlib
+import functools
 import os
 import pickle
 import re
 import secrets
 import socket
 import sys
+import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -14,12 +16,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from numerate.config import load_user_parts
+from numerate.config import load_user_parts, user_files
 from numerate.errors import Fault, Mistake
 from numerate.executors import memory
 from numerate.executors.executor import Desk, Failure, Work
 from numerate.training.disk import size
 from numerate.training.stopping import Stop
+
+_LONGEST = 300  # characters that are told of an exception
+_OURS = os.path.realpath(os.path.dirname(os.path.dirname(__file__))) + os.sep
 
 _THREADS = (
     "OMP_NUM_THREADS",
@@ -106,7 +111,7 @@ class Worker:
         try:
             return self._pack(result)
         except Exception as error:
-            if memory.ran_out(error) is not None:
+            if memory.ran_out(error, limited=self._limit is not None) is not None:
                 raise
             raise TypeError(f"the result cannot be sent to the command: {error}") from error
 
@@ -116,9 +121,9 @@ class Worker:
         return "an item"
 
     def _failure(self, error: BaseException, name: str) -> Failure:
-        if isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and self.stop.asked):
+        if isinstance(error, KeyboardInterrupt | SystemExit) and self.stop.asked:
             return stopped(self.stop)
-        cause = memory.ran_out(error)
+        cause = memory.ran_out(error, limited=self._limit is not None)
         if cause is not None:
             del error
             text = f"out of memory in {name}: {_no_memory(cause, self._limit)}"
@@ -141,9 +146,44 @@ def stopped(stop: Stop) -> Failure:
 
 
 def fault_of_the_program(error: BaseException) -> Failure:
-    """Of an exception that nobody expected."""
-    text = f"this is a fault of the program: {type(error).__name__}: {error} (--traceback shows where)"
+    """Of an exception that nobody expected: of the program, or of a file of the user's own, then with its line."""
+    name, said, place = type(error).__name__, _one_line(str(error)), _users_line(error)
+    if isinstance(error, SystemExit):
+        text = f"it called sys.exit({'' if error.code is None else _one_line(repr(error.code))})"
+        text += f" in {place}" if place else ""
+    elif place:
+        text = f"{name} in {place}" + (f": {said}" if said else "")
+    else:
+        what = f"{name}: {said}" if said else name
+        text = f"this is a fault of the program: {what} (--traceback shows where)"
     return Failure("error", text, trace=_trace(error))
+
+
+def _users_line(error: BaseException) -> str | None:
+    """`my.py, line 12` where the innermost call outside installed packages is of a file of the user's own."""
+    users = {os.path.realpath(file) for file in user_files()}
+    frames = traceback.extract_tb(error.__traceback__) if users else []
+    for frame in reversed(frames):
+        path = os.path.realpath(frame.filename)
+        if path in users:
+            return f"{os.path.basename(path)}, line {frame.lineno}"
+        if not frame.filename.startswith("<") and not path.startswith(_installed()):
+            return None
+        if path.startswith(_OURS):
+            return None
+    return None
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    """The folders of Python's own modules and of installed packages."""
+    paths = sysconfig.get_paths()
+    return tuple(os.path.realpath(paths[name]) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def _one_line(text: str) -> str:
+    joined = " ".join(text.split())
+    return joined if len(joined) <= _LONGEST else f"{joined[: _LONGEST - 4]} ..."
 
 
 def _no_memory(cause: BaseException, limit: float | None) -> str:

@@ -26,6 +26,7 @@ from numerate.reports.limits import (
     left_out,
     listed,
 )
+from numerate.reports.missing import missing_words
 from numerate.reports.page import write_text
 from numerate.reports.pairs import TOLD_APART, pair_rows, pair_sentences, pair_table, pairs_of
 from numerate.reports.records import Records, read_each
@@ -42,16 +43,19 @@ def write_comparison(
     title: str = "",
     labels: Mapping[str, str] | None = None,
     baseline: str | None = None,
+    failed: Sequence[tuple[str, str]] = (),
+    absent: Sequence[str] = (),
 ) -> Path:
     """Writes one offline HTML page about several runs and returns its path.
 
     Runs that differ in the seed alone are taken together: their median, the lowest and the highest, and how many
     succeed. `labels` renames them (`{"addition_abacus": "Abacus"}`). `baseline` is the label of the group that stands
-    first, with which all others are compared where they are many (default: the first that is named). Raises `Mistake`
-    for no folders, a folder that is no run, or a baseline that is no group.
+    first, with which all others are compared where they are many (default: the first that is named). `failed` are runs
+    that failed and so have no folder here, each with its error, and `absent` the variants of which no run is left: the
+    page begins with them. Raises `Mistake` for no folders, a folder that is no run, or a baseline that is no group.
     """
     groups = with_baseline(grouped(_read(folders), labels), baseline)
-    return write_text(Path(path), comparison_page(groups, title))
+    return write_text(Path(path), comparison_page(groups, title, failed=failed, absent=absent))
 
 
 def write_figure(folders: Sequence[str | Path], path: str | Path, *, labels: Mapping[str, str] | None = None) -> Path:
@@ -78,8 +82,14 @@ def with_baseline(groups: Sequence[Group], baseline: str | None) -> list[Group]:
     return [first, *(group for group in groups if group is not first)]
 
 
-def comparison_page(groups: Sequence[Group], title: str = "") -> str:
-    """The page as text."""
+def comparison_page(
+    groups: Sequence[Group],
+    title: str = "",
+    *,
+    failed: Sequence[tuple[str, str]] = (),
+    absent: Sequence[str] = (),
+) -> str:
+    """The page as text; `failed` and `absent` as in `write_comparison`."""
     # Ways in which the same runs were evaluated are groups of their own; each run counts once.
     runs = list({str(run.folder): run for group in groups for run in group.runs}.values())
     title = title or " and ".join(group.label for group in groups[:4]) + (" ..." if len(groups) > 4 else "")
@@ -88,6 +98,7 @@ def comparison_page(groups: Sequence[Group], title: str = "") -> str:
     what = f"{len(runs)} run{'s' * (len(runs) != 1)}, {number} seed{'s' * (seeds != [1])} each"
     body = [
         f'<p class="over">numerate · a comparison · {what}</p><h1>{escape(title)}</h1>',
+        sections.warning(missing_words(len(runs), failed, absent)),
         sections.sentence(study_finding(groups) or finding(groups)),
         overview.maps_and_lengths(groups),
         sections.heading("Which seeds converged, and how far those go", success_table(groups)),

@@ -88,19 +88,21 @@ def write_plot(
     *,
     checkpoint: str | None = None,
     labels: Sequence[str] = (),
+    titles: Mapping[str, str] | None = None,
 ) -> Path:
     """Draws one of `KINDS` from the records of runs and returns its path: .png, .svg or .pdf as its name ends.
 
     Runs that differ in the seed alone are taken together. `checkpoint` is final or best (default: final where it was
-    evaluated); `labels` names the groups in their order. Raises `Mistake` for another kind or ending, for runs without
-    records, and for a wrong number of labels.
+    evaluated); `labels` names the groups in their order, `titles` those of a recipe by its title
+    (`{"addition_abacus": "Abacus"}`). Raises `Mistake` for another kind or ending, for runs without records, and for a
+    wrong number of labels.
     """
     if kind not in KINDS:
         raise Mistake(f"plot: there is no {kind!r}; there are: {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
     if not folders:
         raise Mistake(f"plot: no runs are named; for example numerate plot {kind} latest out={kind}.png")
     figures.refuse_ending(path)
-    groups = [replace(group, checkpoint=checkpoint) for group in grouped(read_each(folders))]
+    groups = [replace(group, checkpoint=checkpoint) for group in grouped(read_each(folders), titles)]
     if labels:
         if len(labels) != len(groups):
             known = "; ".join(group.label for group in groups)

@@ -32,6 +32,11 @@ def sentence(text: str) -> str:
     return f'<p class="finding">{escape(whole)}</p>'
 
 
+def warning(text: str) -> str:
+    """What a reader must know before anything else, as HTML; nothing where there is nothing."""
+    return f'<p class="warning"><strong>{escape(text)}</strong></p>' if text else ""
+
+
 def training(groups: Sequence[Group]) -> str:
     """Loss and exact match while training."""
     losses: list[Line] = []

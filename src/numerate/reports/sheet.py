@@ -25,6 +25,7 @@ p{margin:.5rem 0;max-width:76ch}
   font-size:1.16rem; line-height:1.5; max-width:72ch; margin:0 0 1.3rem; padding-left:1rem;
   border-left:4px solid var(--frame);
 }
+.warning{max-width:90ch;margin:0 0 1rem;padding:.5rem 1rem;background:var(--soft);border-left:4px solid var(--text)}
 .quiet,figcaption{color:var(--quiet);font-size:.85rem}
 figcaption{margin-top:.5rem;max-width:80ch}
 figure{margin:0;min-width:0}

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from numerate import catalogue
 from numerate.config import load_yaml, yaml_text
 from numerate.errors import Fault, Mistake, did_you_mean
 from numerate.executors.executor import Failure
@@ -51,12 +52,22 @@ class StudyFolder:
 
     @classmethod
     def find(cls, address: str, runs: Path) -> "StudyFolder":
-        """The study of a title, or at a path. Raises `Mistake` with the nearest title where there is none."""
+        """The study of a title, or at a path. Raises `Mistake` for a recipe that was not run as one, for a search, and
+        with the nearest title where there is none."""
         text = address.rstrip("/")
         places = [Path(os.path.expanduser(text)), *(runs / name for name in (text, text.replace("-", "_")) if name)]
         for place in places:
             if text and (place / "plan.jsonl").is_file():
                 return cls(place)
+        for place in places:
+            if text and (place / "journal.log").is_file():
+                raise Mistake(
+                    f"{address} is a search, no study; its table is {place / 'trials.jsonl'}, and the same `numerate "
+                    "search ...` that began it shows what it found"
+                )
+        recipe = text.replace("-", "_")
+        if recipe in catalogue.kinds().get("Recipe", {}):
+            raise Mistake(f"{address} is a recipe, no study; `numerate run {recipe}` makes one in {runs}")
         known = sorted(plan.parent.name for plan in runs.glob("*/plan.jsonl"))
         there = f"; there are: {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}" if known else ""
         begins = "" if known else "; `numerate run quickstart` makes the first"
@@ -220,14 +231,21 @@ class StudyFolder:
         return found
 
 
+DEATHS = 3
+"""A run whose worker died so often in a row at the same checkpoint has failed."""
+
+
 def is_done(record: Mapping[str, Any]) -> bool:
     """Whether a result says that nothing is left to do."""
     return record.get("status") == "done" and record.get("why") != "minutes"
 
 
 def is_failed(record: Mapping[str, Any]) -> bool:
-    """Whether a result says that the same would fail again, unless it is retried."""
-    return record.get("status") == "failed" and not Failure(record.get("kind", "error"), "").passing
+    """Whether a result says that the same would fail again, unless it is retried: also of a run whose worker died
+    `DEATHS` times without coming further."""
+    if record.get("status") != "failed":
+        return False
+    return not Failure(record.get("kind", "error"), "").passing or record.get("deaths", 0) >= DEATHS
 
 
 def _worth(record: Mapping[str, Any]) -> tuple[bool, float]:

@@ -19,9 +19,9 @@ from numerate.errors import Fault, Mistake
 from numerate.executors.executor import Executor, Failure, Finished
 from numerate.studies.board import CHATTY, Board
 from numerate.studies.folder import Planned, StudyFolder, is_done, is_failed
-from numerate.studies.state import gone
+from numerate.studies.state import COMMAND, State, gone
 from numerate.studies.work import Item, Job, RunWork, failed_record
-from numerate.training import disk, provenance
+from numerate.training import checkpoint, disk, provenance
 from numerate.training.lock import Lock
 from numerate.training.recipe import Recipe
 from numerate.training.stopping import Stop
@@ -34,7 +34,8 @@ _AGAIN_AT_MOST = 30.0  # up to so many
 class Done:
     """How a run of a study ended: `path` of its folder, or `error`; `status` as an exit status; `trace` of a fault.
 
-    `left` runs were stopped or never begun: the same command goes on with them.
+    `kind` is that of its failure. `left` runs were stopped, never begun, or their worker died: the same command goes on
+    with them.
     """
 
     label: str
@@ -43,6 +44,7 @@ class Done:
     status: int = 0
     trace: str | None = None
     left: bool = False
+    kind: str | None = None
 
 
 @dataclass
@@ -75,6 +77,7 @@ class Running:
             for one in plan
             if one.run not in self.done and one.at in results and is_failed(results[one.at])
         }
+        self._died = {one.run for one in plan if results.get(one.at, {}).get("kind") == "died"}
         self._forgiven = [one for one in plan if one.run in failed] if retry else []
         self.failed = {} if retry else failed
         self.left = [one for one in plan if one.run not in self.done and one.run not in self.failed]
@@ -94,7 +97,8 @@ class Running:
 
     def items(self) -> list[Item]:
         """What is left, as it is given to workers."""
-        return ordered(self.left, self.recipes, self.executor.stack)
+        items = ordered(self.left, self.recipes, self.executor.stack)
+        return sorted(items, key=lambda item: any(job.run in self._died for job in item))  # the others first
 
     def run(self) -> list[Done]:
         """Does what is left, and returns how each run of the plan ended, in its order."""
@@ -104,7 +108,12 @@ class Running:
         with disk.explained(self.folder.path):
             (self.folder.path / "states").mkdir(exist_ok=True)
         concerned = [planned for planned in self.plan if planned.run not in self.failed]
-        with self._stop, Board(self.folder, concerned, self.done, self.say) as board:
+        present = State(self.folder.path / "states", self._name)
+        with (
+            self._stop,
+            present.whole(run=None, phase=COMMAND),
+            Board(self.folder, concerned, self.done, self.say) as board,
+        ):
             self._keep([failed_record(one, Failure("not begun", ""), self._name, 0.0) for one in self._forgiven], board)
             items = self.items()
             self._tell_unstacked(board)
@@ -167,8 +176,17 @@ class Running:
         """Writes down what the worker could not: it is gone, was ended, or has no memory left."""
         failure = one.failure or Failure("error", "nothing came back of it")
         record = failed_record(planned, failure, one.worker or self._name, one.seconds)
+        if failure.kind == "died":
+            record |= self._death(planned)
         self._keep([record], board)
         self._take(planned, record, board)
+
+    def _death(self, planned: Planned) -> dict[str, int]:
+        """How often its worker died in a row at the checkpoint that it has now."""
+        reached = max(checkpoint.steps(self.folder.runs / planned.run / "checkpoints"), default=0)
+        before = self.folder.results().get(planned.at, {})
+        again = before.get("kind") == "died" and before.get("reached") == reached
+        return {"reached": reached, "deaths": 1 + (before.get("deaths", 0) if again else 0)}
 
     def _keep(self, records: Sequence[Mapping[str, Any]], board: Board) -> None:
         try:
@@ -226,15 +244,17 @@ class Running:
         if planned.run in self.done:
             return Done(planned.called, self.folder.runs / planned.run)
         if (record := self.failed.get(planned.run)) is not None:
-            status = 2 if record.get("kind") == "mistake" else 1
-            return Done(planned.called, None, str(record.get("error")), status, record.get("trace"))
+            kind, left = str(record.get("kind")), not is_failed(record)
+            status = 2 if kind == "mistake" else 1
+            return Done(planned.called, None, str(record.get("error")), status, record.get("trace"), left, kind)
         failure = self._undone.get(planned.run, Failure("not begun", "not begun", 130))
         if self._full is not None and failure.kind in ("stopped", "not begun"):
             text = f"{failure.kind}, since the disk is full; the same command goes on"
-            return Done(planned.called, None, text, 1, left=True)
-        text = failure.text if "goes on" in failure.text else f"{failure.text}; the same command goes on"
-        left = failure.kind in ("stopped", "not begun")
-        return Done(planned.called, None, text, self._stop.status or failure.status, left=left)
+            return Done(planned.called, None, text, 1, left=True, kind=failure.kind)
+        again = any(words in failure.text for words in ("same command", "goes on"))
+        text = failure.text if again else f"{failure.text}; the same command goes on"
+        status = self._stop.status or failure.status
+        return Done(planned.called, None, text, status, left=True, kind=failure.kind)
 
     def mark(self, *more: Any) -> str:
         """A text that is another as soon as there is something else to report on."""

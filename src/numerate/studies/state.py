@@ -23,6 +23,9 @@ AT_LEAST = 5.0
 LOST = 60.0
 """Seconds without a word after which a worker is said not to be heard of."""
 
+COMMAND = "command"
+"""The phase of the one who gives out runs and does none: it says that somebody is at the study while workers start."""
+
 _KEPT, _REMEMBERED = 20, 500  # texts in the file, and in the worker
 
 
@@ -57,6 +60,15 @@ class State:
             thread.join()
             self._now = {**self._who, "run": None}
             self._write(EVERY)
+
+    @contextlib.contextmanager
+    def whole(self, **facts: Any) -> Iterator[None]:
+        """As `about`, for who has nothing else to say: the file is removed at the end."""
+        try:
+            with self.about(**facts):
+                yield
+        finally:
+            self.remove()
 
     def tell(self, **facts: Any) -> None:
         """Notes what changed."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from numerate.reports.table import text_table
 from numerate.studies.folder import Planned, StudyFolder, is_failed
-from numerate.studies.state import gone, silent
+from numerate.studies.state import COMMAND, gone, silent
 from numerate.training.progress import duration
 
 SHOWN = 10
@@ -16,8 +16,12 @@ SHOWN = 10
 
 @dataclass(frozen=True)
 class Standing:
-    """How a study stood when its folder was read. `running` and `lost` are states of workers; of the lost nothing has
-    been heard for a minute. `seconds` are those left, None where nothing is known yet or nobody is at work."""
+    """How a study stood when its folder was read.
+
+    `died` are those of the left whose worker died. `starting` says that a command is at it, whose workers may not be
+    there yet. `running` and `lost` are states of workers; of the lost nothing has been heard for a minute. `seconds`
+    are those left, None where nothing is known yet or nobody is at work.
+    """
 
     folder: StudyFolder
     question: str
@@ -25,9 +29,11 @@ class Standing:
     done: int
     running: Sequence[Mapping[str, Any]]
     failed: Sequence[tuple[Planned, Mapping[str, Any]]]
+    died: Sequence[tuple[Planned, Mapping[str, Any]]]
     lost: Sequence[Mapping[str, Any]]
     left: int
     seconds: float | None
+    starting: bool = False
 
     @property
     def over(self) -> bool:
@@ -40,10 +46,11 @@ def standing(folder: StudyFolder) -> Standing:
     plan = folder.plan()
     done, results = folder.done(plan), folder.results()
     ended = {planned.run: results[planned.at] for planned in plan if planned.at in results}
-    at_work = [state for state in folder.states() if not gone(state) and not _is_over(state, ended)]
+    alive = [state for state in folder.states() if not gone(state)]
+    at_work = [state for state in alive if not _is_over(state, ended)]
     running = [state for state in at_work if not silent(state)]
     begun = {run for state in running for run in runs_of(state)}
-    failed, left = [], []
+    failed, died, left = [], [], []
     for planned in plan:
         if planned.run in done:
             continue
@@ -52,6 +59,8 @@ def standing(folder: StudyFolder) -> Standing:
             failed.append((planned, record))
         else:
             left.append(planned)
+            if planned.run not in begun and record is not None and record.get("kind") == "died":
+                died.append((planned, record))
     waiting = [planned.label for planned in left if planned.run not in begun]
     return Standing(
         folder,
@@ -60,9 +69,11 @@ def standing(folder: StudyFolder) -> Standing:
         len(done),
         running,
         failed,
+        died,
         [state for state in at_work if silent(state)],
         len(waiting),
         time_left(waiting, running, Pace((one.label, done[one.run]) for one in plan if one.run in done).means()),
+        any(state.get("phase") == COMMAND and not silent(state) for state in alive),
     )
 
 
@@ -153,7 +164,8 @@ def standing_text(now: Standing) -> str:
         workers = f"{len(now.running)} worker{'s' * (len(now.running) != 1)}"
         lines.append(f"  {'time left':<9} {duration(now.seconds):>8} with {workers}")
     else:
-        lines.append(f"  {'time left':<9} {'unknown':>8}" + ("" if now.running else "; nobody is at work on it"))
+        who = "workers are starting" if now.starting else "nobody is at work on it"
+        lines.append(f"  {'time left':<9} {'unknown':>8}" + ("" if now.running else f"; {who}"))
     parts.append("\n".join(lines))
     if now.running:
         parts.append(text_table(["running", "step", "loss", "for", "worker"], [_row(state) for state in now.running]))
@@ -166,17 +178,19 @@ def standing_text(now: Standing) -> str:
             )
         )
     if now.failed:
-        parts.append(failures_text([(one.called, str(record.get("error"))) for one, record in now.failed]))
+        parts.append(_listed("failed", now.failed) + "\nretry=true tries them again")
+    if now.died:
+        parts.append(_listed("died, and goes on", now.died))
     parts.append(str(now.folder.path))
     return "\n\n".join(parts)
 
 
-def failures_text(failed: Sequence[tuple[str, str]], shown: int = SHOWN) -> str:
-    """Failed runs with their errors: the first ten, and a count of the others."""
-    lines = [f"failed: {called}: {error}" for called, error in failed[:shown]]
-    if len(failed) > shown:
-        lines.append(f"... and {len(failed) - shown} more")
-    return "\n".join([*lines, "retry=true tries them again"])
+def _listed(what: str, runs: Sequence[tuple[Planned, Mapping[str, Any]]]) -> str:
+    """Runs with their errors, each on one line: the first ten, and a count of the others."""
+    lines = [f"{what}: {one.called}: {' '.join(str(record.get('error')).split())}" for one, record in runs[:SHOWN]]
+    if len(runs) > SHOWN:
+        lines.append(f"... and {len(runs) - SHOWN} more")
+    return "\n".join(lines)
 
 
 def _row(state: Mapping[str, Any]) -> list[str]:

@@ -1,5 +1,6 @@
 """A study: several recipes with one question behind them, trained side by side, evaluated alike, drawn together."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,9 @@ from numerate.reports.page import write_text
 from numerate.reports.plots import compare_figure
 from numerate.reports.records import read_each
 from numerate.studies.folder import Asked, Planned, StudyFolder, content_key
+from numerate.studies.patch import patch
 from numerate.studies.running import Done, Running
+from numerate.training import checkpoint
 from numerate.training.recipe import Recipe
 from numerate.training.run import folder_name, runs_directory
 
@@ -48,17 +51,24 @@ class Study:
     def crossed(self, overrides: Sequence[str]) -> "Study":
         """Every recipe with every combination of overrides: `["seeds=3", "model.width=64,128"]` makes six of each."""
         choices, known = expand(overrides), Known()
-        runs = [override(recipe, choice) for recipe in _bases(self.recipes, choices[0]) for choice in choices]
-        once = {(recipe.title, identity(recipe, known)): recipe for recipe in runs}
+        once: dict[tuple[str, str], Recipe] = {}
+        for recipe in self.recipes:
+            for choice in choices:
+                made = override(recipe, choice)
+                _refuse_two_of_one(once.setdefault((made.title, identity(made, known)), made), made)
         return replace(self, recipes=tuple(once.values()))
 
 
-def _bases(recipes: Sequence[Recipe], choice: Sequence[str]) -> Sequence[Recipe]:
-    """One of those recipes that are the same once something is chosen: five seeds of one, where the seed is."""
-    try:
-        return list({override(recipe, choice): recipe for recipe in recipes}.values())
-    except TypeError:  # a part of the user's own that cannot be compared quickly
-        return recipes
+def _refuse_two_of_one(known: Recipe, recipe: Recipe) -> None:
+    """Raises `Mistake` where two recipes are one run with two budgets or grids: only one of them would be done."""
+    if known is recipe or content_key(known) == content_key(recipe):
+        return
+    theirs, ours = patch(to_tree(recipe), to_tree(known)), patch(to_tree(known), to_tree(recipe))
+    what = ", ".join(f"{path}={theirs[path]},{ours[path]}" for path in list(ours)[:3] if path in theirs)
+    raise Mistake(
+        f"{what}: these are one run of {recipe.title}: a larger budget extends it, another grid measures it again; "
+        "give one value at a time, or recipes of another title="
+    )
 
 
 @dataclass(frozen=True)
@@ -100,13 +110,17 @@ def run_study(
     shown. A script that calls this needs `if __name__ == "__main__":` around it, as with every use of
     `multiprocessing`: each worker imports the script anew. Raises `Mistake` for a study without recipes.
     """
-    runs = runs_directory(runs_dir)
-    running = Running(*_planned(study, runs, write=True), executor=_executor(executor, workers), retry=retry, say=say)
+    runs, chosen = runs_directory(runs_dir), _executor(executor, workers)
+    chosen.ready()
+    _warn_of_another(study, runs)
+    running = Running(*_planned(study, runs, write=True), executor=chosen, retry=retry, say=say)
     done = running.run()
     folders = [one.path for one in done if one.path is not None and one.error is None]
     if running.stopped or not folders:
         return None, done
-    return _report(study, running, folders), done
+    _warn_of_longer(running)
+    failed = [(one.label, one.error) for one in done if one.error is not None]
+    return _report(study, running, folders, failed), done
 
 
 def survey(
@@ -146,7 +160,7 @@ def _planned(study: Study, runs: Path, *, write: bool) -> tuple[StudyFolder, lis
         run = f"{folder_name(recipe.title)}/{identity(resolved, names)}"
         if run not in recipes:
             asked.append(Asked(run, content_key(resolved, keys), to_tree(recipe, known=trees)))
-        recipes[run] = recipe
+        _refuse_two_of_one(recipes.setdefault(run, recipe), recipe)
     folder = StudyFolder.of(study.title, runs)
     return folder, folder.ask(asked, question=study.question, labels=study.labels, write=write), recipes
 
@@ -164,13 +178,43 @@ def _begun_from(recipe: Recipe, runs: Path) -> tuple[Recipe, Recipe]:
     return replace(recipe, init_from=str(source.path.resolve())), replace(recipe, init_from=source.id)
 
 
-def _report(study: Study, running: Running, folders: Sequence[Path]) -> Path:
+def _warn_of_another(study: Study, runs: Path) -> None:
+    """Two studies of one title share a folder: their runs are in one table, and the later report replaces the other."""
+    before = str(StudyFolder.of(study.title, runs).head()["question"])
+    alone = ("A sweep of ", "One run of ")
+    if before and before != study.question and not before.startswith(alone) and not study.question.startswith(alone):
+        warnings.warn(
+            f"{runs / folder_name(study.title)}: holds a study with another question ({before!r}); the two share a "
+            "table, and this report replaces that one; another title keeps them apart",
+            stacklevel=3,
+        )
+
+
+def _warn_of_longer(running: Running) -> None:
+    """A run that another command has trained further since is shown as it is now, not as it was counted here."""
+    longer = []
+    for planned in running.plan:
+        record, path = running.done.get(planned.run), running.folder.runs / planned.run
+        if record is not None and max(checkpoint.steps(path / "checkpoints"), default=0) > record.get("step", 0):
+            longer.append(planned.called)
+    if longer:
+        more = f" and {len(longer) - 3} more" if len(longer) > 3 else ""
+        warnings.warn(
+            f"{', '.join(longer[:3])}{more}: trained further since, by another command; the report shows them at their "
+            "last step and the others at the budget of this study; another title= of a recipe keeps its runs apart",
+            stacklevel=3,
+        )
+
+
+def _report(study: Study, running: Running, folders: Sequence[Path], failed: Sequence[tuple[str, str]]) -> Path:
     """Writes the page and the figure, unless they are there and nothing has changed since."""
     page = running.folder.path / "report.html"
-    mark = running.mark(study.question, study.labels)
+    there = {planned.label for planned in running.plan if planned.run in running.done}
+    absent = list(dict.fromkeys(planned.label for planned in running.plan if planned.label not in there))
+    mark = running.mark(study.question, study.labels, failed, absent)
     if not page.is_file() or running.folder.head().get("reported") != mark:
         groups = grouped(read_each(folders), study.labels)
-        write_text(page, comparison_page(groups, study.question))
+        write_text(page, comparison_page(groups, study.question, failed=failed, absent=absent))
         save(compare_figure(groups), page.with_name("figure.png"))
         running.folder.note(reported=mark)
     return page

@@ -73,6 +73,16 @@ class RunWork(Work):
         importlib.import_module("torch._dynamo")  # or the first optimiser does so, which takes a second of its run
         return _Worker(self, desk).do
 
+    def keeps(self, result: Told) -> bool:
+        """What an earlier start left is believed where it says done and the run is there, or failed; not that the disk
+        was full or another process at it."""
+        runs = Path(self.study).parent
+        return all(
+            record["status"] == "failed"
+            or (record["status"] == "done" and (runs / str(record["run"]) / "recipe.yaml").is_file())
+            for record in result.records
+        )
+
     def name_of(self, item: Item) -> str:
         names = [job.planned.called for job in item]
         return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more in its stack"

@@ -1,4 +1,4 @@
-"""Tables in files and in other programs: CSV, Markdown, Parquet, JSON lines; pandas, DuckDB.
+"""Tables in files and in other programs: CSV, Markdown, LaTeX, Parquet, JSON lines; pandas, DuckDB.
 
 Shares stay fractions in CSV, Parquet and JSON lines, a missing value is nothing (null), names of columns stay whole.
 """
@@ -20,7 +20,7 @@ from numerate.errors import Mistake, did_you_mean
 from numerate.tables.table import Column, Row, Table, Value, type_of
 from numerate.training import disk
 
-FORMATS = {".txt": "text", ".csv": "csv", ".md": "markdown", ".jsonl": "jsonl", ".parquet": "parquet"}
+FORMATS = {".txt": "text", ".csv": "csv", ".md": "markdown", ".tex": "latex", ".jsonl": "jsonl", ".parquet": "parquet"}
 """What a file's ending says of its format."""
 
 _OF_A_STUDY = ("plan.jsonl", "study.yaml", "log.txt", "report.html", "figure.png")
@@ -49,8 +49,8 @@ def format_of(format: str | None, path: str | Path | None = None) -> str:
 def write(table: Table, path: str | Path, format: str | None = None) -> Path:
     """Writes a table to a file, as a whole or not at all, and returns its path; folders on the way are made.
 
-    The format is that of the ending (.txt, .csv, .md, .jsonl, .parquet) unless `format` says another. A file that is
-    there already is replaced once the new one is whole. A table that is read lazily is written as it is read.
+    The format is that of the ending (.txt, .csv, .md, .tex, .jsonl, .parquet) unless `format` says another. A file that
+    is there already is replaced once the new one is whole. A table that is read lazily is written as it is read.
 
     Raises `Mistake` for an unknown ending, for a place that may not be written, for a file that a run or study wrote
     itself, and for Parquet without pyarrow; `Fault` for a full disk.
@@ -93,6 +93,8 @@ def lines_of(table: Table, format: str) -> Iterator[str]:
         yield table.text() + "\n"
     elif format == "markdown":
         yield table.markdown() + "\n"
+    elif format == "latex":
+        yield table.latex() + "\n"
     elif format == "csv":
         yield from _csv(table)
     elif format == "jsonl":

@@ -43,8 +43,9 @@ def grouped(
 ) -> Table:
     """A row per group of rows with equal values in the columns `by`.
 
-    Of a table of runs: how many are `done`, `failed` and not done yet (`left`); `success`, the share of the done runs
-    with at least `threshold` (0.99) in `final.trained`, with Wilson's interval about the runs. Then for each column of
+    Of a table of runs: how many are `done`, `failed` and not done yet (`left`); `success`, the share of the runs that
+    ended, done or failed, with at least `threshold` (0.99) in `final.trained`, with Wilson's interval about the runs: a
+    run that failed (its loss was not finite, say) did not succeed. Then for each column of
     numbers, or each of `columns`: `.count` of the values, `.median`, `.lowest`, `.highest`, and the interquartile mean
     `.iqm` with its bootstrap interval `.iqm.low`, `.iqm.high`; or with `statistic` (median, iqm, mean) that alone with
     its bootstrap interval. Seeds are drawn anew within each setting by itself; a single seed has no interval, nor have
@@ -229,6 +230,8 @@ class _Grouping:
         found: list[Value] = [len(group.done), failed, len(group.rows) - len(group.done) - failed]
         if SOLVED in names:
             values = group.values(names.index(SOLVED))
+            if values or not group.done:
+                values += [0.0] * failed
             rate = success_rate(values, self.threshold) if values else None
             found += [rate.value, rate.low, rate.high] if rate is not None else [None, None, None]
             found.append(len(values))
@@ -293,8 +296,8 @@ class _Grouping:
             notes.append(f"{_WORDS[self.statistic]} of the {runs} [95 % bootstrap interval over seeds].{more}")
         if SOLVED in self.table.names:
             notes.append(
-                f"success: done runs with {SOLVED} of at least {percent(self.threshold)} % [Wilson's 95 % interval, in "
-                "per cent]."
+                f"success: runs with {SOLVED} of at least {percent(self.threshold)} %, of those done or failed; one "
+                "that failed did not succeed [Wilson's 95 % interval, in per cent]."
             )
         if together := self._together():
             by = ",".join([*(self.table.names[i] for i in self.at), *together])

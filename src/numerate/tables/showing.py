@@ -1,4 +1,4 @@
-"""A table as people see it: in a terminal, in Markdown, in a notebook."""
+"""A table as people see it: in a terminal, in Markdown, in LaTeX, in a notebook."""
 
 import re
 from collections.abc import Sequence
@@ -40,6 +40,32 @@ def as_markdown(table: Table) -> str:
     shown = viewed(table)
     names, rows, _ = _texts(shown, None)
     return "\n\n".join([markdown_table(names, rows), *(["\n".join(shown.notes)] if shown.notes else [])])
+
+
+def as_latex(table: Table) -> str:
+    """A tabular of LaTeX with the rules of booktabs, numbers to the right; its notes as comments below."""
+    shown = viewed(table)
+    names, rows, _ = _texts(shown, None)
+    align = "".join("r" if column.type in (int, float) else "l" for column in shown.columns)
+    lines = [" & ".join(_latex(text) for text in row) + r" \\" for row in (names, *rows)]
+    body = [rf"\begin{{tabular}}{{{align}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
+    return "\n".join([*body, r"\end{tabular}", *(f"% {words(note)}" for note in shown.notes)])
+
+
+_LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "[": "{[}",  # these two would belong to the line break before them
+    "*": "{*}",
+}
+
+
+def _latex(text: str) -> str:
+    """A text with what LaTeX would read as its own written out."""
+    return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
 def as_html(table: Table, most: int | None = None) -> str:

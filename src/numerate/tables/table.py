@@ -138,15 +138,20 @@ class Table:
         return replace(self, columns=columns, rows=self._made(lambda row: tuple(row[i] for i in at)), view=None)
 
     def where(self, *conditions: str) -> "Table":
-        """The rows in which columns have given values: `where("label=Abacus", "model.width=64")`.
+        """The rows in which columns have given values, or have not: `where("label!=Abacus", "model.width=64")`.
 
-        `null` is a missing value. Raises `Mistake` for a value that no row has.
+        `null` is a missing value, which is unlike every other: `loss!=null` are the rows that have one. Raises
+        `Mistake` for a value that no row has.
         """
         tests = [self._test(condition) for condition in conditions]
-        return replace(self, rows=self._kept(lambda row: all(row[at] == value for at, value in tests)))
+        return replace(
+            self, rows=self._kept(lambda row: all((row[at] == value) is equal for at, equal, value in tests))
+        )
 
-    def _test(self, condition: str) -> tuple[int, Value]:
+    def _test(self, condition: str) -> tuple[int, bool, Value]:
+        """The column that a condition is about, whether its values are to be equal, and to what."""
         name, equals, text = condition.partition("=")
+        equal, name = not name.endswith("!"), name.removesuffix("!")
         if not equals or not name.strip():
             raise Mistake(f"where: {condition!r} is no condition; for example: where=label=Abacus,model.width=64")
         at = self.at(name.strip(), "where")
@@ -158,7 +163,7 @@ class Table:
                 texts = ["null" if one is None else _text(one) for one in known]
                 hint = did_you_mean(text, texts) or f" There are: {names_listed(texts)}."
                 raise Mistake(f"where: no row has {column.name}={text.strip()}.{hint}")
-        return at, value
+        return at, equal, value
 
     def sort(self, *names: str) -> "Table":
         """Rows in order of columns; `-final.beyond` begins with the largest. What is missing comes last."""
@@ -222,7 +227,7 @@ class Table:
         return frame_of(self)
 
     def write(self, path: str | Path, format: str | None = None) -> Path:
-        """Writes a file: .txt, .csv, .md, .jsonl or .parquet by its ending, or `format`; see `exporting.write`."""
+        """Writes a file, .txt, .csv, .md, .tex, .jsonl or .parquet by its ending, or as `format`: `exporting.write`."""
         from numerate.tables.exporting import write
 
         return write(self, path, format)
@@ -238,6 +243,12 @@ class Table:
         from numerate.tables.showing import as_markdown
 
         return as_markdown(self)
+
+    def latex(self) -> str:
+        """As a LaTeX tabular with the rules of the package booktabs, shares in per cent."""
+        from numerate.tables.showing import as_latex
+
+        return as_latex(self)
 
     def __repr__(self) -> str:
         return self.text(width=100, most=30)

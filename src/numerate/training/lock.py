@@ -54,20 +54,18 @@ class Lock:
                     self._give_back()
 
     def _take(self, doing: str) -> None:
-        import fcntl
-
         try:
             folder = os.open(self.path.parent, os.O_RDONLY)
             self._held.append(folder)
             try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _take_soon(folder)
             except OSError as error:
                 if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
                     raise self._refusal() from error  # other errors: this file system locks files only
             number = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             self._held.append(number)
             try:
-                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _take_soon(number)
             except OSError as error:
                 if error.errno in _CANNOT:
                     raise Fault(
@@ -138,6 +136,20 @@ class Lock:
                 return found
             time.sleep(0.02)
         return None
+
+
+def _take_soon(number: int) -> None:
+    """Locks an open file or folder, trying for about 50 ms: who looks whether it is `held` has it for a moment."""
+    import fcntl
+
+    for wait in (0.005, 0.015, 0.03, None):
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if wait is None or error.errno not in _BUSY:
+                raise
+            time.sleep(wait)
 
 
 def gone(process: Mapping[str, Any]) -> bool:
