@@ -73,7 +73,7 @@ class Progress:
                 leave=position == 0,
                 mininterval=0.2,
                 unit=unit,
-                **({} if left is None else {"bar_format": "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"}),
+                bar_format=None if left is None else "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]",
             )
 
     def resize(self, total: int) -> None:
