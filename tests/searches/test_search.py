@@ -36,12 +36,12 @@ from numerate.training.stopping import Stop
 
 pytest.importorskip("optuna", reason="a search needs optuna: pip install 'numerate[search]'")
 
+from numerate.searches import trials as trials_file
 from numerate.searches.journal import STARTS, Journal, Trial
 from numerate.searches.sampling import Way, make_pruner
 from numerate.searches.search import search
 from numerate.searches.searched import Searched
 from numerate.searches.trials import Plan, Trials, measured, summary
-from numerate.studies import trials as trials_file
 
 TINY = Recipe(
     task=Arithmetic(digits=Span(1, 2)),

@@ -93,7 +93,7 @@ def here() -> Executor:
     return Here()
 
 
-def _no_report(study: Study, running: Any, folders: Sequence[Path]) -> Path:
+def _no_report(study: Study, running: Any, folders: Sequence[Path], failed: Any) -> Path:
     """In the place of drawing a report, which takes longer than all the tiny runs."""
     path: Path = running.folder.path / "report.html"
     path.write_text("drawn")
@@ -195,7 +195,8 @@ class Command:
 
     def kill_all(self) -> None:
         """It and its workers, by one signal."""
-        os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it may have come to its end just now
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="session")

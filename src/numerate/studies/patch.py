@@ -42,7 +42,7 @@ def _compare(base: Any, tree: Any, path: str, found: dict[str, Any]) -> None:
         for at, value in enumerate(tree):
             _compare(base[at], value, f"{path}.{at}", found)
         return
-    elif type(base) is type(tree) and base == tree:
+    elif type(base) is type(tree) and not isinstance(tree, list) and base == tree:  # [True] == [1], but is another
         return
     found[path] = tree
 
