@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from numerate.errors import Mistake
 from numerate.positions.position import Position
 
 
@@ -100,6 +101,12 @@ class Mixer(ABC):
     def attends(self) -> bool:
         """Whether positions that act inside attention have something to act in."""
         return False
+
+
+def nothing_hidden(context: Context, mixer: str) -> None:
+    """Raises `Mistake` where keys are hidden: a mixer that carries a state reads every token."""
+    if context.hidden is not None:
+        raise Mistake(f"model.mixer: {mixer} reads every token and cannot hide any; Attention can")
 
 
 def at_places(

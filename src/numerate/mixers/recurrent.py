@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from numerate.config import setting
 from numerate.errors import Mistake
-from numerate.mixers.mixer import Context, Mixer, TokenMixer
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.positions.position import Position
 
 
@@ -64,12 +64,12 @@ class RecurrentMixer(TokenMixer):
         return {f"recurrence.{name}" for name, _ in self.recurrence.named_parameters()}
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        _nothing_hidden(context)
+        nothing_hidden(context, "LSTM")
         out: Tensor = self.out(self.recurrence(x)[0])
         return out
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        _nothing_hidden(context)
+        nothing_hidden(context, "LSTM")
         packed = pack_padded_sequence(x, context.lengths.cpu(), batch_first=True, enforce_sorted=False)
         _, (hidden, cell) = self.recurrence(packed)
         return self.out(self.recurrence(x)[0]), (hidden, cell)
@@ -85,8 +85,3 @@ class RecurrentMixer(TokenMixer):
 
     def operations(self, time: int) -> int:
         return 2 * time * (4 * self.cells * (self.width + self.cells) + self.cells * self.width)
-
-
-def _nothing_hidden(context: Context) -> None:
-    if context.hidden is not None:
-        raise Mistake("model.mixer: LSTM reads every token and cannot hide any; Attention can")

@@ -1,0 +1,56 @@
+"""Which form of a mixer runs: the tested one in plain torch, or a kernel of flash-linear-attention on a CUDA device."""
+
+import importlib.util
+import warnings
+from functools import lru_cache
+from typing import Literal
+
+from torch import Tensor
+
+from numerate.errors import Mistake
+
+Kernel = Literal["auto", "torch", "fla"]
+KERNELS = ("auto", "torch", "fla")
+
+
+def refuse_other_kernels(kernel: str) -> None:
+    """Raises `Mistake` for a kernel that there is not."""
+    if kernel not in KERNELS:
+        raise Mistake(f"kernel: {kernel!r} is none of: {', '.join(KERNELS)}")
+
+
+def takes_fla(kernel: Kernel, x: Tensor, mixer: str) -> bool:
+    """Whether this input goes through flash-linear-attention (https://github.com/fla-org/flash-linear-attention).
+
+    With "auto" it does on a CUDA device where the package is installed and the numbers are not float64; where it is
+    missing there, that is said once, with the form that runs instead. Raises `Mistake` for "fla" where that cannot be.
+    """
+    if kernel == "torch":
+        return False
+    on_device = x.device.type == "cuda" and x.element_size() < 8
+    if kernel == "fla":
+        if not installed():
+            raise Mistake(
+                "model.mixer.kernel: fla needs the package flash-linear-attention; pip install "
+                "flash-linear-attention, or kernel=auto"
+            )
+        if not on_device:
+            raise Mistake("model.mixer.kernel: fla runs in fp32, bf16 or fp16 on a CUDA device; kernel=auto is right")
+        return True
+    if on_device and not installed():
+        _say_missing(mixer)
+    return on_device and installed()
+
+
+@lru_cache
+def installed() -> bool:
+    return importlib.util.find_spec("fla") is not None and importlib.util.find_spec("triton") is not None
+
+
+@lru_cache
+def _say_missing(mixer: str) -> None:
+    warnings.warn(
+        f"{mixer} runs in its chunked form in torch: the package flash-linear-attention, whose kernels are faster on "
+        "this device, is not installed",
+        stacklevel=4,
+    )
