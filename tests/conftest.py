@@ -40,6 +40,7 @@ from numerate import catalogue  # noqa: E402
 from numerate.batch import Model, Tokens  # noqa: E402
 from numerate.config import Span  # noqa: E402
 from numerate.losses.cross_entropy import CrossEntropy  # noqa: E402
+from numerate.mixers.alternating import Alternating  # noqa: E402
 from numerate.mixers.attention import Attention  # noqa: E402
 from numerate.mixers.mixer import Context, Mixer, TokenMixer  # noqa: E402
 from numerate.mixers.recurrent import LSTM  # noqa: E402
@@ -141,6 +142,7 @@ FURTHER: dict[str, list[Any]] = {
         Attention(heads=2, logit_scale=1.7),
         Attention(heads=2, logit_scale="log", log_from=2),
         LSTM(cells=12),
+        Alternating((LSTM(), Attention(heads=2))),
     ],
     "Trunk": [
         Stack(depth=1),
@@ -189,6 +191,9 @@ FURTHER_MODELS = [
         adapter=True,
     ),
     Decoder(width=16, positions=(Learned(numbering=Shifted(max_shift=5)), Rotary(numbering=DigitIndex()), Slope())),
+    Decoder(width=16, mixer=LSTM(), feed_forward=None, norm="none", residual=False),
+    Decoder(width=16, positions=(Sinusoidal(),), embedding_scale="root"),
+    Decoder(width=16, trunk=Stack(depth=3), mixer=Alternating((Attention(heads=2), LSTM())), positions=(Rotary(),)),
 ]
 
 
@@ -203,13 +208,13 @@ def every_mixing() -> list[tuple[Mixer, tuple[Position, ...]]]:
     return [
         (mixer, positions)
         for mixer in every("Mixer")
-        for positions in [(), *(((position,) for position in inside) if mixer.attends() else ())]
+        for positions in [(), *(((position,) for position in inside) if isinstance(mixer, Attention) else ())]
     ]
 
 
 def every_model() -> list[Any]:
-    """Each model with its defaults; small decoders with each mixer and position, the first mixer with each numbering
-    of each; each trunk, each initialisation; and the further models."""
+    """Each model with its defaults; small decoders with attention and each position with each numbering, and with each
+    other mixer with none and with waves; each trunk, each initialisation; and the further models."""
     models: list[Any] = [part() for part in catalogue.variants("ModelSpec")]
     plain = every("Position")
     numbered = [
@@ -218,11 +223,9 @@ def every_model() -> list[Any]:
         for numbering in [part() for part in catalogue.variants("Numbering")] + [DigitIndex(max_offset=7)]
         if numbering != position().numbering
     ]
-    for first, mixer in enumerate(part() for part in catalogue.variants("Mixer")):
-        for positions in [(), *((position,) for position in plain + (numbered if first == 0 else []))]:
-            inside = any(position.build_attention(4, 4) is not None for position in positions)
-            if mixer.attends() or not inside:
-                models.append(Decoder(width=16, mixer=mixer, positions=positions))
+    models += [Decoder(width=16), *(Decoder(width=16, positions=(position,)) for position in plain + numbered)]
+    for mixer in (part() for part in catalogue.variants("Mixer") if part is not Attention):
+        models += [Decoder(width=16, mixer=mixer, positions=positions) for positions in ((), (Sinusoidal(),))]
     models += [Decoder(width=16, mixer=mixer, positions=(Sinusoidal(),)) for mixer in FURTHER["Mixer"]]
     models += [Decoder(width=16, trunk=trunk, positions=(Rotary(),)) for trunk in every("Trunk")]
     models += [Decoder(width=16, initialisation=part(), tied=True) for part in catalogue.variants("Initialisation")]

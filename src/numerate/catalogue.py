@@ -54,6 +54,30 @@ def find(kind: str, name: str, where: str = "") -> type:
     return getattr(importlib.import_module(parts[name]), name)  # type: ignore[no-any-return]
 
 
+def presets(kind: str) -> dict[str, Any]:
+    """Parts of a kind with settings that have a name of their own, as the tasks of a paper have: name to part.
+
+    A folder names the file that makes them: `PRESETS = {"Task": "counting_names"}`, whose `presets()` returns them.
+    """
+    found: dict[str, Any] = {}
+    for room in ROOMS:
+        files = getattr(importlib.import_module(f"numerate.{room}"), "PRESETS", {})
+        if kind in files:
+            found.update(importlib.import_module(f"numerate.{room}.{files[kind]}").presets())
+    return found
+
+
+def made(kind: str, name: str) -> Any:
+    """The part behind a name: a preset, or a class with its defaults. Raises `Mistake` for a name that is neither."""
+    if name not in kinds().get(kind, {}):
+        ready = presets(kind)
+        if name in ready:
+            return ready[name]
+        if ready and (near := did_you_mean(name, ready)):
+            raise Mistake(f"no {kind} is named {name!r}; {len(ready)} have names of papers.{near}")
+    return find(kind, name)()
+
+
 def describe(kind: str, name: str) -> str:
     """The first line of a part's docstring, without importing its module: `describe("Mixer", "LSTM")`."""
     if name in _added.get(kind, {}):

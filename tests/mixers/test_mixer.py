@@ -59,7 +59,7 @@ def test_reading_at_once_is_reading_token_by_token(any_mixing: Any, mix: Any, pr
 
 
 def test_hidden_keys_are_not_seen(any_mixing: Any, mix: Any) -> None:
-    if not any_mixing[0].attends():
+    if not any_mixing[0].hides():
         pytest.skip("it has no keys to hide")
     mixing, x = mix(any_mixing), inputs(2, 8)
     hidden = torch.zeros(2, 8, dtype=torch.bool)
@@ -76,7 +76,7 @@ def test_asked_places_are_those_of_the_whole(any_mixing: Any, mix: Any) -> None:
     asked = torch.tensor([[0, 3, 7], [1, 2, 2], [7, 0, 4]])
     hidden = torch.zeros(3, 8, dtype=torch.bool)
     hidden[0, 3] = hidden[1, 0] = True
-    for more in ({}, {"hidden": hidden}) if any_mixing[0].attends() else ({},):
+    for more in ({}, {"hidden": hidden}) if any_mixing[0].hides() else ({},):
         context = mixing.context(torch.full((3,), 8), 8, **more)
         expected = mixing.at_once(x, **more)[torch.arange(3)[:, None], asked]
         torch.testing.assert_close(mixing.part.forward_at(x, context, asked), expected, **EXACT)

@@ -105,7 +105,7 @@ def test_asked_places_are_those_of_the_whole(any_model: Any, build: Any, make_to
 
 @torch.no_grad()
 def test_hidden_keys_are_not_seen(any_model: Any, build: Any, make_tokens: Any) -> None:
-    if not any_model.mixer.attends():
+    if not any_model.mixer.hides():
         pytest.skip("it has no keys to hide")
     model, tokens = build(any_model), make_tokens([8, 8])
     hidden = torch.zeros(2, 8, dtype=torch.bool)

@@ -256,7 +256,10 @@ def from_text(text: str, hint: Any, path: str) -> Any:
     call = _CALL.fullmatch(word)
     one_call = classes and call is not None and pieces is not None and len(pieces) == 1
     if one_call and call and (str not in options or fold(call[1]) in map(fold, known_parts(classes))):
-        return _call(part_named(call[1], classes, path), call[2] or "", path)
+        preset = _preset(call[1], classes)
+        if preset is not None:
+            return _call(preset, call[2] or "", path)
+        return _call(Draft(part_named(call[1], classes, path), {}), call[2] or "", path)
     if str in options:
         return text
     words = [str(value) for option in options if get_origin(option) is Literal for value in get_args(option)]
@@ -338,7 +341,10 @@ def part_named(
     exact = next((there for there in known if fold(there) == fold(name)), None)
     if exact is None:
         there = ", ".join(sorted(known)) or "none"
-        raise Mistake(f"{path}: no {kinds} is named {name!r}; there are: {there}.{did_you_mean(name, known)}")
+        presets = [preset for declared in classes for preset in catalogue.presets(declared.__name__)]
+        more = f" (and {len(presets)} by the names of papers)" if presets else ""
+        near = did_you_mean(name, [*known, *presets])
+        raise Mistake(f"{path}: no {kinds} is named {name!r}; there are: {there}{more}.{near}")
     if known[exact]:
         return catalogue.find(known[exact], exact, path)
     return next(c for c in classes if c.__name__ == exact)
@@ -385,8 +391,22 @@ def _items(given: list[Any], hint: Any, path: str, read: Any) -> list[Any]:
     return [read(item, item_hint(hint, i), under(path, i)) for i, item in enumerate(given)]
 
 
-def _call(part: type, inside: str, path: str) -> Draft:
-    given: dict[str, Any] = {}
+def _preset(name: str, classes: list[type]) -> Draft | None:
+    """The part with settings that a paper's name means, opened for changes; None for a name that is a class's."""
+    if fold(name) in map(fold, known_parts(classes)):
+        return None
+    for declared in classes:
+        presets = catalogue.presets(declared.__name__)
+        exact = next((there for there in presets if fold(there) == fold(name)), None)
+        if exact is not None:
+            opened = drafted(presets[exact])
+            assert isinstance(opened, Draft)
+            return opened
+    return None
+
+
+def _call(opened: Draft, inside: str, path: str) -> Draft:
+    part, given = opened.part, {}
     names = list(settings_of(part))
     pieces = split(inside) if inside.strip() else []
     for i, piece in enumerate(pieces or ()):
@@ -398,4 +418,4 @@ def _call(part: type, inside: str, path: str) -> Draft:
         if name in given:
             raise Mistake(f"{under(path, name)}: given twice")
         given[name] = from_text(text, settings_of(part)[name][1], under(path, name))
-    return Draft(part, given)
+    return Draft(part, opened.given | given)

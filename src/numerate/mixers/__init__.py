@@ -2,5 +2,11 @@
 
 from numerate.catalogue import lazily
 
-CATALOGUE = {"Mixer": {"Attention": "attention", "LSTM": "recurrent"}}
+CATALOGUE = {
+    "Mixer": {
+        "Alternating": "alternating",
+        "Attention": "attention",
+        "LSTM": "recurrent",
+    }
+}
 __getattr__ = lazily("mixers", CATALOGUE)

@@ -102,6 +102,10 @@ class Mixer(ABC):
         """Whether positions that act inside attention have something to act in."""
         return False
 
+    def hides(self) -> bool:
+        """Whether tokens may be hidden from it; what carries a state reads every token."""
+        return self.attends()
+
 
 def nothing_hidden(context: Context, mixer: str) -> None:
     """Raises `Mistake` where keys are hidden: a mixer that carries a state reads every token."""

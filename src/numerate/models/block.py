@@ -75,7 +75,7 @@ class Block(nn.Module):
     """Mixer and feed-forward, each added to the residual stream; each may be None.
 
     Pre-norm: x + f(norm(x)), Xiong et al. (2020), https://arxiv.org/abs/2002.04745. Post-norm: norm(x + f(x)), as in
-    Vaswani et al. (2017).
+    Vaswani et al. (2017). Without `residual` each takes the place of what it read.
     """
 
     def __init__(
@@ -88,9 +88,10 @@ class Block(nn.Module):
         norm_first: bool = True,
         dropout: float = 0.0,
         epsilon: float = 1e-5,
+        residual: bool = True,
     ) -> None:
         super().__init__()
-        self.norm_first = norm_first
+        self.norm_first, self.residual = norm_first, residual
         self.mixer, self.feed_forward = mixer, feed_forward
         self.mixer_norm = make_norm(norm, width, epsilon) if mixer is not None else None
         self.feed_forward_norm = make_norm(norm, width, epsilon) if feed_forward is not None else None
@@ -135,7 +136,7 @@ class Block(nn.Module):
         )
 
     def _joined(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
-        x = x + self.dropout(change)
+        x = x + self.dropout(change) if self.residual else self.dropout(change)
         return x if self.norm_first else norm(x)
 
     def operations(self, time: int) -> int:

@@ -1,7 +1,7 @@
 """A decoder-only language model: embedding, positions, trunk, norm, head."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -38,6 +38,10 @@ class Decoder(ModelSpec):
     ...     feed_forward=FeedForward("geglu", times=1.0, biases=False), norm_first=False, norm_epsilon=1e-12,
     ...     embedding_norm=True, head_feed_forward=FeedForward("geglu", times=1.0, biases=False), final_norm=True,
     ...     adapter=True, initialisation=DeepNorm())
+
+    Without `residual`, norms and feed-forward it is a bare recurrent net between embedding and head:
+
+    >>> Decoder(width=128, trunk=Stack(depth=1), mixer=LSTM(), feed_forward=None, norm="none", residual=False)
     """
 
     width: int = setting(128, "width of the residual stream")
@@ -57,6 +61,12 @@ class Decoder(ModelSpec):
         None, "a feed-forward between trunk and final norm, without a residual connection, or null", later=True
     )
     adapter: bool = setting(False, "whether a linear map without bias stands between final norm and head", later=True)
+    residual: bool = setting(
+        True, "whether mixers and feed-forwards add to what they read; false: they replace it", later=True
+    )
+    embedding_scale: float | Literal["root"] = setting(
+        1.0, "factor on the tokens' vectors before positions are added; root: the root of the width", later=True
+    )
 
     def __post_init__(self) -> None:
         if self.width < 1:
@@ -65,6 +75,10 @@ class Decoder(ModelSpec):
             raise Mistake(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
         if not 0 < self.norm_epsilon < float("inf"):
             raise Mistake(f"norm_epsilon: {self.norm_epsilon} would not keep a norm from dividing by 0; 1e-5 is usual")
+        if self.embedding_scale != "root" and (
+            isinstance(self.embedding_scale, str) or not 0 < self.embedding_scale < float("inf")
+        ):
+            raise Mistake(f"embedding_scale: {self.embedding_scale!r} would hide every token; a number above 0, or root")
         for number, position in enumerate(self.positions):
             inside = position.build_attention(2, 8) is not None
             if inside and not self.mixer.attends():
@@ -99,6 +113,7 @@ class DecoderModel(Model):
         self.spec = spec
         self.register_buffer("kinds", torch.from_numpy(vocabulary.kinds).long(), persistent=False)
         self.embedding = nn.Embedding(vocabulary.size, spec.width)
+        self.embedding_scale = spec.width**0.5 if spec.embedding_scale == "root" else float(spec.embedding_scale)
         inputs = [position.build_input(spec.width) for position in spec.positions]
         self.input_positions = nn.ModuleDict({str(i): part for i, part in enumerate(inputs) if part is not None})
         self.embedding_norm = _norm(spec, spec.embedding_norm)
@@ -112,6 +127,7 @@ class DecoderModel(Model):
                 norm_first=spec.norm_first,
                 dropout=spec.dropout,
                 epsilon=spec.norm_epsilon,
+                residual=spec.residual,
             )
             for mixer in mixers
         ]
@@ -190,7 +206,7 @@ class DecoderModel(Model):
         now = replace(tokens, ids=held[:, :seen], hidden=None if tokens.hidden is None else tokens.hidden[:, :seen])
         numbered = self.place(now, Draw.fixed(state.placement))
         assert numbered.places is not None
-        x = self.embedding(ids)[:, None]
+        x = self._vectors(ids)[:, None]
         for name, part in self.input_positions.items():
             places = numbered.places[int(name)].expand(ids.shape[0], -1).gather(1, index[:, None])
             x = part(x, places)
@@ -245,12 +261,16 @@ class DecoderModel(Model):
 
     def _embedded(self, tokens: Tokens) -> tuple[Tensor, Context]:
         assert tokens.places is not None
-        x = self.embedding(tokens.ids)
+        x = self._vectors(tokens.ids)
         for name, part in self.input_positions.items():
             assert isinstance(part, InputPosition)
             x = part(x, tokens.places[int(name)])
         x = self.embedding_norm(x)
         return x, Context(tokens.lengths, tokens.places, raw=x, hidden=tokens.hidden)
+
+    def _vectors(self, ids: Tensor) -> Tensor:
+        vectors: Tensor = self.embedding(ids)
+        return vectors if self.embedding_scale == 1.0 else vectors * self.embedding_scale
 
     def _finished(self, x: Float[Tensor, "rows places width"]) -> Float[Tensor, "rows places width"]:
         """What the head reads, from what the trunk says."""

@@ -1,0 +1,64 @@
+"""Several mixers in one model, taken in turn by its layers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.mixers.attention import Attention
+from numerate.mixers.mixer import Mixer, TokenMixer
+from numerate.mixers.recurrent import LSTM
+from numerate.positions.position import Position
+
+
+@dataclass(frozen=True)
+class Alternating(Mixer):
+    """Layers take the given mixers in turn: a hybrid of attention and recurrence, or time mix and channel mix.
+
+    Layer i (from 0) takes mixer i modulo their number. Each mixer is told its layer and the depth among the layers of
+    its own, so that what depends on them is as in a model of this mixer alone. Hybrids are an old idea; in Lieber et
+    al. (2024), https://arxiv.org/abs/2403.19887, attention and Mamba alternate.
+
+    >>> Decoder(width=64, trunk=Stack(depth=4), mixer=Alternating((Attention(heads=4), LSTM())))
+
+    has attention in layers 0 and 2 and an LSTM in 1 and 3. Raises `Mistake` where there are fewer layers than mixers.
+    """
+
+    mixers: tuple[Mixer, ...] = setting((Attention(), LSTM()), "the mixers, in the order of the layers")
+
+    def __post_init__(self) -> None:
+        if not self.mixers:
+            raise Mistake("mixers: layers have none to take; one or more is right")
+        for number, mixer in enumerate(self.mixers):
+            if isinstance(mixer, Alternating):
+                raise Mistake(f"mixers.{number}: is itself alternating; one list of all mixers is right")
+
+    def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> TokenMixer:
+        kind = layer % len(self.mixers)
+        mixer = self.mixers[kind]
+        own = positions if mixer.attends() else ()
+        return mixer.build(width, layer // len(self.mixers), len(range(kind, depth, len(self.mixers))), own)
+
+    def build_layers(self, width: int, depth: int, positions: Sequence[Position]) -> list[TokenMixer]:
+        every = len(self.mixers)
+        if depth < every:
+            raise Mistake(
+                f"model.mixer.mixers: {every} mixers take turns in {depth} layers, so some are never used; "
+                f"model.trunk.depth={every} or more is right"
+            )
+        layers: list[TokenMixer | None] = [None] * depth
+        for kind, mixer in enumerate(self.mixers):
+            places = range(kind, depth, every)
+            own = positions if mixer.attends() else ()
+            for place, part in zip(places, mixer.build_layers(width, len(places), own), strict=True):
+                layers[place] = part
+        return [part for part in layers if part is not None]
+
+    def why_not_stacked(self) -> str | None:
+        return next(filter(None, (mixer.why_not_stacked() for mixer in self.mixers)), None)
+
+    def attends(self) -> bool:
+        return any(mixer.attends() for mixer in self.mixers)
+
+    def hides(self) -> bool:
+        return all(mixer.hides() for mixer in self.mixers)
