@@ -218,3 +218,28 @@ def test_what_cannot_be_built_is_refused(vocabulary: Any, make_tokens: Any) -> N
     with pytest.raises(Mistake, match="turns: a Stack goes through its blocks once, not 2 times"):
         model(make_tokens([3]), turns=2)
     assert torch.equal(model(make_tokens([3]), turns=1).logits, model(make_tokens([3])).logits)
+
+
+def test_without_a_residual_stream_a_block_replaces_what_it_reads() -> None:
+    spec = Decoder(width=8, trunk=Stack(depth=1), mixer=LSTM(), feed_forward=None, norm="none", residual=False)
+    model, tokens = spec.build(Vocabulary.of(["+"]), 0), torch.tensor([[4, 5, 6]])
+    mixer = model.trunk.blocks[0].mixer  # type: ignore[union-attr, index]
+    mixed, _ = mixer.recurrence(model.embedding(tokens))  # type: ignore[union-attr, operator]
+    said = model(Tokens(tokens, torch.tensor([3]), torch.tensor([0])))
+    torch.testing.assert_close(said.logits, model.head(mixer.out(mixed)))  # type: ignore[union-attr, operator]
+
+
+def test_the_root_scale_multiplies_the_tokens_before_positions_are_added() -> None:
+    vocabulary, ids = Vocabulary.of(["+"]), torch.tensor([[4, 5, 6]])
+    tokens = Tokens(ids, torch.tensor([3]), torch.tensor([0]))
+    added = []
+    for scale, factor in ((1.0, 1), ("root", 4)):
+        model = Decoder(width=16, positions=(Sinusoidal(),), embedding_scale=scale).build(vocabulary, 0)
+        added.append(model._embedded(model.place(tokens, Draw.fixed()))[0] - model.embedding(ids) * factor)
+    torch.testing.assert_close(added[1], added[0])
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("inf")])
+def test_a_scale_that_hides_every_token_is_refused(scale: object) -> None:
+    with pytest.raises(Mistake, match="embedding_scale"):
+        Decoder(embedding_scale=scale)  # type: ignore[arg-type]

@@ -1,0 +1,72 @@
+"""Several mixers in one model: who takes which layer."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.errors import Mistake
+from numerate.mixers.alternating import Alternating
+from numerate.mixers.attention import Attention, SelfAttention
+from numerate.mixers.recurrent import LSTM
+from numerate.models.decoder import Decoder
+from numerate.models.trunk import Stack
+from numerate.positions.rotary import Rotary
+from numerate.vocabulary import Vocabulary
+
+
+def test_layers_take_the_mixers_in_turn() -> None:
+    layers = Alternating((LSTM(), Attention(heads=2))).build_layers(16, 5, ())
+    assert [isinstance(layer, SelfAttention) for layer in layers] == [False, True, False, True, False]
+
+
+def test_each_mixer_is_told_its_layer_and_depth_among_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    for part in (LSTM, Attention):
+        true = part.build
+
+        def build(self: Any, width: int, layer: int, depth: int, positions: Any, true: Any = true) -> Any:
+            told.append((type(self).__name__, layer, depth, len(positions)))
+            return true(self, width, layer, depth, positions)
+
+        monkeypatch.setattr(part, "build", build)
+    mixer = Alternating((LSTM(), Attention()))
+    for layer in range(5):
+        mixer.build(16, layer, 5, (Rotary(),))
+    lstm, attention = [("LSTM", i, 3, 0) for i in range(3)], [("Attention", i, 2, 1) for i in range(2)]
+    assert told == [lstm[0], attention[0], lstm[1], attention[1], lstm[2]]
+
+
+def test_one_mixer_in_turn_is_that_mixer() -> None:
+    vocabulary = Vocabulary.of(["+"])
+    alone, in_turn = (
+        Decoder(width=16, mixer=mixer, positions=(Rotary(),)).build(vocabulary, 3)
+        for mixer in (Attention(heads=2), Alternating((Attention(heads=2),)))
+    )
+    for (name, own), (other, same) in zip(alone.named_parameters(), in_turn.named_parameters(), strict=True):
+        assert name == other
+        assert torch.equal(own, same)
+
+
+def test_fewer_layers_than_mixers_are_refused() -> None:
+    with pytest.raises(Mistake, match=r"2 mixers take turns in 1 layers.*model\.trunk\.depth=2 or more is right"):
+        Decoder(width=16, trunk=Stack(depth=1), mixer=Alternating()).build(Vocabulary.of(["+"]), 0)
+
+
+def test_no_mixer_and_lists_within_lists_are_refused() -> None:
+    with pytest.raises(Mistake, match="mixers: layers have none to take"):
+        Alternating(())
+    with pytest.raises(Mistake, match=r"mixers\.0: is itself alternating"):
+        Alternating((Alternating(),))
+
+
+def test_it_attends_if_any_does_and_hides_if_all_do() -> None:
+    both, attention = Alternating((LSTM(), Attention())), Alternating((Attention(), Attention(heads=2)))
+    assert both.attends()
+    assert not both.hides()
+    assert attention.hides()
+
+
+def test_what_cannot_be_stacked_alone_cannot_be_in_turn() -> None:
+    assert Alternating((Attention(), LSTM())).why_not_stacked() == LSTM().why_not_stacked()
+    assert Alternating((Attention(),)).why_not_stacked() is None
