@@ -232,6 +232,13 @@ class Model(nn.Module, ABC):
         """How often a forward goes round its looped blocks by default; 1 for a model without a loop."""
         return 1
 
+    def looks_ahead(self) -> str | None:
+        """Why what it says at a place depends on what comes later, in words; None for a causal model.
+
+        One that does knows something of the answer when it is scored at every place of a whole row, so nothing that is
+        measured on it is a claim, and it cannot be decoded: `start` raises `Mistake`."""
+        return None
+
 
 @dataclass(frozen=True)
 class Started:

@@ -10,9 +10,14 @@ from numpy.typing import NDArray
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
 """Ids of the special tokens, the same in every vocabulary of the house (and in the published arithmetic one)."""
 
-SPECIAL, DIGIT, NUMBER, SIGN, POINT, TEXT = range(6)
-"""Kinds of tokens: special; one decimal digit; a whole number; a sign; a decimal point; any other text."""
+SPECIAL, DIGIT, NUMBER, SIGN, POINT, TEXT, HELPER = range(7)
+"""Kinds of tokens: special; one decimal digit; a whole number; a sign; a decimal point; any other text; a helper."""
 
+HELPERS = ("<pad>", "<blk>")
+"""Texts that only give a model a place to think at, as in the published counting tasks
+(https://arxiv.org/abs/2405.20131): `a <pad> a <pad>`. Numberings may give them the number of the next real token."""
+
+_SPECIALS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]")
 
 _GREEK = "βΓΔδεζηθκΛλμΞξΠπΣςτΦφχΨψΩω"
 
@@ -50,6 +55,23 @@ class Vocabulary:
     significance: NDArray[np.int64]
 
     @classmethod
+    def of_words(cls, texts: Sequence[str]) -> "Vocabulary":
+        """The four special tokens, then `texts` in their order, without repetition. A text of digits is one number.
+
+        >>> v = Vocabulary.of_words(["10", "a", "<pad>"])
+        >>> v.symbols[4:], v.values[4:].tolist(), v.kinds[4:].tolist() == [NUMBER, TEXT, HELPER]
+        (('10', 'a', '<pad>'), [10.0, nan, nan], True)
+        """
+        rest = [text for text in dict.fromkeys(texts) if text not in _SPECIALS]
+        number = [text.isascii() and text.isdigit() for text in rest]
+        kinds = [
+            NUMBER if is_number else HELPER if text in HELPERS else TEXT
+            for text, is_number in zip(rest, number, strict=True)
+        ]
+        values = [float(text) if is_number else np.nan for text, is_number in zip(rest, number, strict=True)]
+        return cls._of((*_SPECIALS, *rest), [SPECIAL] * 4 + kinds, [np.nan] * 4 + values)
+
+    @classmethod
     def of(cls, texts: Sequence[str]) -> "Vocabulary":
         """The four special tokens, the ten digits, then `texts` in their order, without repetition."""
         rest = [text for text in dict.fromkeys(texts) if text not in set("0123456789")]
@@ -66,9 +88,13 @@ class Vocabulary:
 
     @classmethod
     def _made(cls, rest: Sequence[str], sort: Mapping[str, int]) -> "Vocabulary":
-        symbols = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", *"0123456789", *rest)
+        symbols = (*_SPECIALS, *"0123456789", *rest)
         kinds = [SPECIAL] * 4 + [DIGIT] * 10 + [sort.get(text, TEXT) for text in rest]
         values = [np.nan] * 4 + [float(d) for d in range(10)] + [np.nan] * len(rest)
+        return cls._of(symbols, kinds, values)
+
+    @classmethod
+    def _of(cls, symbols: tuple[str, ...], kinds: Sequence[int], values: Sequence[float]) -> "Vocabulary":
         return cls(
             symbols,
             np.array(kinds, dtype=np.int8),

@@ -21,12 +21,14 @@ from numerate.data.source import Source, Spelled
 from numerate.data.writing import write
 from numerate.errors import Fault, Mistake
 from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.counting import Counting
 from numerate.tasks.draws import Draws
 from numerate.tasks.questions import Numbers, Questions
 from numerate.tasks.task import Task
 from numerate.tasks.written import Written
 from numerate.tokens.numbers import Digits
 from numerate.tokens.tokenizer import Characters
+from numerate.tokens.words import Words
 
 TASK = Arithmetic(digits=Span(1, 4))
 
@@ -131,6 +133,17 @@ def test_labels_are_written_beside_their_rows(tmp_path: Path) -> None:
         assert lines[row] == "".join(bits) + "\t" + "".join(labels)
     with pytest.raises(Mistake, match="have a label per token"):
         found.answer(0)
+
+
+def test_words_are_written_with_spaces_between_them(tmp_path: Path) -> None:
+    task = Counting(count=3, number="before", helper="pad")
+    folder = write(Source("name", task, Words(), 20), tmp_path / "rows")
+    found, lines = open_rows(folder), (folder / "rows.txt").read_text().splitlines()
+    for row, line in enumerate(lines):
+        read, said = line.split("\t")
+        start = int(read.split()[0])
+        assert found.text(row) == read == f"{start} <pad>" + " a <pad>" * 3
+        assert said == " ".join(f". {start + n}" for n in range(4))
 
 
 def test_the_example_on_the_page_runs(

@@ -13,9 +13,11 @@ from numerate.evaluation.samples import answers, as_a_person_writes
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tokens.layout import Continuation
+from numerate.tasks.counting import Counting
+from numerate.tokens.layout import Aligned, Continuation
 from numerate.tokens.numbers import Digits
 from numerate.tokens.tokenizer import Characters
+from numerate.tokens.words import Words
 from numerate.vocabulary import END
 
 
@@ -105,3 +107,16 @@ def test_samples_agree_with_the_record_of_their_cell(model: Any) -> None:
     record = evaluate_cell(model, exam, cell, count=30)
     said = answers(model, exam, exam.task.pinned(**cell).examples("test", 0, 0, 30))
     assert sum(one.right for one in said) == record["correct"]
+
+
+def test_labels_are_shown_where_they_are_asked_for() -> None:
+    task = Counting(count=Span(1, 5), number="before", helper="pad")
+    exam = Exam(task, Words(begin=True), Aligned(hide=("<pad>",)))
+    model = Decoder(width=16).build(exam.vocabulary, 0).eval()
+    (said,) = answers(model, exam, task.read("5 <pad> a <pad>"))
+    batch = exam.batch(task.read("5 <pad> a <pad>"))
+    best = model(model.place(batch.tokens, Draw.fixed())).logits.argmax(-1)[0]
+    first, second = (exam.vocabulary.symbols[int(best[place])] for place in (2, 4))  # behind [BOS]
+    assert (said.question, said.gold) == ("5 <pad> a <pad>", ". 5 . 6")
+    assert said.said == said.as_written == f". {first} . {second}"
+    assert said.first_wrong == (0 if first != "5" else 1 if second != "6" else None)

@@ -1,6 +1,7 @@
 """Promises of tokenizers: whole blocks at once are the plain form, symbol by symbol."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from numerate import tokens
 from numerate.config import Span
 from numerate.errors import Mistake
 from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.draws import Draws
 from numerate.tasks.questions import EMPTY, Example, Numbers, Questions
+from numerate.tasks.task import Task
 from numerate.tokens.numbers import Digits
 from numerate.tokens.tokenizer import Characters, Rows, Tokenizer, blanks_before
+from numerate.tokens.words import Words
 from numerate.vocabulary import END, PAD
 
 EVERY = [getattr(tokens, name)() for name in tokens.CATALOGUE["Tokenizer"]]
@@ -176,9 +180,28 @@ def test_free_text_is_written_as_it_is() -> None:
     assert rows.asked.sum(axis=1).tolist() == [2, 4]
 
 
+@dataclass(frozen=True)
+class Steps(Task):
+    """`7 a a` with the labels `. 8 9`: a task of words."""
+
+    def draw(self, draws: Draws, index: Any) -> Questions:
+        start, count, places = draws.below(90, (len(index), 1)), draws.below(9, (len(index), 1)), np.arange(10)
+        symbols = np.where(places == 0, start, 100)
+        labels = np.where(places == 0, EMPTY, start + places)
+        symbols, labels = (np.where(places <= count, part, EMPTY).astype(np.int16) for part in (symbols, labels))
+        return Questions(self.alphabet(), symbols, Numbers.none(len(index)), labels=labels)
+
+    def alphabet(self) -> tuple[str, ...]:
+        return (*map(str, range(100)), "a")
+
+
+def task_for(tokenizer: Tokenizer) -> Task:
+    return Steps() if isinstance(tokenizer, Words) else Arithmetic()
+
+
 @every_tokenizer
 def test_a_row_is_the_same_whatever_rows_are_beside_it(tokenizer: Tokenizer) -> None:
-    task = Arithmetic()
+    task = task_for(tokenizer)
     vocabulary = tokenizer.vocabulary(task)
     block = task.examples("test", 0, 0, 60)
     rows = tokenizer.rows(block, vocabulary)
@@ -192,11 +215,22 @@ def test_a_row_is_the_same_whatever_rows_are_beside_it(tokenizer: Tokenizer) -> 
 
 @every_tokenizer
 def test_what_is_encoded_is_decoded(tokenizer: Tokenizer) -> None:
-    vocabulary = tokenizer.vocabulary(Arithmetic())
-    assert tokenizer.decode(tokenizer.encode("321+654=975", vocabulary), vocabulary) == "321+654=975"
-    rows = tokenizer.rows(Arithmetic().examples("train", 0, 0, 20), vocabulary)
+    task = task_for(tokenizer)
+    vocabulary, text = tokenizer.vocabulary(task), "65 a a" if isinstance(tokenizer, Words) else "321+654=975"
+    assert tokenizer.decode(tokenizer.encode(text, vocabulary), vocabulary) == text
+    rows = tokenizer.rows(task.examples("train", 0, 0, 20), vocabulary)
     for ids, length in zip(rows.ids, rows.lengths, strict=True):
-        assert tokenizer.encode(tokenizer.decode(ids, vocabulary), vocabulary) == ids[: length - 1].tolist()
+        text = ids[: length - (rows.labels is None)].tolist()
+        assert tokenizer.encode(tokenizer.decode(ids, vocabulary), vocabulary) == text
+
+
+@every_tokenizer
+def test_rows_say_which_vocabulary_they_are_of(tokenizer: Tokenizer) -> None:
+    task = task_for(tokenizer)
+    vocabulary = tokenizer.vocabulary(task)
+    rows = tokenizer.rows(task.examples("train", 0, 0, 5), vocabulary)
+    assert rows.vocabulary is vocabulary
+    assert rows.take(slice(1, 3)).vocabulary is vocabulary
 
 
 def test_rows_are_taken_in_any_order_and_cut_to_the_longest() -> None:

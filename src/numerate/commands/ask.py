@@ -24,6 +24,7 @@ def command(given: argparse.Namespace) -> int:
         for question in questions:
             said = changed.ask(question, own.get("checkpoint", "final"))
             judged = "right" if said.right else f"wrong, it is {said.gold}"
-            words = f"{said.question}{said.said or '(nothing)'}   {judged}   {said.probability:.1%} sure"
+            between = "   " if " " in said.gold else ""  # labels stand beside what they are of
+            words = f"{said.question}{between}{said.said or '(nothing)'}   {judged}   {said.probability:.1%} sure"
             print(f"{words}   (as the model writes: {said.as_written}){how}")
     return 0

@@ -25,25 +25,41 @@ def command(options: argparse.Namespace) -> int:
     if own.get("count", 1) < 1:
         raise Mistake(f"count: {own['count']} examples are none; 1 or more is right")
     kinds = catalogue.kinds()
+    ready = catalogue.presets("Task")
     known = [*kinds["Task"], *kinds["Recipe"]]
-    if name in kinds["Task"]:
+    if name in kinds["Task"] or name in ready:
         _sample_task(name, words, split, own.get("count", 8))
     elif not _names_a_file(name) and name.replace("-", "_") not in [*known, *kinds["Study"]]:
-        raise Mistake(f"no task or recipe is named {name!r}; there are: {', '.join(known)}.{did_you_mean(name, known)}")
+        near, there = did_you_mean(name, [*known, *ready]), ", ".join(known)
+        raise Mistake(f"no task or recipe is named {name!r}; there are: {there}; {len(ready)} tasks of papers.{near}")
     else:
         _sample_recipe(name, words, split, own.get("count", 3))
     return 0
 
 
 def _sample_task(name: str, words: list[str], split: str, count: int) -> None:
-    task = override(catalogue.find("Task", name)(), [word.removeprefix("task.") for word in words])
+    task = override(catalogue.made("Task", name), [word.removeprefix("task.") for word in words])
     questions = task.examples(split, 0, 0, count)
     for row in range(count):
         question, answer = plain_text(questions, row)
-        print(f"{question}{answer}")
+        print(f"{question}{answer}" if questions.labels is None else _aligned(question, answer))
     drawn_from = task.beyond() if split == "beyond-development" else task
     if split != "train" and drawn_from is not None and not drawn_from.held_out(split):
         print("some or all of these sizes have too few questions to hold any out: training may meet them too")
+
+
+def _aligned(question: str, labels: str) -> str:
+    """A question of words and the labels below them, word by word, and an empty line.
+
+    >>> _aligned("9 a a", ". 10 11").splitlines()
+    ['9 a  a', '. 10 11', '']
+    """
+    read, said = question.split(" "), labels.split(" ")
+    if len(read) != len(said):  # a text with a space in it
+        return f"{question}\n{labels}\n"
+    widths = [max(map(len, pair)) for pair in zip(read, said, strict=True)]
+    lines = [" ".join(word.ljust(wide) for word, wide in zip(line, widths, strict=True)) for line in (read, said)]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
@@ -63,14 +79,14 @@ def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
         batch = recipe.layout.batch(index, np.arange(row, row + 1))
         tokens = model.place(batch.tokens, draw)
         question, answer = plain_text(questions, row)
-        print(f"{question}{answer}")
+        print(f"{question}{answer}" if questions.labels is None else question)
         length = int(tokens.lengths[0])
         lines = {
             "reads": [symbols[i] for i in tokens.ids[0, :length].tolist()],
             "says": ["." if i == IGNORE else symbols[i] for i in batch.targets[0, :length].tolist()],
         }
         for number, places in enumerate(tokens.places or ()):
-            lines[f"place {number}"] = [str(p) for p in places[min(0, places.shape[0] - 1), :length].tolist()]
+            lines[f"place {number}"] = [f"{p:.4g}" for p in places[min(0, places.shape[0] - 1), :length].tolist()]
         lines["token ids"] = [str(i) for i in tokens.ids[0, :length].tolist()]
         width = max(len(text) for line in lines.values() for text in line)
         for label, line in lines.items():

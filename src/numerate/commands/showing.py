@@ -5,18 +5,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from numerate.evaluation.labels import METRICS, Labels, Metric
 from numerate.evaluation.statistics import wilson
 from numerate.laboratory.results import Results
 from numerate.reports.colour import Look
 from numerate.reports.compare import comparison_text
 from numerate.reports.grid import grids, points
-from numerate.reports.groups import grouped, settings_words
+from numerate.reports.groups import by_metric, grouped, settings_words
 from numerate.reports.heat_map import heat_map, legend
 from numerate.reports.records import Cell, read_each
 
 
 def show_evaluation(results: Results) -> None:
-    """Heat maps, region means with intervals, and what "best" was chosen on."""
+    """Heat maps, region means with intervals, and what "best" was chosen on. Maps of labels show the accuracy on unseen
+    counts, or on all where none is unseen."""
     look = Look.of(sys.stdout)
     groups: dict[tuple[Any, ...], list[Cell]] = {}
     for record in results:
@@ -24,11 +26,14 @@ def show_evaluation(results: Results) -> None:
         key = (record["checkpoint"], record["step"], record["placement"], words)
         groups.setdefault(key, []).append(_cell(record))
     changed = any(key[3] for key in groups)
+    known = all("labels" in record and record["labels"]["trained"] is not None for record in results)
+    metric: Metric = "unseen" if known else "exact"
+    measured = f", {METRICS[metric]}, %" if known else ""
     for (label, step, placement, words), cells in groups.items():
         several = f", placement {placement}" if len({key[2] for key in groups}) > 1 else ""
         at = f"{label} checkpoint, step {step}" if label in ("final", "best") else f"step {step}"
         how = f", {words or 'as trained'}" if changed else ""
-        for grid in grids(points([cells]), f"{at}{several}{how}"):
+        for grid in grids(points([[cell.of(metric) for cell in cells]]), f"{at}{several}{how}{measured}"):
             print(f"\n{heat_map(grid, look)}")
     print(f"\n{legend(look)}\n\n{results}")
     first = _first_tokens(results)
@@ -40,9 +45,9 @@ def show_evaluation(results: Results) -> None:
         print(f"\ntoo few questions to hold any out, so training may have met them: {', '.join(seen[:12])}{more}")
     if results.best and results.best.get("step") is not None and any(key[0] == "best" for key in groups):
         best = results.best
-        print(
-            f"best: step {best['step']}, chosen on {best['chosen_on']} ({best['score']:.1%} right), never on this grid"
-        )
+        right = "of labels right" if all("labels" in record for record in results) else "right"
+        score = f"{best['score']:.1%} {right}"
+        print(f"best: step {best['step']}, chosen on {best['chosen_on']} ({score}), never on this grid")
     slow = {record["method"] for record in results} - {"one pass"}
     if slow:
         print(f"method: {', '.join(sorted(slow))}")
@@ -76,9 +81,10 @@ def _cell(record: Mapping[str, Any]) -> Cell:
         step=record["step"],
         placement=record["placement"],
         settings=record.get("settings", {}),
+        labels=Labels.read(record),
     )
 
 
-def summary(folders: Sequence[Path], labels: Mapping[str, str] | None = None) -> str:
+def summary(folders: Sequence[Path], labels: Mapping[str, str] | None = None, metric: Metric | None = None) -> str:
     """Heat maps of several runs side by side, their regions, and the finding in words."""
-    return comparison_text(grouped(read_each(folders), labels), Look.of(sys.stdout))
+    return comparison_text(by_metric(grouped(read_each(folders), labels), metric), Look.of(sys.stdout))

@@ -86,7 +86,8 @@ class StoredRows:
 
     def text(self, row: int) -> str:
         """A row as text, without that of [PAD], [BOS] and [EOS]."""
-        return "".join(self.symbols[i] for i in self[row].tolist() if i not in (PAD, BEGIN, END))
+        between: str = self.head.get("between", "")
+        return between.join(self.symbols[i] for i in self[row].tolist() if i not in (PAD, BEGIN, END))
 
     def _ends(self, row: int) -> tuple[int, int]:
         at = row + len(self) if row < 0 else row

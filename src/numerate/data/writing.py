@@ -34,10 +34,10 @@ def write(
 ) -> Path:
     """Writes the rows of a source to a new folder and returns it.
 
-    `rows.txt` has a row per line as the model sees it (`321+654=975`; where a task has a label per token, its labels
-    behind a tab, a dot where nothing is said); the memmap is what `open_rows` reads. `head.json` says what they are and
-    has the sha256 of each file. Memory does not grow with the count. The folder appears under its name when all is
-    written; `heard` is told after each block how many rows there are.
+    `rows.txt` has a row per line as the model sees it (`321+654=975`; words with spaces between them, `65 a a`; where a
+    task has a label per token, its labels behind a tab, a dot where nothing is said); the memmap is what `open_rows`
+    reads. `head.json` says what they are and has the sha256 of each file. Memory does not grow with the count. The
+    folder appears under its name when all is written; `heard` is told after each block how many rows there are.
 
     Raises `Mistake` for a folder that is there already, or where none may be written.
     """
@@ -85,7 +85,7 @@ def _write(
         for _, rows in source.blocks():
             real = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
             if format != "memmap":
-                put("rows.txt", text_lines(rows, vocabulary))
+                put("rows.txt", text_lines(rows, vocabulary, source.tokenizer.between))
             if format != "text":
                 put("ids.bin", rows.ids[real].astype(kind, copy=False).tobytes())
                 put("offsets.bin", (tokens + np.cumsum(rows.lengths)).astype("<i8").tobytes())
@@ -105,6 +105,7 @@ def _write(
         "longest": longest,
         "ids": str(kind),
         "vocabulary": list(vocabulary.symbols),
+        "between": source.tokenizer.between,
         "source": source.name,
         "task": to_tree(source.task),
         "tokenizer": to_tree(source.tokenizer),
@@ -135,12 +136,12 @@ class _File:
         self._file.close()
 
 
-def text_lines(rows: Rows, vocabulary: Vocabulary) -> bytes:
-    """The rows as lines of text in UTF-8."""
+def text_lines(rows: Rows, vocabulary: Vocabulary, between: str = "") -> bytes:
+    """The rows as lines of text in UTF-8, with `between` between the tokens."""
     there = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
     silent = np.isin(rows.ids, (PAD, BEGIN, END)) | ~there
-    if rows.labels is not None or any(len(symbol) != 1 for symbol in _used(rows.ids, ~silent, vocabulary)):
-        return "".join(_line(rows, row, vocabulary) + "\n" for row in range(len(rows))).encode()
+    if between or rows.labels is not None or any(len(symbol) != 1 for symbol in _used(rows.ids, ~silent, vocabulary)):
+        return "".join(_line(rows, row, vocabulary, between) + "\n" for row in range(len(rows))).encode()
     symbols = [symbol if len(symbol) == 1 else "\0" for symbol in vocabulary.symbols]
     plain = all(symbol.isascii() for symbol in symbols)
     table = np.array(list(map(ord, symbols)), dtype=np.uint8 if plain else "<u4")
@@ -156,13 +157,14 @@ def _used(ids: NDArray[Any], shown: NDArray[np.bool_], vocabulary: Vocabulary) -
     return [vocabulary.symbols[i] for i in np.flatnonzero(counts)]
 
 
-def _line(rows: Rows, row: int, vocabulary: Vocabulary) -> str:
+def _line(rows: Rows, row: int, vocabulary: Vocabulary, between: str) -> str:
     ids = rows.ids[row, : rows.lengths[row]].tolist()
-    text = "".join(vocabulary.symbols[i] for i in ids if i not in (PAD, BEGIN, END))
+    shown = [place for place, i in enumerate(ids) if i not in (PAD, BEGIN, END)]
+    text = between.join(vocabulary.symbols[ids[place]] for place in shown)
     if rows.labels is None:
         return text
-    labels = rows.labels[row, : rows.lengths[row]].tolist()
-    return text + "\t" + "".join(vocabulary.symbols[label] if label else "." for label in labels)
+    labels = rows.labels[row, shown].tolist()
+    return text + "\t" + between.join(vocabulary.symbols[label] if label else "." for label in labels)
 
 
 @contextlib.contextmanager

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from numerate.batch import IGNORE, Draw, Model
+from numerate.batch import IGNORE, Batch, Draw, Model
 from numerate.evaluation.evaluator import Exam, chunks, prompts_of
 from numerate.evaluation.generate import greedy
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Questions
 from numerate.tokens.layout import Continuation
 from numerate.tokens.tokenizer import Characters
-from numerate.vocabulary import END
+from numerate.vocabulary import BEGIN, END
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,15 @@ def answers(model: Model, exam: Exam, questions: Questions, placement: int = 0, 
         for row in range(rows):
             gold = [i for i in targets[row].tolist() if i != IGNORE]
             spoken = ids[row].tolist()
-            if END in spoken:
-                spoken = spoken[: spoken.index(END) + 1]
-            elif not isinstance(exam.layout, Continuation):
+            if not isinstance(exam.layout, Continuation):
                 spoken = spoken[: len(gold)]
+            elif END in spoken:
+                spoken = spoken[: spoken.index(END) + 1]
             question, answer = plain_text(questions, len(found))
             wrong = next((p for p, i in enumerate(gold) if p >= len(spoken) or spoken[p] != i), None)
             words = exam.tokenizer.decode(spoken, exam.vocabulary)
+            if questions.labels is not None:
+                words = _in_places(batch, row, spoken, exam)
             found.append(
                 Said(
                     question=question,
@@ -84,8 +86,16 @@ def answers(model: Model, exam: Exam, questions: Questions, placement: int = 0, 
     return found
 
 
+def _in_places(batch: Batch, row: int, spoken: list[int], exam: Exam) -> str:
+    """Labels where they were asked for, and dots elsewhere: `. 66 67`."""
+    at = dict(zip(batch.asked[row].tolist(), spoken, strict=False))
+    read = batch.tokens.ids[row, : int(batch.tokens.lengths[row])].tolist()
+    symbols = exam.vocabulary.symbols
+    return " ".join(symbols[at[place]] if place in at else "." for place, i in enumerate(read) if i != BEGIN)
+
+
 @torch.no_grad()
-def _labels(model: Model, exam: Exam, batch: Any, placement: int) -> tuple[torch.Tensor, list[float]]:
+def _labels(model: Model, exam: Exam, batch: Batch, placement: int) -> tuple[torch.Tensor, list[float]]:
 
     output = model(model.place(batch.tokens, Draw.fixed(placement)), batch.source, asked=batch.asked)
     best, said = output.logits.float().log_softmax(-1).max(-1)

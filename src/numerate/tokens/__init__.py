@@ -4,7 +4,7 @@ from numerate.catalogue import lazily
 
 CATALOGUE = {
     "NumberSpelling": {"Digits": "numbers"},
-    "Tokenizer": {"Characters": "tokenizer"},
+    "Tokenizer": {"Characters": "tokenizer", "Words": "words"},
     "Layout": {"Continuation": "layout", "Aligned": "layout"},
 }
 __getattr__ = lazily("tokens", CATALOGUE)

@@ -1,7 +1,7 @@
 """How rows become a batch: what the model reads, and what it must say where."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -54,12 +54,36 @@ class Continuation(Layout):
 
 @dataclass(frozen=True)
 class Aligned(Layout):
-    """Each token is answered at its own place by a label, as in counting or in tagging."""
+    """Each token is answered at its own place by a label, as in counting or in tagging.
+
+    `hide` names texts that nobody may attend to. A hidden token is still read where it stands and may be asked for a
+    label: with `hide=("<pad>",)`, in `a <pad> a <pad>` no place sees a `<pad>` before it (Chang and Bisk, 2024,
+    https://arxiv.org/abs/2405.20131). Only mixers that attend can hide anything.
+    """
+
+    hide: tuple[str, ...] = setting((), "texts whose tokens nobody may attend to", later=True)
 
     def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is None:
             raise Mistake("layout: Aligned lays out a label per token, which this task has not; take Continuation")
-        return _batch(rows.ids, rows.lengths, rows.asked, rows.labels, row_index)
+        batch = _batch(rows.ids, rows.lengths, rows.asked, rows.labels, row_index)
+        if not self.hide:
+            return batch
+        hidden = np.any([rows.ids == i for i in self._hidden_ids(rows)], axis=0)
+        if not bool(hidden.any()):
+            return batch
+        return replace(batch, tokens=replace(batch.tokens, hidden=_tensor(hidden)))
+
+    def _hidden_ids(self, rows: Rows) -> list[int]:
+        if rows.vocabulary is None:
+            raise Mistake("layout.hide: these rows do not say which texts their tokens are, so none can be hidden")
+        known = rows.vocabulary.ids
+        for text in self.hide:
+            if text not in known:
+                raise Mistake(
+                    f"layout.hide: the task has no text {text!r}; it has: {', '.join(rows.vocabulary.symbols[4:])}"
+                )
+        return [known[text] for text in self.hide]
 
 
 def _batch(
@@ -97,7 +121,8 @@ def _asked_places(
     # Almost always the asked places of a row are one run, which is what was gathered; otherwise places are among them
     # that are not asked.
     if np.count_nonzero(gathered == IGNORE) and bool(((gathered == IGNORE) & (nth < counts[:, None])).any()):
-        places = np.argsort(~asked, axis=1, kind="stable")[np.arange(len(asked))[:, None], upto]
+        found = np.append(np.nonzero(asked)[1], 0)  # a row that asks nothing takes whichever comes next
+        places = np.where(counts[:, None] > 0, found[(counts.cumsum() - counts)[:, None] + upto], 0)
         gathered = targets.take(rows + places)
     gathered[filled] = IGNORE
     return places, gathered

@@ -29,6 +29,7 @@ class Rows:
       a label is to be said.
     - `labels` `[rows, time]`: what is to be said at each place, None where answers are continuations.
     - `values` float32 `[rows, time]`: the number that a token carries, None where tokens carry none.
+    - `vocabulary`: whose ids they are; None where the tokenizer does not say.
     """
 
     ids: Ids
@@ -36,6 +37,7 @@ class Rows:
     asked: NDArray[np.bool_]
     labels: Ids | None = None
     values: NDArray[np.float32] | None = None
+    vocabulary: Vocabulary | None = None
 
     def __len__(self) -> int:
         return int(self.ids.shape[0])
@@ -50,6 +52,7 @@ class Rows:
             self.asked[rows, :longest],
             None if self.labels is None else self.labels[rows, :longest],
             None if self.values is None else self.values[rows, :longest],
+            self.vocabulary,
         )
 
 
@@ -58,6 +61,9 @@ class Tokenizer(ABC):
 
     unique: ClassVar[bool] = True
     """Whether an answer has exactly one tokenisation, so that exact match may be read off one forward."""
+
+    between: ClassVar[str] = ""
+    """What stands between tokens in a text: nothing, or the space of a tokenizer of words."""
 
     @abstractmethod
     def vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
@@ -139,6 +145,7 @@ class Characters(Tokenizer):
         if any(len(text) != 1 for text in questions.alphabet):
             questions = _by_character(questions)
         rows = _Writer(questions, self.numbers, vocabulary, self.begin, self.interleave).rows()
+        rows = replace(rows, vocabulary=vocabulary)
         if not self.blanks or questions.chance is None:
             return rows
         return _with_blanks(rows, questions.chance, self.blanks, vocabulary.ids[" "], self.begin)
@@ -184,10 +191,11 @@ def _with_blanks(rows: Rows, chance: NDArray[np.uint64], share: float, blank: in
     ids[inside & ~taken] = blank
     if rows.labels is not None:
         asked = insertion.moved(rows.asked, to, columns)
-        return Rows(ids, lengths, asked, insertion.moved(rows.labels, to, columns))
+        labels = insertion.moved(rows.labels, to, columns)
+        return Rows(ids, lengths, asked, labels, vocabulary=rows.vocabulary)
     question = (np.arange(time) < rows.lengths[:, None]) & ~rows.asked
     ends = np.where(question, to, -1).max(axis=1, initial=-1)
-    return Rows(ids, lengths, inside & (places > ends[:, None]))
+    return Rows(ids, lengths, inside & (places > ends[:, None]), vocabulary=rows.vocabulary)
 
 
 def _by_character(questions: Questions) -> Questions:

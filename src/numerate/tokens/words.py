@@ -1,0 +1,105 @@
+"""Tokens that are whole texts of a task's alphabet: one for `100`, one for `a`, one for `<pad>`."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.tasks.questions import EMPTY, Example, Questions
+from numerate.tasks.task import Task
+from numerate.tokens.numbers import id_type
+from numerate.tokens.tokenizer import Rows, Tokenizer
+from numerate.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
+
+
+@dataclass(frozen=True)
+class Words(Tokenizer):
+    """One token per text of the task's alphabet, numbers of several digits among them, as in the published counting.
+
+    `65 a a a` with the labels `. 66 67 68` is four tokens and four labels: each number is one token, and nothing says
+    that 66 follows 65 (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131). The vocabulary has the four special
+    tokens and then the texts in the task's order; the padding of a batch is [PAD], id 0, and the helper `<pad>` is a
+    text of its own. In text, a space stands between tokens.
+
+    Raises `Mistake` for questions with number slots, which Characters spells, and for a label that the vocabulary has
+    not. A text of the question that it has not is read as [UNK].
+    """
+
+    between: ClassVar[str] = " "
+
+    begin: bool = setting(False, "whether every row begins with [BOS]")
+
+    def vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
+        return Vocabulary.of_words([*(task.alphabet() if isinstance(task, Task) else task)])
+
+    def rows(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> Rows:
+        if not isinstance(questions, Questions):
+            questions = Questions.of_texts(questions)
+        _no_numbers(questions)
+        symbols, labels, prompts = _closed_up(questions)
+        ids, there = _ids(symbols, questions.alphabet, vocabulary), symbols != EMPTY
+        lengths = there.sum(axis=1)
+        if labels is None:
+            assert prompts is not None
+            places = np.arange(ids.shape[1] + 1)
+            ids = np.pad(ids, ((0, 0), (0, 1)))
+            ids[np.arange(len(ids)), lengths] = END
+            lengths = lengths + 1
+            asked = (places >= prompts[:, None]) & (places < lengths[:, None])
+            said = None
+        else:
+            asked = labels != EMPTY
+            said = _ids(labels, questions.alphabet, vocabulary)
+            if bool((said == UNKNOWN).any()):
+                text = questions.alphabet[labels[said == UNKNOWN][0]]
+                raise Mistake(
+                    f"tokenizer: the label {text!r} is not in the vocabulary; the task's alphabet must have it"
+                )
+        if self.begin:
+            ids, asked = (np.pad(part, ((0, 0), (1, 0))) for part in (ids, asked))
+            ids[:, 0] = BEGIN
+            said = None if said is None else np.pad(said, ((0, 0), (1, 0)))
+            lengths = lengths + 1
+        longest = int(lengths.max(initial=0))
+        said = None if said is None else said[:, :longest]
+        return Rows(ids[:, :longest], lengths, asked[:, :longest], said, vocabulary=vocabulary)
+
+    def encode(self, text: str, vocabulary: Vocabulary) -> list[int]:
+        return [vocabulary.ids.get(word, UNKNOWN) for word in text.split()]
+
+    def decode(self, ids: Iterable[int], vocabulary: Vocabulary) -> str:
+        return " ".join(vocabulary.symbols[i] for i in map(int, ids) if i not in (PAD, BEGIN, END))
+
+
+def _no_numbers(questions: Questions) -> None:
+    if questions.numbers.lengths.shape[1] and bool(((questions.symbols < 0) & (questions.symbols > EMPTY)).any()):
+        raise Mistake(
+            "tokenizer: Words writes texts of the alphabet, and these questions have numbers; take Characters"
+        )
+
+
+def _closed_up(
+    questions: Questions,
+) -> tuple[NDArray[np.int16], NDArray[np.int16] | None, NDArray[np.int64] | None]:
+    """Symbols, labels and prompts of questions whose pieces stand one behind the other, without gaps."""
+    symbols, labels, prompts = questions.symbols, questions.labels, questions.prompt_length
+    there = symbols != EMPTY
+    if bool((there[:, 1:] <= there[:, :-1]).all()):
+        return symbols, labels, None if prompts is None else np.minimum(prompts, there.sum(axis=1))
+    order = np.argsort(~there, axis=1, kind="stable")
+    if prompts is not None:
+        prompts = (there & (np.arange(symbols.shape[1]) < prompts[:, None])).sum(axis=1)
+    taken = [None if part is None else np.take_along_axis(part, order, axis=1) for part in (symbols, labels)]
+    assert taken[0] is not None
+    return taken[0], taken[1], prompts
+
+
+def _ids(symbols: NDArray[np.int16], alphabet: tuple[str, ...], vocabulary: Vocabulary) -> NDArray[Any]:
+    """The id of each text, PAD where there is none."""
+    ids = [vocabulary.ids.get(text, UNKNOWN) for text in alphabet]
+    table = np.array([*ids, PAD], dtype=id_type(vocabulary))
+    return table[np.where(symbols == EMPTY, len(ids), symbols)]

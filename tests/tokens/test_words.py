@@ -1,0 +1,153 @@
+"""Promises of words: one token per text of the alphabet, as the plain form writes them."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from numerate.data.writing import text_lines
+from numerate.errors import Mistake
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.questions import EMPTY, Example, Numbers, Questions
+from numerate.tokens.layout import Aligned
+from numerate.tokens.tokenizer import Rows
+from numerate.tokens.words import Words
+from numerate.vocabulary import BEGIN, HELPER, NUMBER, SPECIAL, TEXT, UNKNOWN, Vocabulary
+
+ALPHABET = ("0", "1", "10", "100", "a", "<pad>", "<blk>", "<bos>")
+
+
+def plain(questions: Questions, row: int, begin: bool) -> tuple[list[str], dict[int, str]]:
+    """What is written, and what is asked where, text by text."""
+    written, said = (["[BOS]"], {}) if begin else ([], {})
+    prompt = None if questions.prompt_length is None else int(questions.prompt_length[row])
+    for piece, symbol in enumerate(questions.symbols[row]):
+        if symbol == EMPTY:
+            continue
+        if prompt is not None and piece >= prompt:
+            said[len(written)] = questions.alphabet[symbol]
+        if questions.labels is not None and questions.labels[row, piece] >= 0:
+            said[len(written)] = questions.alphabet[questions.labels[row, piece]]
+        written.append(questions.alphabet[symbol])
+    if prompt is not None:
+        said[len(written)] = "[EOS]"
+        written.append("[EOS]")
+    return written, said
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> Questions:
+    rows, pieces = draw(st.integers(0, 5)), draw(st.integers(1, 6))
+    text = st.integers(0, len(ALPHABET) - 1) | st.just(EMPTY)
+    block = st.lists(text, min_size=rows * pieces, max_size=rows * pieces)
+    symbols = np.array(draw(block), dtype=np.int16).reshape(rows, pieces)
+    if draw(st.booleans()):
+        labels = np.array(draw(block), dtype=np.int16).reshape(rows, pieces)
+        return Questions(
+            ALPHABET, symbols, Numbers.none(rows), labels=np.where(symbols == EMPTY, np.int16(EMPTY), labels)
+        )
+    prompts = np.array(draw(st.lists(st.integers(0, pieces), min_size=rows, max_size=rows)), dtype=np.int64)
+    return Questions(ALPHABET, symbols, Numbers.none(rows), prompts)
+
+
+@pytest.mark.parametrize("begin", [False, True])
+@settings(max_examples=100, deadline=None)
+@given(block=questions())
+def test_rows_are_what_the_plain_form_writes_text_by_text(begin: bool, block: Questions) -> None:
+    tokenizer = Words(begin=begin)
+    vocabulary = tokenizer.vocabulary(ALPHABET)
+    rows = tokenizer.rows(block, vocabulary)
+    assert len(rows) == len(block)
+    assert rows.ids.dtype == np.uint8
+    for row in range(len(block)):
+        written, said = plain(block, row, begin)
+        length = int(rows.lengths[row])
+        assert [vocabulary.symbols[i] for i in rows.ids[row, :length]] == written
+        assert not rows.ids[row, length:].any()
+        heard = rows.ids if rows.labels is None else rows.labels
+        found = {int(p): vocabulary.symbols[heard[row, p]] for p in np.flatnonzero(rows.asked[row])}
+        assert found == said
+
+
+def test_the_vocabulary_has_the_specials_and_then_the_texts_in_their_order() -> None:
+    vocabulary = Words().vocabulary((*ALPHABET, "a", "10"))
+    assert vocabulary.symbols == ("[PAD]", "[UNK]", "[BOS]", "[EOS]", *ALPHABET)
+    kinds = [SPECIAL] * 4 + [NUMBER] * 4 + [TEXT, HELPER, HELPER, TEXT]
+    assert vocabulary.kinds.tolist() == kinds
+    assert vocabulary.values[4:8].tolist() == [0.0, 1.0, 10.0, 100.0]
+    assert np.isnan(vocabulary.values[[0, 1, 2, 3, 8, 9, 10, 11]]).all()
+    assert not vocabulary.is_digit.any()
+
+
+def counted(text: str, labels: str, tokenizer: Words = Words()) -> Rows:
+    symbols = [ALPHABET.index(word) for word in text.split()]
+    said = [EMPTY if word == "." else ALPHABET.index(word) for word in labels.split()]
+    block = Questions(ALPHABET, np.array([symbols], np.int16), Numbers.none(1), labels=np.array([said], dtype=np.int16))
+    return tokenizer.rows(block, tokenizer.vocabulary(ALPHABET))
+
+
+def test_a_text_has_spaces_between_its_tokens() -> None:
+    vocabulary = Words().vocabulary(ALPHABET)
+    assert text_lines(counted("0 a", ". 1"), vocabulary, Words.between) == b"0 a\t. 1\n"
+    begun = counted("0 a", ". 1", Words(begin=True))
+    assert begun.ids[0, 0] == BEGIN
+    assert text_lines(begun, vocabulary, Words.between) == b"0 a\t. 1\n"
+    assert Words().encode("10 a  b", vocabulary) == [vocabulary.ids["10"], vocabulary.ids["a"], UNKNOWN]
+
+
+def test_more_texts_than_a_byte_holds_are_written_right() -> None:
+    alphabet = tuple(map(str, range(1000)))
+    block = Questions(alphabet, np.array([[999, 256]], np.int16), Numbers.none(1), np.array([1]))
+    rows = Words().rows(block, Words().vocabulary(alphabet))
+    assert rows.ids.dtype == np.uint16
+    assert rows.ids.tolist() == [[1003, 260, 3]]
+
+
+def test_a_text_that_the_vocabulary_has_not_is_unknown_and_such_a_label_is_refused() -> None:
+    small = Vocabulary.of_words(["a", "1"])
+    block = Questions(ALPHABET, np.array([[5, 4]], np.int16), Numbers.none(1), labels=np.array([[1, EMPTY]], np.int16))
+    assert Words().rows(block, small).ids.tolist() == [[UNKNOWN, small.ids["a"]]]
+    other = Questions(ALPHABET, block.symbols, block.numbers, labels=np.array([[1, 3]], np.int16))
+    with pytest.raises(Mistake, match=r"^tokenizer: the label '100' is not in the vocabulary"):
+        Words().rows(other, small)
+
+
+def test_questions_with_numbers_are_refused() -> None:
+    task = Arithmetic()
+    with pytest.raises(Mistake, match="take Characters"):
+        Words().rows(task.read("1+2="), Words().vocabulary(task))
+
+
+def test_free_text_has_a_token_per_character() -> None:
+    vocabulary = Words().vocabulary("ab=")
+    rows = Words().rows([Example("a=", "b")], vocabulary)
+    assert Words().decode(rows.ids[0], vocabulary) == "a = b"
+
+
+# Hiding --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_layout_hides_the_tokens_of_the_texts_it_names() -> None:
+    rows = counted("0 <pad> a <pad> a <blk>", ". 0 . 1 . 10")
+    batch = Aligned(hide=("<pad>",)).batch(rows, np.arange(1))
+    assert batch.tokens.hidden is not None
+    assert batch.tokens.hidden.tolist() == [[False, True, False, True, False, False]]
+    both = Aligned(hide=("<pad>", "<blk>")).batch(rows, np.arange(1)).tokens.hidden
+    assert both is not None
+    assert both.tolist() == [[False, True, False, True, False, True]]
+
+
+def test_nothing_is_hidden_where_nothing_is_to_be() -> None:
+    rows = counted("0 <pad> a", ". 0 1")
+    assert Aligned().batch(rows, np.arange(1)).tokens.hidden is None
+    assert Aligned(hide=("<blk>",)).batch(rows, np.arange(1)).tokens.hidden is None
+
+
+def test_a_text_that_is_not_there_cannot_be_hidden() -> None:
+    with pytest.raises(Mistake, match=re.escape("layout.hide: the task has no text '<b>'; it has: 0, 1, 10")):
+        Aligned(hide=("<b>",)).batch(counted("0 a", ". 1"), np.arange(1))
+    silent = Rows(np.ones((1, 2), np.uint8), np.array([2]), np.ones((1, 2), bool), np.ones((1, 2), np.uint8))
+    with pytest.raises(Mistake, match=r"layout.hide: these rows do not say"):
+        Aligned(hide=("<pad>",)).batch(silent, np.arange(1))
