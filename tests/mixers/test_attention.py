@@ -23,6 +23,7 @@ def written_out(
     turned: Any = lambda x, places: x,
     bias: Any = lambda head, query, key: 0.0,
     scale: Any = lambda visible: 1.0,
+    themselves: bool = True,
 ) -> torch.Tensor:
     """One score, one exponential, one sum at a time."""
     rows, time, width = x.shape
@@ -35,7 +36,8 @@ def written_out(
             own = slice(head * size, (head + 1) * size)
             queries, keys = turned(q[row, :, own], range(time)), turned(k[row, :, own], range(time))
             for i in range(time):
-                seen = [j for j in range(i + 1) if j == i or hidden is None or not hidden[row, j]]
+                seen = [j for j in range(i + 1) if (j == i and themselves) or hidden is None or not hidden[row, j]]
+                seen = seen or [i]
                 scores = [float(queries[i] @ keys[j]) / math.sqrt(size) + bias(head, i, j) for j in seen]
                 weights = [math.exp(score * scale(i + 1)) for score in scores]
                 for j, weight in zip(seen, weights, strict=True):
@@ -47,10 +49,10 @@ def inputs(rows: int, time: int, width: int) -> torch.Tensor:
     return torch.randn(rows, time, width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-def made(spec: Attention, width: int, positions: tuple[Position, ...] = ()) -> SelfAttention:
+def made(spec: Attention, width: int, positions: tuple[Position, ...] = (), layer: int = 0) -> SelfAttention:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        return spec.build(width, 0, 1, positions).double().eval()
+        return spec.build(width, layer, layer + 1, positions).double().eval()
 
 
 def places(time: int, count: int) -> Context:
@@ -70,6 +72,48 @@ def test_hidden_keys_are_left_out_of_the_written_out_softmax() -> None:
     context = places(5, 0)
     context.hidden = hidden
     torch.testing.assert_close(part(x, context), written_out(part, x, hidden), atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("themselves", [False, True])
+def test_hidden_tokens_see_themselves_or_not_however_they_are_read(themselves: bool, biased: bool) -> None:
+    spec, positions = Attention(heads=2, hidden_see_themselves=themselves), (Nearness(),) if biased else ()
+    part, x = made(spec, 8, positions), inputs(2, 6, 8)
+    # The first row begins with nothing that may be seen but each token itself.
+    hidden = torch.tensor([[True, True, False, True, False, True], [False, True, True, False, True, True]])
+
+    def read(time: int, **more: Any) -> Context:
+        return Context(torch.full((2,), time), tuple(torch.arange(time)[None] for _ in positions), **more)
+
+    def bias(head: int, i: int, j: int) -> float:
+        return [-0.5, 0.25][head] * (i - j) if biased else 0.0
+
+    expected = written_out(part, x, hidden, bias=bias, themselves=themselves)
+    torch.testing.assert_close(part(x, read(6, hidden=hidden)), expected, atol=1e-10, rtol=1e-10)
+    asked = torch.tensor([[0, 3, 5], [1, 2, 4]])
+    found = part.forward_at(x, read(6, hidden=hidden), asked)
+    torch.testing.assert_close(found, expected.gather(1, asked[..., None].expand(-1, -1, 8)), atol=1e-10, rtol=1e-10)
+    first, state = part.prefill(x[:, :1], read(1, hidden=hidden[:, :1], capacity=6))
+    torch.testing.assert_close(first, expected[:, :1], atol=1e-10, rtol=1e-10)
+    for place in range(1, 6):
+        now = read(6, hidden=hidden, index=torch.full((2,), place), seen=place + 1)
+        said, state = part.step(x[:, place : place + 1], now, state)
+        torch.testing.assert_close(said[:, 0], expected[:, place], atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 3])
+def test_the_logits_of_a_layer_are_divided_by_its_number(layer: int) -> None:
+    part, x = made(Attention(heads=2, layer_scale=True, logit_scale=1.7), 8, (Nearness(),), layer), inputs(2, 5, 8)
+
+    def bias(head: int, i: int, j: int) -> float:
+        return [-0.5, 0.25][head] * (i - j)
+
+    expected = written_out(part, x, bias=bias, scale=lambda visible: 1.7 / (layer + 1))
+    torch.testing.assert_close(part(x, places(5, 1)), expected, atol=1e-10, rtol=1e-10)
+    growing = made(Attention(heads=2, layer_scale=True, logit_scale="log", log_from=2), 8, (), layer)
+    scale = [max(1.0, math.log2(visible)) / (layer + 1) for visible in range(1, 6)]
+    expected = written_out(growing, x, scale=lambda visible: scale[visible - 1])
+    torch.testing.assert_close(growing(x, places(5, 0)), expected, atol=1e-6, rtol=1e-6)
 
 
 def test_rotary_turns_queries_and_keys_of_the_written_out_softmax() -> None:

@@ -10,9 +10,13 @@ import torch
 
 from numerate.batch import Draw, Tokens
 from numerate.errors import Mistake
+from numerate.mixers.recurrent import LSTM
 from numerate.models.decoder import Decoder
-from numerate.positions.added import Learned, LearnedTable, Sinusoidal
-from numerate.positions.numbering import DigitIndex, Sequential, Shifted
+from numerate.models.initialisation import Initialisation
+from numerate.positions.added import Learned, LearnedTable, Scalar, ScaledSinusoidal, Sinusoidal
+from numerate.positions.bias import FIRE, ALiBi, T5Bias
+from numerate.positions.numbering import DigitIndex, Sequential, Shifted, Zooming
+from numerate.positions.rotary import Rotary
 
 
 def test_sinusoidal_is_the_written_out_formula() -> None:
@@ -38,6 +42,91 @@ def test_learned_adds_the_vector_of_the_place() -> None:
     x = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
     places = torch.tensor([[0, 4, 2, 2], [1, 1, 0, 3]])
     assert torch.equal(part(x, places), x + part.vectors.weight[places])
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_vectors_that_begin_as_waves_are_still_waves_when_the_model_is_built(
+    frozen: bool, any_initialisation: Initialisation, vocabulary: Any
+) -> None:
+    """In the published code a later initialisation overwrites them."""
+    position = Learned(table=20, begin="sine", frozen=frozen)
+    model = Decoder(width=6, mixer=LSTM(), positions=(position,), initialisation=any_initialisation).build(
+        vocabulary, 0
+    )
+    waves = Sinusoidal().build_input(6)(torch.zeros(1, 20, 6), torch.arange(20)[None])[0]
+    table = model.input_positions["0"].vectors.weight
+    torch.testing.assert_close(table.detach(), waves)
+    assert table.requires_grad != frozen
+    model(eight(vocabulary)).logits.sum().backward()
+    assert (table.grad is None) == frozen
+
+
+def test_frozen_vectors_that_begin_as_embeddings_are_those_of_the_model_that_learns_them(vocabulary: Any) -> None:
+    tables = [
+        Decoder(width=8, positions=(Learned(table=20, frozen=frozen),))
+        .build(vocabulary, 0)
+        .input_positions["0"]
+        .vectors
+        for frozen in (False, True)
+    ]
+    assert torch.equal(tables[0].weight, tables[1].weight)
+    assert float(tables[1].weight.std()) > 0.01
+    assert not tables[1].weight.requires_grad
+
+
+def test_scalar_puts_the_share_of_the_places_where_the_last_feature_was() -> None:
+    x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
+    found = Scalar(places=128).build_input(4)(x, torch.tensor([[0, 32, 128]]))
+    assert torch.equal(found[..., :3], x[..., :3])
+    assert found[..., 3].tolist() == [[0.0, 0.25, 1.0]] * 2
+
+
+def test_scalar_takes_the_fractions_of_zooming_as_they_are(vocabulary: Any) -> None:
+    model = Decoder(width=4, mixer=LSTM(), positions=(Scalar(numbering=Zooming()),)).build(vocabulary, 0)
+    tokens = model.place(eight(vocabulary, 3), Draw.fixed())
+    assert tokens.places is not None
+    found = model.input_positions["0"](torch.zeros(2, 3, 4), tokens.places[0])
+    assert found[..., 3].tolist() == [[0.25, 0.5, 0.75]] * 2
+    assert model(tokens).logits.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "position", [Learned, Sinusoidal, ScaledSinusoidal, Rotary, FIRE, ALiBi, T5Bias], ids=lambda kind: kind.__name__
+)
+def test_a_position_that_wants_whole_places_refuses_fractions(position: Any) -> None:
+    with pytest.raises(Mistake, match=r"^positions.0.numbering: Zooming gives fractions .* Scalar takes fractions"):
+        Decoder(width=8, positions=(position(numbering=Zooming()),))
+
+
+def test_a_model_that_looks_ahead_says_so_and_is_not_decoded(vocabulary: Any) -> None:
+    ahead = Decoder(width=4, mixer=LSTM(), positions=(Scalar(), Scalar(numbering=Zooming()))).build(vocabulary, 0)
+    why = ahead.looks_ahead()
+    assert why is not None
+    assert why.startswith("the numbering Zooming of positions.1 tells every place")
+    with pytest.raises(Mistake, match=r"^model: the numbering Zooming .* cannot be decoded"):
+        ahead.start(eight(vocabulary), capacity=9)
+    causal = Decoder(width=4, mixer=LSTM(), positions=(Scalar(),)).build(vocabulary, 0)
+    assert causal.looks_ahead() is None
+    causal.start(eight(vocabulary), capacity=9)
+
+
+@torch.no_grad()
+def test_what_a_model_with_zooming_says_depends_on_what_comes_later(vocabulary: Any) -> None:
+    """Why nothing that is measured on it is a claim."""
+    model = Decoder(width=4, mixer=LSTM(), positions=(Scalar(numbering=Zooming()),)).build(vocabulary, 0)
+    assert not torch.allclose(model(eight(vocabulary, 5)).logits[:, :3], model(eight(vocabulary, 3)).logits)
+
+
+def test_places_of_the_published_scheme_fit_a_table_of_as_many(vocabulary: Any) -> None:
+    """Shifted within 10 places, a row of 8 tokens: 0 to 8; a table of 9 holds them, and one of 8 does not."""
+    for size, fits in ((9, True), (8, False)):
+        numbering = Shifted(max_shift=1, within=10)
+        model = Decoder(width=8, positions=(Learned(numbering=numbering, table=size),)).build(vocabulary, 0)
+        if fits:
+            assert model.check(eight(vocabulary), trained=eight(vocabulary)) == []
+        else:
+            with pytest.raises(Mistake, match="place 8 is beyond"):
+                model.check(eight(vocabulary), trained=eight(vocabulary))
 
 
 def eight(vocabulary: Any, time: int = 8) -> Tokens:
@@ -99,7 +188,12 @@ def test_positions_without_a_table_take_any_place(vocabulary: Any) -> None:
 
 @pytest.mark.parametrize(
     ("make", "field"),
-    [(lambda: Learned(table=0), "table"), (lambda: Sinusoidal(base=1.0), "base")],
+    [
+        (lambda: Learned(table=0), "table"),
+        (lambda: Sinusoidal(base=1.0), "base"),
+        (lambda: Scalar(places=0), "places"),
+        (lambda: Scalar().build_input(1), "width"),
+    ],
 )
 def test_impossible_values_are_refused_by_name(make: Any, field: str) -> None:
     with pytest.raises(Mistake, match=f"^{field}: "):

@@ -1,6 +1,7 @@
 """Promises of numberings, on every one of them; then the numbers of each by hand."""
 
 import json
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,16 +20,26 @@ from numerate.positions.numbering import (
     RandomSubset,
     Sequential,
     Shifted,
+    Zooming,
 )
-from numerate.vocabulary import Vocabulary
+from numerate.vocabulary import HELPER, Vocabulary
 
 DRAWS = [Draw.fixed(), Draw(seed=0, step=0), Draw(seed=5, step=17)]
+
+
+@pytest.fixture
+def vocabulary() -> Vocabulary:
+    """The published one, its last token a helper."""
+    plain = Vocabulary.of(["+", "-", "x", "=", " "])
+    kinds = plain.kinds.copy()
+    kinds[plain.ids[" "]] = HELPER
+    return replace(plain, kinds=kinds)
 
 
 def numbers(numbering: Numbering, tokens: Tokens, vocabulary: Vocabulary, draw: Draw) -> torch.Tensor:
     kinds = torch.from_numpy(vocabulary.kinds).long()[tokens.ids]
     places = numbering.number(tokens, kinds, draw)
-    assert places.dtype == torch.int64
+    assert places.dtype == (torch.int64 if numbering.whole else torch.float32)
     assert places.shape[0] in (1, tokens.ids.shape[0])
     assert places.shape[1] == tokens.ids.shape[1]
     return places.expand(tokens.ids.shape)
@@ -48,7 +59,14 @@ def row_of(text: str, vocabulary: Vocabulary) -> Tokens:
 
 
 def test_a_longer_row_never_changes_earlier_numbers(any_numbering: Any, make_tokens: Any, vocabulary: Any) -> None:
-    whole = make_tokens([14, 14, 14])
+    if any_numbering.causal:
+        assert_rows_may_grow(any_numbering, make_tokens([14, 14, 14]), vocabulary)
+        return
+    with pytest.raises(AssertionError):  # what makes it not causal
+        assert_rows_may_grow(any_numbering, make_tokens([14, 14, 14]), vocabulary)
+
+
+def assert_rows_may_grow(any_numbering: Numbering, whole: Tokens, vocabulary: Vocabulary) -> None:
     for placement in range(any_numbering.placements()):
         draw = Draw.fixed(placement)
         for length in range(1, 14):
@@ -114,6 +132,7 @@ def test_draws_stay_within_the_headroom(any_numbering: Any, make_tokens: Any, vo
         drawn = numbers(any_numbering, tokens, vocabulary, Draw(seed=1, step=step))
         assert int(drawn.min()) >= 0
         assert int((drawn - calm).max()) <= any_numbering.headroom()
+        assert int(drawn.max()) <= any_numbering.reach(int(calm.max()))
 
 
 def test_placements_are_places_that_training_could_have_had(
@@ -273,6 +292,84 @@ def test_the_reach_of_a_random_subset_is_the_highest_place_that_training_ever_dr
         assert drawn <= numbering.reach(highest) == 7
 
 
+def helped(text: str, vocabulary: Vocabulary, rows: int = 1) -> Tokens:
+    """Rows of a text in which a space is a helper."""
+    one = row_of(text, vocabulary)
+    return Tokens(one.ids.repeat(rows, 1), one.lengths.repeat(rows), torch.arange(rows))
+
+
+def test_a_helper_gets_the_number_of_the_next_real_token(vocabulary: Any) -> None:
+    text = "5 x x  x "
+    found = {
+        repr(numbering): numbers(numbering, helped(text, vocabulary), vocabulary, Draw.fixed()).tolist()
+        for numbering in (
+            Sequential("next"),
+            Shifted(max_shift=9, helpers="next"),
+            RandomSubset(stride=2, helpers="next"),
+        )
+    }
+    expected = [0, 1, 1, 2, 2, 3, 3, 3, 4]
+    assert list(found.values()) == [[expected], [expected], [[2 * place for place in expected]]]
+    assert numbers(Sequential(), helped(text, vocabulary), vocabulary, Draw.fixed()).tolist() == [list(range(9))]
+
+
+def test_behind_the_end_of_a_row_with_helpers_all_places_are_0(vocabulary: Any) -> None:
+    row = replace(helped("5 x x", vocabulary), lengths=torch.tensor([3]))
+    assert numbers(Sequential("next"), row, vocabulary, Draw.fixed()).tolist() == [[0, 1, 1, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "helpers", "most"),
+    # within 10 places: 5 tokens and one more; 3 that are no helpers and one more; 12 do not fit
+    [("5 x x", "own", 4), ("5 x x", "next", 6), ("5xxxxxxxxxxx", "next", 0)],
+)
+def test_a_row_shifted_within_some_places_draws_every_offset_that_leaves_it_room(
+    text: str, helpers: Any, most: int, vocabulary: Any
+) -> None:
+    tokens = helped(text, vocabulary, rows=500)
+    numbering = Shifted(within=10, helpers=helpers)
+    calm = numbers(numbering, tokens, vocabulary, Draw.fixed())
+    places = numbers(numbering, tokens, vocabulary, Draw(0, 3))
+    assert torch.equal(places - calm, (places - calm)[:, :1].expand_as(places)), "one offset for a row"
+    assert sorted(set((places - calm)[:, 0].tolist())) == list(range(most + 1))
+
+
+def test_rows_shifted_within_some_places_have_each_their_own_room(make_tokens: Any, vocabulary: Any) -> None:
+    tokens = replace(make_tokens([9, 1] * 400), row=torch.arange(800))
+    offsets = numbers(Shifted(within=10), tokens, vocabulary, Draw(0, 0))[:, 0]
+    assert set(offsets[::2].tolist()) == {0}
+    assert set(offsets[1::2].tolist()) == set(range(9))
+
+
+def test_a_random_subset_with_helpers_draws_one_place_more_than_there_are_real_tokens(vocabulary: Any) -> None:
+    tokens = helped("5 x ", vocabulary, rows=4000)
+    places = numbers(RandomSubset(max_length=5, helpers="next"), tokens, vocabulary, Draw(0, 0))
+    assert torch.equal(places[:, 1], places[:, 2])
+    chosen = places[:, [0, 1, 3]].tolist()
+    counts = {tuple(row): chosen.count(row) for row in chosen}
+    assert len(counts) == 10, "every subset of 3 of 5 is drawn"
+    assert all(first < second < third for first, second, third in counts)
+    chi_squared = sum((count - 400) ** 2 / 400 for count in counts.values())
+    assert chi_squared < 27.9, "99.9 % quantile of 9 degrees of freedom"
+
+
+def test_zooming_says_how_far_along_a_row_each_real_token_stands(vocabulary: Any) -> None:
+    for draw in DRAWS:
+        assert numbers(Zooming(), helped("5 xx", vocabulary), vocabulary, draw).tolist() == [[0.25, 0.5, 0.5, 0.75]]
+
+
+@pytest.mark.parametrize(
+    ("numbering", "checksum"),
+    [
+        (Shifted(), b"Shifted(max_shift=64, evaluate_at=3)"),
+        (RandomSubset(4), b"RandomSubset(max_length=4, size=None, stride=1, per='row')"),
+        (Shifted(within=9), b"Shifted(max_shift=64, evaluate_at=3, within=9)"),
+    ],
+)
+def test_settings_that_came_later_change_no_draw_where_they_are_not_used(numbering: Any, checksum: bytes) -> None:
+    assert numbering._salt() == zlib.crc32(checksum)
+
+
 @pytest.mark.parametrize("name", ["abacus_ids_eval", "abacus_standalone_eval"])
 def test_digit_index_in_evaluation_is_the_published_abacus(name: str, shared: Path, vocabulary: Any) -> None:
     case = published(shared, name)
@@ -308,6 +405,7 @@ def published(shared: Path, name: str) -> dict[str, Any]:
         (lambda: RandomSubset(stride=0), "stride"),
         (lambda: Shifted(evaluate_at=0), "evaluate_at"),
         (lambda: DigitIndex(max_offset=-1), "max_offset"),
+        (lambda: Shifted(within=0), "within"),
     ],
 )
 def test_impossible_values_are_refused_by_name(make: Callable[[], Numbering], field: str) -> None:

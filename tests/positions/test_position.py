@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from numerate.positions.position import Bias, InputPosition, Rotation
+from numerate.positions.position import Bias, Contextual, InputPosition, Rotation
 
 WIDTH, HEADS = 16, 2
 
@@ -13,7 +13,7 @@ def test_it_acts_on_the_input_or_inside_attention_and_not_both(any_position: Any
     at_input, inside = any_position.build_input(WIDTH), any_position.build_attention(HEADS, WIDTH // HEADS)
     assert (at_input is None) != (inside is None)
     assert isinstance(at_input, InputPosition | None)
-    assert isinstance(inside, Rotation | Bias | None)
+    assert isinstance(inside, Rotation | Bias | Contextual | None)
 
 
 def test_what_it_does_at_a_place_depends_on_that_place_alone(any_position: Any) -> None:
@@ -26,6 +26,8 @@ def test_what_it_does_at_a_place_depends_on_that_place_alone(any_position: Any) 
         assert not torch.equal(added[0, 0], added[0, 1])
         return
     inside = any_position.build_attention(HEADS, WIDTH // HEADS)
+    if isinstance(inside, Contextual):  # knows no places
+        return
     if isinstance(inside, Rotation):
         turned = inside.turn(torch.ones(2, HEADS, 5, WIDTH // HEADS), inside.prepare(places))
         assert torch.equal(turned[0, :, 1], turned[1, :, 0])
@@ -49,7 +51,7 @@ def test_one_row_of_places_stands_for_all_rows(any_position: Any) -> None:
         assert torch.equal(
             inside.turn(heads, inside.prepare(one)), inside.turn(heads, inside.prepare(one.expand(3, -1)))
         )
-    else:
+    elif not isinstance(inside, Contextual):
         assert isinstance(inside, Bias)
         assert torch.equal(inside.bias(one, one).expand(3, -1, -1, -1), inside.bias(*[one.expand(3, -1)] * 2))
 
@@ -57,7 +59,7 @@ def test_one_row_of_places_stands_for_all_rows(any_position: Any) -> None:
 def test_turning_keeps_every_length(any_position: Any) -> None:
     inside = any_position.build_attention(HEADS, WIDTH // HEADS)
     if not isinstance(inside, Rotation):
-        assert inside is None or isinstance(inside, Bias)
+        assert inside is None or isinstance(inside, Bias | Contextual)
         return
     x = torch.randn(1, HEADS, 50, WIDTH // HEADS, generator=torch.Generator().manual_seed(0))
     turned = inside.turn(x, inside.prepare(torch.arange(0, 5000, 100)[None]))
@@ -71,9 +73,12 @@ def test_the_precision_of_the_input_is_kept(any_position: Any) -> None:
         inside = any_position.build_attention(HEADS, WIDTH // HEADS)
         if part is not None:
             assert part.to(kind)(torch.zeros(1, 3, WIDTH, dtype=kind), places).dtype == kind
-        elif isinstance(inside, Rotation):
-            heads = torch.zeros(1, HEADS, 3, WIDTH // HEADS, dtype=kind)
+        heads = torch.zeros(1, HEADS, 3, WIDTH // HEADS, dtype=kind)
+        if isinstance(inside, Rotation):
             assert inside.turn(heads, inside.prepare(places)).dtype == kind
+        elif isinstance(inside, Contextual):
+            seen = torch.ones(3, 3, dtype=torch.bool).tril()[None, None]
+            assert inside.to(kind).bias(heads, heads, seen).dtype == kind
 
 
 def test_far_places_are_as_exact_as_near_ones_in_half_precision(any_position: Any) -> None:

@@ -1,7 +1,7 @@
 """Causal self-attention."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +13,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, at_places
-from numerate.positions.position import Bias, Position, Rotation
+from numerate.positions.position import Bias, Contextual, Position, Rotation
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,11 @@ class Attention(Mixer):
     https://arxiv.org/abs/2410.01104). With `logit_scale="log"` a query that sees n keys uses
     max(1, log n / log log_from), after Chiang and Cholak (2022), https://arxiv.org/abs/2202.12172: up to `log_from`
     keys nothing changes. With log_from=64 a query with 4,096 keys uses 2.
+
+    `layer_scale` divides the logits of the first layer by 1, of the second by 2 and so on, as GPT-2 can
+    (`scale_attn_by_inverse_layer_idx`) and the published counting does (Chang and Bisk, 2024,
+    https://arxiv.org/abs/2405.20131). There, too, a token that is hidden does not even see itself:
+    `hidden_see_themselves=False`; one that then sees nothing at all does see itself.
     """
 
     heads: int = setting(4, "how many heads; the width must be a multiple of it")
@@ -39,6 +44,10 @@ class Attention(Mixer):
         1.0, "factor on the attention logits, or log: grows with the length", later=True
     )
     log_from: int = setting(64, "how many keys a query may see before logit_scale=log changes anything", later=True)
+    layer_scale: bool = setting(False, "whether the logits of the n-th layer are divided by n", later=True)
+    hidden_see_themselves: bool = setting(
+        True, "whether a token that is hidden from all others attends to itself", later=True
+    )
 
     def __post_init__(self) -> None:
         if self.heads < 1:
@@ -57,7 +66,7 @@ class Attention(Mixer):
                 f"model.mixer.heads: width {width} does not divide into {self.heads} heads; "
                 f"{', '.join(map(str, fitting))} heads would do"
             )
-        return SelfAttention(self, width, positions)
+        return SelfAttention(self, width, positions, layer)
 
     def build_layers(self, width: int, depth: int, positions: Sequence[Position]) -> list[TokenMixer]:
         layers = [self.build(width, layer, depth, positions) for layer in range(depth)]
@@ -80,23 +89,27 @@ class Cache:
 class SelfAttention(TokenMixer):
     """One layer of causal self-attention, with a key-value cache in `step`."""
 
-    def __init__(self, spec: Attention, width: int, positions: Sequence[Position]) -> None:
+    def __init__(self, spec: Attention, width: int, positions: Sequence[Position], layer: int = 0) -> None:
         super().__init__()
         heads = spec.heads
         self.heads, self.head_width, self.dropout = heads, width // heads, spec.dropout
         self.logit_scale, self.log_from = spec.logit_scale, spec.log_from
+        self.layer_scale = 1 / (layer + 1) if spec.layer_scale else 1.0
+        self.hidden_see_themselves = spec.hidden_see_themselves
         self.inward = nn.Linear(width, 3 * width, bias=spec.biases)
         self.out = nn.Linear(width, width, bias=spec.biases)
         acting = [(i, position.build_attention(heads, width // heads)) for i, position in enumerate(positions)]
         self.specs = {i: positions[i] for i, part in acting if part is not None}
         self.rotations = nn.ModuleDict({str(i): part for i, part in acting if isinstance(part, Rotation)})
         self.biases = nn.ModuleDict({str(i): part for i, part in acting if isinstance(part, Bias)})
+        self.contextual = nn.ModuleDict({str(i): part for i, part in acting if isinstance(part, Contextual)})
 
     def share(self, first: "SelfAttention") -> None:
         """Takes over from the first layer the parts of those positions that all layers share."""
         for number, position in self.specs.items():
             if position.shares_layers():
-                for mine, theirs in ((self.rotations, first.rotations), (self.biases, first.biases)):
+                for kind in ("rotations", "biases", "contextual"):
+                    mine, theirs = getattr(self, kind), getattr(first, kind)
                     if str(number) in mine:
                         mine[str(number)] = theirs[str(number)]
 
@@ -116,14 +129,14 @@ class SelfAttention(TokenMixer):
             assert isinstance(part, Rotation)
             queries = part.turn(queries, part.prepare(_gathered(context.places[int(name)], asked)))
             keys = part.turn(keys, self._prepared(int(name), part, context))
-        visible = torch.arange(x.shape[1], device=x.device) <= asked[:, :, None]
-        if context.hidden is not None:
-            visible = (visible & ~context.hidden[:, None, :]).scatter(2, asked[:, :, None], True)
-        mask: Tensor = visible[:, None]
+        place = torch.arange(x.shape[1], device=x.device)
+        visible = self._shown(place <= asked[:, :, None], place == asked[:, :, None], context.hidden)[:, None]
         scale = self._scale(asked + 1)
-        for name, part in self.biases.items():
-            assert isinstance(part, Bias)
-            mask = _added(mask, _scaled(self._bias_at(int(name), part, context, asked), scale))
+
+        def at_asked(position: int, part: Bias) -> Tensor:
+            return self._bias_at(position, part, context, asked)
+
+        mask = self._mask(visible, queries, keys, scale, at_asked)
         return self._attended(_scaled(queries, scale), keys, values, mask)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Cache]:
@@ -139,17 +152,17 @@ class SelfAttention(TokenMixer):
         row = torch.arange(x.shape[0], device=x.device)
         state.keys[row, :, context.index] = keys[:, :, 0]
         state.values[row, :, context.index] = values[:, :, 0]
-        visible = torch.arange(context.seen, device=x.device)[None, :] <= context.index[:, None]
-        if context.hidden is not None:
-            visible = visible & ~context.hidden[:, : context.seen]
-        mask: Tensor = visible[:, None, None, :]
-        scale = self._scale(context.index[:, None] + 1)
-        for name, part in self.biases.items():
-            places = context.places[int(name)]
-            own = _gathered(places, context.index[:, None])
-            assert isinstance(part, Bias)
-            mask = _added(mask, _scaled(part.bias(own, places[:, : context.seen]), scale))
-        keys, values = state.keys[:, :, : context.seen], state.values[:, :, : context.seen]
+        index, seen, place = context.index[:, None], context.seen, torch.arange(context.seen, device=x.device)
+        hidden = None if context.hidden is None else context.hidden[:, :seen]
+        visible = self._shown((place <= index)[:, None], (place == index)[:, None], hidden)[:, None]
+        keys, values = state.keys[:, :, :seen], state.values[:, :, :seen]
+        scale = self._scale(index + 1)
+
+        def newest(position: int, part: Bias) -> Tensor:
+            places = context.places[position]
+            return part.bias(_gathered(places, index), places[:, :seen])
+
+        mask = self._mask(visible, queries, keys, scale, newest)
         mixed = scaled_dot_product_attention(_scaled(queries, scale), keys, values, attn_mask=mask)
         return self.out(mixed.transpose(1, 2).flatten(2)), state
 
@@ -174,15 +187,23 @@ class SelfAttention(TokenMixer):
         return context.prepared[name]
 
     def _whole(self, queries: Tensor, keys: Tensor, values: Tensor, context: Context) -> Tensor:
-        scale = self._scale(torch.arange(1, queries.shape[2] + 1, device=queries.device)[None])
-        mask = self._mask(queries.shape[2], queries.device, context, scale)
+        time, device = queries.shape[2], queries.device
+        scale = self._scale(torch.arange(1, time + 1, device=device)[None])
+        mask = None
+        # Elsewhere plain causal attention will do (padding on the right is then seen by nothing real).
+        if context.hidden is not None or self.biases or self.contextual:
+            causal = torch.ones(time, time, dtype=torch.bool, device=device).tril()[None]
+            own = torch.eye(time, dtype=torch.bool, device=device)[None]
+            visible = self._shown(causal, own, context.hidden)[:, None]
+            mask = self._mask(visible, queries, keys, scale, lambda i, part: self._whole_bias(i, part, context))
         return self._attended(_scaled(queries, scale), keys, values, mask)
 
     def _scale(self, visible: Int[Tensor, "#rows query"]) -> Float[Tensor, "#rows query"] | float | None:
         """The factor on the logits of queries that see so many keys; None for no factor."""
         if self.logit_scale == "log":
-            return (visible.float().log() / math.log(self.log_from)).clamp(min=1.0)
-        return None if self.logit_scale == 1.0 else self.logit_scale
+            return (visible.float().log() / math.log(self.log_from)).clamp(min=1.0) * self.layer_scale
+        scale = float(self.logit_scale) * self.layer_scale
+        return None if scale == 1.0 else scale
 
     def _whole_bias(self, position: int, part: Bias, context: Context) -> Float[Tensor, "#rows heads time time"]:
         """The bias of all pairs; layers that share the part share it too, and so do the turns of a loop."""
@@ -216,18 +237,37 @@ class SelfAttention(TokenMixer):
         rows, time, width = projected.shape
         return projected.view(rows, time, width // self.head_width, self.head_width).transpose(1, 2)
 
-    def _mask(self, time: int, device: torch.device, context: Context, scale: Tensor | float | None) -> Tensor | None:
-        """None where plain causal attention will do (padding on the right is then seen by nothing real)."""
-        if context.hidden is None and not self.biases:
-            return None
-        mask: Tensor = torch.ones(time, time, dtype=torch.bool, device=device).tril()[None, None]
-        if context.hidden is not None:
-            # A place may always see itself: a row of nothing but hidden keys would otherwise have no softmax.
-            own = torch.eye(time, dtype=torch.bool, device=device)[None, None]
-            mask = mask & (~context.hidden[:, None, None, :] | own)
+    def _shown(
+        self,
+        visible: Bool[Tensor, "#rows query key"],
+        own: Bool[Tensor, "#rows query key"],
+        hidden: Bool[Tensor, "rows key"] | None,
+    ) -> Bool[Tensor, "#rows query key"]:
+        """Which keys each query sees, of those that are `visible` by their place; `own` is the query's own key.
+
+        One that sees no other key always sees its own: there would be no softmax otherwise."""
+        if hidden is None:
+            return visible
+        shown = visible & ~hidden[:, None, :]
+        return shown | (own if self.hidden_see_themselves else own & ~shown.any(-1, keepdim=True))
+
+    def _mask(
+        self,
+        visible: Bool[Tensor, "#rows 1 query key"],
+        queries: Float[Tensor, "rows heads query head_width"],
+        keys: Float[Tensor, "rows heads key head_width"],
+        scale: Tensor | float | None,
+        bias_of: Callable[[int, Bias], Tensor],
+    ) -> Tensor:
+        """What is visible, or with positions that add to the scores what they add there, and minus infinity elsewhere;
+        `bias_of` is a bias, given the number of its position, at these queries."""
+        mask: Tensor = visible
         for name, part in self.biases.items():
             assert isinstance(part, Bias)
-            mask = _added(mask, _scaled(self._whole_bias(int(name), part, context), scale))
+            mask = _added(mask, _scaled(bias_of(int(name), part), scale))
+        for part in self.contextual.values():
+            assert isinstance(part, Contextual)
+            mask = _added(mask, _scaled(part.bias(queries, keys, visible), scale))
         return mask
 
     def fused(self) -> Mapping[str, Sequence[str]]:
@@ -235,14 +275,16 @@ class SelfAttention(TokenMixer):
 
     def claimed(self) -> set[str]:
         # A network of distances has inputs from 0 up: drawn as a layer of the model, half of it would be dead at once.
-        return {f"biases.{name}.{own}" for name, part in self.biases.items() for own, _ in part.named_parameters()}
+        return {name for name, _ in self.named_parameters() if name.startswith(("biases.", "contextual."))}
 
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
     def operations(self, time: int) -> int:
         width = self.heads * self.head_width
-        return 2 * time * 4 * width * width + 2 * 2 * width * time * (time + 1) // 2
+        own = 2 * time * 4 * width * width + 2 * 2 * width * time * (time + 1) // 2
+        parts = [part for part in self.contextual.values() if isinstance(part, Contextual)]
+        return own + sum(part.operations(self.heads, time) for part in parts)
 
 
 def _gathered(places: Int[Tensor, "#rows time"], asked: Int[Tensor, "rows asked"]) -> Int[Tensor, "rows asked"]:

@@ -78,13 +78,20 @@ class Decoder(ModelSpec):
         if self.embedding_scale != "root" and (
             isinstance(self.embedding_scale, str) or not 0 < self.embedding_scale < float("inf")
         ):
-            raise Mistake(f"embedding_scale: {self.embedding_scale!r} would hide every token; a number above 0, or root")
+            raise Mistake(
+                f"embedding_scale: {self.embedding_scale!r} would hide every token; a number above 0, or root"
+            )
         for number, position in enumerate(self.positions):
             inside = position.build_attention(2, 8) is not None
             if inside and not self.mixer.attends():
                 raise Mistake(
                     f"positions.{number}: {type(position).__name__} acts inside attention, "
                     f"which {type(self.mixer).__name__} does not have; Learned or Sinusoidal would do, or none"
+                )
+            if not position.numbering.whole and not position.fractions:
+                raise Mistake(
+                    f"positions.{number}.numbering: {type(position.numbering).__name__} gives fractions of a row, and "
+                    f"{type(position).__name__} wants whole places; Scalar takes fractions"
                 )
 
     def build(self, vocabulary: Vocabulary, seed: int) -> "DecoderModel":
@@ -182,6 +189,8 @@ class DecoderModel(Model):
 
     def start(self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, placement: int = 0) -> Started:
         _no_source(source)
+        if (ahead := self.looks_ahead()) is not None:
+            raise Mistake(f"model: {ahead}; it cannot be decoded token by token")
         tokens = self.place(tokens, Draw.fixed(placement))
         x, context = self._embedded(tokens)
         context.capacity = capacity
@@ -257,6 +266,13 @@ class DecoderModel(Model):
     def turns(self) -> int:
         return self.spec.trunk.turns()
 
+    def looks_ahead(self) -> str | None:
+        for number, position in enumerate(self.spec.positions):
+            if not position.numbering.causal:
+                name = type(position.numbering).__name__
+                return f"the numbering {name} of positions.{number} tells every place how long its row will be"
+        return None
+
     # Inside ------------------------------------------------------------------------------------------------------
 
     def _embedded(self, tokens: Tokens) -> tuple[Tensor, Context]:
@@ -285,7 +301,8 @@ class DecoderModel(Model):
         ]
 
     def _claimed(self) -> set[str]:
-        return {f"{name}.{own}" for name, part in self._mixers() for own in part.claimed()}
+        parts = [*self._mixers(), *((f"input_positions.{n}", part) for n, part in self.input_positions.items())]
+        return {f"{name}.{own}" for name, part in parts for own in part.claimed()}
 
     def _highest(self, number: int, tokens: Tokens, placements: int | None = None) -> int:
         """The highest place in any fixed placement, or in the first few."""

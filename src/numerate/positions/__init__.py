@@ -10,15 +10,18 @@ CATALOGUE = {
         "NumberIndex": "numbering",
         "Shifted": "numbering",
         "RandomSubset": "numbering",
+        "Zooming": "numbering",
     },
     "Position": {
         "Learned": "added",
         "Sinusoidal": "added",
         "ScaledSinusoidal": "added",
+        "Scalar": "added",
         "Rotary": "rotary",
         "FIRE": "bias",
         "ALiBi": "bias",
         "T5Bias": "bias",
+        "CoPE": "contextual",
     },
 }
 __getattr__ = lazily("positions", CATALOGUE)

@@ -1,9 +1,10 @@
-"""Positions that are added to the embedded input."""
+"""Positions that act on the embedded input: added to it, or in the place of one of its features."""
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 from torch import Tensor, nn
 
 from numerate.config import setting
@@ -19,17 +20,27 @@ class Learned(Position):
     Gehring et al. (2017), https://arxiv.org/abs/1705.03122.
 
     With `DigitIndex` it is the Abacus embedding: `Learned(numbering=DigitIndex(max_offset=100))`.
+
+    The vectors begin as the model's initialisation draws embeddings, or with `begin="sine"` as the waves of
+    `Sinusoidal`. `frozen` ones stay as they began. (The published counting has both, but there a later initialisation
+    overwrites the waves: its frozen vectors are `Learned(frozen=True)`, noise.)
     """
 
     numbering: Numbering = setting(Sequential(), "which number each place gets")
     table: int = setting(512, "how many places there are vectors for")
+    begin: Literal["normal", "sine"] = setting(
+        "normal", "how the vectors begin: as the model's embeddings, or as sines and cosines", later=True
+    )
+    frozen: bool = setting(False, "whether the vectors stay as they began", later=True)
 
     def __post_init__(self) -> None:
         if self.table < 1:
             raise Mistake(f"table: {self.table} places; 1 or more is right")
+        if self.begin not in ("normal", "sine"):
+            raise Mistake(f"begin: {self.begin!r} is neither 'normal' nor 'sine'")
 
     def build_input(self, width: int) -> InputPosition:
-        return LearnedTable(self.table, width)
+        return LearnedTable(self.table, width, self.begin, self.frozen)
 
     def size(self) -> int:
         return self.table
@@ -38,15 +49,26 @@ class Learned(Position):
 class LearnedTable(InputPosition):
     """The table behind `Learned`."""
 
-    def __init__(self, table: int, width: int) -> None:
+    def __init__(
+        self, table: int, width: int, begin: Literal["normal", "sine"] = "normal", frozen: bool = False
+    ) -> None:
         super().__init__()
         self.vectors = nn.Embedding(table, width)
+        self.begins_as_waves = begin == "sine"
+        if self.begins_as_waves:
+            waves = Waves(width, 10000.0, 1.0)
+            with torch.no_grad():
+                self.vectors.weight.copy_(waves(torch.zeros(1, table, width), torch.arange(table)[None])[0])
+        self.vectors.weight.requires_grad_(not frozen)
 
     def forward(
         self, x: Float[Tensor, "rows time width"], places: Int[Tensor, "#rows time"]
     ) -> Float[Tensor, "rows time width"]:
         vectors: Tensor = self.vectors(places)
         return x + vectors
+
+    def claimed(self) -> set[str]:
+        return {"vectors.weight"} if self.begins_as_waves else set()
 
 
 @dataclass(frozen=True)
@@ -109,3 +131,42 @@ class Waves(InputPosition):
         angles = places[..., None].float() * self.rates
         waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
         return x + (self.scale * waves).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class Scalar(Position):
+    """The place as one number from 0 to 1, in the place of the last feature of the token's vector (SPE).
+
+    Chang and Bisk (2024), https://arxiv.org/abs/2405.20131: a token's own vector has one feature less, and place /
+    `places` is put behind it. (Here the embedding keeps the feature, which nothing reads: as many numbers as there are
+    tokens.) With `Zooming` the number is its fraction as it is. Place 32 of 128 is 0.25.
+    """
+
+    fractions: ClassVar[bool] = True
+
+    numbering: Numbering = setting(Sequential(), "which number each place gets")
+    places: int = setting(128, "what a place is divided by: how many there are")
+
+    def __post_init__(self) -> None:
+        if self.places < 1:
+            raise Mistake(f"places: {self.places} places; 1 or more is right, 128 is published")
+
+    def build_input(self, width: int) -> InputPosition:
+        return LastFeature(self.places if self.numbering.whole else 1, width)
+
+
+class LastFeature(InputPosition):
+    """The feature behind `Scalar`."""
+
+    def __init__(self, places: int, width: int) -> None:
+        super().__init__()
+        if width < 2:
+            raise Mistake(f"width: Scalar takes one feature of {width}, so that nothing is left; 2 or more is right")
+        self.places = places
+
+    def forward(
+        self, x: Float[Tensor, "rows time width"], places: Num[Tensor, "#rows time"]
+    ) -> Float[Tensor, "rows time width"]:
+        # Divided before it is rounded: 257 is no number of bfloat16.
+        along = (places / self.places).to(x.dtype)
+        return torch.cat([x[..., :-1], along.expand(x.shape[:2])[..., None]], dim=-1)

@@ -9,8 +9,10 @@ from numerate.batch import Draw
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
-def drawn(draw: Draw, row: Int[Tensor, " rows"], bound: int, salt: int = 0) -> Int[Tensor, " rows"]:
-    """One whole number from 0 to bound - 1 per row, uniform to within bound / 2^32.
+def drawn(
+    draw: Draw, row: Int[Tensor, " rows"], bound: int | Int[Tensor, " rows"], salt: int = 0
+) -> Int[Tensor, " rows"]:
+    """One whole number from 0 to bound - 1 per row, uniform to within bound / 2^32; each row may have its own bound.
 
     A function of (draw.seed, draw.step, row, salt) and of nothing else, so a row draws the same number whatever batch,
     part or rank it stands in. The mixing is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014,
@@ -23,7 +25,9 @@ def drawn(draw: Draw, row: Int[Tensor, " rows"], bound: int, salt: int = 0) -> I
     return drawn_from(_starts(draw, salt, row), row, bound)
 
 
-def drawn_from(start: int | Int[Tensor, "..."], row: Int[Tensor, " rows"], bound: int) -> Int[Tensor, " rows"]:
+def drawn_from(
+    start: int | Int[Tensor, "..."], row: Int[Tensor, " rows"], bound: int | Int[Tensor, " rows"]
+) -> Int[Tensor, " rows"]:
     """`drawn`, where `start_of` the draw and the salt is known already: one number, or one for each row."""
     return (((_mix(_mix(row.long() * _signed(_GOLDEN) + start))) >> 32) & 0xFFFFFFFF) * bound >> 32
 

@@ -7,27 +7,37 @@ they never depend on the padding behind a row or on the other rows of a batch (p
 
 import zlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from numerate.batch import Draw, Tokens
 from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.positions.counter import drawn, drawn_many
-from numerate.vocabulary import DIGIT, SPECIAL
+from numerate.vocabulary import DIGIT, HELPER, SPECIAL
+
+Helpers = Literal["own", "next"]
+"""The number of a helper token: one of its own, or that of the next real token, as in the published counting."""
 
 
 class Numbering(ABC):
-    """Gives every place of every row a whole number from 0 on."""
+    """Gives every place of every row a number from 0 on."""
+
+    causal: ClassVar[bool] = True
+    """Whether a place's number in evaluation depends on nothing behind it. A model with one that is not can be neither
+    decoded nor believed."""
+
+    whole: ClassVar[bool] = True
+    """Whether the numbers are whole; fractions are only for positions that take them."""
 
     @abstractmethod
     def number(
         self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw
-    ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
+    ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"] | Float[Tensor, "rows time"]:
         """The places. `kinds` says what each token is (`numerate.vocabulary.DIGIT` ...).
 
         Where all rows get the same numbers, one row may be returned for all.
@@ -46,15 +56,31 @@ class Numbering(ABC):
         return highest + self.headroom()
 
     def _salt(self) -> int:
-        return zlib.crc32(repr(self).encode())
+        # What was added later and stands at its default was not there when older runs drew.
+        said = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in fields(self)  # type: ignore[arg-type]
+            if not (field.metadata.get("later") and getattr(self, field.name) == field.default)
+        ]
+        return zlib.crc32(f"{type(self).__qualname__}({', '.join(said)})".encode())
 
 
 @dataclass(frozen=True)
 class Sequential(Numbering):
-    """0, 1, 2, ... from the left: the usual numbering of a transformer."""
+    """0, 1, 2, ... from the left: the usual numbering of a transformer.
 
-    def number(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw) -> Int[Tensor, "1 time"]:
-        return torch.arange(tokens.ids.shape[1], device=tokens.ids.device)[None]
+    With `helpers="next"` a helper gets the number of the next real token: `5 <pad> a <pad>` gets 0 1 1 2.
+    """
+
+    helpers: Helpers = setting("own", "the number of a helper: its own, or that of the next real token", later=True)
+
+    def __post_init__(self) -> None:
+        _check_helpers(self.helpers)
+
+    def number(
+        self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw
+    ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
+        return _counted(tokens, kinds, self.helpers)
 
 
 @dataclass(frozen=True)
@@ -63,12 +89,24 @@ class Shifted(Numbering):
 
     Random shifts as in Kiyono et al. (2021), https://arxiv.org/abs/2109.05644. Evaluation draws nothing: it takes
     `evaluate_at` fixed offsets, evenly spaced from 0 to max_shift. With max_shift=60 and evaluate_at=3: 0, 30 and 60.
+
+    `within=128` is the published counting (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131): a training row of n
+    tokens draws its offset from 0 to 128 - (n + 1), so that it ends within 128 places, and max_shift says only how far
+    evaluation goes. A row that does not fit is not shifted. With `helpers="next"`, which is published too, a helper
+    gets the number of the next real token and does not count as one of the n.
     """
 
-    max_shift: int = setting(64, "largest offset of a training row; places")
+    max_shift: int = setting(64, "largest offset of a training row, and of evaluation; places")
     evaluate_at: int = setting(3, "how many fixed offsets evaluation takes, evenly spaced from 0 to max_shift")
+    within: int | None = setting(
+        None, "how many places a training row is shifted within, whatever its length; null: by max_shift", later=True
+    )
+    helpers: Helpers = setting("own", "the number of a helper: its own, or that of the next real token", later=True)
 
     def __post_init__(self) -> None:
+        _check_helpers(self.helpers)
+        if self.within is not None and self.within < 1:
+            raise Mistake(f"within: {self.within} places hold no row; 1 or more is right")
         if self.max_shift < 0:
             raise Mistake(f"max_shift: {self.max_shift} is negative; 0 or more is right")
         if self.evaluate_at < 1:
@@ -77,16 +115,26 @@ class Shifted(Numbering):
     def number(
         self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
-        places = torch.arange(tokens.ids.shape[1], device=tokens.ids.device)[None]
+        places = _counted(tokens, kinds, self.helpers)
         if draw.training:
-            return places + drawn(draw, tokens.row, self.max_shift + 1, self._salt())[:, None]
+            most = self.max_shift if self.within is None else self._room(self.within, tokens, kinds)
+            return places + drawn(draw, tokens.row, most + 1, self._salt())[:, None]
         return places + self.max_shift * draw.placement // max(self.evaluate_at - 1, 1)
+
+    def _room(self, within: int, tokens: Tokens, kinds: Int[Tensor, "rows time"]) -> Int[Tensor, " rows"]:
+        """The largest offset of each row: a place is kept free for a helper behind its last token."""
+        return (within - 1 - _real(tokens, kinds, self.helpers)).clamp(min=0)
 
     def placements(self) -> int:
         return self.evaluate_at if self.max_shift else 1
 
     def headroom(self) -> int:
-        return self.max_shift
+        return self.max_shift if self.within is None else max(self.max_shift, self.within - 1)
+
+    def reach(self, highest: int) -> int:
+        if self.within is None:
+            return highest + self.max_shift
+        return max(highest, self.within - (1 if self.helpers == "next" else 2))
 
 
 @dataclass(frozen=True)
@@ -192,14 +240,19 @@ class RandomSubset(Numbering):
     what the published arithmetic code does with `per="batch"` (it draws again in every layer; here all layers share one
     draw).
     Evaluation takes every `stride`-th place. With stride=3: 0, 3, 6, ...
+
+    With `helpers="next"`, as in the published counting, a row of n tokens that are no helpers draws n + 1 places, and a
+    helper gets the place of the next real token.
     """
 
     max_length: int = setting(512, "how many places there are to choose from")
     size: int | None = setting(None, "how many are chosen; null: as many as the row has tokens")
     stride: int = setting(1, "step between neighbouring places in evaluation")
     per: Literal["row", "batch"] = setting("row", "what shares one draw: a row, or the whole batch as published")
+    helpers: Helpers = setting("own", "the number of a helper: its own, or that of the next real token", later=True)
 
     def __post_init__(self) -> None:
+        _check_helpers(self.helpers)
         if self.max_length < 1:
             raise Mistake(f"max_length: {self.max_length} places are none; 1 or more is right")
         if self.size is not None and not 1 <= self.size <= self.max_length:
@@ -210,14 +263,15 @@ class RandomSubset(Numbering):
     def number(
         self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
-        time = tokens.ids.shape[1]
-        plain = torch.arange(time, device=tokens.ids.device)[None]
+        plain = _counted(tokens, kinds, self.helpers)
         if not draw.training:
             return plain * self.stride
+        spare = int(self.helpers == "next")
+        time = tokens.ids.shape[1] + spare
         row = tokens.row if self.per == "row" else torch.zeros_like(tokens.row)
         one_for_all = self.per == "batch" and self.size is not None
         row = row[:1] if one_for_all and not draw.several else row
-        wanted = tokens.lengths if self.size is None else torch.full_like(row, self.size)
+        wanted = _real(tokens, kinds, self.helpers) + spare if self.size is None else torch.full_like(row, self.size)
         most = min(self.max_length, time if self.size is None else self.size)
         slot = torch.arange(self.max_length, device=plain.device)
         keys = drawn_many(draw, row, self.max_length, self._salt()) * self.max_length + slot
@@ -226,11 +280,13 @@ class RandomSubset(Numbering):
         kept = torch.arange(most, device=plain.device) < wanted[:, None]
         chosen = torch.where(kept, drawn_first, self.max_length).sort(dim=1).values
         chosen = torch.nn.functional.pad(chosen, (0, max(0, time - most)), value=self.max_length)[:, :time]
+        if spare:
+            chosen = chosen.expand(len(plain), -1).gather(1, plain)
         behind = (plain - wanted[:, None]).clamp(min=0)
         places = torch.where((wanted <= self.max_length)[:, None], chosen + behind, plain)
         if one_for_all:
             return places
-        return torch.where(plain < tokens.lengths[:, None], places, 0)
+        return torch.where(_inside(tokens), places, 0)
 
     def headroom(self) -> int:
         return self.max_length
@@ -239,6 +295,50 @@ class RandomSubset(Numbering):
         last = highest // self.stride
         above = last - self.size if self.size is not None and last >= self.size else -1
         return max(last, self.max_length + above)
+
+
+@dataclass(frozen=True)
+class Zooming(Numbering):
+    """1/n, 2/n, ... of a row with n - 1 real tokens: how far along it a token stands. It looks ahead.
+
+    The published counting has it as "zooming" (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131). A helper gets
+    the number of the next real token. Every place is told how long its row will be, which at the places of a whole row
+    gives part of the answer away: so it is `causal = False`, nothing measured with it is a claim, and a model with it
+    cannot be decoded. Only positions that take fractions can use it: `Scalar(numbering=Zooming())`.
+
+    `65 a a` gets 1/4, 2/4 and 3/4.
+    """
+
+    causal: ClassVar[bool] = False
+    whole: ClassVar[bool] = False
+
+    def number(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw) -> Float[Tensor, "rows time"]:
+        return (_counted(tokens, kinds, "next") + 1) / (_real(tokens, kinds, "next") + 1)[:, None]
+
+
+def _check_helpers(helpers: str) -> None:
+    if helpers not in ("own", "next"):
+        raise Mistake(f"helpers: {helpers!r} is neither 'own' nor 'next'")
+
+
+def _inside(tokens: Tokens) -> Bool[Tensor, "rows time"]:
+    return torch.arange(tokens.ids.shape[1], device=tokens.ids.device) < tokens.lengths[:, None]
+
+
+def _counted(
+    tokens: Tokens, kinds: Int[Tensor, "rows time"], helpers: Helpers
+) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
+    """0, 1, 2, ... from the left, for all rows alike; with helpers="next", how many real tokens stand before, and 0
+    behind the end of a row."""
+    if helpers == "own":
+        return torch.arange(tokens.ids.shape[1], device=tokens.ids.device)[None]
+    real = (kinds != HELPER).long()
+    return torch.where(_inside(tokens), real.cumsum(1) - real, 0)
+
+
+def _real(tokens: Tokens, kinds: Int[Tensor, "rows time"], helpers: Helpers) -> Int[Tensor, " rows"]:
+    """How many tokens of each row have a number of their own."""
+    return tokens.lengths if helpers == "own" else ((kinds != HELPER) & _inside(tokens)).sum(1)
 
 
 def _within_runs(digit: Bool[Tensor, "rows time"]) -> Int[Tensor, "rows time"]:

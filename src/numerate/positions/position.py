@@ -1,9 +1,9 @@
 """What is done with the number of a place: added to the input, or used inside attention."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from numerate.positions.numbering import Numbering
@@ -14,11 +14,14 @@ class Position(ABC):
 
     numbering: Numbering
 
+    fractions: ClassVar[bool] = False
+    """Whether it takes a numbering whose numbers are fractions, such as `Zooming`."""
+
     def build_input(self, width: int) -> "InputPosition | None":
         """The part that acts on the embedded input, or None for a position that acts inside attention."""
         return None
 
-    def build_attention(self, heads: int, head_width: int) -> "Rotation | Bias | None":
+    def build_attention(self, heads: int, head_width: int) -> "Rotation | Bias | Contextual | None":
         """The part that acts inside one layer's attention, or None for a position that acts on the input."""
         return None
 
@@ -32,12 +35,16 @@ class Position(ABC):
 
 
 class InputPosition(nn.Module, ABC):
-    """Changes the embedded tokens by their places."""
+    """Changes the embedded tokens by their places, which are whole unless the position takes fractions."""
 
     @abstractmethod
     def forward(
         self, x: Float[Tensor, "rows time width"], places: Int[Tensor, "#rows time"]
     ) -> Float[Tensor, "rows time width"]: ...
+
+    def claimed(self) -> set[str]:
+        """Names of parameters that this part initialises itself; a model's named initialisation leaves them alone."""
+        return set()
 
 
 class Rotation(nn.Module, ABC):
@@ -60,3 +67,20 @@ class Bias(nn.Module, ABC):
     def bias(
         self, queries: Int[Tensor, "#rows query"], keys: Int[Tensor, "#rows key"]
     ) -> Float[Tensor, "#rows heads query key"]: ...
+
+
+class Contextual(nn.Module, ABC):
+    """Adds to the attention scores a number that depends on what query and keys hold."""
+
+    @abstractmethod
+    def bias(
+        self,
+        queries: Float[Tensor, "rows heads query head_width"],
+        keys: Float[Tensor, "rows heads key head_width"],
+        visible: Bool[Tensor, "#rows 1 query key"],
+    ) -> Float[Tensor, "rows heads query key"]:
+        """What is added to the scores; `visible` is True where a query may see a key."""
+
+    @abstractmethod
+    def operations(self, heads: int, time: int) -> int:
+        """Floating-point operations of its matrix products for one row of this length."""

@@ -1,0 +1,67 @@
+"""Positions that attention counts for itself: how far a key is depends on what stands between."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.positions.numbering import Sequential
+from numerate.positions.position import Contextual, Position
+
+
+@dataclass(frozen=True)
+class CoPE(Position):
+    """A distance that counts only what the query gates open for, so that a head may count certain tokens alone.
+
+    Golovneva et al. (2024), "Contextual Position Encoding", https://arxiv.org/abs/2405.18719. Query i opens the gate
+    g_ij = sigmoid(q_i . k_j / root of the head width) for key j; the place of key j is the sum of the gates from j up
+    to i, at most `most` - 1; and q_i . e_p is added to the score, e a vector for each whole place p of a layer, and for
+    places between two of them by linear interpolation. (The division by the root is in the listing of the paper's
+    appendix, not in its equation.) The vectors begin at 0: attention begins without positions.
+
+    Tokens have no numbers of their own, so there is no numbering. With all gates open key j is at i - j + 1.
+    """
+
+    numbering = Sequential()
+
+    most: int = setting(64, "how many whole places have a vector; what is farther counts as the last of them")
+
+    def __post_init__(self) -> None:
+        if self.most < 2:
+            raise Mistake(f"most: between {self.most} places nothing can be interpolated; 2 or more is right")
+
+    def build_attention(self, heads: int, head_width: int) -> Contextual:
+        return GatedPlaces(self.most, head_width)
+
+
+class GatedPlaces(Contextual):
+    """The vectors behind `CoPE`, the same for all heads."""
+
+    def __init__(self, most: int, head_width: int) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.zeros(most, head_width))
+
+    def bias(
+        self,
+        queries: Float[Tensor, "rows heads query head_width"],
+        keys: Float[Tensor, "rows heads key head_width"],
+        visible: Bool[Tensor, "#rows 1 query key"],
+    ) -> Float[Tensor, "rows heads query key"]:
+        last = len(self.vectors) - 1
+        scores = queries @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5
+        # A sum of gates is a place, and halves of places above 128 are no numbers of bfloat16.
+        gates = scores.to(torch.promote_types(scores.dtype, torch.float32)).sigmoid().masked_fill(~visible, 0.0)
+        place = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=last)
+        below = place.detach().floor()
+        whole = below.long()
+        of_place = queries @ self.vectors.T
+        near, far = of_place.gather(-1, whole), of_place.gather(-1, (whole + 1).clamp(max=last))
+        added: Tensor = near + (far - near) * (place - below).to(near.dtype)
+        return added
+
+    def operations(self, heads: int, time: int) -> int:
+        most, head_width = self.vectors.shape
+        return 2 * heads * head_width * (time * time + time * most)
