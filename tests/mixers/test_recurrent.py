@@ -1,4 +1,6 @@
-"""The LSTM against torch.nn.LSTM and against its equations written out."""
+"""Recurrent nets against torch's modules and cells, the published sizes, and the LSTM's equations written out."""
+
+from typing import Any
 
 import pytest
 import torch
@@ -6,7 +8,9 @@ from torch import nn
 
 from numerate.errors import Mistake
 from numerate.mixers.mixer import Context
-from numerate.mixers.recurrent import LSTM, RecurrentMixer
+from numerate.mixers.recurrent import GRU, LSTM, RNN, RecurrentMixer
+
+CELLS = {RNN: nn.RNNCell, GRU: nn.GRUCell, LSTM: nn.LSTMCell}
 
 
 def made(cells: int | None = None, width: int = 6) -> RecurrentMixer:
@@ -44,6 +48,49 @@ def test_it_is_the_written_out_equations() -> None:
     torch.testing.assert_close(part(x, context([5]))[0, -1], part.out.weight @ h, atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.parametrize("biases", [True, False])
+@pytest.mark.parametrize("spec", list(CELLS), ids=lambda spec: spec.__name__)
+def test_each_is_torchs_cell_token_by_token(spec: Any, biases: bool) -> None:
+    part, x = spec(cells=9, biases=biases).build(6, 0, 1, ()).double(), inputs(3, 7)
+    cell = CELLS[spec](6, 9, bias=biases).double()
+    cell.load_state_dict({name.removesuffix("_l0"): tensor for name, tensor in part.recurrence.state_dict().items()})
+    state, expected = None, []
+    for time in range(7):
+        state = cell(x[:, time], state)
+        expected.append(state[0] if isinstance(state, tuple) else state)
+    whole = torch.stack(expected, dim=1) @ part.out.weight.T
+    torch.testing.assert_close(part(x, context([7, 7, 7])), whole, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("spec", "parameters"), [(RNN, 33_024), (LSTM, 132_096), (GRU, 99_072)])
+def test_without_a_linear_map_it_is_torchs_bare_net_of_the_published_size(spec: Any, parameters: int) -> None:
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        part = spec(project=False, initialisation="torch").build(128, 0, 1, ())
+        torch.manual_seed(0)
+        theirs = getattr(nn, spec.__name__)(128, 128, batch_first=True)
+    assert sum(parameter.numel() for parameter in part.parameters()) == parameters
+    x = inputs(2, 5, 128).float()
+    assert torch.equal(part(x, context([5, 5])), theirs(x)[0]), "initialised as torch does, from the same seed"
+    assert not part.outward()
+
+
+def test_a_width_that_the_bare_net_does_not_write_is_refused() -> None:
+    with pytest.raises(Mistake, match=r"^model.mixer.cells: without a linear map back .* 9 cells do not fit .* 6"):
+        GRU(cells=9, project=False).build(6, 0, 1, ())
+
+
+@pytest.mark.parametrize("spec", list(CELLS), ids=lambda spec: spec.__name__)
+def test_the_state_behind_each_row_is_that_of_the_row_alone(spec: Any) -> None:
+    part, x = spec(cells=5).build(6, 0, 1, ()).double(), inputs(3, 7)
+    mixed, state = part.prefill(x, context([3, 7, 1]))
+    for row, length in enumerate([3, 7, 1]):
+        out, alone = part.recurrence(x[row : row + 1, :length])
+        torch.testing.assert_close(mixed[row, :length], out[0] @ part.out.weight.T, atol=1e-12, rtol=1e-12)
+        for found, expected in zip(*((s if spec is LSTM else (s,)) for s in (state, alone)), strict=True):
+            torch.testing.assert_close(found[:, row : row + 1], expected, atol=1e-12, rtol=1e-12)
+
+
 def test_the_state_of_a_prompt_is_the_one_behind_its_last_real_token() -> None:
     part, x = made(), inputs(2, 7)
     _, (hidden, cell) = part.prefill(x, context([3, 7]))
@@ -63,6 +110,17 @@ def test_its_own_initialisation() -> None:
         assert torch.equal(bias, torch.full_like(bias, 1.0 if number == 1 else 0.0)), "only the forget gate is open"
 
 
+@pytest.mark.parametrize(("spec", "gates"), [(RNN, 1), (GRU, 3)])
+def test_a_house_rnn_and_gru_begin_orthogonal_and_without_bias(spec: Any, gates: int) -> None:
+    net = spec(cells=64).build(100, 0, 1, ()).double().recurrence
+    assert float(net.weight_ih_l0.detach().std()) == pytest.approx(100**-0.5, rel=0.05)
+    assert len(net.weight_hh_l0.split(64)) == gates
+    for gate in net.weight_hh_l0.split(64):
+        torch.testing.assert_close(gate @ gate.T, torch.eye(64).double(), atol=1e-5, rtol=0)
+    assert not net.bias_ih_l0.any()
+    assert not net.bias_hh_l0.any()
+
+
 def test_it_claims_its_recurrence_and_leaves_the_linear_map_to_the_model() -> None:
     part = made()
     assert part.claimed() == {name for name, _ in part.named_parameters()} - {"out.weight"}
@@ -80,10 +138,11 @@ def test_no_cells_are_refused() -> None:
     assert bool(made(1)(inputs(1, 2), context([2])).isfinite().all())
 
 
-def test_hidden_keys_are_refused_rather_than_seen() -> None:
-    mixer = LSTM().build(8, 0, 1, ())
+@pytest.mark.parametrize("spec", list(CELLS), ids=lambda spec: spec.__name__)
+def test_hidden_keys_are_refused_rather_than_seen(spec: Any) -> None:
+    mixer = spec().build(8, 0, 1, ())
     context = Context(torch.tensor([3]), (), hidden=torch.tensor([[False, True, False]]))
-    with pytest.raises(Mistake, match="cannot hide any"):
+    with pytest.raises(Mistake, match=f"{spec.__name__} reads every token and cannot hide any"):
         mixer(torch.zeros(1, 3, 8), context)
     with pytest.raises(Mistake, match="cannot hide any"):
         mixer.prefill(torch.zeros(1, 3, 8), context)

@@ -1,87 +1,169 @@
 """Recurrent nets as mixers."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from numerate.config import setting
 from numerate.errors import Mistake
+from numerate.mixers.local import behind
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.positions.position import Position
 
+RecurrentInitialisation = Literal["house", "torch"]
+
 
 @dataclass(frozen=True)
-class LSTM(Mixer):
-    """Long short-term memory.
+class Recurrence(Mixer):
+    """What `RNN`, `GRU` and `LSTM` have in common: one module of torch per layer, and a linear map back to the width.
 
-    Hochreiter and Schmidhuber (1997), https://doi.org/10.1162/neco.1997.9.8.1735.
-
-    Each layer is one `torch.nn.LSTM` and a linear map back to the width. Its own initialisation: input weights
-    N(0, 1/fan_in), orthogonal recurrent weights, forget bias 1 (Jozefowicz et al., 2015).
+    - `initialisation="house"`: input weights N(0, 1/fan_in), orthogonal recurrent weights, biases 0 (an LSTM's forget
+      gate 1: Jozefowicz et al., 2015, https://proceedings.mlr.press/v37/jozefowicz15.html).
+    - `initialisation="torch"`: everything uniform within +-1/root(cells), as torch's modules are.
     """
 
     cells: int | None = setting(None, "memory cells per layer; the model's width if not given")
+    project: bool = setting(True, "whether a linear map back to the width follows; false: torch's bare net", later=True)
+    biases: bool = setting(True, "whether the recurrence has bias vectors", later=True)
+    initialisation: RecurrentInitialisation = setting("house", "house: orthogonal; torch: torch's uniform", later=True)
 
     def __post_init__(self) -> None:
         if self.cells is not None and self.cells < 1:
             raise Mistake(f"cells: {self.cells} cells remember nothing; 1 or more is right")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "RecurrentMixer":
-        return RecurrentMixer(width, self.cells or width)
+        cells = self.cells or width
+        if not self.project and cells != width:
+            raise Mistake(
+                f"model.mixer.cells: without a linear map back (project=false) {cells} cells do not fit "
+                f"a width of {width}; cells={width}, or project=true"
+            )
+        net = self.net(width, cells)
+        if self.initialisation == "house":
+            initialise(net)
+        return RecurrentMixer(net, width, type(self).__name__, self.project)
+
+    @abstractmethod
+    def net(self, width: int, cells: int) -> nn.RNNBase:
+        """Torch's module, from rows x time x width to rows x time x cells."""
 
     def why_not_stacked(self) -> str | None:
-        return "model.mixer: torch.vmap has no rule for torch.nn.LSTM"
+        return f"model.mixer: torch.vmap has no rule for torch.nn.{type(self).__name__}"
+
+
+@dataclass(frozen=True)
+class RNN(Recurrence):
+    """The plain recurrent net with tanh.
+
+    Elman (1990), https://doi.org/10.1207/s15516709cog1402_1: h_t = tanh(W x_t + b + U h_{t-1} + c). Each layer is one
+    `torch.nn.RNN`.
+
+    The bare net as published with the inductive counting tasks (https://arxiv.org/abs/2405.20131), with 33,024
+    parameters at width 128:
+
+    >>> RNN(project=False, initialisation="torch")
+    """
+
+    def net(self, width: int, cells: int) -> nn.RNNBase:
+        return nn.RNN(width, cells, bias=self.biases, batch_first=True)
+
+
+@dataclass(frozen=True)
+class GRU(Recurrence):
+    """The gated recurrent unit.
+
+    Cho et al. (2014), https://arxiv.org/abs/1406.1078. Each layer is one `torch.nn.GRU`, whose reset gate acts behind
+    the recurrent matrix, not before it as in the paper: n_t = tanh(W x_t + b + r_t * (U h_{t-1} + c)).
+    """
+
+    def net(self, width: int, cells: int) -> nn.RNNBase:
+        return nn.GRU(width, cells, bias=self.biases, batch_first=True)
+
+
+@dataclass(frozen=True)
+class LSTM(Recurrence):
+    """Long short-term memory.
+
+    Hochreiter and Schmidhuber (1997), https://doi.org/10.1162/neco.1997.9.8.1735.
+
+    Each layer is one `torch.nn.LSTM` and a linear map back to the width. Its own initialisation: input weights
+    N(0, 1/fan_in), orthogonal recurrent weights, forget bias 1 (Jozefowicz et al., 2015).
+
+    The bare net as published with the inductive counting tasks (https://arxiv.org/abs/2405.20131), with 132,096
+    parameters at width 128:
+
+    >>> LSTM(project=False, initialisation="torch")
+    """
+
+    def net(self, width: int, cells: int) -> nn.RNNBase:
+        return nn.LSTM(width, cells, bias=self.biases, batch_first=True)
+
+
+@torch.no_grad()
+def initialise(net: nn.RNNBase) -> None:
+    """The house's initialisation, from torch's global generator (which the model seeds)."""
+    for name, parameter in net.named_parameters():
+        if name == "weight_ih_l0":
+            parameter.normal_(std=net.input_size**-0.5)
+        elif name == "weight_hh_l0":
+            for gate in parameter.chunk(parameter.shape[0] // net.hidden_size):
+                nn.init.orthogonal_(gate)
+        else:
+            parameter.zero_()
+            if name == "bias_ih_l0" and isinstance(net, nn.LSTM):
+                parameter[net.hidden_size : 2 * net.hidden_size] = 1.0
+
+
+RecurrentState = Tensor | tuple[Tensor, Tensor]
+"""What stands behind a token: the hidden state, for an LSTM the pair (hidden, cell); each 1 x rows x cells."""
 
 
 class RecurrentMixer(TokenMixer):
-    """One layer of an LSTM. Its state is the pair (hidden, cell), each 1 x rows x cells."""
+    """One layer of a recurrent net of torch. On a CPU torch runs whole rows of an LSTM in fp32 by oneDNN."""
 
-    def __init__(self, width: int, cells: int) -> None:
+    def __init__(self, net: nn.RNNBase, width: int, name: str, project: bool) -> None:
         super().__init__()
-        self.width, self.cells = width, cells
-        self.recurrence = nn.LSTM(width, cells, batch_first=True)
-        self.out = nn.Linear(cells, width, bias=False)
-        self.reset()
-
-    def reset(self) -> None:
-        """The layer's own initialisation, from torch's global generator (which the model seeds)."""
-        with torch.no_grad():
-            inward, recurrent, inward_bias, recurrent_bias = (
-                self.recurrence.get_parameter(f"{name}_l0") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-            )
-            inward.normal_(std=self.width**-0.5)
-            for gate in recurrent.chunk(4):
-                nn.init.orthogonal_(gate)
-            inward_bias.zero_()
-            recurrent_bias.zero_()
-            inward_bias[self.cells : 2 * self.cells] = 1.0
+        self.name, self.width, self.cells = name, width, net.hidden_size
+        self.recurrence = net
+        self.out = nn.Linear(self.cells, width, bias=False) if project else nn.Identity()
 
     def claimed(self) -> set[str]:
         return {f"recurrence.{name}" for name, _ in self.recurrence.named_parameters()}
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        nothing_hidden(context, "LSTM")
+        nothing_hidden(context, self.name)
         out: Tensor = self.out(self.recurrence(x)[0])
         return out
 
-    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        nothing_hidden(context, "LSTM")
-        packed = pack_padded_sequence(x, context.lengths.cpu(), batch_first=True, enforce_sorted=False)
-        _, (hidden, cell) = self.recurrence(packed)
-        return self.out(self.recurrence(x)[0]), (hidden, cell)
+    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, RecurrentState]:
+        nothing_hidden(context, self.name)
+        state: RecurrentState
+        if not isinstance(self.recurrence, nn.LSTM):
+            mixed = self.recurrence(x)[0]
+            state = behind(mixed, context.lengths)[None]
+        elif int(context.lengths.min()) == x.shape[1]:
+            mixed, state = self.recurrence(x)
+        else:  # packed rows end where they end; whole ones are quicker, but only their last cell is known
+            packed = pack_padded_sequence(x, context.lengths.cpu(), batch_first=True, enforce_sorted=False)
+            found, state = self.recurrence(packed)
+            mixed, _ = pad_packed_sequence(found, batch_first=True, total_length=x.shape[1])
+        return self.out(mixed), state
 
     def step(
-        self, x: Float[Tensor, "rows 1 width"], context: Context, state: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        self, x: Float[Tensor, "rows 1 width"], context: Context, state: RecurrentState
+    ) -> tuple[Tensor, RecurrentState]:
         mixed, state = self.recurrence(x, state)
         return self.out(mixed), state
 
     def outward(self) -> Sequence[nn.Linear]:
-        return (self.out,)
+        return (self.out,) if isinstance(self.out, nn.Linear) else ()
 
     def operations(self, time: int) -> int:
-        return 2 * time * (4 * self.cells * (self.width + self.cells) + self.cells * self.width)
+        matrices = [weight.numel() for weight in self.parameters() if weight.dim() == 2]
+        return 2 * time * sum(matrices)

@@ -1,0 +1,103 @@
+"""The minimal gated recurrent unit, whose gates see only the token and which is therefore a scan."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.mixers.local import behind
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
+from numerate.mixers.scan import linear_scan
+from numerate.positions.position import Position
+
+Eigenvalues = Literal["[0,1]", "[-1,1]"]
+
+
+@dataclass(frozen=True)
+class MinGRU(Mixer):
+    """A GRU whose gates do not see its state: a linear recurrence with a decay of its own for each token and cell.
+
+    Feng et al. (2024), https://arxiv.org/abs/2410.01201: h_t = (1 - z_t) h_{t-1} + z_t c_t with gates z_t = sigmoid(W
+    x_t) and candidates c_t = V x_t, and a linear map back. With a gate of 1/2 and candidates 1, 1, 1 the state is 0.5,
+    0.75, 0.875.
+
+    - `positive=True`: candidates are made positive by g (Appendix B), as the paper's form in logarithms needs. The
+      recurrence here divides by nothing and takes any candidate.
+    - `eigenvalues="[-1,1]"`: the decay is 1 - 2 z_t. A token may then turn the sign of a cell round, which parity
+      needs and no decay above 0 can do (Grazzi et al., 2024, https://arxiv.org/abs/2411.12537). Not in the paper.
+    - `longest`: the biases of the gates begin such that cells remember for 1 to `longest` tokens (Tallec and Ollivier,
+      2018, https://arxiv.org/abs/1804.11188); without it all gates begin about 1/2.
+    """
+
+    cells: int | None = setting(None, "width of the state; the model's width if not given")
+    biases: bool = setting(True, "whether gates and candidates have bias vectors")
+    positive: bool = setting(False, "whether candidates are made positive")
+    eigenvalues: Eigenvalues = setting("[0,1]", "of the recurrence: where the decay of a token may lie")
+    longest: int | None = setting(None, "the most tokens that a cell remembers at the beginning, or null for about 2")
+
+    def __post_init__(self) -> None:
+        if self.cells is not None and self.cells < 1:
+            raise Mistake(f"cells: {self.cells} cells remember nothing; 1 or more is right")
+        if self.eigenvalues not in get_args(Eigenvalues):
+            raise Mistake(f"eigenvalues: {self.eigenvalues!r} is none of: {', '.join(get_args(Eigenvalues))}")
+        if self.longest is not None and self.longest < 2:
+            raise Mistake(f"longest: {self.longest} is no memory; 2 or more tokens are right, or null")
+        if self.longest is not None and not self.biases:
+            raise Mistake("longest: it is in the biases of the gates; biases=true, or longest=null")
+
+    def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "MinGRUMixer":
+        return MinGRUMixer(self, width, self.cells or width)
+
+
+class MinGRUMixer(TokenMixer):
+    """The part behind `MinGRU`. Its state is rows x cells. `inward` makes gates and candidates."""
+
+    def __init__(self, spec: MinGRU, width: int, cells: int) -> None:
+        super().__init__()
+        self.cells, self.positive, self.signed = cells, spec.positive, spec.eigenvalues == "[-1,1]"
+        self.inward = nn.Linear(width, 2 * cells, bias=spec.biases)
+        self.out = nn.Linear(cells, width, bias=False)
+        self.remembers = spec.longest is not None
+        if spec.longest is not None:
+            with torch.no_grad():
+                self.inward.bias.zero_()
+                self.inward.bias[:cells] = -torch.empty(cells).uniform_(1, spec.longest - 1).log()
+
+    def claimed(self) -> set[str]:
+        return {"inward.bias"} if self.remembers else set()
+
+    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
+        out: Tensor = self.out(self._states(x, context).to(x.dtype))
+        return out
+
+    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Tensor]:
+        states = self._states(x, context)
+        return self.out(states.to(x.dtype)), behind(states, context.lengths)
+
+    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
+        decays, written = self._read(x)
+        state = decays[:, 0] * state + written[:, 0]
+        return self.out(state[:, None].to(x.dtype)), state
+
+    def _states(self, x: Tensor, context: Context) -> Tensor:
+        nothing_hidden(context, "MinGRU")
+        return linear_scan(*self._read(x))
+
+    def _read(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The decay of each token, and what it writes: rows x time x cells."""
+        gates, candidates = self.inward(x).chunk(2, dim=-1)
+        if self.positive:
+            candidates = torch.where(candidates >= 0, candidates + 0.5, candidates.sigmoid())
+        decays = (-gates / 2).tanh() if self.signed else (-gates).sigmoid()
+        return decays, gates.sigmoid() * candidates
+
+    def outward(self) -> Sequence[nn.Linear]:
+        return (self.out,)
+
+    def operations(self, time: int) -> int:
+        return 2 * time * (self.inward.weight.numel() + self.out.weight.numel() + 2 * self.cells)

@@ -1,0 +1,106 @@
+"""The minimal GRU against its equations, token by token, and what its eigenvalues allow."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.errors import Mistake
+from numerate.mixers.min_gru import MinGRU, MinGRUMixer
+from numerate.mixers.mixer import Context
+
+EXACT = {"atol": 1e-12, "rtol": 1e-12}
+
+
+def made(**settings: Any) -> MinGRUMixer:
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        part = MinGRU(**settings).build(6, 0, 1, ()).double()
+        if part.inward.bias is not None:
+            torch.nn.init.normal_(part.inward.bias)
+    return part
+
+
+def inputs(rows: int, time: int, width: int = 6) -> torch.Tensor:
+    return torch.randn(rows, time, width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def context(lengths: list[int], **more: Any) -> Context:
+    return Context(torch.tensor(lengths), (), **more)
+
+
+@pytest.mark.parametrize("biases", [True, False])
+@pytest.mark.parametrize("eigenvalues", ["[0,1]", "[-1,1]"])
+def test_it_is_the_equations_of_the_paper(eigenvalues: Any, biases: bool) -> None:
+    part, x = made(cells=5, eigenvalues=eigenvalues, biases=biases), inputs(2, 23)
+    read = x @ part.inward.weight.T + (part.inward.bias if biases else 0)
+    h = torch.zeros(2, 5).double()
+    for time in range(23):
+        gate, candidate = read[:, time, :5].sigmoid(), read[:, time, 5:]
+        h = (1 - (2 if eigenvalues == "[-1,1]" else 1) * gate) * h + gate * candidate
+        torch.testing.assert_close(part(x, context([23, 23]))[:, time], h @ part.out.weight.T, **EXACT)
+
+
+def test_positive_candidates_are_those_of_the_form_in_logarithms() -> None:
+    """log g(x) is log(x + 1/2) from 0 up and -softplus(-x) below (Appendix B of the paper)."""
+    part, x = made(cells=5, positive=True), inputs(2, 9)
+    read = part.inward(x)
+    logs = torch.where(read[..., 5:] >= 0, (read[..., 5:].relu() + 0.5).log(), -(-read[..., 5:]).exp().log1p())
+    kept, written = -read[..., :5].exp().log1p(), -(-read[..., :5]).exp().log1p() + logs
+    total = kept.cumsum(1)
+    states = (total + (written - total).logcumsumexp(1)).exp()
+    torch.testing.assert_close(part(x, context([9, 9])), states @ part.out.weight.T, **EXACT)
+
+
+def test_a_negative_eigenvalue_follows_a_parity_and_a_positive_one_cannot() -> None:
+    part = made(cells=1, eigenvalues="[-1,1]", biases=False)
+    with torch.no_grad():
+        part.inward.weight.zero_()
+        part.inward.weight[0, 0], part.inward.weight[1, 1] = 40, 2  # a 1 turns the sign round; the begin writes 1
+        part.out.weight.fill_(1)
+    bits = [1, 1, 0, 1, 0, 0, 1]
+    x = torch.zeros(1, 8, 6).double()
+    x[0, 0, 1], x[0, 1:, 0] = 1, torch.tensor([1.0 if bit else -1.0 for bit in bits])
+    said = part(x, context([8]))[0, 1:, 0]
+    signs = [(-1.0) ** sum(bits[: count + 1]) for count in range(7)]
+    torch.testing.assert_close(said, torch.tensor(signs).double(), atol=1e-9, rtol=0)
+    part.signed = False
+    assert not (part(x, context([8]))[0, 1:, 0] < 0).any()
+
+
+def test_cells_begin_with_the_memory_that_is_asked_for() -> None:
+    with torch.random.fork_rng(devices=()):
+        part = MinGRU(cells=400, longest=50).build(16, 0, 1, ())
+    tokens = 1 + (-part.inward.bias[:400]).exp().detach()  # a gate of 1/n remembers for n tokens
+    assert 2 <= float(tokens.min()) < 4
+    assert 46 < float(tokens.max()) <= 50
+    assert not part.inward.bias[400:].any()
+    assert part.claimed() == {"inward.bias"}
+    assert MinGRU().build(16, 0, 1, ()).claimed() == set()
+
+
+def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
+    part, x = made(cells=5), inputs(2, 7)
+    _, state = part.prefill(x, context([3, 7]))
+    assert state.shape == (2, 5)
+    torch.testing.assert_close(part.prefill(x[:1, :3], context([3]))[1], state[:1], **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"cells": 0}, "^cells: 0 cells"),
+        ({"longest": 1}, "^longest: 1 is no memory"),
+        ({"longest": 9, "biases": False}, "^longest: it is in the biases"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings: Any, said: str) -> None:
+    with pytest.raises(Mistake, match=said):
+        MinGRU(**settings)
+
+
+def test_hidden_keys_are_refused_rather_than_seen() -> None:
+    part, hidden = made(), torch.tensor([[False, True, False]])
+    for form in (part.forward, part.prefill):
+        with pytest.raises(Mistake, match="MinGRU reads every token and cannot hide any"):
+            form(inputs(1, 3), context([3], hidden=hidden))
