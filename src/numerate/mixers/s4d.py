@@ -1,0 +1,134 @@
+"""S4D: a diagonal linear state-space model per channel."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.mixers.mixer import Mixer
+from numerate.mixers.state_space import (
+    StateSpaceMixer,
+    as_pairs,
+    drawn_pairs,
+    drawn_steps,
+    gathered,
+    kernels_of,
+    normal_legs,
+    paired,
+    powers_of,
+    refuse_dropout,
+    refuse_pairs,
+    refuse_rate,
+    refuse_steps,
+    reversed_rows,
+)
+from numerate.positions.position import Position
+
+BEGINNINGS = ("lin", "inv", "legs")
+RULES = ("zoh", "bilinear")
+
+
+@dataclass(frozen=True)
+class S4D(Mixer):
+    """Diagonal state spaces (S4D): S4 without its correction of rank 1.
+
+    Gu et al. (2022), https://arxiv.org/abs/2206.11893.
+
+    `eigenvalues` says where they start, with n from 0 and N = 2 `pairs` states (section 4):
+
+    - `lin`: -1/2 + i pi n;
+    - `inv`: -1/2 + i N/pi (N/(2n + 1) - 1);
+    - `legs`: those of the normal part of HiPPO-LegS, which `inv` comes near to.
+
+    Real parts are -exp(log_decay), so that they stay negative. B is 1 (only its product with C matters); C starts
+    complex normal, step sizes log-uniform, the skip normal. `rule` makes the recurrence discrete:
+    `zoh` holds each input for a step (factor exp(step e)), `bilinear` is (1 + step e/2)/(1 - step e/2).
+
+    Learning rates and decay are those of `S4`; so is the layer around it.
+    """
+
+    pairs: int = setting(32, "conjugate pairs of states of each channel; 32 are a state of 64")
+    eigenvalues: Literal["lin", "inv", "legs"] = setting("legs", "where the eigenvalues start")
+    rule: Literal["zoh", "bilinear"] = setting("zoh", "how the recurrence is made discrete")
+    shortest_step: float = setting(0.001, "the shortest of the first step sizes")
+    step_spread: float = setting(100.0, "how many times as long the longest of the first step sizes is")
+    rate: float = setting(0.1, "factor of the learning rate for what makes the recurrence")
+    dropout: float = setting(0.0, "share of channels left out in training")
+
+    def __post_init__(self) -> None:
+        refuse_pairs(self.pairs)
+        if self.eigenvalues not in BEGINNINGS:
+            raise Mistake(f"eigenvalues: {self.eigenvalues!r} is none of: {', '.join(BEGINNINGS)}")
+        if self.rule not in RULES:
+            raise Mistake(f"rule: {self.rule!r} is none of: {', '.join(RULES)}")
+        refuse_steps(self.shortest_step, self.step_spread)
+        refuse_rate(self.rate)
+        refuse_dropout(self.dropout)
+
+    def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "S4DMixer":
+        return S4DMixer(self, width)
+
+
+class S4DMixer(StateSpaceMixer):
+    """The part behind `S4D`."""
+
+    def __init__(self, spec: S4D, width: int) -> None:
+        super().__init__("S4D", width, spec.dropout, spec.rate)
+        self.rule = spec.rule
+        eigenvalues = as_pairs(_beginning(spec.eigenvalues, spec.pairs), width).detach()
+        self.log_decay = nn.Parameter((-eigenvalues[..., 0]).log())
+        self.frequency = nn.Parameter(eigenvalues[..., 1].clone())
+        self.output_map = drawn_pairs(width, spec.pairs)
+        self.log_step = drawn_steps(width, spec.shortest_step, spec.step_spread)
+
+    def claimed(self) -> set[str]:
+        return {name for name, _ in self.named_parameters(recurse=False)}
+
+    def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
+        still = ("log_decay", "frequency", "log_step")
+        return {**dict.fromkeys(still, (self.rate, False)), "output_map": (self.rate, True)}
+
+    def kernel(self, time: int) -> Float[Tensor, "width time"]:
+        base, fed = self._diagonal()
+        return kernels_of((2 * paired(self.output_map) * fed)[..., None, :], base, time)[..., 0, :]
+
+    def states_behind(
+        self, signal: Float[Tensor, "width time rows"], lengths: Int[Tensor, " rows"]
+    ) -> Float[Tensor, "rows width pairs 2"]:
+        base, fed = self._diagonal()
+        powers = powers_of(base, signal.shape[1])
+        return torch.view_as_real(fed * gathered(powers, reversed_rows(signal, lengths)))
+
+    def advanced(
+        self, u: Float[Tensor, "rows width"], state: Float[Tensor, "rows width pairs 2"]
+    ) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows width pairs 2"]]:
+        base, fed = self._diagonal()
+        after = base * paired(state) + fed * u[..., None]
+        return 2 * (paired(self.output_map) * after).real.sum(-1), torch.view_as_real(after)
+
+    def _diagonal(self) -> tuple[Tensor, Tensor]:
+        """The factors of the discrete recurrence and what an input of 1 adds to it, width x pairs each."""
+        eigenvalues = torch.complex(-self.log_decay.exp(), self.frequency)
+        step = self.log_step.exp()[:, None]
+        if self.rule == "zoh":
+            base = (step * eigenvalues).exp()
+            return base, (base - 1) / eigenvalues
+        inverse = (1 - 0.5 * step * eigenvalues).reciprocal()
+        return 2 * inverse - 1, step * inverse
+
+
+def _beginning(name: str, pairs: int) -> NDArray[np.complex128]:
+    n: NDArray[np.complex128] = np.arange(pairs).astype(np.complex128)
+    if name == "lin":
+        return -0.5 + 1j * np.pi * n
+    if name == "inv":
+        inverse: NDArray[np.complex128] = -0.5 + 2j * pairs / np.pi * (2 * pairs / (2 * n + 1) - 1)
+        return inverse
+    return normal_legs(2 * pairs).eigenvalues
