@@ -5,6 +5,7 @@ import warnings
 from functools import lru_cache
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from numerate.errors import Mistake
@@ -19,15 +20,19 @@ def refuse_other_kernels(kernel: str) -> None:
         raise Mistake(f"kernel: {kernel!r} is none of: {', '.join(KERNELS)}")
 
 
-def takes_fla(kernel: Kernel, x: Tensor, mixer: str) -> bool:
+def takes_fla(kernel: Kernel, x: Tensor, mixer: str, half_only: bool = False) -> bool:
     """Whether this input goes through flash-linear-attention (https://github.com/fla-org/flash-linear-attention).
 
-    With "auto" it does on a CUDA device where the package is installed and the numbers are not float64; where it is
-    missing there, that is said once, with the form that runs instead. Raises `Mistake` for "fla" where that cannot be.
+    With "auto" it does on a CUDA device where the package is installed and the numbers are not float64, nor fp32 for a
+    kernel that knows `half_only`; where it is missing there, that is said once, with the form that runs instead. Inputs
+    of several models stacked by `torch.vmap` take the form in torch. Raises `Mistake` for "fla" where that cannot be;
+    what is `half_only` must then be rounded first.
     """
     if kernel == "torch":
         return False
     on_device = x.device.type == "cuda" and x.element_size() < 8
+    if kernel == "auto" and ((half_only and x.element_size() > 2) or _stacked(x)):
+        return False
     if kernel == "fla":
         if not installed():
             raise Mistake(
@@ -44,7 +49,14 @@ def takes_fla(kernel: Kernel, x: Tensor, mixer: str) -> bool:
 
 @lru_cache
 def installed() -> bool:
+    """Whether the package is there, with the compiler that its kernels need."""
     return importlib.util.find_spec("fla") is not None and importlib.util.find_spec("triton") is not None
+
+
+def _stacked(x: Tensor) -> bool:
+    """Whether it is the input of several models under `torch.vmap`, whose data no kernel can reach."""
+    stacked: bool = torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return stacked
 
 
 @lru_cache
