@@ -148,7 +148,7 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
 KINDS = {
     "my_task.py": ("tasks", "Backwards"),
     "my_numbering.py": ("numberings", "DigitsBefore"),
-    "my_mixer.py": ("mixers", "RunningMean"),
+    "my_mixer.py": ("mixers", "LinearAttention"),
     "my_loss.py": ("losses", "Focal"),
 }
 
@@ -192,7 +192,7 @@ def test_the_mixer_on_the_page_keeps_the_promise_that_both_its_forms_agree(folde
     from numerate.tasks.arithmetic import Arithmetic
 
     load_user_parts("my_mixer.py")
-    recipe = numerate.recipe("addition_abacus", "model.mixer=RunningMean")
+    recipe = numerate.recipe("addition_abacus", "model.mixer=LinearAttention")
     vocabulary = recipe.tokenizer.vocabulary(Arithmetic())
     model = recipe.model.build(vocabulary, seed=0).eval()
     ids = torch.tensor([[4, 5, 14, 6, 17, 9], [5, 14, 6, 17, 0, 0]])

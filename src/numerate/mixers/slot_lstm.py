@@ -1,0 +1,118 @@
+"""An LSTM with several memories, of which each token opens its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.mixers.local import real
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
+from numerate.positions.position import Position
+
+
+@dataclass(frozen=True)
+class SlotLSTM(Mixer):
+    """An LSTM with several memories (slots), of which each token opens its own.
+
+    An own part of numerate, after the gated memories of Recurrent Entity Networks (Henaff et al., 2017,
+    https://arxiv.org/abs/1612.03969) and the LSTM (Hochreiter and Schmidhuber, 1997). All slots share one set of
+    weights and begin at zero. For token x with the shares a = softmax(sharpness * (A x + b)) of the slots,
+
+        (h, c) = sum over slots of a_j slot_j,    new = LSTM(x; h, c),    slot_j += a_j (new - slot_j)
+
+    and the output is the new h, mapped back to the width. The shares are a function of the token alone. So where each
+    kind of token has a slot of its own, that slot goes through the same states however many other tokens stand between:
+    counting ten kinds of items takes ten small counters instead of the product of their states. With `slots=1` it is an
+    LSTM.
+
+    >>> Decoder(width=64, trunk=Stack(depth=1), mixer=SlotLSTM(slots=16))
+    """
+
+    slots: int = setting(16, "how many memories")
+    cells: int | None = setting(None, "memory cells of each slot; the model's width if not given")
+    sharpness: float = setting(2.0, "factor on what the shares of the slots are a softmax of")
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise Mistake(f"slots: {self.slots} memories hold nothing; 1 (an LSTM) or more is right")
+        if self.cells is not None and self.cells < 1:
+            raise Mistake(f"cells: {self.cells} cells remember nothing; 1 or more is right")
+        if not 0 < self.sharpness < float("inf"):
+            raise Mistake(f"sharpness: {self.sharpness} tells no slots apart; a number above 0 is right, 2 is usual")
+
+    def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SlotLSTMMixer":
+        return SlotLSTMMixer(self, width, self.cells or width)
+
+
+class SlotLSTMMixer(TokenMixer):
+    """The part behind `SlotLSTM`. Its state is rows x slots x (2 x cells): h and c of every slot.
+
+    The recurrence is not linear in what it carries, so there is no form that is parallel over time: what the tokens put
+    in is made in two matrix products for all places, and a loop does the rest.
+    """
+
+    def __init__(self, spec: SlotLSTM, width: int, cells: int) -> None:
+        super().__init__()
+        self.slots, self.cells, self.width, self.sharpness = spec.slots, cells, width, spec.sharpness
+        self.address = nn.Linear(width, spec.slots)
+        self.inward = nn.Linear(width, 4 * cells)
+        self.recurrent = nn.Linear(cells, 4 * cells, bias=False)
+        self.out = nn.Linear(cells, width, bias=False)
+        with torch.no_grad():
+            for linear in (self.address, self.inward):
+                linear.weight.normal_(std=width**-0.5)
+                linear.bias.zero_()
+            self.inward.bias[cells : 2 * cells] = 1.0
+            for gate in self.recurrent.weight.chunk(4):
+                nn.init.orthogonal_(gate)
+
+    def claimed(self) -> set[str]:
+        return {"address.weight", "address.bias", "inward.weight", "inward.bias", "recurrent.weight"}
+
+    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
+        nothing_hidden(context, "SlotLSTM")
+        return self._through(x, self.shares(x))[0]
+
+    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Tensor]:
+        nothing_hidden(context, "SlotLSTM")
+        # A token without any share changes no slot.
+        shares = self.shares(x) * real(context.lengths, x.shape[1])[..., None]
+        return self._through(x, self.shares(x))[0], self._through(x, shares)[1]
+
+    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
+        return self._through(x, self.shares(x), state)
+
+    def shares(self, x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time slots"]:
+        """How much each token reads of every slot, and how far it moves it: sums to 1 over slots."""
+        shares: Tensor = (self.sharpness * self.address(x)).softmax(-1)
+        return shares
+
+    def _through(
+        self,
+        x: Float[Tensor, "rows time width"],
+        shares: Float[Tensor, "rows time slots"],
+        memory: Float[Tensor, "rows slots both"] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """What is said at each place, and the memory behind the last."""
+        if memory is None:
+            memory = x.new_zeros(x.shape[0], self.slots, 2 * self.cells)
+        said = []
+        for token, share in zip(self.inward(x).unbind(1), shares.unbind(1), strict=True):
+            h, c = (share[:, None] @ memory)[:, 0].chunk(2, dim=-1)
+            enter, keep, value, show = (token + self.recurrent(h)).chunk(4, dim=-1)
+            c = keep.sigmoid() * c + enter.sigmoid() * value.tanh()
+            h = show.sigmoid() * c.tanh()
+            memory = torch.addcmul(memory, share[..., None], torch.cat([h, c], dim=-1)[:, None] - memory)
+            said.append(h)
+        return self.out(torch.stack(said, dim=1)), memory
+
+    def outward(self) -> Sequence[nn.Linear]:
+        return (self.out,)
+
+    def operations(self, time: int) -> int:
+        matrices = sum(part.weight.numel() for part in (self.address, self.inward, self.recurrent, self.out))
+        return time * (2 * matrices + 10 * self.slots * self.cells)
