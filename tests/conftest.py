@@ -42,8 +42,20 @@ from numerate.config import Span  # noqa: E402
 from numerate.losses.cross_entropy import CrossEntropy  # noqa: E402
 from numerate.mixers.alternating import Alternating  # noqa: E402
 from numerate.mixers.attention import Attention  # noqa: E402
+from numerate.mixers.channel_mix import ChannelMix  # noqa: E402
+from numerate.mixers.delta import DeltaNet, DeltaProduct, GatedDeltaNet  # noqa: E402
+from numerate.mixers.lru import LRU  # noqa: E402
+from numerate.mixers.mamba import Mamba  # noqa: E402
+from numerate.mixers.mamba2 import Mamba2  # noqa: E402
+from numerate.mixers.min_gru import MinGRU  # noqa: E402
 from numerate.mixers.mixer import Context, Mixer, TokenMixer  # noqa: E402
-from numerate.mixers.recurrent import LSTM  # noqa: E402
+from numerate.mixers.recurrent import GRU, LSTM, RNN  # noqa: E402
+from numerate.mixers.rwkv4 import RWKV4  # noqa: E402
+from numerate.mixers.rwkv6 import RWKV6  # noqa: E402
+from numerate.mixers.rwkv7 import RWKV7  # noqa: E402
+from numerate.mixers.s4 import S4  # noqa: E402
+from numerate.mixers.s4d import S4D  # noqa: E402
+from numerate.mixers.slstm import SLSTM  # noqa: E402
 from numerate.models.block import FeedForward  # noqa: E402
 from numerate.models.decoder import Decoder  # noqa: E402
 from numerate.models.initialisation import DeepNorm  # noqa: E402
@@ -127,6 +139,9 @@ FURTHER: dict[str, list[Any]] = {
         Coupled(max_offset=7),
         RandomSubset(max_length=40, stride=2),
         RandomSubset(max_length=20, size=16, per="batch"),
+        Sequential(helpers="next"),
+        Shifted(max_shift=9, within=40, helpers="next"),
+        RandomSubset(max_length=40, helpers="next"),
     ],
     "Position": [
         Rotary(share=0.5, base=100.0),
@@ -141,8 +156,26 @@ FURTHER: dict[str, list[Any]] = {
         Attention(heads=2, biases=True),
         Attention(heads=2, logit_scale=1.7),
         Attention(heads=2, logit_scale="log", log_from=2),
+        Attention(heads=2, layer_scale=True),
         LSTM(cells=12),
+        LSTM(project=False, biases=False),
+        S4(pairs=3, step_spread=500.0, dropout=0.2),
+        S4D(pairs=2, eigenvalues="lin", rule="bilinear"),
+        S4D(eigenvalues="inv"),
+        RNN(project=False, initialisation="torch"),
+        GRU(cells=12, initialisation="torch"),
+        MinGRU(cells=12, positive=True, eigenvalues="[-1,1]", longest=20),
+        LRU(cells=12, gated=True),
+        SLSTM(cells=12, heads=3, convolution=None, forget="exponential"),
+        SLSTM(heads=2, project=False),
+        Mamba(state=3, expand=1, convolution=1, rank=2, eigenvalues="[-1,1]"),
+        Mamba2(state=3, head_width=16, convolution=2, eigenvalues="[-1,1]"),
+        DeltaNet(heads=2, head_width=5, eigenvalues="[-1,1]", convolution=None),
+        GatedDeltaNet(heads=1, eigenvalues="[-1,1]", convolution=2, kernel="torch"),
+        DeltaProduct(heads=2, householders=3, gated=True, eigenvalues="[0,1]"),
         Alternating((LSTM(), Attention(heads=2))),
+        Alternating((RWKV7(head_width=4, value_rank=3), ChannelMix(version=7, times=2.0))),
+        Alternating((RWKV6(head_width=8, decay_rank=3, shift_rank=2), ChannelMix(version=6))),
     ],
     "Trunk": [
         Stack(depth=1),
@@ -160,6 +193,7 @@ FURTHER: dict[str, list[Any]] = {
 """Settings beside the defaults that the promises run on too."""
 
 BY_DEFAULT: dict[str, Callable[[], Any]] = {
+    "ChannelMix": lambda: Alternating((RWKV4(), ChannelMix())),
     "Written": lambda: Written(path=str(Path(__file__).parent / "tasks" / "sums.txt")),
 }
 """What stands for the defaults of a part that does nothing by itself, such as a task that reads a file."""
@@ -221,10 +255,11 @@ def every_model() -> list[Any]:
         replace(position(), numbering=numbering)
         for position in catalogue.variants("Position")
         for numbering in [part() for part in catalogue.variants("Numbering")] + [DigitIndex(max_offset=7)]
-        if numbering != position().numbering
+        if "numbering" in position.__dataclass_fields__ and numbering != position().numbering and numbering.causal
     ]
     models += [Decoder(width=16), *(Decoder(width=16, positions=(position,)) for position in plain + numbered)]
-    for mixer in (part() for part in catalogue.variants("Mixer") if part is not Attention):
+    others = [part for part in catalogue.variants("Mixer") if part is not Attention]
+    for mixer in (BY_DEFAULT.get(part.__name__, part)() for part in others):
         models += [Decoder(width=16, mixer=mixer, positions=positions) for positions in ((), (Sinusoidal(),))]
     models += [Decoder(width=16, mixer=mixer, positions=(Sinusoidal(),)) for mixer in FURTHER["Mixer"]]
     models += [Decoder(width=16, trunk=trunk, positions=(Rotary(),)) for trunk in every("Trunk")]

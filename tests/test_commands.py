@@ -180,6 +180,15 @@ def test_list_can_be_asked_for_one_kind(shell: Shell) -> None:
     assert shell("list", "number-spellings").out.splitlines()[0] == "number spellings"
 
 
+def test_sample_shows_labels_below_what_they_are_of(shell: Shell) -> None:
+    read, said, empty = shell("sample", "counting_samesymbol_mod10bos", "count=1").out.split("\n")[:3]
+    words, labels = read.split(), said.split()
+    assert words == ["0", *"a" * (len(words) - 1)]
+    assert labels == [".", *(str((n - 1) % 10 + 1) for n in range(1, len(words)))]
+    assert empty == ""
+    assert [read.index(word) for word in "0a"] == [said.index(label) for label in ".1"]
+
+
 def test_sample_of_a_task_writes_true_sums(shell: Shell) -> None:
     lines = shell("sample", "Arithmetic", "digits=1:3", "count=5").out.splitlines()
     assert len(lines) == 5
@@ -397,7 +406,7 @@ def with_an_impossible_value(head: dict[str, Any]) -> None:
     ("change", "told"),
     [
         (of_a_later_version, ("99", "update numerate")),
-        (of_an_unknown_kind, ("model.mixer", "'Mamba9'", "Attention, LSTM")),
+        (of_an_unknown_kind, ("model.mixer", "'Mamba9'", "Alternating, Attention")),
         (with_an_unknown_setting, ("model", "wings")),
         (with_a_value_of_another_type, ("model.width", "wide")),
         (with_an_impossible_value, ("model.mixer.heads",)),

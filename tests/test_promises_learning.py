@@ -44,7 +44,10 @@ def trained(mixer: Any) -> tuple[Any, Exam, list[float]]:
     return model.eval(), exam, losses
 
 
-@pytest.mark.parametrize("mixer", list(catalogue.variants("Mixer")), ids=lambda part: part.__name__)
+MIXERS = [part for part in catalogue.variants("Mixer") if part.__name__ != "ChannelMix"]  # it sees one token back
+
+
+@pytest.mark.parametrize("mixer", MIXERS, ids=lambda part: part.__name__)
 def test_it_learns_sums_of_one_digit_and_both_measures_agree(mixer: Any) -> None:
     model, exam, losses = trained(mixer())
     assert losses[0] > 2.0

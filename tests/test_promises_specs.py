@@ -21,7 +21,7 @@ SLOTS = {
     "Trunk": "model.trunk={}",
     "Mixer": "model.mixer={}",
     "Position": "model.positions=[{}]",
-    "Numbering": "model.positions=[Learned(numbering={})]",
+    "Numbering": "model.positions=[Scalar(numbering={})]",
     "Initialisation": "model.initialisation={}",
     "Objective": "objective={}",
     "Loss": "objective.loss={}",

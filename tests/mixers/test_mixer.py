@@ -106,3 +106,28 @@ def test_what_it_says_of_its_parameters_is_true_of_them(any_mixing: Any, mix: An
 def test_longer_rows_cost_more(any_mixing: Any, mix: Any) -> None:
     part = mix(any_mixing).part
     assert 0 < 2 * part.operations(10) <= part.operations(20) <= 4 * part.operations(10)
+
+
+def test_what_a_recurrence_carries_does_not_grow(any_mixing: Any, mix: Any) -> None:
+    if any_mixing[0].attends():
+        pytest.skip("attention keeps every token")
+    sizes = set()
+    for time in (3, 30):
+        mixing, x = mix(any_mixing), inputs(2, time)
+        lengths = torch.full((2,), time)
+        context = mixing.context(lengths, time, capacity=time + 1)
+        _, state = mixing.part.prefill(x, context)
+        sizes.add(size_of(state))
+        context = mixing.context(lengths + 1, time + 1, index=lengths, seen=time + 1)
+        _, state = mixing.part.step(inputs(2, 1, seed=1), context, state)
+        sizes.add(size_of(state))
+    assert len(sizes) == 1
+    assert sizes.pop() > 0
+
+
+def size_of(state: Any) -> int:
+    """How many numbers a state holds, however it is built."""
+    if isinstance(state, torch.Tensor):
+        return state.numel()
+    parts = vars(state).values() if hasattr(state, "__dict__") else state
+    return sum(size_of(part) for part in parts if part is not None)

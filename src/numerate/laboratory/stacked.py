@@ -12,6 +12,7 @@ from numerate.evaluation.evaluator import Evaluation
 from numerate.laboratory.start import Listener, Start, Trained
 from numerate.models.decoder import Decoder
 from numerate.models.initialisation import FanIn
+from numerate.tokens.layout import Aligned
 from numerate.training import provenance
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
@@ -69,6 +70,8 @@ def why_not_stacked(recipe: Recipe) -> str | None:
         return "trackers: a tracker follows one run of a process at a time"
     if recipe.device == "mps":
         return "device: mps is not tried with stacks; cpu and cuda are"
+    if isinstance(recipe.layout, Aligned) and recipe.layout.hide:
+        return "layout.hide: what is hidden is not stacked"
     if (where := _dropout(recipe, "")) is not None:
         return f"{where}: what is dropped is drawn for one model at a time; 0 drops nothing"
     if isinstance(recipe.model, Decoder):

@@ -6,7 +6,24 @@ CATALOGUE = {
     "Mixer": {
         "Alternating": "alternating",
         "Attention": "attention",
+        "ChannelMix": "channel_mix",
+        "DeltaNet": "delta",
+        "DeltaProduct": "delta",
+        "GRU": "recurrent",
+        "GatedDeltaNet": "delta",
+        "LRU": "lru",
         "LSTM": "recurrent",
+        "Mamba": "mamba",
+        "Mamba2": "mamba2",
+        "MinGRU": "min_gru",
+        "RNN": "recurrent",
+        "RWKV4": "rwkv4",
+        "RWKV6": "rwkv6",
+        "RWKV7": "rwkv7",
+        "S4": "s4",
+        "S4D": "s4d",
+        "SLSTM": "slstm",
+        "SlotLSTM": "slot_lstm",
     }
 }
 __getattr__ = lazily("mixers", CATALOGUE)

@@ -289,7 +289,8 @@ def _joined(parts: Sequence[Rows]) -> Rows:
         return whole
 
     lengths = np.concatenate([rows.lengths for rows in parts])
-    return Rows(below("ids", PAD), lengths, below("asked", False), below("labels", PAD), below("values", 0))
+    labels, values = below("labels", PAD), below("values", 0)
+    return Rows(below("ids", PAD), lengths, below("asked", False), labels, values, parts[0].vocabulary)
 
 
 def _apart(batch: Batch, members: int) -> list[Batch]:
