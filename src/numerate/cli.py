@@ -37,10 +37,12 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "data": (
         "write a task to files for use elsewhere, or say what is in one: lengths, carries, repeats",
-        "write|stats TASK|RECIPE|FILE [SETTING ...] [out=FOLDER] [count=..] [split=..] [seed=..] [format=..]",
+        "write|stats TASK|RECIPE|FILE [SETTING ...] [out=FOLDER] [count=..] [split=..] [seed=..] [format=..]\n"
+        "                     [--as published]",
         "numerate data write Arithmetic out=sums count=20M\n"
         "numerate data write addition_abacus task.digits=1:5 out=short count=100k split=test format=text\n"
         "numerate data write sums/rows.txt out=tokens format=memmap\n"
+        "numerate data write counting_samesymbol_mod10 --as published out=files   (the files of its paper)\n"
         "numerate data stats Arithmetic count=1M out=figures\n"
         "numerate data stats rows.txt sums\n"
         "numerate data stats hf_tokenized_dataset/ split=test vocabulary=pad",
@@ -87,10 +89,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "results": (
         "the results of a study as one table: columns chosen, grouped, as text, CSV, Markdown or Parquet",
-        "STUDY [columns=..] [where=..] [sort=..] [group=..] [statistic=..] [threshold=..]\n"
+        "STUDY [columns=..] [where=..] [sort=..] [group=..] [statistic=..] [threshold=..] [success=..]\n"
         "                        [cells=true] [format=text|csv|markdown|latex|jsonl|parquet] [out=FILE] [runs_dir=..]",
         "numerate results abacus_laptop\nnumerate results abacus_laptop group=label\n"
         "numerate results abacus_laptop group=label columns=best statistic=iqm   (or median, mean; with intervals)\n"
+        "numerate results mine group=label success=final.beyond.unseen threshold=0.99   (labels beyond training)\n"
         "numerate results abacus_laptop columns=label,seed,final.beyond where=label=Abacus sort=-final.beyond\n"
         "numerate results abacus_laptop where=label!=Abacus group=label out=table.tex\n"
         "numerate results abacus_laptop out=results.csv   (every column; also .md, .tex, .jsonl, .parquet)\n"
@@ -108,19 +111,20 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "compare": (
         "several runs and seeds side by side: median, spread, success rate",
-        "RUN|STUDY ... [out=FILE] [baseline=..]",
+        "RUN|STUDY ... [out=FILE] [baseline=..] [metric=exact|unseen|accuracy|last|prefix]",
         "numerate compare runs/addition_abacus/* runs/addition_rotary/*\nnumerate compare mine yours out=page.html\n"
         "numerate compare abacus_laptop   (a study stands for its done runs)\n"
         "numerate compare mine yours out=figure.pdf   (or .png, .svg)",
     ),
     "plot": (
-        "a figure for a paper, from the records of runs: grid, curves, pair, compare, intervals or training",
-        "KIND RUN|STUDY ... [out=FILE] [checkpoint=..] [labels=..]",
+        "a figure for a paper, from the records of runs: grid, curves, counts, pair, compare, intervals or training",
+        "KIND RUN|STUDY ... [out=FILE] [checkpoint=..] [labels=..] [metric=..]",
         "numerate plot grid latest out=grid.png\nnumerate plot curves runs/addition_*/* out=curves.pdf\n"
         "numerate plot pair latest   (sorting: everything right, and the first label)\n"
         "numerate plot compare mine yours labels=Abacus,rotary checkpoint=best\n"
         "numerate plot intervals runs/addition_*/* out=intervals.pdf   (medians and intervals over seeds)\n"
         "numerate plot curves abacus_laptop   (the done runs of a study)\n"
+        "numerate plot counts runs/counting_*/* out=counts.pdf   (labels: accuracy per count, with the floor)\n"
         "numerate plot training latest out=a.svg",
     ),
     "ask": (
@@ -192,6 +196,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     options, more = parser.parse_known_args(words)  # argparse takes no words behind an option by itself
     if unknown := next((word for word in more if word.startswith("-") and not word[1:2].isdigit()), None):
         known = ["--parts", "--traceback", "--help", *(["--dry-run"] if options.command in DRY else [])]
+        known += ["--as"] if options.command == "data" else []
         parser.error(f"there is no option {unknown!r} here.{did_you_mean(unknown, known)}")
     options.words = [*getattr(options, "words", []), *more]
     return options
@@ -236,6 +241,10 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument(
             "--traceback", action="store_true", default=argparse.SUPPRESS, help="show where an error came from"
         )
+        if name == "data":
+            one.add_argument(
+                "--as", dest="published_as", metavar="published", help="write: the files of a paper, in its own format"
+            )
         if name in DRY:
             one.add_argument("--dry-run", action="store_true", help=DRY[name])
     return parser

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from numerate import catalogue
-from numerate.commands.words import first, options
+from numerate.commands.words import first, no_more, options
 from numerate.config import load_user_parts, override
 from numerate.config.values import from_text
 from numerate.data.source import Source, Spelled
@@ -19,6 +19,8 @@ from numerate.reports.table import text_table
 from numerate.tasks.plain import plain_text
 from numerate.tasks.task import Task
 from numerate.tasks.written import Written
+from numerate.tokens.tokenizer import Characters
+from numerate.tokens.words import Words
 from numerate.training import disk
 from numerate.training.progress import Progress
 
@@ -33,11 +35,16 @@ def command(given: argparse.Namespace) -> int:
     known = {"write": _write, "stats": _stats}
     if doing not in known:
         raise Mistake(f"data: there is no {doing!r}; there are: {', '.join(known)}.{did_you_mean(doing, known)}")
-    return known[doing](given.words[1:])
+    if given.published_as is not None and doing != "write":
+        raise Mistake("--as: only what is written has a format; numerate data write debug --as published out=files")
+    return known[doing]([*given.words[1:], *(() if given.published_as is None else (f"as={given.published_as}",))])
 
 
 def _write(words: list[str]) -> int:
     name = first(words, "the task, recipe or file", "numerate data write Arithmetic out=sums count=1M")
+    words, form = options(words, {"as": str})
+    if form:
+        return _write_published(name, words[1:], form["as"])
     settings, own = options(words[1:], OWN | {"format": _format})
     if not own.get("out"):
         raise Mistake("out: the folder is missing; for example: out=sums")
@@ -50,6 +57,28 @@ def _write(words: list[str]) -> int:
     for file, told in head["files"].items():
         print(f"{folder / file}  {disk.size(told['bytes'])}  sha256 {told['sha256'][:16]}")
     print(f"{folder}: {head['rows']:,} rows, {head['tokens']:,} tokens, {len(head['vocabulary'])} symbols")
+    return 0
+
+
+def _write_published(name: str, words: list[str], form: str) -> int:
+    """The files of a published task, as its own programs read them."""
+    from numerate.data import published
+
+    if form != "published":
+        raise Mistake(f"as: there is no {form!r}; there is: published.{did_you_mean(form, ['published'])}")
+    known = ("out", "count", "seed")
+    rest, own = options(words, {option: OWN[option] for option in known})
+    no_more(rest, known)
+    if not own.get("out"):
+        raise Mistake("out: the folder is missing; for example: out=files")
+    rows = own.get("count")
+    if rows is not None and rows < 1:
+        raise Mistake(f"count: {rows} rows are none; 1 or more is right")
+    with Progress(published.total(name, rows), label="write") as progress:
+        written = published.write(name, own["out"], rows, own.get("seed", 0), progress.show)
+    for file, count in written.items():
+        path = Path(own["out"]) / file
+        print(f"{path}  {count:,} rows  {disk.size(path.stat().st_size)}")
     return 0
 
 
@@ -105,8 +134,8 @@ def _source(name: str, settings: list[str], own: dict[str, Any], count: int) -> 
     kinds = catalogue.kinds()
     seed, split = own.get("seed"), own.get("split", "train")
     recipe = name.replace("-", "_") in kinds["Recipe"] or name.endswith((".yaml", ".yml")) or ".py:" in name
-    if name in kinds["Task"] and name != "Written":
-        spelled = override(Spelled(catalogue.find("Task", name)()), _of_task(settings))
+    if name != "Written" and (name in kinds["Task"] or name in catalogue.presets("Task")):
+        spelled = override(_spelled(catalogue.made("Task", name)), _of_task(settings))
         return Source(name, spelled.task, spelled.tokenizer, _rows(spelled.task, own, split, count), split, seed or 0)
     if recipe:
         from numerate.studies.naming import named_recipe
@@ -127,6 +156,11 @@ def _source(name: str, settings: list[str], own: dict[str, Any], count: int) -> 
     )
 
 
+def _spelled(task: Task) -> Spelled:
+    """A task with the tokenizer that writes all its texts: words, where one of them has several characters."""
+    return Spelled(task, Words() if any(len(text) > 1 for text in task.alphabet()) else Characters())
+
+
 def _rows(task: Task, own: Mapping[str, Any], split: str, usual: int) -> int:
     """How many rows of a task: as many as wanted, else each question once where a task lists them, else as usual."""
     lists = "count" not in own and split != "beyond-development" and not isinstance(task, Written)
@@ -141,12 +175,14 @@ def _of_task(settings: list[str]) -> list[str]:
 
 def summary(found: Statistics, source: Source) -> str:
     """The statistics as a page of text."""
-    question, answer = plain_text(next(source.blocks(1))[0], 0)
+    first_one = next(source.blocks(1))[0]
+    question, answer = plain_text(first_one, 0)
+    between, end = ("", " with [EOS]") if first_one.labels is None else ("   ", "")
     what = "in the order of the file" if source.split is None else f"split {source.split}, seed {source.seed}"
-    lines = [f"{found.name}: {found.count:,} rows, {what}; the first: {question}{answer}", ""]
+    lines = [f"{found.name}: {found.count:,} rows, {what}; the first: {question}{between}{answer}", ""]
     table: list[tuple[str, ...]] = []
     for words, histogram in (
-        ("row, tokens with [EOS]", found.rows),
+        (f"row, tokens{end}", found.rows),
         ("operand, digits", found.operands),
         ("answer, tokens", found.answers),
         ("longest carry chain of a sum", found.carries),

@@ -4,11 +4,17 @@ from numerate.catalogue import lazily
 
 CATALOGUE = {
     "Task": {
+        "AdditionTable": "number_line",
         "Arithmetic": "arithmetic",
         "BitwiseOr": "bitwise",
+        "Counting": "counting",
         "Mixture": "mixture",
+        "NumberLine": "number_line",
+        "RaspCounting": "rasp",
+        "SelectiveCounting": "selective",
         "Sorting": "sorting",
         "Written": "written",
     }
 }
+PRESETS = {"Task": "counting_names"}
 __getattr__ = lazily("tasks", CATALOGUE)

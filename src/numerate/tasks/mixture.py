@@ -1,5 +1,6 @@
 """Several tasks as one."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from math import isfinite
 from typing import Any, Self
@@ -24,6 +25,10 @@ class Mixture(Task):
     evaluation may set (`numerate evaluate latest task.only=0,1`), so that results are told apart. A grid has the axes
     that all tasks have, and a cell pins each of them.
 
+    With `auxiliary` all tasks but the first are only trained on, beside it: a cell of a grid and the next band ask
+    nothing of them (`only=1` does, of the second). So are the number lines and tables that published counting tasks
+    add: Chang and Bisk (2024), https://arxiv.org/abs/2405.20131.
+
     >>> Mixture((Arithmetic("+"), Arithmetic("-")), weights=(3, 1)).axes()
     ('first_digits', 'second_digits')
     """
@@ -32,6 +37,9 @@ class Mixture(Task):
     weights: tuple[float, ...] = setting((), "how often each is drawn, in relation to the others; none: equally often")
 
     only: int | None = setting(None, "the number of the one task that is asked, from 0; null: all of them", later=True)
+    auxiliary: bool = setting(
+        False, "whether all tasks but the first are only trained on, no part of a grid", later=True
+    )
 
     def __post_init__(self) -> None:
         if self.only is not None and not 0 <= self.only < len(self.tasks):
@@ -71,29 +79,73 @@ class Mixture(Task):
         """The facts that the questions of every task have: those of the axes that all share."""
         return tuple(name for name in self.tasks[0].axes() if all(name in task.axes() for task in self.tasks))
 
+    def _graded(self) -> range:
+        """The numbers of the tasks that a grid is about: all but auxiliary ones, or the one that is asked."""
+        mains = 1 if self.auxiliary else len(self.tasks)
+        return range(mains) if self.only is None or self.only < mains else range(self.only, self.only + 1)
+
+    def _with(self, members: Sequence[Task]) -> Self:
+        """The same with others for the tasks that a grid is about, and nothing asked of the rest."""
+        graded = self._graded()
+        if graded.start:
+            return replace(self, tasks=(*self.tasks[: graded.start], *members, *self.tasks[graded.stop :]))
+        return replace(self, tasks=tuple(members), weights=self.weights[: len(members)], auxiliary=False)
+
     def pinned(self, **cell: Any) -> Self:
-        """The same with fields of its own pinned, or those of all its tasks; `task=1` is one of them by itself."""
+        """The same with fields of its own pinned, or those of the tasks that a grid is about; `task=1` is one of them
+        by itself."""
         own = {name: cell.pop(name) for name in [f.name for f in fields(self)] if name in cell}
         task = replace(self, **own)
         if "task" in cell:
             task = replace(task, only=cell.pop("task"))
-        return replace(task, tasks=tuple(member.pinned(**cell) for member in task.tasks))
+        return task._with([self.tasks[number].pinned(**cell) for number in task._graded()]) if cell else task
 
     def axes(self) -> tuple[str, ...]:
         return self._shared()
 
     def trained(self) -> dict[str, Span]:
-        spans = [task.trained() for task in self.tasks]
+        spans = [self.tasks[number].trained() for number in self._graded()]
         return {
             axis: Span(min(span[axis].low for span in spans), max(span[axis].high for span in spans))
             for axis in self.axes()
         }
 
+    def trained_labels(self) -> int | None:
+        known = [self.tasks[number].trained_labels() for number in self._graded()]
+        return max((count for count in known if count is not None), default=None)
+
     def beyond(self) -> "Mixture | None":
-        """The next band of each task, None where one has none."""
-        bands = [task.beyond() for task in self.tasks]
-        found = tuple(band for band in bands if band is not None)
-        return replace(self, tasks=found) if len(found) == len(bands) else None
+        """The next band of each task that a grid is about, None where one has none."""
+        bands = [self.tasks[number].beyond() for number in self._graded()]
+        found = [band for band in bands if band is not None]
+        return self._with(found) if len(found) == len(bands) else None
+
+    def cells(self) -> list[tuple[int, ...]] | None:
+        """The cells that every task has that a grid is about."""
+        listed = [cells for number in self._graded() if (cells := self.tasks[number].cells()) is not None]
+        return [cell for cell in listed[0] if all(cell in cells for cells in listed)] if listed else None
+
+    def whole(self, split: str = "test") -> Questions | None:
+        """Every question of its one task, where it lists them; None where there are several."""
+        number = 0 if len(self.tasks) == 1 else self.only
+        found = None if number is None else self.tasks[number].whole(split)
+        return None if number is None or found is None else _of_member(found, number, self._shared())
+
+    def distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
+        """Every question of each task once, with its probability; None where one of them has too many."""
+        weights = self.weights or (1.0,) * len(self.tasks)
+        known = [(number, task.distribution()) for number, task in enumerate(self.tasks) if self.only in (None, number)]
+        parts = [(_of_member(of[0], i, self._shared()), weights[i] * of[1]) for i, of in known if of is not None]
+        if len(parts) < len(known):
+            return None
+        chances = np.concatenate([chance for _, chance in parts])
+        return Questions.concatenate([questions for questions, _ in parts]), chances / chances.sum()
+
+    def longest(self) -> Questions | None:
+        """The longest question of each task that a grid is about; None where one does not say."""
+        known = [(number, self.tasks[number].longest()) for number in self._graded()]
+        found = [_of_member(longest, number, self._shared()) for number, longest in known if longest is not None]
+        return Questions.concatenate(found) if len(found) == len(known) else None
 
     def canonical(self, questions: Questions) -> NDArray[np.uint64] | None:
         """Each task's own hashes, so that it has the same questions in the same split as by itself."""
@@ -121,7 +173,7 @@ class Mixture(Task):
         return sum(known) if len(known) == len(spaces) else None
 
     def held_out(self, split: str) -> bool:
-        return all(task.held_out(split) for task in self.tasks)
+        return all(self.tasks[number].held_out(split) for number in self._graded())
 
     def alphabet(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(text for task in self.tasks for text in task.alphabet()))

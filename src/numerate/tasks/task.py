@@ -124,6 +124,16 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         """
         return None
 
+    def distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
+        """Every different question of training once, and the probability of each; None where there are too many, or
+        unknown ones. What `examples("train", ...)` gives follows it."""
+        return None
+
+    def trained_labels(self) -> int | None:
+        """The most places that a row of training asks a label at, so that those further on in a row are of counts that
+        were never trained; None where answers are no labels, or nobody knows."""
+        return None
+
     def cells(self) -> list[tuple[int, ...]] | None:
         """The cells of its axes that there are questions of, in order; None where there are questions of every size, as
         in all tasks that draw them. A file may have rows of 4 and of 8 characters and none between."""

@@ -1,0 +1,351 @@
+"""Counting symbols aloud: at every symbol, how many there have been so far."""
+
+from dataclasses import dataclass, replace
+from string import ascii_lowercase
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.config import Span, setting
+from numerate.errors import Mistake
+from numerate.tasks.draws import Draws, key
+from numerate.tasks.questions import EMPTY, Numbers, Questions
+from numerate.tasks.starts import Starts, cell_hashes, feasible, held_out, into_splits, next_counts
+from numerate.tasks.task import Task, large_enough
+
+HELPERS = {"none": "", "blank": "<blk>", "pad": "<pad>"}
+"""The token behind each symbol at which its count is said, instead of at the symbol itself."""
+
+MOST_COUNT = 100_000
+"""Longer rows are taken for a slip of the pen."""
+
+WHOLE = 20_000
+"""Cells of more questions are drawn, not listed."""
+
+
+@dataclass(frozen=True)
+class Counting(Task):
+    """Symbols are counted aloud, each at its own place: `a a a` has the labels 1 2 3.
+
+    Chang and Bisk (2024), "Language Models Need Inductive Biases to Count Inductively",
+    https://arxiv.org/abs/2405.20131. Every number is one text of the alphabet, so that 51 has nothing to do with 5 and
+    1. What is said is never read. With k = 65, the row of three symbols is
+
+    - `a a a` with 1 2 3, where `number="none"`;
+    - `65 a a a` with . 66 67 68 (`"before"`, a shifted start; nothing is asked of the start itself);
+    - `a a a 65` with 1 2 3 68 (`"behind"`, an addend); and one or the other, equally often (`"both"`).
+    - `0 a a a` with . 1 2 3 (`begin="0"`), and `a <pad> a <pad>` with . 1 . 2 (`helper="pad"`). A start has a helper,
+      where it is said again: `65 <pad> a <pad>` has . 65 . 66; an addend has none.
+    - With `modulus=10` the eleventh is 1 again and the tenth is called 10, never 0.
+
+    A count is drawn uniformly from `count`, then a start uniformly from `starts`, as far as c + k is at most `most`;
+    the alphabet has the numbers up to `most`. `ends=51` leaves of the starts of each count the one that ends there
+    (counts that have none keep them all).
+
+    A grid has the axis `count`; `at` is what a cell sets, trained or not. With `held=6` six starts of each trained
+    count are kept from training, four for test and two for development: 300 of the published ranges, as published,
+    though chosen by a hash. (A held-out `65 a a a` is still the beginning of trained longer rows.) Where letters are
+    random and nothing is held out by its start, rows of three or more are held out by their letters. All other rows up
+    to the trained counts are seen; those beyond are new.
+
+    Deviations: every cell has all starts, none of them twice. Of the published test files some have only rows that end
+    at the largest number (`shiftedstart3__tr..`, `shiftedstart4`) or many copies, and that of modulus 13 begins at a
+    trained count; `numerate data write NAME as=published` writes those.
+    """
+
+    symbol: Literal["same", "different"] = setting("same", "whether all symbols are `a`, or each is a random letter")
+    count: int | Span = setting(Span(1, 50), "how many symbols training counts")
+    number: Literal["none", "before", "behind", "both"] = setting(
+        "none", "where the number stands that is counted from"
+    )
+    starts: int | Span = setting(Span(1, 99), "which numbers are counted from, where there are any")
+    most: int = setting(100, "the largest number that may be reached, and that the alphabet has")
+    ends: int | None = setting(None, "the number that counts end at, which leaves one start each; null: any")
+    modulus: int | None = setting(None, "counts begin again at 1 behind this one; null: they never do")
+    begin: str = setting("", "a text in front of every row, such as 0 or <bos>, of which nothing is asked")
+    helper: Literal["none", "blank", "pad"] = setting("none", "the token behind each symbol where its count is said")
+    held: int = setting(0, "how many starts of each trained count are held out, if it has more; 0: none")
+    at: int | Span | None = setting(None, "counts that are asked about instead, trained or not; null: as count says")
+
+    def __post_init__(self) -> None:
+        for name, known in (("symbol", ("same", "different")), ("helper", tuple(HELPERS)), ("number", NUMBER)):
+            if getattr(self, name) not in known:
+                raise Mistake(f"{name}: there is no {getattr(self, name)!r}; there are: {', '.join(known)}")
+        if self.modulus is not None and self.modulus < 2:
+            raise Mistake(f"modulus: counting modulo {self.modulus} says nothing; 2 or more is right")
+        if self.modulus is not None and self.number != "none":
+            raise Mistake("modulus: counts that begin again are not counted on from a number; number=none is right")
+        if not 1 <= self.most <= MOST_NUMBER:
+            raise Mistake(f"most: {self.most} is not from 1 to {MOST_NUMBER}")
+        if Span.of(self.starts).low < 0:
+            raise Mistake(f"starts: {Span.of(self.starts).low} is below 0, which no text stands for")
+        if self.begin != self.begin.strip() or " " in self.begin:
+            raise Mistake(f"begin: {self.begin!r} is not one text without spaces; 0 and <bos> are")
+        if self.begin in (*ascii_lowercase, *HELPERS.values()) and self.begin:
+            raise Mistake(f"begin: {self.begin!r} is also a symbol or a helper; 0 and <bos> are right")
+        if self.held < 0 or self.held == 1:
+            raise Mistake(f"held: {self.held} leaves nothing for test or development; 0, or 2 and more are right")
+        self.allowed.check(Span.of(self.count), "count")
+        if self.at is not None:
+            self.allowed.check(Span.of(self.at), "at")
+
+    @property
+    def allowed(self) -> Starts:
+        """Which counts may start where; without numbers every count starts from 0."""
+        if self.number == "none":
+            return Starts(Span(0, 0), self.most if self.modulus is None else MOST_COUNT)
+        return Starts(Span.of(self.starts), self.most, self.ends)
+
+    @property
+    def asked(self) -> Span:
+        """The counts that are asked about."""
+        return Span.of(self.count if self.at is None else self.at)
+
+    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+        rows = len(index)
+        if self._by_letters:
+            # In turn, so that holding out some letters changes no length's share.
+            count = self.asked.low + index % len(self.asked)
+        else:
+            count = self.asked.low + draws.below(len(self.asked), (rows,))
+        low, width = self.allowed.bounds(count)
+        start = low + (draws.below(width, (rows,)) if self.number != "none" else 0)
+        before = draws.below(2, (rows,)) == 0 if self.number == "both" else self._in_front(rows)
+        letters = None
+        if self.symbol == "different":
+            letters = draws.below(len(ascii_lowercase), (rows, self.asked.high), np.int16)
+        return self.rows(count, start, before, letters, self.asked.high)
+
+    def rows(
+        self,
+        count: NDArray[np.int64],
+        start: NDArray[np.int64],
+        before: NDArray[np.bool_],
+        letters: NDArray[np.int16] | None = None,
+        longest: int | None = None,
+    ) -> Questions:
+        """Rows of these counts and starts, the start in front where `before` says, wide enough for `longest` symbols.
+
+        >>> plain_text(Counting(number="before").rows(np.array([2]), np.array([65]), np.array([True])), 0)
+        ('65 a a', '. 66 67')
+        """
+        alphabet, unit, first = self.alphabet(), 1 + (self.helper != "none"), int(bool(self.begin))
+        symbol, helper = alphabet.index("a"), alphabet.index(HELPERS[self.helper]) if unit == 2 else EMPTY
+        leads = self.number in ("before", "both")
+        longest = int(count.max(initial=0)) if longest is None else longest
+        width = first + longest * unit + (unit if leads else int(self.number == "behind"))
+        place = np.arange(width)
+        skipped = first + unit * before[:, None] if self.number == "both" else np.int64(first + unit * leads)
+        into = place - skipped  # places into the counted symbols
+        inside = (into >= 0) & (into < unit * count[:, None])
+        step = into // unit
+        said = step + 1 if not leads else step + 1 + (start * before)[:, None]
+        if self.modulus is not None:
+            said = step % self.modulus + 1
+        shown: Any = symbol if letters is None else symbol + np.take_along_axis(letters, _within(step, letters), axis=1)
+        if unit == 2:
+            shown = np.where(into % 2 == 0, shown, helper)
+        symbols = np.where(inside, shown, EMPTY).astype(np.int16)
+        labels = np.where(inside & (into % unit == unit - 1), said, EMPTY).astype(np.int16)
+        if first:
+            symbols[:, 0] = alphabet.index(self.begin)
+        if leads:
+            symbols[:, first] = np.where(before, start, symbols[:, first])
+            labels[:, first] = np.where(before, EMPTY, labels[:, first])
+            if unit == 2:
+                symbols[:, first + 1] = np.where(before, helper, symbols[:, first + 1])
+                labels[:, first + 1] = np.where(before, start, labels[:, first + 1])
+        if self.number in ("behind", "both"):
+            row = np.flatnonzero(~before)
+            last = first + unit * count[row]
+            symbols[row, last], labels[row, last] = start[row], (start + count)[row]
+        return Questions(alphabet, symbols, Numbers.none(len(count)), labels=labels, facts={"count": count})
+
+    def _in_front(self, rows: int) -> NDArray[np.bool_]:
+        return np.full(rows, self.number != "behind" and self.number != "none")
+
+    @property
+    def _by_letters(self) -> bool:
+        """Whether rows are held out by their letters."""
+        return self.symbol == "different" and (not self.held or self.number == "none")
+
+    def pinned(self, **cell: Any) -> Self:
+        """The same with fields pinned; `count` is what is asked, whatever training counts."""
+        found = super().pinned(**cell)
+        return replace(found, count=self.count, at=cell["count"]) if "count" in cell else found
+
+    def axes(self) -> tuple[str, ...]:
+        return ("count",)
+
+    def trained(self) -> dict[str, Span]:
+        return {"count": self.asked}
+
+    def trained_labels(self) -> int:
+        """The most places that a training row asks about: its counts, an addend's sum, a start's helper."""
+        more = self.number in ("behind", "both") or (self.number == "before" and self.helper != "none")
+        return Span.of(self.count).high + more
+
+    def beyond(self) -> "Counting | None":
+        """The counts behind the trained ones, a fifth more: 1 to 50 are followed by 51 to 60."""
+        band = next_counts(self.asked, self.allowed.furthest())
+        return None if band is None else replace(self, at=band)
+
+    def cells(self) -> list[tuple[int, ...]] | None:
+        return feasible(Span.of(self.count), self.allowed.furthest())
+
+    def space(self) -> int:
+        counts = np.arange(self.asked.low, self.asked.high + 1)
+        _, width = self.allowed.bounds(counts)
+        kinds = 2 if self.number == "both" else 1
+        letters = len(ascii_lowercase) if self.symbol == "different" else 1
+        return sum(kinds * int(starts) * letters**count for count, starts in zip(counts.tolist(), width, strict=True))
+
+    def whole(self, split: str = "test") -> Questions | None:
+        """Every question of a split, smaller counts and smaller starts first; None where letters are random, or for
+        more than 20,000.
+
+        >>> [plain_text(Counting(at=Span(2, 3)).whole(), row) for row in (0, 1)]
+        [('a a', '1 2'), ('a a a', '1 2 3')]
+        """
+        if split == "beyond-development":
+            band = self.beyond()
+            return None if band is None else band.whole()
+        if self.symbol == "different":
+            return None
+        counts = np.arange(self.asked.low, self.asked.high + 1)
+        if int(self.allowed.bounds(counts)[1].sum()) > WHOLE:
+            return None
+        cells = self.allowed.cells(self.asked)
+        count, start = cells.T
+        of_split = self._kind(count, start) == (_HELD.index(split) if split in _HELD else 0)
+        found = of_split | ~self._divided(count)
+        questions = self._listed(count[found], start[found])
+        return replace(questions, chance=Draws(key(self, split, "whole")).words(len(questions)))
+
+    def distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
+        """Every different row of training once, with its probability; None where letters are random."""
+        if self.symbol == "different":
+            return None
+        cells = self.allowed.cells(self.asked)
+        count, start = cells[self._kind(*cells.T) == 0].T
+        _, width = self.allowed.bounds(count)
+        weights = 1 / width
+        questions = self._listed(count, start)
+        weights = weights.repeat(len(questions) // len(weights))
+        return questions, weights / weights.sum()
+
+    def _listed(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
+        """These rows; where a number may stand on either side, behind the symbols first."""
+        if self.number != "both":
+            return self.rows(count, start, self._in_front(len(count)))
+        before = np.tile(np.array([False, True]), len(count))
+        return self.rows(count.repeat(2), start.repeat(2), before)
+
+    def _kind(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> NDArray[np.int8]:
+        """0 for rows of training, 1 for those held out for test, 2 for development."""
+        if not self.held:
+            return np.zeros(len(count), dtype=np.int8)
+        table = held_out(Span.of(self.count), self.allowed, self.held)
+        known = (count < table.shape[0]) & (start >= 0) & (start < table.shape[1])
+        return np.where(known, table[count * known, start * known], 0).astype(np.int8)
+
+    def _divided(self, count: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether starts of these counts are held out."""
+        span, (_, width) = Span.of(self.count), self.allowed.bounds(count)
+        return (count >= span.low) & (count <= span.high) & (width > self.held) & (self.held > 0)
+
+    def canonical(self, questions: Questions) -> NDArray[np.uint64]:
+        """A hash of count, start and where it stands; of the letters too, where rows are held out by them."""
+        if self._by_letters:
+            return questions.hashes()
+        count, (start, kind) = questions.facts["count"], self._start_of(questions)
+        return into_splits(cell_hashes(count, start, kind), self._kind(count, start))
+
+    def _start_of(self, questions: Questions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The start of each row, and 1 where it stands in front."""
+        rows = len(questions)
+        if self.number == "none":
+            return np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
+        table = np.array([int(text) if text.isdecimal() else -1 for text in questions.alphabet])
+        first, unit = int(bool(self.begin)), 1 + (self.helper != "none")
+        front = table[questions.symbols[:, first]]
+        if self.number == "before":
+            return front, np.ones(rows, dtype=np.int64)
+        last = np.minimum(first + unit * questions.facts["count"], questions.symbols.shape[1] - 1)
+        start = np.where(front >= 0, front, table[questions.symbols[np.arange(rows), last]])
+        return start, (front >= 0).astype(np.int64)
+
+    def divided(self, questions: Questions) -> NDArray[np.bool_]:
+        count = questions.facts["count"]
+        if self._by_letters:
+            return np.asarray(count >= FEW_LETTERS)
+        return self._divided(count)
+
+    def held_out(self, split: str) -> bool:
+        trained = Span.of(self.count)
+        if split == "train":
+            return False
+        if self.asked.low > trained.high:
+            return True
+        if self._by_letters:
+            return self.asked.low >= FEW_LETTERS
+        return bool(self._divided(np.arange(self.asked.low, min(self.asked.high, trained.high) + 1)).all())
+
+    def alphabet(self) -> tuple[str, ...]:
+        """The numbers from 0 on, what begins a row, the helper, the letters: as far as there are any."""
+        numbers = map(str, range((self.most if self.modulus is None else self.modulus) + 1))
+        letters = ascii_lowercase if self.symbol == "different" else "a"
+        texts = (*numbers, self.begin, HELPERS[self.helper], *letters)
+        return tuple(dict.fromkeys(text for text in texts if text))
+
+    def longest(self) -> Questions:
+        count, letters = np.array([self.asked.high]), None
+        low, _ = self.allowed.bounds(count)
+        if self.symbol == "different":
+            letters = np.zeros((1, self.asked.high), dtype=np.int16)
+        return self.rows(count, low, self._in_front(1), letters)
+
+    def read(self, text: str) -> Questions:
+        """From `65 a a a`, as a person types it: what begins a row and the helpers may be left out.
+
+        Raises `Mistake` for a row that this task never has.
+        """
+        pieces = [piece for piece in text.split() if piece != HELPERS[self.helper]]
+        spare = sum(piece.isdecimal() for piece in pieces) > (self.number != "none")
+        if self.begin and pieces[:1] == [self.begin] and (spare or not self.begin.isdecimal()):
+            pieces = pieces[1:]
+        before = self.number in ("before", "both") and bool(pieces) and pieces[0].isdecimal()
+        number = "" if self.number == "none" or not pieces else pieces.pop(0 if before else -1)
+        known = ascii_lowercase if self.symbol == "different" else "a"
+        if not pieces or any(piece not in known for piece in pieces) or (self.number != "none") != number.isdecimal():
+            raise Mistake(f"question: {text!r} is no question of this task; it reads like {self._example()}")
+        count, start = len(pieces), int(number or 0)
+        if self.modulus is None and start + count > self.most:
+            raise Mistake(
+                f"question: {count} counted on from {start} is above {self.most}, the largest number there is"
+            )
+        letters = None
+        if self.symbol == "different":
+            letters = np.array([[known.index(piece) for piece in pieces]], dtype=np.int16)
+        return self.rows(np.array([count]), np.array([start]), np.array([before]), letters)
+
+    def _example(self) -> str:
+        return {"none": "a a a", "before": "5 a a a", "behind": "a a a 5", "both": "5 a a a or a a a 5"}[self.number]
+
+
+NUMBER = ("none", "before", "behind", "both")
+
+MOST_NUMBER = 10_000
+"""Alphabets with more numbers are taken for a slip of the pen."""
+
+FEW_LETTERS = next(count for count in range(1, 9) if large_enough(len(ascii_lowercase) ** count))
+"""Rows of fewer random letters are too few to hold any out."""
+
+_HELD = ("train", "test", "development")
+
+
+def _within(step: NDArray[np.int64], letters: NDArray[np.int16]) -> NDArray[np.int64]:
+    """The letter of each place, any one outside of the counted symbols."""
+    clipped = np.clip(step, 0, letters.shape[1] - 1)
+    return np.broadcast_to(clipped, (len(letters), clipped.shape[-1])) if clipped.ndim == 1 else clipped

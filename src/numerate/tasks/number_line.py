@@ -1,0 +1,222 @@
+"""What numbers are, taught beside counting: the next one of each, and the sum of two."""
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.config import Span, setting
+from numerate.errors import Mistake
+from numerate.tasks.counting import HELPERS, MOST_NUMBER, WHOLE
+from numerate.tasks.draws import Draws, key
+from numerate.tasks.questions import EMPTY, Numbers, Questions
+from numerate.tasks.starts import Cells, Starts, cell_hashes, feasible, next_counts
+from numerate.tasks.task import Task
+
+FILLERS = {"none": "", "blank": "<b>", "null": "<null>"}
+"""What stands behind the first number of a line instead of further numbers."""
+
+
+class _Steps(Task):
+    """A task whose rows are steps from a number: all starts of all counts, each equally often. Nothing is held out, as
+    every row is one of training up to the trained counts."""
+
+    count: int | Span
+    at: int | Span | None
+
+    @property
+    @abstractmethod
+    def allowed(self) -> Starts:
+        """Which counts may start where."""
+
+    @abstractmethod
+    def rows(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
+        """The rows of these counts and starts."""
+
+    @property
+    def asked(self) -> Span:
+        """The counts that are asked about."""
+        return Span.of(self.count if self.at is None else self.at)
+
+    def _check(self) -> None:
+        if not 1 <= self.allowed.most <= MOST_NUMBER:
+            raise Mistake(f"most: {self.allowed.most} is not from 1 to {MOST_NUMBER}")
+        if self.allowed.span.low < 0:
+            raise Mistake(f"starts: {self.allowed.span.low} is below 0, which no text stands for")
+        self.allowed.check(Span.of(self.count), "count")
+        self.allowed.check(self.asked, "at")
+
+    def _cells(self) -> Cells:
+        return self.allowed.cells(self.asked)
+
+    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+        cells = self._cells()
+        return self.rows(*cells[draws.below(len(cells), (len(index),))].T)
+
+    def whole(self, split: str = "test") -> Questions | None:
+        """Every row, smaller counts and smaller starts first; None for more than 20,000."""
+        if split == "beyond-development":
+            band = self.beyond()
+            return None if band is None else band.whole()
+        cells = self._cells()
+        if len(cells) > WHOLE:
+            return None
+        return replace(self.rows(*cells.T), chance=Draws(key(self, split, "whole")).words(len(cells)))
+
+    def distribution(self) -> tuple[Questions, NDArray[np.float64]]:
+        """Every row once, with its probability."""
+        cells = self._cells()
+        return self.rows(*cells.T), np.full(len(cells), 1 / len(cells))
+
+    def pinned(self, **cell: Any) -> Self:
+        """The same with fields pinned; `count` is what is asked, whatever training has."""
+        found = super().pinned(**cell)
+        return replace(found, count=self.count, at=cell["count"]) if "count" in cell else found  # type: ignore[type-var]
+
+    def axes(self) -> tuple[str, ...]:
+        return ("count",)
+
+    def trained(self) -> dict[str, Span]:
+        return {"count": self.asked}
+
+    def beyond(self) -> Self | None:
+        """The counts behind the trained ones, a fifth more; None where the numbers end."""
+        band = next_counts(self.asked, self.allowed.furthest())
+        return None if band is None else replace(self, at=band)  # type: ignore[type-var]
+
+    def cells(self) -> list[tuple[int, ...]] | None:
+        return feasible(Span.of(self.count), self.allowed.furthest())
+
+    def space(self) -> int:
+        return len(self._cells())
+
+    def canonical(self, questions: Questions) -> NDArray[np.uint64]:
+        """A hash of count and start."""
+        table = np.array([int(text) if text.isdecimal() else -1 for text in questions.alphabet])
+        return cell_hashes(questions.facts["count"], table[questions.symbols[:, 0]])
+
+    def divided(self, questions: Questions) -> NDArray[np.bool_]:
+        return np.zeros(len(questions), dtype=np.bool_)
+
+    def held_out(self, split: str) -> bool:
+        return split != "train" and self.asked.low > Span.of(self.count).high
+
+
+@dataclass(frozen=True)
+class NumberLine(_Steps):
+    """The numbers in order, the next one of each being asked for: `1 2 3` has the labels 2 3 4.
+
+    The auxiliary tasks of Chang and Bisk (2024), https://arxiv.org/abs/2405.20131. With a `filler` only the first
+    number is shown, and asked for too: `1 <b> <b>` has 1 2 3. A line has `count` steps from one of `starts` to at most
+    `most`; `ends=100` keeps the lines that end there, for counts that have one. Published are `starts=1, count=99`
+    (addbigram), the same with a filler (addbigram_blkseq, addbigram_nullseq), and `starts=1:50, count=50:99, ends=100`
+    with one (addbigram_shiftedblkseq, addbigram_shiftednullseq).
+    """
+
+    count: int | Span = setting(Span(1, 50), "how many steps the lines of training have")
+    starts: int | Span = setting(1, "the numbers that lines begin at")
+    most: int = setting(100, "the largest number that may be reached, and that the alphabet has")
+    ends: int | None = setting(None, "the number that lines end at, for counts that have one; null: any")
+    filler: Literal["none", "blank", "null"] = setting("none", "what stands for all numbers but the first: <b>, <null>")
+    at: int | Span | None = setting(None, "counts that are asked about instead, trained or not; null: as count says")
+
+    def __post_init__(self) -> None:
+        if self.filler not in FILLERS:
+            raise Mistake(f"filler: there is no {self.filler!r}; there are: {', '.join(FILLERS)}")
+        self._check()
+
+    @property
+    def allowed(self) -> Starts:
+        return Starts(Span.of(self.starts), self.most, self.ends)
+
+    def rows(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
+        more = self.filler != "none"
+        place = np.arange(self.asked.high + more)
+        there = place < (count + more)[:, None]
+        line = start[:, None] + place
+        alphabet = self.alphabet()
+        shown = np.where(place == 0, line, alphabet.index(FILLERS[self.filler])) if more else line
+        symbols, labels = (np.where(there, part, EMPTY).astype(np.int16) for part in (shown, line + (not more)))
+        return Questions(alphabet, symbols, Numbers.none(len(count)), labels=labels, facts={"count": count})
+
+    def trained_labels(self) -> int:
+        """The most places that a training row asks about."""
+        return Span.of(self.count).high + (self.filler != "none")
+
+    def alphabet(self) -> tuple[str, ...]:
+        return (*map(str, range(self.most + 1)), *(text for text in (FILLERS[self.filler],) if text))
+
+    def longest(self) -> Questions:
+        count = np.array([self.asked.high])
+        return self.rows(count, self.allowed.bounds(count)[0])
+
+    def read(self, text: str) -> Questions:
+        """From `7 8 9`, or `7 <b> <b>` where a line has a filler. Raises `Mistake` for anything else."""
+        pieces, filler = text.split(), FILLERS[self.filler]
+        first = int(pieces[0]) if pieces and pieces[0].isdecimal() else -1
+        wanted = [pieces[0], *[filler] * (len(pieces) - 1)] if filler and pieces else []
+        wanted = wanted or list(map(str, range(first, first + len(pieces))))
+        count = len(pieces) - bool(filler)
+        if first < 0 or count < 1 or pieces != wanted:
+            raise Mistake(
+                f"question: {text!r} is no question of this task; it reads like 7 {filler or 8} {filler or 9}"
+            )
+        if first + count > self.most:
+            raise Mistake(f"question: its last label is above {self.most}, the largest number there is")
+        return replace(self, at=count).rows(np.array([count]), np.array([first]))
+
+
+@dataclass(frozen=True)
+class AdditionTable(_Steps):
+    """The sum of two numbers, said behind the second: `65 3` has the labels 65 68.
+
+    The auxiliary tasks of Chang and Bisk (2024), https://arxiv.org/abs/2405.20131: all pairs from 1 on whose sum is at
+    most 100 (`count=1:99`, `most=100`; 4,950 of them). The first is from `starts`, the second is the `count`: what a
+    start and so many symbols make in `Counting`. With `helper="pad"`, `65 <pad> 3 <pad>` has . 65 . 68.
+    """
+
+    count: int | Span = setting(Span(1, 50), "the second numbers of training")
+    starts: int | Span = setting(Span(1, 99), "the first numbers")
+    most: int = setting(100, "the largest sum, and the largest number that the alphabet has")
+    helper: Literal["none", "blank", "pad"] = setting("none", "the token behind each number where the label is said")
+    at: int | Span | None = setting(None, "second numbers to ask about instead, trained or not; null: as count says")
+
+    def __post_init__(self) -> None:
+        if self.helper not in HELPERS:
+            raise Mistake(f"helper: there is no {self.helper!r}; there are: {', '.join(HELPERS)}")
+        self._check()
+
+    @property
+    def allowed(self) -> Starts:
+        return Starts(Span.of(self.starts), self.most)
+
+    def rows(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
+        alphabet = self.alphabet()
+        symbols, labels = np.stack([start, count], axis=1), np.stack([start, start + count], axis=1)
+        if self.helper != "none":
+            helper, nothing = np.full_like(symbols, alphabet.index(HELPERS[self.helper])), np.full_like(labels, EMPTY)
+            symbols = np.stack([symbols, helper], axis=2).reshape(len(count), 4)
+            labels = np.stack([nothing, labels], axis=2).reshape(len(count), 4)
+        none = Numbers.none(len(count))
+        return Questions(
+            alphabet, symbols.astype(np.int16), none, labels=labels.astype(np.int16), facts={"count": count}
+        )
+
+    def trained_labels(self) -> int:
+        """The most places that a training row asks about."""
+        return 2
+
+    def alphabet(self) -> tuple[str, ...]:
+        return (*map(str, range(self.most + 1)), *(text for text in (HELPERS[self.helper],) if text))
+
+    def read(self, text: str) -> Questions:
+        """From `65 3`; helpers may be left out. Raises `Mistake` for anything else."""
+        pieces = [piece for piece in text.split() if piece != HELPERS[self.helper]]
+        if len(pieces) != 2 or not all(piece.isdecimal() for piece in pieces) or int(pieces[1]) < 1:
+            raise Mistake(f"question: {text!r} is no question of this task; it reads like 65 3")
+        start, count = map(int, pieces)
+        if start + count > self.most:
+            raise Mistake(f"question: the sum is above {self.most}, the largest number there is")
+        return self.rows(np.array([count]), np.array([start]))

@@ -1,0 +1,186 @@
+"""Counting from one number to another, as a stream of such tasks: each token asks for the next."""
+
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.config import Span, setting
+from numerate.errors import Mistake
+from numerate.tasks.counting import MOST_NUMBER
+from numerate.tasks.draws import Draws, key
+from numerate.tasks.questions import EMPTY, Numbers, Questions
+from numerate.tasks.starts import cell_hashes, feasible, next_counts
+from numerate.tasks.task import Task
+
+_BEGIN, _FIRST, _LAST, _GO, _COUNTED = range(5)
+"""The places of a block: `<sos>`, the two numbers, `<`, and the first of those counted."""
+
+
+@dataclass(frozen=True)
+class RaspCounting(Task):
+    """Counting from one number to another, in a stream: `<sos> 3 5 < 3 4 5 <eos> <sos> 60 61 < 60 61 <eos> ...`.
+
+    Zhou et al. (2023), "What Algorithms can Transformers Learn?", https://arxiv.org/abs/2310.16028, as Chang and Bisk
+    (2024), https://arxiv.org/abs/2405.20131, train it: the label at a token is the next token, so that the prompt of
+    each block is asked for as well. Two numbers a < b are drawn from 0 to `most`, b - a + 1 of them in `count`; such
+    blocks follow each other until there are more than `length` tokens, where the row is cut: it reads all but the last
+    token and is asked for all but the first. With `asked="determined"` nothing is asked of a and b, which cannot be
+    known.
+
+    The axis of a grid is `count`, how many numbers are counted. A cell is one block by itself, of numbers from 1 on as
+    in the published test, asked for what is determined; the next band is a stream of longer blocks.
+    """
+
+    count: int | Span = setting(Span(2, 50), "how many numbers the blocks of training count")
+    most: int = setting(155, "the largest number there is")
+    length: int = setting(256, "how many tokens are cut from the stream for a row, one more than it reads")
+    asked: Literal["all", "determined"] = setting("all", "whether the random numbers of a prompt are asked for as well")
+    packed: bool = setting(True, "whether a row is cut from a stream, or is one block")
+    at: int | Span | None = setting(None, "counts that are asked about instead, trained or not; null: as count says")
+
+    def __post_init__(self) -> None:
+        if self.asked not in ("all", "determined"):
+            raise Mistake(f"asked: {self.asked!r} is neither 'all' nor 'determined'")
+        if not 2 <= self.most <= MOST_NUMBER:
+            raise Mistake(f"most: {self.most} is not from 2 to {MOST_NUMBER}")
+        if not 8 <= self.length <= MOST_NUMBER:
+            raise Mistake(f"length: rows of {self.length} tokens are not from 8 to {MOST_NUMBER}; 256 is published")
+        for name, span in (("count", Span.of(self.count)), ("at", self._counts)):
+            if span.low < 2 or span.high > self.most:
+                raise Mistake(f"{name}: from one number to another are 2 to {self.most} numbers, not {span}")
+
+    @property
+    def _counts(self) -> Span:
+        return Span.of(self.count if self.at is None else self.at)
+
+    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+        rows = len(index)
+        if not self.packed:
+            pairs = _pairs(self._counts, 1, self.most)
+            return self.blocks(pairs[draws.below(len(pairs), (rows,))])
+        pairs = _pairs(self._counts, 0, self.most)
+        most = -(-(self.length + 1) // (self._counts.low + 5))
+        chosen = pairs[draws.below(len(pairs), (rows, most))]
+        length = chosen[..., 1] - chosen[..., 0] + 6
+        end = np.minimum(length.cumsum(axis=1), self.length)
+        begin = np.concatenate([np.zeros((rows, 1), dtype=np.int64), end[:, :-1]], axis=1)
+        here = (end - begin).reshape(-1)
+        flat = chosen.reshape(-1, 2).repeat(here, axis=0).reshape(rows, self.length, 2)
+        within = np.arange(self.length) - begin.reshape(-1).repeat(here).reshape(rows, self.length)
+        tokens = self._tokens(flat[..., 0], flat[..., 1], within)
+        labels = self._labels(tokens[:, 1:], within[:, 1:])
+        largest = np.where(end > begin, length - 5, 0).max(axis=1)
+        none = Numbers.none(rows)
+        return Questions(self.alphabet(), tokens[:, :-1], none, labels=labels, facts={"count": largest})
+
+    def blocks(self, pairs: NDArray[np.int64]) -> Questions:
+        """One block a row, of these pairs of numbers, `[rows, 2]`.
+
+        >>> plain_text(RaspCounting(packed=False, asked="determined").blocks(np.array([[3, 5]])), 0)
+        ('<sos> 3 5 < 3 4 5', '. . < 3 4 5 <eos>')
+        """
+        count = pairs[:, 1] - pairs[:, 0] + 1
+        within = np.tile(np.arange(max(self._counts.high, int(count.max(initial=2))) + 5), (len(pairs), 1))
+        tokens = self._tokens(pairs[:, :1], pairs[:, 1:], within)
+        there = within < count[:, None] + 5
+        labels = np.where(there[:, 1:], self._labels(tokens[:, 1:], within[:, 1:]), EMPTY).astype(np.int16)
+        symbols = np.where(there[:, 1:], tokens[:, :-1], EMPTY).astype(np.int16)
+        return Questions(self.alphabet(), symbols, Numbers.none(len(pairs)), labels=labels, facts={"count": count})
+
+    def _tokens(
+        self, first: NDArray[np.int64], last: NDArray[np.int64], within: NDArray[np.int64]
+    ) -> NDArray[np.int16]:
+        """The tokens at these places within blocks from `first` to `last`."""
+        go, end, begin = (self.most + 1 + i for i in range(3))
+        counted = first + within - _COUNTED
+        tokens = np.where(counted <= last, counted, end)
+        for place, token in ((_BEGIN, begin), (_FIRST, first), (_LAST, last), (_GO, go)):
+            tokens = np.where(within == place, token, tokens)
+        return tokens.astype(np.int16)
+
+    def _labels(self, tokens: NDArray[np.int16], within: NDArray[np.int64]) -> NDArray[np.int16]:
+        if self.asked == "all":
+            return tokens
+        known = (within != _FIRST) & (within != _LAST)
+        return np.where(known, tokens, EMPTY).astype(np.int16)
+
+    def pinned(self, **cell: Any) -> Self:
+        """The same with fields pinned; `count` makes it one block of so many numbers, asked for what is determined."""
+        found = super().pinned(**cell)
+        if "count" not in cell:
+            return found
+        return replace(found, count=self.count, at=cell["count"], packed=False, asked="determined")
+
+    def axes(self) -> tuple[str, ...]:
+        return ("count",)
+
+    def trained(self) -> dict[str, Span]:
+        return {"count": self._counts}
+
+    def trained_labels(self) -> int:
+        """The most places of a cell that training has had: `<` and the numbers of its longest block. (A row of the
+        stream has several blocks.)"""
+        return Span.of(self.count).high + 1
+
+    def beyond(self) -> "RaspCounting | None":
+        """A stream of the counts behind the trained ones, a fifth more, asked for what is determined."""
+        band = next_counts(self._counts, self.most)
+        return None if band is None else replace(self, at=band, asked="determined")
+
+    def cells(self) -> list[tuple[int, ...]] | None:
+        found = feasible(Span.of(self.count), self.most)
+        return None if found is None else found[1:]
+
+    def space(self) -> int | None:
+        """How many blocks there are; None for a stream of them."""
+        return None if self.packed else len(_pairs(self._counts, 1, self.most))
+
+    def whole(self, split: str = "test") -> Questions | None:
+        """Every block once, by its first and then by its second number; None for a stream."""
+        if self.packed:
+            return None
+        pairs = _pairs(self._counts, 1, self.most)
+        return replace(self.blocks(pairs), chance=Draws(key(self, split, "whole")).words(len(pairs)))
+
+    def canonical(self, questions: Questions) -> NDArray[np.uint64]:
+        """A hash of the whole row; of a block, of its numbers."""
+        if self.packed:
+            return questions.hashes()
+        table = np.array([int(text) if text.isdecimal() else -1 for text in questions.alphabet])
+        return cell_hashes(questions.facts["count"], table[questions.symbols[:, 1]])
+
+    def divided(self, questions: Questions) -> NDArray[np.bool_]:
+        """Rows of a stream are held out by a hash; each block of the trained counts is in some row of training."""
+        return np.full(len(questions), self.packed)
+
+    def held_out(self, split: str) -> bool:
+        return split != "train" and (self.packed or self._counts.low > Span.of(self.count).high)
+
+    def alphabet(self) -> tuple[str, ...]:
+        return (*map(str, range(self.most + 1)), "<", "<eos>", "<sos>")
+
+    def longest(self) -> Questions | None:
+        return None if self.packed else self.blocks(np.array([[1, self._counts.high]]))
+
+    def read(self, text: str) -> Questions:
+        """From `3 5`, or `<sos> 3 5 <`: one block. Raises `Mistake` for anything else."""
+        found = re.fullmatch(r"\s*(?:<sos>\s+)?(\d+)\s+(\d+)\s*(?:<\s*)?", text)
+        if found is None:
+            raise Mistake(f"question: {text!r} is no question of this task; it reads like 3 5")
+        first, last = int(found[1]), int(found[2])
+        if not first < last <= self.most:
+            raise Mistake(f"question: {first} to {last} does not go upwards and to at most {self.most}")
+        return replace(self, packed=False, asked="determined").blocks(np.array([[first, last]]))
+
+
+@lru_cache(maxsize=32)
+def _pairs(counts: Span, low: int, most: int) -> NDArray[np.int64]:
+    """All pairs of numbers from `low` to `most` with so many numbers from the first to the second, in order."""
+    first, last = np.meshgrid(np.arange(low, most + 1), np.arange(low, most + 1), indexing="ij")
+    pairs = np.stack([first.reshape(-1), last.reshape(-1)], axis=1)
+    count = pairs[:, 1] - pairs[:, 0] + 1
+    return pairs[(count >= counts.low) & (count <= counts.high)]

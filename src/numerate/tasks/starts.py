@@ -1,0 +1,117 @@
+"""From which numbers a count may start, and which of the starts are held out of training."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.config import Span
+from numerate.errors import Mistake
+from numerate.tasks.questions import mix
+from numerate.tasks.task import SPLITS
+
+Cells = NDArray[np.int64]
+"""Counts with their starts, `[rows, 2]`: `[[c, k], ...]` counts c symbols on from k."""
+
+
+@dataclass(frozen=True)
+class Starts:
+    """The starts k of a count c: the numbers of `span` for which c + k is at most `most`.
+
+    Where `ends` is a number, only the one with c + k = ends, for the counts that have it; others have them all.
+
+    >>> Starts(Span(1, 50), most=100).of(60)
+    Span(low=1, high=40)
+    >>> Starts(Span(1, 50), most=100, ends=51).of(20)
+    Span(low=31, high=31)
+    """
+
+    span: Span
+    most: int
+    ends: int | None = None
+
+    def of(self, count: int) -> Span | None:
+        """The starts of a count; None where it has none."""
+        low, width = self.bounds(np.array([count]))
+        return Span(int(low[0]), int(low[0] + width[0]) - 1) if width[0] else None
+
+    def bounds(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Per count, its lowest start and how many it has, 0 where it has none."""
+        low = np.full_like(counts, self.span.low)
+        high = np.minimum(self.span.high, self.most - counts)
+        if self.ends is not None:
+            only = self.ends - counts
+            there = (only >= low) & (only <= high)
+            low, high = np.where(there, only, low), np.where(there, only, high)
+        return low, np.maximum(high - low + 1, 0)
+
+    def furthest(self) -> int:
+        """The largest count that has a start."""
+        return self.most - self.span.low
+
+    def cells(self, counts: Span) -> Cells:
+        """All starts of these counts, smaller counts and smaller starts first."""
+        count = np.arange(counts.low, counts.high + 1)
+        low, width = self.bounds(count)
+        cells = np.empty((int(width.sum()), 2), dtype=np.int64)
+        cells[:, 0] = count.repeat(width)
+        cells[:, 1] = np.arange(len(cells)) + (low - (width.cumsum() - width)).repeat(width)
+        return cells
+
+    def check(self, counts: Span, name: str) -> None:
+        """Raises `Mistake` for a count that has no start."""
+        if counts.low < 1:
+            raise Mistake(f"{name}: {counts.low} symbols are no count; 1 or more is right")
+        if counts.high > self.furthest():
+            raise Mistake(
+                f"{name}: {counts.high} counted on from {self.span.low} ends above most={self.most}; "
+                f"up to {self.furthest()} can be counted, or most={counts.high + self.span.low} is right"
+            )
+
+
+def next_counts(trained: Span, furthest: int) -> Span | None:
+    """The counts behind the trained ones, a fifth more of them, as far as there are any: 1 to 50 have 51 to 60."""
+    band = (trained.high + 1, min(trained.high + max(1, trained.high // 5), furthest))
+    return Span(*band) if band[0] <= band[1] else None
+
+
+def feasible(trained: Span, furthest: int) -> list[tuple[int, ...]] | None:
+    """The counts that there are where a grid of twice the trained ones would go too far, else None."""
+    return None if furthest >= 2 * trained.high else [(count,) for count in range(1, furthest + 1)]
+
+
+@lru_cache(maxsize=32)
+def held_out(counts: Span, starts: Starts, held: int) -> NDArray[np.int8]:
+    """Per count and start, 0 for training, 1 for test, 2 for development: `[counts.high + 1, starts.most + 1]`.
+
+    Of each count `held` starts are held out, those with the smallest hashes, a third of them for development. A count
+    that has not more than `held` starts has none.
+    """
+    split = np.zeros((counts.high + 1, starts.most + 1), dtype=np.int8)
+    tested = held - max(1, held // 3)
+    for count in counts if held else ():
+        span = starts.of(count)
+        if span is None or len(span) <= held:
+            continue
+        numbers = np.arange(span.low, span.high + 1)
+        chosen = numbers[np.argsort(cell_hashes(np.full_like(numbers, count), numbers), kind="stable")[:held]]
+        split[count, chosen] = np.where(np.arange(held) < tested, 1, 2)
+    return split
+
+
+def cell_hashes(
+    counts: NDArray[np.int64], starts: NDArray[np.int64], kind: NDArray[np.int64] | int = 0
+) -> NDArray[np.uint64]:
+    """A 64-bit hash of each count with its start and the kind of its row."""
+    packed = (counts.astype(np.uint64) << np.uint64(32)) + (starts.astype(np.uint64) << np.uint64(2))
+    return mix(packed + np.asarray(kind).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+
+
+def into_splits(hashes: NDArray[np.uint64], split: NDArray[np.int8]) -> NDArray[np.uint64]:
+    """The hashes moved into the interval of the split of each, which a task's examples are divided by."""
+    edges = [SPLITS[name] for name in ("train", "test", "development")]
+    low = np.array([np.ceil(one * 2.0**32) for one, _ in edges], dtype=np.uint64)[split]
+    width = np.array([np.floor(other * 2.0**32) for _, other in edges], dtype=np.uint64)[split] - low
+    half = np.uint64(32)
+    return (low + ((hashes >> half) * width >> half) << half) | (hashes & np.uint64(0xFFFFFFFF))

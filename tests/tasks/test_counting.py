@@ -1,0 +1,250 @@
+"""Promises of counting, of number lines and tables, and of the stream of counts."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from numerate.config import Span
+from numerate.errors import Mistake
+from numerate.tasks.counting import Counting
+from numerate.tasks.mixture import Mixture
+from numerate.tasks.number_line import AdditionTable, NumberLine
+from numerate.tasks.plain import plain_text
+from numerate.tasks.questions import Questions
+from numerate.tasks.rasp import RaspCounting
+from numerate.tasks.starts import Starts
+from numerate.tasks.task import SPLITS, Task
+
+VANILLA = Counting(number="behind", held=6)
+FIFTY = Counting(count=50, number="before", starts=Span(1, 50))
+
+
+def cells_of(questions: Questions) -> list[tuple[int, int]]:
+    """Count and number of each row that has a number."""
+    found = []
+    for row in range(len(questions)):
+        pieces = plain_text(questions, row)[0].split()
+        found.append((sum(piece.isalpha() for piece in pieces), int(next(p for p in pieces if p.isdecimal()))))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "labels"),
+    [
+        (Counting(), "a a a", "1 2 3"),
+        (Counting("different"), "s w c", "1 2 3"),
+        (Counting("different", number="behind"), "s w c b s 4", "1 2 3 4 5 9"),
+        (FIFTY, "65 a a", ". 66 67"),
+        (Counting(number="both"), "a a 5", "1 2 7"),
+        (Counting(number="both"), "5 a a", ". 6 7"),
+        (Counting(number="behind", helper="pad"), "a <pad> a <pad> 7", ". 1 . 2 9"),
+        (Counting(number="before", helper="pad"), "51 <pad> a <pad>", ". 51 . 52"),
+        (Counting(number="both", helper="blank"), "a <blk> 7", ". 1 8"),
+        (Counting(number="both", helper="blank"), "7 <blk> a <blk>", ". 7 . 8"),
+        (Counting(modulus=3), "a a a a", "1 2 3 1"),
+        (Counting(modulus=10, begin="0"), "0 a a", ". 1 2"),
+        (Counting(number="before", begin="0"), "0 0 a", ". . 1"),
+        (Counting(modulus=2, helper="pad"), "a <pad> a <pad> a <pad>", ". 1 . 2 . 1"),
+        (Counting(begin="<bos>", helper="blank"), "<bos> a <blk>", ". . 1"),
+        (NumberLine(), "7 8 9", "8 9 10"),
+        (NumberLine(filler="null"), "7 <null> <null>", "7 8 9"),
+        (AdditionTable(), "65 3", "65 68"),
+        (AdditionTable(helper="pad"), "65 <pad> 3 <pad>", ". 65 . 68"),
+        (RaspCounting(), "<sos> 3 5 < 3 4 5", ". . < 3 4 5 <eos>"),
+    ],
+    ids=str,
+)
+def test_rows_read_as_the_paper_writes_them(task: Task, text: str, labels: str) -> None:
+    read = task.read(text if not isinstance(task, RaspCounting) else "3 5")
+    assert plain_text(read, 0) == (text, labels)
+    assert set(read.alphabet) <= set(task.alphabet())
+
+
+def test_six_starts_of_each_count_are_held_out_of_training_and_two_thirds_of_them_are_for_test() -> None:
+    held = {split: set(cells_of(VANILLA.whole(split) or VANILLA.examples(split, 0, 0, 1))) for split in SPLITS}
+    assert {split: len(held[split]) for split in ("train", "test", "development")} == {
+        "train": 3425,
+        "test": 200,
+        "development": 100,
+    }
+    assert not held["train"] & held["test"] | held["test"] & held["development"] | held["train"] & held["development"]
+    assert Counter(count for count, _ in held["test"] | held["development"]) == dict.fromkeys(range(1, 51), 6)
+    for split in ("train", "test", "development"):
+        assert set(cells_of(VANILLA.examples(split, 5, 0, 1500))) <= held[split]
+    assert len(held["test"] - set(cells_of(VANILLA.examples("test", 5, 0, 2000)))) < 5
+
+
+@pytest.mark.parametrize(
+    "task", [VANILLA, Counting("different", number="both", held=6), Counting(number="before", held=6, helper="pad")]
+)
+def test_a_cell_of_trained_counts_asks_for_what_is_held_out_and_one_beyond_for_everything(task: Counting) -> None:
+    trained = set(cells_of(VANILLA.whole("train") or VANILLA.examples("train", 0, 0, 1)))
+    inside, further = task.pinned(count=17), task.pinned(count=80)
+    assert inside.held_out("test")
+    assert further.held_out("test")
+    asked = set(cells_of(inside.examples("test", 0, 0, 200)))
+    assert len(asked) == 4
+    assert not asked & trained
+    assert len(set(cells_of(further.examples("test", 0, 0, 600)))) == 20
+    assert bool(task.divided(inside.examples("test", 0, 0, 5)).all())
+    assert not bool(task.divided(further.examples("test", 0, 0, 5)).any())
+
+
+def test_what_every_split_draws_from_is_not_called_held_out() -> None:
+    for task in (FIFTY, Counting(modulus=10), Counting(count=50), NumberLine(), AdditionTable()):
+        assert not task.held_out("test")
+        assert not task.divided(task.examples("test", 0, 0, 20)).any()
+        assert task.pinned(count=60).held_out("test"), "counts that were never trained are new"
+    assert not FIFTY.pinned(count=20).held_out("test"), "a beginning of trained rows"
+    assert Counting("different", modulus=10).pinned(count=20).held_out("test")
+    assert not Counting("different", modulus=10).pinned(count=2).held_out("test"), "676 words of two letters"
+
+
+def test_random_letters_are_held_out_without_changing_how_often_lengths_come() -> None:
+    task = Counting("different", modulus=10)
+    drawn = task.examples("train", 0, 0, 5000)
+    assert set(Counter(drawn.facts["count"].tolist()).values()) == {100}
+    letters = np.array(drawn.alphabet)[drawn.symbols[drawn.symbols >= 0]]
+    often = np.array(list(Counter(letters.tolist()).values()))
+    assert len(often) == 26
+    assert np.abs(often / often.sum() - 1 / 26).max() < 0.003
+    seen = {split: set(task.examples(split, 0, 0, 3000).hashes().tolist()) for split in ("train", "test")}
+    few = {hashed for text in "abcdefghijklmnopqrstuvwxyz" for hashed in task.read(text).hashes().tolist()}
+    assert seen["train"] & few
+    tested = task.examples("test", 0, 0, 3000)
+    both = np.isin(tested.hashes(), list(seen["train"]))
+    assert tested.facts["count"][both].max() == 2, "words of one and of two letters are too few"
+
+
+def test_a_cell_has_every_start_that_the_published_tests_have() -> None:
+    for count in range(51, 100):
+        whole = FIFTY.pinned(count=count).whole()
+        assert whole is not None
+        assert cells_of(whole) == [(count, start) for start in range(1, min(50, 100 - count) + 1)]
+    total = sum(len(VANILLA.pinned(count=count).whole() or ()) for count in range(51, 100))
+    assert total == 1225
+    both = Counting(number="both", held=6)
+    assert sum(len(both.pinned(count=count).whole() or ()) for count in range(51, 100)) == 2450
+    ending = Counting(number="before", starts=Span(1, 50), ends=51)
+    assert cells_of(ending.pinned(count=20).whole() or ending.read("1 a")) == [(20, 31)]
+    assert (60, 40) in cells_of(ending.pinned(count=60).whole() or ending.read("1 a"))
+
+
+def test_counts_go_as_far_as_the_numbers_do() -> None:
+    assert plain_text(Counting(modulus=10).pinned(count=2000).longest(), 0)[1].split()[-3:] == ["8", "9", "10"]
+    far = Counting(count=50, number="before", starts=Span(0, 150), most=200)
+    assert plain_text(far.pinned(count=200).whole() or far.read("1 a"), 0)[1].split()[-1] == "200"
+    assert far.cells() is None
+    assert FIFTY.cells() == [(count,) for count in range(1, 100)]
+    with pytest.raises(Mistake, match=r"^count: 100 counted on from 1 ends above most=100; up to 99"):
+        FIFTY.pinned(count=100)
+
+
+def test_what_is_asked_never_changes_what_is_trained() -> None:
+    cell = VANILLA.pinned(count=60)
+    assert (cell.count, cell.asked) == (Span(1, 50), Span(60, 60))
+    assert cell.trained_labels() == VANILLA.trained_labels() == 51
+    band = VANILLA.beyond()
+    assert band is not None
+    assert band.trained() == {"count": Span(51, 60)}
+    assert cells_of(band.whole() or VANILLA.read("a 1"))[0] == (51, 1)
+    whole = VANILLA.whole("beyond-development")
+    assert whole is not None
+    assert len(whole) == sum(100 - count for count in range(51, 61))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"modulus": 1}, "^modulus: "),
+        ({"modulus": 10, "number": "before"}, "^modulus: "),
+        ({"count": 0}, "^count: 0 symbols"),
+        ({"count": 101}, "^count: 101 counted on from 0 ends above most=100; up to 100"),
+        ({"most": 0}, "^most: "),
+        ({"starts": Span(-1, 3)}, "^starts: "),
+        ({"begin": "a b"}, "^begin: "),
+        ({"begin": "<pad>"}, "^begin: "),
+        ({"held": 1}, "^held: "),
+        ({"symbol": "some"}, "^symbol: there is no 'some'; there are: same, different"),
+        ({"helper": "null"}, "^helper: "),
+        ({"at": Span(90, 120)}, "^at: 120 counted on"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, object], told: str) -> None:
+    with pytest.raises(Mistake, match=told):
+        Counting(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["", "a b", "5", "a 5 a", "99 a a", "5 5 a", "a a"])
+def test_rows_that_are_none_are_not_read(text: str) -> None:
+    with pytest.raises(Mistake, match=r"^question: "):
+        FIFTY.read(text)
+
+
+@pytest.mark.parametrize("text", ["5", "5 5", "5 4", "<eos> 3 5", "3 156", ""])
+def test_a_stream_reads_only_two_numbers_that_go_up(text: str) -> None:
+    with pytest.raises(Mistake, match=r"^question: "):
+        RaspCounting().read(text)
+
+
+def test_starts_of_a_count() -> None:
+    starts = Starts(Span(1, 50), most=100)
+    assert [starts.of(count) for count in (50, 60, 99)] == [Span(1, 50), Span(1, 40), Span(1, 1)]
+    assert starts.of(100) is None
+    assert starts.cells(Span(98, 99)).tolist() == [[98, 1], [98, 2], [99, 1]]
+
+
+def test_number_lines_that_end_at_one_number_begin_at_each_start() -> None:
+    lines = NumberLine(count=Span(50, 99), starts=Span(1, 50), ends=100, filler="blank")
+    whole = lines.whole()
+    assert whole is not None
+    assert [plain_text(whole, row)[1].split()[-1] for row in range(50)] == ["100"] * 50
+    assert sorted(int(plain_text(whole, row)[0].split()[0]) for row in range(50)) == list(range(1, 51))
+    assert lines.trained_labels() == 100
+
+
+def test_a_stream_draws_every_pair_equally_often_and_asks_for_all_of_it() -> None:
+    task = RaspCounting()
+    drawn = task.examples("train", 0, 0, 4000)
+    assert drawn.symbols.shape == (4000, 255)
+    assert drawn.labels is not None
+    assert (drawn.symbols >= 0).all()
+    assert (drawn.labels >= 0).all()
+    assert np.array_equal(drawn.symbols[:, 1:], drawn.labels[:, :-1])
+    span = drawn.symbols[:, 2] - drawn.symbols[:, 1] + 1
+    assert (span.min(), span.max()) == (2, 50)
+    often = np.bincount(span, minlength=51)[2:]
+    wanted = np.array([157 - s for s in range(2, 51)], dtype=float)
+    wanted *= 4000 / wanted.sum()
+    assert (((often - wanted) ** 2) / wanted).sum() < 49 + 6 * np.sqrt(98)
+    assert drawn.symbols[:, 1].min() == 0
+    assert drawn.symbols[:, 2].max() == 155
+
+
+def test_a_cell_of_a_stream_is_one_block_asked_for_what_can_be_known() -> None:
+    cells = [RaspCounting().pinned(count=count).whole() for count in range(51, 156)]
+    assert sum(len(cell) for cell in cells if cell is not None) == 5565, "all that the published test has"
+    assert plain_text(RaspCounting().pinned(count=3).longest() or cells[0], 0) == (
+        "<sos> 1 3 < 1 2 3",
+        ". . < 1 2 3 <eos>",
+    )  # type: ignore[arg-type]
+    band = RaspCounting().beyond()
+    assert band is not None
+    text, labels = plain_text(band.examples("test", 0, 0, 1), 0)
+    assert text.split()[0] == "<sos>"
+    assert labels.split()[:3] == [".", ".", "<"]
+
+
+def test_what_is_held_out_stays_so_beside_an_auxiliary_task() -> None:
+    task = Mixture((VANILLA, NumberLine(count=99)), weights=(10, 1), auxiliary=True)
+    known = set(cells_of(VANILLA.whole("train") or VANILLA.read("a 1")))
+    for split in ("train", "test"):
+        drawn = task.examples(split, 0, 0, 2000)
+        own = set(cells_of(drawn.take(drawn.facts["task"] == 0)))
+        assert own <= known if split == "train" else not own & known
+    assert task.held_out("test")
+    band = task.beyond()
+    assert band is not None
+    assert set(band.examples("test", 0, 0, 200).facts["task"].tolist()) == {0}
+    assert set(task.longest().facts["count"].tolist()) == {50}  # type: ignore[union-attr]
