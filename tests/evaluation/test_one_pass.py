@@ -18,9 +18,17 @@ ROWS, MOST = 48, 6
 EXAM = Exam(Arithmetic(), Characters(), Continuation())
 
 
+SORTS = {"right", "first", "middle", "end", "later"}
+
+
 def eager_to_end(model: Any) -> Any:
-    with torch.no_grad():
-        model.head.weight[END] *= 4.0
+    """With the head's weights for the end token made so large that some answers end early and others do not."""
+    own = model.head.weight[END].clone()
+    for factor in (4.0, 2.0, 1.0, 8.0, 0.5, -1.0, -4.0):
+        with torch.no_grad():
+            model.head.weight[END] = factor * own
+        if all(set(questions_for(model, placement)[1]) == SORTS for placement in {0, model.placements() - 1}):
+            break
     return model
 
 
@@ -76,7 +84,7 @@ def test_one_pass_is_greedy_decoding(any_model: Any, build: Any) -> None:
         assert one.right.tolist() == expected
         assert decoded.right.tolist() == expected
         assert 5 <= sum(expected) <= ROWS - 5, "both outcomes are present"
-        assert {"first", "middle", "end", "later"} <= set(sorts)
+        assert set(sorts) == SORTS
         assert one.first_wrong.tolist() == decoded.first_wrong.tolist(), "up to the first fault the prefix is the same"
         for row, sort in enumerate(sorts):
             assert (int(one.first_wrong[row]) == -1) == (sort == "right")

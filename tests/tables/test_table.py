@@ -891,3 +891,67 @@ def test_the_table_is_shown_without_importing_torch_or_what_it_does_not_need(stu
         env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])},
     )
     assert done.stdout.splitlines()[-1] == "[0]", done.stderr
+
+
+# Labels --------------------------------------------------------------------------------------------------------------
+
+
+def labelled(unseen: float, **more: Any) -> dict[str, Any]:
+    """What a worker writes of a run on labels: all right in training, `unseen` beyond, at a floor of a tenth."""
+    told = {name: {"value": unseen, "low": 0.0, "high": 1.0, "floor": 0.1} for name in ("unseen", "last", "prefix")}
+    accuracy = {"accuracy": {"value": 1.0, "low": 0.9, "high": 1.0, "floor": 1.0}}
+    final = {
+        "trained": region(1.0) | {"labels": accuracy} | more,
+        "beyond": region(0.0) | {"labels": told | accuracy} | more,
+    }
+    return done() | {"final": final, "best": final}
+
+
+def test_measures_of_labels_are_columns_with_their_floors(study: Studies) -> None:
+    table = study([(recipe(), labelled(0.75))])
+    assert rows_of(table, "final.beyond.unseen", "final.beyond.unseen.floor", "final.beyond") == [(0.75, 0.1, 0.0)]
+    assert rows_of(table, "final.trained.accuracy", "best.beyond.last", "final.beyond.prefix.low") == [(1.0, 0.75, 0.0)]
+    assert "final.trained.unseen" not in table.names
+    seen = header(table)
+    assert {"final.trained.accuracy", "final.beyond.unseen", "final.beyond.unseen.floor"} <= set(seen)
+    assert "floor: what memorising" in table.text()
+
+
+def test_a_study_without_labels_has_no_columns_for_them(study: Studies) -> None:
+    names = study([(recipe(), done())]).names
+    assert not any(measure in name for name in names for measure in ("unseen", "floor", "last", "no_claim"))
+
+
+def test_of_labels_success_is_accuracy_on_unseen_counts_unless_another_column_is_named(study: Studies) -> None:
+    table = study([(recipe(seed=seed), labelled(share)) for seed, share in enumerate((1.0, 0.99, 0.98, 0.5))])
+    (row,) = table.group("label")
+    assert (row["success"], row["success.count"]) == (0.5, 4)
+    assert "runs with final.beyond.unseen of at least 99 %" in table.group("label").text()
+    assert next(iter(table.group("label", success="final.trained")))["success"] == 1.0
+    assert next(iter(table.group("label", threshold=0.6)))["success"] == 0.75
+    with pytest.raises(Mistake, match="success: there is no column"):
+        table.group("label", success="nothing")
+    with pytest.raises(Mistake, match="success: step is no share"):
+        table.group("label", success="step")
+
+
+def test_of_a_run_without_a_claim_no_success_is_counted(study: Studies) -> None:
+    runs = [(recipe(seed=0), labelled(1.0)), (recipe(seed=1), labelled(1.0, looks_ahead="it sees the end"))]
+    table = study(runs)
+    assert table["no_claim"] == [None, "it sees the end"]
+    assert "no claim: it sees the end" in table.text()
+    groups = table.group("label")
+    assert (next(iter(groups))["success"], next(iter(groups))["success.count"]) == (1.0, 1)
+    assert "no claim, and no success counted: it sees the end" in groups.text()
+
+
+def test_cells_have_the_measures_of_their_labels(study: Studies) -> None:
+    told = {"accuracy": 0.8, "unseen": None, "last": 0.5, "prefix": 0.75, "floor": {"accuracy": 0.6, "last": 0.25}}
+
+    def cells(number: int) -> list[dict[str, Any]]:
+        return [{"cell": {"count": 7}, "correct": 1, "count": 2, "region": "beyond", "labels": told}]
+
+    table = study([(recipe(), done())], cells=cells).cells()
+    (row,) = table
+    assert (row["cell.count"], row["count"], row["accuracy"], row["accuracy.floor"]) == (7, 2, 0.8, 0.6)
+    assert (row["unseen"], row["last.floor"], row["prefix"]) == (None, 0.25, 0.75)

@@ -14,7 +14,7 @@ from numerate.reports.missing import missing_words
 def command(given: argparse.Namespace) -> int:
     for path in given.parts:
         load_user_parts(path)
-    words, own = options(given.words, {"runs_dir": str, "out": str, "baseline": str})
+    words, own = options(given.words, {"runs_dir": str, "out": str, "baseline": str, "metric": str})
     if not words:
         raise Mistake(
             "the runs are missing; for example: numerate compare runs/addition_abacus/* runs/addition_rotary/*"
@@ -25,11 +25,19 @@ def command(given: argparse.Namespace) -> int:
     folders, labels, failed, absent = meant.folders, meant.labels, meant.missing.failed, meant.missing.absent
     out = own.get("out", "compare.html")
     if out.lower().endswith((".png", ".svg", ".pdf")):
-        page = write_figure(folders, out, labels=labels)
+        page = write_figure(folders, out, labels=labels, metric=own.get("metric"))
     else:
-        page = write_comparison(folders, out, labels=labels, baseline=own.get("baseline"), failed=failed, absent=absent)
+        page = write_comparison(
+            folders,
+            out,
+            labels=labels,
+            baseline=own.get("baseline"),
+            failed=failed,
+            absent=absent,
+            metric=own.get("metric"),
+        )
     if told := missing_words(len(folders), failed, absent):
         print(f"{told}\n")
-    print(summary(folders, labels))
+    print(summary(folders, labels, own.get("metric")))
     print(f"\n{page}")
     return 0

@@ -14,7 +14,9 @@ def command(given: argparse.Namespace) -> int:
     for path in given.parts:
         load_user_parts(path)
     kind = first(given.words, f"what is to be drawn ({', '.join(KINDS)})", "numerate plot grid latest out=grid.png")
-    words, own = options(given.words[1:], {"runs_dir": str, "out": str, "checkpoint": str, "labels": str})
+    words, own = options(
+        given.words[1:], {"runs_dir": str, "out": str, "checkpoint": str, "labels": str, "metric": str}
+    )
     if own.get("out") == "":
         raise Mistake(f"out: the file is missing; for example: out={kind}.png")
     if own.get("checkpoint") not in (None, "final", "best"):
@@ -22,8 +24,8 @@ def command(given: argparse.Namespace) -> int:
     labels = [label.strip() for label in own["labels"].split(",")] if own.get("labels") else []
     meant = runs_meant(words if kind in KINDS else [], own.get("runs_dir"))
     out = own.get("out", f"{kind}.png")
-    checkpoint = own.get("checkpoint")
-    print(write_plot(kind, meant.folders, out, checkpoint=checkpoint, labels=labels, titles=meant.labels))
+    chosen = {"checkpoint": own.get("checkpoint"), "metric": own.get("metric")}
+    print(write_plot(kind, meant.folders, out, labels=labels, titles=meant.labels, **chosen))
     if told := missing_words(len(meant.folders), meant.missing.failed, meant.missing.absent, "drawn"):
         print(told)
     return 0

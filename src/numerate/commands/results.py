@@ -28,6 +28,7 @@ def command(given: argparse.Namespace) -> int:
         "group": str,
         "statistic": str,
         "threshold": float,
+        "success": str,
         "cells": truth,
         "format": str,
         "out": str,
@@ -82,9 +83,15 @@ def _chosen(runs: Table, own: dict[str, Any], wheres: list[str]) -> Table:
         )
     if "group" in own:
         by = listed(own["group"], "group")
-        table = table.group(*by, columns=columns, statistic=own.get("statistic"), threshold=own.get("threshold"))
+        table = table.group(
+            *by,
+            columns=columns,
+            statistic=own.get("statistic"),
+            threshold=own.get("threshold"),
+            success=own.get("success"),
+        )
         return table.sort(*order) if order else table
-    for name in ("statistic", "threshold"):
+    for name in ("statistic", "threshold", "success"):
         if name in own:
             raise Mistake(f"{name}: is of groups of runs; for example: group=label {name}={own[name]}")
     table = table.sort(*order) if order else table

@@ -8,6 +8,7 @@ prefix that decoding reads is then the right one. So one parallel forward scores
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Any, Literal, NamedTuple
@@ -23,6 +24,7 @@ from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.evaluation.generate import greedy
 from numerate.evaluation.grid import Cell, Grid
+from numerate.evaluation.labels import Labels
 from numerate.evaluation.statistics import wilson
 from numerate.tasks.draws import Draws, key
 from numerate.tasks.questions import Questions
@@ -76,7 +78,18 @@ class Exam:
         self.task, self.tokenizer = task, tokenizer
         self.layout = replace(layout, ask="answer") if isinstance(layout, Continuation) else layout
         self.vocabulary = tokenizer.vocabulary(task)
+        self.symbols = np.array(self.vocabulary.symbols)
         self._digit = torch.from_numpy(self.vocabulary.kinds == DIGIT)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether what is asked are labels, each at its own place, so that right ones are counted by place too."""
+        return not isinstance(self.layout, Continuation)
+
+    @cached_property
+    def trained_labels(self) -> int | None:
+        """The most labels that a row of training has; None where the task does not say."""
+        return self.task.trained_labels() if self.labelled else None
 
     def batch(self, questions: Questions, first: int = 0) -> Batch:
         """All of them as one batch, whatever its length; rows are numbered from `first`."""
@@ -100,13 +113,16 @@ class Marks:
 
     `right`: everything that was asked, the end token included. `first_wrong`: the place in the answer (from 0) of the
     first argmax that is wrong, -1 where none is. `digits_right` of `digits` asked digits are right when the right
-    prefix is read.
+    prefix is read. `said_right` tells of each asked token whether it is right, in the order in which a row asks them;
+    `asked` where a row asks one at all.
     """
 
     right: Bool[Tensor, " rows"]
     first_wrong: Int[Tensor, " rows"]
     digits_right: int
     digits: int
+    said_right: Bool[Tensor, "rows asked"]
+    asked: Bool[Tensor, "rows asked"]
 
 
 @torch.no_grad()
@@ -126,7 +142,13 @@ def _marked(exam: Exam, said: Int[Tensor, "rows asked"], targets: Int[Tensor, "r
     wrong = asked & (said != targets)
     digit = exam.is_digit(targets) & asked
     first = torch.where(wrong.any(1), wrong.long().argmax(1), -1)
-    return Marks(~wrong.any(1), first, int((digit & ~wrong).sum()), int(digit.sum()))
+    return Marks(~wrong.any(1), first, int((digit & ~wrong).sum()), int(digit.sum()), asked & ~wrong, asked)
+
+
+def labels_of(exam: Exam, batch: Batch, marks: Marks) -> Labels:
+    """What the marks of a batch with labels say of each place of its rows."""
+    answers = exam.symbols[batch.asked_targets.clamp(min=0).cpu().numpy()]
+    return Labels.of(marks.said_right.cpu().numpy(), marks.asked.cpu().numpy(), answers, exam.trained_labels)
 
 
 def pieces(batch: Batch) -> Sequence[Batch]:
@@ -223,15 +245,22 @@ def evaluate_cell(
     decoding behind what the model said itself.
 
     A cell that has no more than `count` different questions is asked each of them once; `count` in the record is then
-    how many there were. `seen` says that training may have met them, as they are too few to hold any out. Raises
-    `Mistake` for a cell that the task does not have.
+    how many there were. `seen` says that training may have met them, as they are too few to hold any out.
+
+    For a task with labels the record has `labels` as well: by place in the row how many were asked and right, what
+    follows from it, and what a model that had only memorised would score (`numerate.evaluation.labels`). `looks_ahead`
+    is there where a model sees at each place what comes later, and says how: nothing may then be claimed of it.
+
+    Raises `Mistake` for a cell that the task does not have, and for answers that such a model would have to decode.
     """
+    ahead = refuse_ahead(model, exam)
     method = method_for(exam, method)
     task = exam.task.pinned(**cell) if cell else exam.task
     questions = questions_of(exam.task, cell, count=count, seed=seed, split=split)
     count = len(questions)
     correct = digits = digits_right = 0
     first_wrong: list[np.ndarray] = []
+    labels: list[Labels] = []
     for batch in chunks(exam, questions, model):
         if method == "one pass":
             marks = mark(model, exam, batch, placement)
@@ -240,6 +269,7 @@ def evaluate_cell(
         correct += int(marks.right.sum())
         digits, digits_right = digits + marks.digits, digits_right + marks.digits_right
         first_wrong.append(marks.first_wrong.cpu().numpy())
+        labels += [labels_of(exam, batch, marks)] if exam.labelled else []
     places = np.concatenate(first_wrong)
     histogram = np.bincount(places[places >= 0]) if (places >= 0).any() else np.zeros(0, dtype=int)
     low, high = wilson(correct, count)
@@ -255,7 +285,21 @@ def evaluate_cell(
         "placement": placement,
         "seen": not task.held_out(split),
         "method": method,
+        **({"labels": Labels.together(labels).record()} if labels else {}),
+        **({"looks_ahead": ahead} if ahead is not None else {}),
     }
+
+
+def refuse_ahead(model: Model, exam: Exam) -> str | None:
+    """How a model sees at each place what comes later in its row, in words; None where it does not, as a model should.
+
+    Raises `Mistake` where answers would have to be decoded, token by token: what such a model says to a prefix is not
+    what it says to the whole row.
+    """
+    ahead = model.looks_ahead()
+    if ahead is not None and not exam.labelled:
+        raise Mistake(f"model: {ahead}, so that it cannot answer by continuing a text; a task with labels is right")
+    return ahead
 
 
 def questions_of(task: Task, cell: Mapping[str, int], *, count: int, seed: int = 0, split: str = "test") -> Questions:

@@ -113,13 +113,14 @@ def binomial_tail(successes: int, count: int, share: float) -> float:
     return float(np.exp(_log_tail(right[None], asked[None], np.array([log(share / (1.0 - share))]))[0][0]))
 
 
-def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95) -> Share:
+def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, repeats: int = 1) -> Share:
     """The mean over cells of the share right, every cell weighing the same, with an interval about the questions.
 
     `cells` are (correct, count) pairs. With equal counts the mean is the pooled share and its interval the pooled
     Wilson interval. With unequal counts the interval is Wilson's for the count that would leave a mean of equal
     weights as uncertain, (number of cells)^2 / sum(1 / count). Cells differ in difficulty, which a pooled interval
-    does not use: it is therefore a little too wide, never too narrow, when counts are equal.
+    does not use: it is therefore a little too wide, never too narrow, when counts are equal. Where each question was
+    asked several times (`repeats`, such as placements), the interval is as wide as for one.
 
     >>> region_mean([(100, 100), (50, 100)]).value
     0.75
@@ -136,7 +137,7 @@ def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95) -> Share:
     for correct, count in cells:
         by_count[int(count)] = by_count.get(int(count), 0) + int(correct)
     value = float(sum(Fraction(correct, count) for count, correct in by_count.items()) / len(cells))
-    effective = len(cells) ** 2 / sum(1.0 / count for _, count in cells)
+    effective = len(cells) ** 2 / sum(1.0 / count for _, count in cells) / repeats
     low, high = wilson(np.float64(value * effective).clip(0, effective), np.float64(effective), level)
     return Share(value, float(low), float(high), sum(count for _, count in cells))
 

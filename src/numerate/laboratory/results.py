@@ -1,9 +1,10 @@
 """What an evaluation found: its records, and the mean of each region."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from numerate.evaluation.labels import METRICS, Labels, Metric
 from numerate.evaluation.statistics import region_mean
 from numerate.training.checkpoint import Checkpoint
 
@@ -24,38 +25,63 @@ class Results:
 
     def regions(self) -> list[dict[str, Any]]:
         """Per checkpoint, settings, placement and region: the mean over cells with held-out questions, with its
-        interval; `seen` regions have no such cell, and their mean is over all there are."""
+        interval; `seen` regions have no such cell, and their mean is over all there are.
+
+        Where answers are labels, `labels` has each metric of `numerate.evaluation.labels` by its name with its `value`,
+        `low`, `high` and `floor`; over all labels or rows of the region, each weighing the same.
+        """
+        return self._lines(together=False)
+
+    def over_placements(self) -> list[dict[str, Any]]:
+        """The same where answers are labels and places differ by placement: `placement` is then "mean of 3", and all is
+        the mean over the placements. Nothing for other tasks, which are told placement by placement."""
+        if len({record["placement"] for record in self.records}) < 2 or not all("labels" in r for r in self.records):
+            return []
+        return self._lines(together=True)
+
+    def headline(self) -> list[dict[str, Any]]:
+        """What is told of a run in one line for each region: the means over placements where they are taken, else the
+        first placement."""
+        lines = self.over_placements() or self.regions()
+        numbers = [line["placement"] for line in lines if isinstance(line["placement"], int)]
+        return [line for line in lines if line["placement"] == min(numbers, default=line["placement"])]
+
+    def _lines(self, *, together: bool) -> list[dict[str, Any]]:
         groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
         for record in self.records:
             settings = tuple((path, str(value)) for path, value in record.get("settings", {}).items())
-            key = (record["checkpoint"], record["step"], settings, record["placement"], record["region"])
+            placement = None if together else record["placement"]
+            key = (record["checkpoint"], record["step"], settings, placement, record["region"])
             groups.setdefault(key, []).append(record)
         found = []
         for (label, step, _, placement, name), records in groups.items():
-            new = [record for record in records if not record["seen"]]
-            mean = region_mean([(record["correct"], record["count"]) for record in new or records])
-            found.append(
-                {
-                    "checkpoint": label,
-                    "step": step,
-                    "settings": dict(records[0].get("settings", {})),
-                    "placement": placement,
-                    "region": name,
-                    "cells": len(new or records),
-                    "mean": mean.value,
-                    "low": mean.low,
-                    "high": mean.high,
-                    "seen": not new,
-                }
-            )
+            new = [record for record in records if not record["seen"]] or records
+            repeats = len({record["placement"] for record in records})
+            mean = region_mean([(record["correct"], record["count"]) for record in new], repeats=repeats)
+            line = {
+                "checkpoint": label,
+                "step": step,
+                "settings": dict(records[0].get("settings", {})),
+                "placement": f"mean of {repeats}" if placement is None else placement,
+                "region": name,
+                "cells": len(new) // repeats,
+                "mean": mean.value,
+                "low": mean.low,
+                "high": mean.high,
+                "seen": all(record["seen"] for record in records),
+            }
+            found.append(line | ({"labels": _measures(new, repeats)} if "labels" in new[0] else {}))
+            if records[0].get("looks_ahead"):
+                found[-1]["looks_ahead"] = records[0]["looks_ahead"]
         return found
 
     def __str__(self) -> str:
         from numerate.reports.groups import settings_words
         from numerate.reports.table import text_table
 
-        lines = self.regions()
+        lines = [*self.regions(), *self.over_placements()]
         changed = any(line["settings"] for line in lines)
+        labelled = [name for name in METRICS if name != "exact"] if any("labels" in line for line in lines) else []
         header = ["checkpoint", "step", *(["settings"] * changed), "placement", "region", "cells"]
         rows = [
             [
@@ -67,10 +93,19 @@ class Results:
                 str(line["cells"]),
                 f"{line['mean']:.1%}",
                 f"{line['low']:.1%} to {line['high']:.1%}",
+                *(_told(line, name) for name in labelled),
             ]
             for line in lines
         ]
-        return text_table([*header, "right", "95 % interval"], rows)
+        told = [text_table([*header, "right", "95 % interval", *labelled], rows)]
+        if labelled:
+            told.append(
+                "right: whole rows; unseen: labels at places that training did not have; accuracy: all labels; last: "
+                "the last label;\nprefix: labels before the first wrong one. In brackets the floor: what having "
+                "memorised the places of training,\nor giving one answer everywhere, would score."
+            )
+        told += list(dict.fromkeys(f"no claim: {line['looks_ahead']}" for line in lines if "looks_ahead" in line))
+        return "\n".join(told)
 
     def __repr__(self) -> str:
         return str(self)
@@ -79,3 +114,23 @@ class Results:
         import html
 
         return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def _measures(records: Sequence[Mapping[str, Any]], repeats: int) -> dict[Metric, dict[str, float | None]]:
+    """Of the records of a region, by metric: value, interval and floor; no metric of which nothing was asked."""
+    labels = replace(Labels.together(found for record in records if (found := Labels.read(record))), repeats=repeats)
+    measured = {name: labels.measured(name) for name in METRICS}
+    return {
+        name: {"value": share.value, "low": share.low, "high": share.high, "floor": labels.floor(name)}
+        for name, share in measured.items()
+        if share is not None
+    }
+
+
+def _told(line: Mapping[str, Any], name: Metric) -> str:
+    """`95.7% (10.0%)`: a metric with its floor; beyond what was trained alone, as a memoriser has all of that."""
+    found = line.get("labels", {}).get(name)
+    if found is None:
+        return ""
+    floor = found["floor"] if line["region"] not in ("trained", "below") else None
+    return f"{found['value']:.1%}" + (f" ({floor:.1%})" if floor is not None else "")

@@ -6,15 +6,18 @@ from html import escape
 from pathlib import Path
 
 from numerate.errors import Mistake, did_you_mean
+from numerate.evaluation.labels import METRICS, Metric
 from numerate.evaluation.statistics import difference
 from numerate.reports import overview, sections
+from numerate.reports.claims import no_claims
 from numerate.reports.colour import Look
+from numerate.reports.counts import MEMORISED, by_count, measure_words
 from numerate.reports.curve import length_curve
 from numerate.reports.drawing import folded, heat_map, table
 from numerate.reports.finding import REACHED, SOLVED, finding, outcome
 from numerate.reports.forest import forest
 from numerate.reports.grid import Grid, bracket, percent, place_words
-from numerate.reports.groups import Group, differing, grouped
+from numerate.reports.groups import Group, by_metric, differing, grouped
 from numerate.reports.heat_map import heat_map as terminal_map
 from numerate.reports.heat_map import legend
 from numerate.reports.limits import (
@@ -32,7 +35,7 @@ from numerate.reports.pairs import TOLD_APART, pair_rows, pair_sentences, pair_t
 from numerate.reports.records import Records, read_each
 from numerate.reports.sheet import page
 from numerate.reports.small_map import small_map
-from numerate.reports.success import NOTE, by_length, study_finding, success_rows, success_table, unconverged
+from numerate.reports.success import by_length, note_of, study_finding, success_rows, success_table, unconverged
 from numerate.reports.table import beside, text_table, text_width
 
 
@@ -45,6 +48,7 @@ def write_comparison(
     baseline: str | None = None,
     failed: Sequence[tuple[str, str]] = (),
     absent: Sequence[str] = (),
+    metric: Metric | None = None,
 ) -> Path:
     """Writes one offline HTML page about several runs and returns its path.
 
@@ -52,13 +56,20 @@ def write_comparison(
     succeed. `labels` renames them (`{"addition_abacus": "Abacus"}`). `baseline` is the label of the group that stands
     first, with which all others are compared where they are many (default: the first that is named). `failed` are runs
     that failed and so have no folder here, each with its error, and `absent` the variants of which no run is left: the
-    page begins with them. Raises `Mistake` for no folders, a folder that is no run, or a baseline that is no group.
+    page begins with them. `metric` is what all are measured by (default: each as its reports are, `Group.metric`).
+    Raises `Mistake` for no folders, a folder that is no run, a baseline that is no group, or a metric that they lack.
     """
-    groups = with_baseline(grouped(_read(folders), labels), baseline)
+    groups = with_baseline(by_metric(grouped(_read(folders), labels), metric), baseline)
     return write_text(Path(path), comparison_page(groups, title, failed=failed, absent=absent))
 
 
-def write_figure(folders: Sequence[str | Path], path: str | Path, *, labels: Mapping[str, str] | None = None) -> Path:
+def write_figure(
+    folders: Sequence[str | Path],
+    path: str | Path,
+    *,
+    labels: Mapping[str, str] | None = None,
+    metric: Metric | None = None,
+) -> Path:
     """Writes the figure of a comparison, for a paper: .png, .svg or .pdf as its name ends. Returns its path.
 
     A heat map per group of runs, the training square marked, and all groups by length with their intervals. Raises
@@ -67,7 +78,7 @@ def write_figure(folders: Sequence[str | Path], path: str | Path, *, labels: Map
     from numerate.reports.figures import save
     from numerate.reports.plots import compare_figure
 
-    return save(compare_figure(grouped(_read(folders), labels)), path)
+    return save(compare_figure(by_metric(grouped(_read(folders), labels), metric)), path)
 
 
 def with_baseline(groups: Sequence[Group], baseline: str | None) -> list[Group]:
@@ -99,8 +110,10 @@ def comparison_page(
     body = [
         f'<p class="over">numerate · a comparison · {what}</p><h1>{escape(title)}</h1>',
         sections.warning(missing_words(len(runs), failed, absent)),
+        sections.warning("; ".join(no_claims(groups))),
         sections.sentence(study_finding(groups) or finding(groups)),
-        overview.maps_and_lengths(groups),
+        sections.heading("Accuracy per count", by_count(groups)),
+        sections.lengths(groups),
         sections.heading("Which seeds converged, and how far those go", success_table(groups)),
         sections.heading("Over seeds", forest(groups)),
         sections.heading("Which groups differ by more than chance", pair_table(groups)),
@@ -132,7 +145,8 @@ def comparison_text(groups: Sequence[Group], look: Look | None = None) -> str:
     parts += [left_out(groups, shown)] if len(shown) < len(groups) else []
     if any(len(group.evaluated) > 1 for group in groups):
         header, rows = success_rows(groups)
-        parts += [text_table(header, rows), "\n".join([NOTE, *unconverged(groups)])] if rows and header[3:] else []
+        told = [text_table(header, rows), "\n".join([note_of(groups), *unconverged(groups)])]
+        parts += told if rows and header[3:] else []
     found = pairs_of(groups)
     if found.pairs:
         parts += [text_table(*pair_rows(found)), "\n".join([*pair_sentences(found), TOLD_APART])]
@@ -171,10 +185,10 @@ def _differences(groups: Sequence[Group]) -> str:
 def _reading(groups: Sequence[Group]) -> str:
     """What the numbers can and cannot say, as far as the records tell."""
     outcomes = [outcome(group) for group in groups]
+    both = "" if any(group.labels for group in groups) else ", both numbers n digits long"
     notes = [
-        f"“Solves” means a mean exact match of at least {percent(SOLVED)} % over the trained cells with held-out "
-        f"questions. “Goes to n” means at least {percent(REACHED)} % at every untrained length up to n, both numbers "
-        "n digits long, as measured; the interval at n may reach below."
+        f"“Solves” means a mean {_solving(groups)}. “Goes to n” means at least {percent(REACHED)} % at every untrained "
+        f"length up to n{both}, as measured; the interval at n may reach below."
     ]
     if all(len(group.regions) <= 1 for group in groups):
         notes.append(
@@ -216,6 +230,14 @@ def _reading(groups: Sequence[Group]) -> str:
     return '<ul class="reading">' + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>"
 
 
+def _solving(groups: Sequence[Group]) -> str:
+    """What is at least how much where a group solves what it was trained on."""
+    words = measure_words(groups)
+    words = METRICS["accuracy"] if words == METRICS["unseen"] else words
+    held = "" if any(group.labels for group in groups) else " with held-out questions"
+    return f"{words} of at least {percent(SOLVED)} % over the trained cells{held}"
+
+
 def _gaps(groups: Sequence[Group]) -> str:
     """Per length the share of each group that is drawn; of two groups of one seed the difference with its interval."""
     shown = drawn(groups, MOST_BESIDE)
@@ -224,6 +246,8 @@ def _gaps(groups: Sequence[Group]) -> str:
     lengths = sorted(set().union(*along))
     if not lengths:
         return ""
+    floors = {curve.group.floor for curve in curves}
+    floor = floors.pop() if len(floors) == 1 else None
     pair = len(groups) == len(curves) == 2 and all(len(group.regions) == 1 for group in groups)
     rows = []
     for n in lengths:
@@ -238,10 +262,12 @@ def _gaps(groups: Sequence[Group]) -> str:
         elif pair:
             row.append("")
         region = sections.REGION_WORDS.get(first.region, first.region)
+        row += ["" if first.region == "trained" or floor is None else percent(floor)] * (floor is not None)
         rows.append([*row, region.replace(" ", "\N{NO-BREAK SPACE}")])
     labels = [f"{escape(curve.label)}, %" for curve in curves]
-    header = ["length", *labels, *(["difference, points"] * pair), "region"]
+    header = ["length", *labels, *(["difference, points"] * pair), *(["floor, %"] * (floor is not None)), "region"]
     notes = ["Differences carry Newcombe's 95 % interval, for each length by itself."] * pair
+    notes += [MEMORISED] * (floor is not None)
     notes += [missed] * bool(missed)
     notes += [left_out(groups, shown)] * (len(shown) < len(groups))
     caption = f"<figcaption>{escape(' '.join(notes))}</figcaption>" if notes else ""

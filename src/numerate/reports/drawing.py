@@ -6,6 +6,7 @@ from html import escape
 from math import ceil, floor, log10
 from urllib.parse import quote
 
+from numerate.evaluation.labels import METRICS
 from numerate.reports.grid import Grid, Point, axis_words, bracket, percent, place_words, tick_step, whole_percent
 from numerate.reports.limits import MOST_ROWS, MOST_TOLD
 
@@ -20,7 +21,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 16, 12, 42
 @dataclass(frozen=True)
 class Line:
     """A line of a chart with its band, in the units of the axes. `colour` counts the series, `dashed` tells two apart;
-    `each` are thin lines behind it, one per seed."""
+    `each` are thin lines behind it, one per seed. A `floor` is no series but a quiet dashed line below the others."""
 
     label: str
     x: Sequence[float]
@@ -31,6 +32,7 @@ class Line:
     dashed: bool = False
     dots: bool = False
     tips: Sequence[str] | None = None
+    floor: bool = False
     each: Sequence[Sequence[float]] = ()
 
 
@@ -39,7 +41,8 @@ def tip(point: Point, operator: str | None = None) -> str:
     lines = [place_words(point.at, operator)]
     if len(point.each) == 1:
         lines.append(f"{percent(point.value)} % right {bracket(point.low, point.high)}")
-        lines.append(f"{round(point.value * point.count)} of {point.count} questions")
+        exact = point.metric == "exact"
+        lines.append(f"{round(point.value * point.count)} of {point.count} questions" if exact else _rows(point))
     else:
         lines.append(f"median {percent(point.value)} %, seeds {bracket(point.low, point.high)}")
         several = len(point.each) > MOST_TOLD
@@ -50,6 +53,10 @@ def tip(point: Point, operator: str | None = None) -> str:
     if point.seen:
         lines.append("too few questions to hold any out: training may have met these")
     return "\n".join(lines)
+
+
+def _rows(point: Point) -> str:
+    return f"{METRICS[point.metric]}, {point.count} row{'s' * (point.count != 1)}"
 
 
 def heat_map(grid: Grid, operator: str | None = None, *, numbers: bool = True) -> str:
@@ -169,7 +176,7 @@ def chart(
 
 def _drawn(line: Line, to_x: Callable[[float], float], to_y: Callable[[float], float]) -> str:
     at = [f"{to_x(x):.1f},{to_y(y):.1f}" for x, y in zip(line.x, line.y, strict=True)]
-    dash = ' stroke-dasharray="7 4"' if line.dashed else ""
+    dash = _dash(line)
     parts = []
     if line.low is not None and line.high is not None:
         upper = [f"{to_x(x):.1f},{to_y(y):.1f}" for x, y in zip(line.x, line.high, strict=True)]
@@ -186,7 +193,15 @@ def _drawn(line: Line, to_x: Callable[[float], float], to_y: Callable[[float], f
             if line.tips is not None:
                 where = f'cx="{to_x(x):.1f}" cy="{to_y(y):.1f}"'
                 parts.append(f'<circle class="target" {where} r="11"><title>{escape(line.tips[i])}</title></circle>')
-    return f'<g class="c{line.colour % 6}">{"".join(parts)}</g>'
+    return f'<g class="{_class(line)}">{"".join(parts)}</g>'
+
+
+def _dash(line: Line) -> str:
+    return ' stroke-dasharray="3 4"' if line.floor else ' stroke-dasharray="7 4"' if line.dashed else ""
+
+
+def _class(line: Line) -> str:
+    return "floor" if line.floor else f"c{line.colour % 6}"
 
 
 def _dot(x: float, y: float, series: int) -> str:
@@ -202,10 +217,10 @@ def _dot(x: float, y: float, series: int) -> str:
 def _key(lines: Sequence[Line]) -> str:
     items = []
     for line in lines:
-        dash = ' stroke-dasharray="7 4"' if line.dashed else ""
+        dash = _dash(line)
         dot = _dot(18, 6, line.colour) if line.dots else ""
         mark = f'<svg viewBox="0 0 36 12"><line class="line" x1="1" x2="35" y1="6" y2="6"{dash}/>{dot}</svg>'
-        items.append(f'<li class="c{line.colour % 6}">{mark}{escape(line.label)}</li>')
+        items.append(f'<li class="{_class(line)}">{mark}{escape(line.label)}</li>')
     return f'<ul class="key">{"".join(items)}</ul>'
 
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numerate.errors import Mistake
+from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import seeds_band
 from numerate.reports.colour import FRAME, LIGHT, SERIES, hexadecimal, ink, ramp
-from numerate.reports.grid import Grid, Point, axis_words, tick_step, whole_percent
-from numerate.reports.records import Records
+from numerate.reports.grid import Grid, Point, axis_words, percent, tick_step, whole_percent
+from numerate.reports.records import Records, split_measure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,10 +93,17 @@ def heat_maps(grids: Sequence[Grid], *, columns: int = 3) -> Figure:
     return figure
 
 
-def length_curves(series: Mapping[str, Mapping[int, Point]], *, axis: str = "n", notes: Sequence[str] = ()) -> Figure:
+def length_curves(
+    series: Mapping[str, Mapping[int, Point]],
+    *,
+    axis: str = "n",
+    notes: Sequence[str] = (),
+    floor: float | None = None,
+) -> Figure:
     """Share right along the diagonal of grids, one line per label, the interval as a band, trained lengths shaded.
 
-    What the bands are, and of how many seeds, stands above with the `notes`, and the name of a single line.
+    What the bands are, and of how many seeds, stands above with the `notes`, and the name of a single line. Where
+    memorising what was trained gives something by itself, it is drawn dashed: all of it, and the `floor` beyond.
     Raises `Mistake` without cells of equal sizes.
     """
     series = {label: along for label, along in series.items() if along}
@@ -104,7 +112,7 @@ def length_curves(series: Mapping[str, Mapping[int, Point]], *, axis: str = "n",
     with styled():
         figure = blank(4.8, 3.1 + 0.17 * _lines(list(series), 4.8))
         axes = figure.subplots()
-        _draw_lengths(axes, series, axis)
+        _draw_lengths(axes, series, axis, floor=floor)
         if len(series) > 1:
             _legend(figure, axes)
         name = [next(iter(series))] if len(series) == 1 else []
@@ -140,25 +148,28 @@ def comparison(
 
 
 def training_curves(runs: Mapping[str, Sequence[Records]]) -> Figure:
-    """Loss by step (logarithmic), and exact match on the development sets by step, per label.
+    """Loss by step (logarithmic), and exact match on the development sets by step, per label; of labels their accuracy.
 
     One seed: exact match carries the interval over its questions; several: the median with lowest and highest.
     """
     with styled():
         figure = blank(6.6, 2.6 + 0.17 * _lines(list(runs), 6.6))
         loss, exact = figure.subplots(1, 2)
+        words = METRICS["exact"]
         for i, (label, seeds) in enumerate(runs.items()):
             colour = SERIES[i % len(SERIES)]
             _band(loss, [_series(run.training(), "loss") for run in seeds], colour, "-", label)
             for name, line in (("development", "-"), ("beyond-development", "--")):
-                curves = [_series(run.split(name), "exact") for run in seeds if run.split(name)]
+                what = split_measure([run.split(name) for run in seeds])
+                words = METRICS[what] if what != "exact" else words
+                curves = [_series(run.split(name), what) for run in seeds if run.split(name)]
                 _band(exact, curves, colour, line, label, scale=100.0)
-                if len(seeds) == 1 and curves:
+                if len(seeds) == 1 and curves and what == "exact":
                     lines = seeds[0].split(name)
                     low, high = ([100.0 * row.get(key, row["exact"]) for row in lines] for key in ("low", "high"))
                     exact.fill_between([row["step"] for row in lines], low, high, color=colour, alpha=0.18, linewidth=0)
         loss.set(xlabel="step", ylabel="loss, nats per token", yscale="log")
-        exact.set(xlabel="step", ylabel="exact match, %", ylim=(-3, 103))
+        exact.set(xlabel="step", ylabel=f"{words}, %", ylim=(-3, 103))
         for axes in (loss, exact):
             axes.grid(color="#dddddd", linewidth=0.5)
             axes.set_axisbelow(True)
@@ -197,14 +208,16 @@ def refuse_ending(path: str | Path) -> str:
 
 def _doubt(series: Mapping[str, Mapping[int, Point]]) -> str:
     """What the bands of curves are."""
-    seeds = sorted({len(point.each) for along in series.values() for point in along.values()})
-    asked = sorted({point.count for along in series.values() for point in along.values()})
-    questions = f"{asked[0]}" if len(asked) == 1 else f"{asked[0]} to {asked[-1]}"
+    points = [point for along in series.values() for point in along.values()]
+    seeds = sorted({len(point.each) for point in points})
+    asked = sorted({point.count for point in points})
+    what = "questions" if all(point.metric == "exact" for point in points) else "rows"
+    questions = f"{asked[0]} {what}" if len(asked) == 1 else f"{asked[0]} to {asked[-1]} {what}"
     if seeds == [1]:
-        return f"one seed; bands: 95 % Wilson intervals, {questions} questions per length"
+        return f"one seed; bands: 95 % Wilson intervals, {questions} per length"
     number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     thin = " thin lines: single seeds;" * (len(series) <= len(SERIES))
-    return f"medians of {number} seeds; bands: lowest to highest;{thin} {questions} questions each"
+    return f"medians of {number} seeds; bands: lowest to highest;{thin} {questions} each"
 
 
 def _above(axes: Axes, lines: Sequence[str]) -> None:
@@ -237,7 +250,8 @@ def _draw_map(axes: Axes, grid: Grid, *, first: bool, title: str = "") -> None:
                 if grid.edge(i, j, side):
                     _edge(axes, i, j, side)
     _ticks(axes, grid)
-    axes.set_title(title or grid.title or "exact match, %")
+    words = METRICS[next((point.metric for point in grid.points.values()), "exact")]
+    axes.set_title(title or grid.title or f"{words}, %")
     axes.set_xlabel(axis_words(grid.column_axis))
     if first and grid.row_axis:
         axes.set_ylabel(axis_words(grid.row_axis))
@@ -301,13 +315,24 @@ def along_words(grid: Grid) -> str:
     )
 
 
-def _draw_lengths(axes: Axes, series: Mapping[str, Mapping[int, Point]], axis: str, title: str = "") -> None:
+def _draw_lengths(
+    axes: Axes,
+    series: Mapping[str, Mapping[int, Point]],
+    axis: str,
+    title: str = "",
+    floor: float | None = None,
+) -> None:
     lengths = sorted({n for along in series.values() for n in along})
     trained = sorted({n for along in series.values() for n, point in along.items() if point.region == "trained"})
     if trained:
         axes.axvspan(trained[0] - 0.5, trained[-1] + 0.5, color="#f0efe9", linewidth=0, zorder=0)
         axes.axvline(trained[-1] + 0.5, color=FRAME, linewidth=1.1, zorder=1)
         axes.text(trained[-1] + 0.35, 4, "trained", color=FRAME, fontsize=7, ha="right", va="bottom", rotation=90)
+    if trained and floor is not None and lengths[-1] > trained[-1]:
+        across = [trained[0], trained[-1] + 0.5, trained[-1] + 0.5, lengths[-1]]
+        heights = [100.0, 100.0, 100 * floor, 100 * floor]
+        axes.plot(across, heights, color=_QUIET, linestyle=(0, (1.5, 2)), linewidth=1, zorder=1.5)
+        axes.text(lengths[-1], 100 * floor + 1.5, f"floor {percent(floor)} %", color=_QUIET, fontsize=6.5, ha="right")
     for i, (label, along) in enumerate(series.items()):
         # From the seventh on colours come again, with another marker and another line than the first time.
         again = i // len(SERIES)
@@ -326,7 +351,9 @@ def _draw_lengths(axes: Axes, series: Mapping[str, Mapping[int, Point]], axis: s
         axes.plot(
             steps, values, color=colour, marker=marker, markersize=3.2, linewidth=1.3, linestyle=line, label=label
         )
-    axes.set(xlabel=axis, ylabel="exact match, %", ylim=(-3, 103))
+    found = {point.metric for along in series.values() for point in along.values()}
+    words = METRICS[found.pop()] if len(found) == 1 else "share right"
+    axes.set(xlabel=axis, ylabel=f"{words}, %", ylim=(-3, 103))
     if lengths:
         from matplotlib.ticker import MaxNLocator
 

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import difference
+from numerate.reports.claims import claimable, no_claims, theorems
+from numerate.reports.counts import measure_of, measure_words
 from numerate.reports.grid import Point, bracket, percent, place_words, span_words
 from numerate.reports.groups import CONVERGED, Group
 from numerate.reports.limits import MOST_NAMED, listed
@@ -129,18 +132,20 @@ def finding(groups: Sequence[Group]) -> str:
     (Abacus 99.9 % [99.7, 100], rotary 99.6 % [99.2, 99.8]), but only Abacus goes beyond: it stays at 90 % or more up
     to 8+8 digits (90.5 % [85.6, 93.8] there), while rotary falls to 0 % [0, 1.9] at 6+6 digits; one seed each, ..."
     """
-    outcomes = [outcome(group) for group in groups]
+    outcomes = [outcome(group) for group in claimable(groups)]
     evaluated = [one for one in outcomes if one.trained or one.first]
+    barred = no_claims(groups)
     if not evaluated:
-        return "Nothing was evaluated yet, so there is nothing to say."
+        return f"{'; '.join(barred)}." if barred else "Nothing was evaluated yet, so there is nothing to say."
     missing = [one.label for one in outcomes if not (one.trained or one.first)]
     if len(evaluated) > MOST_NAMED:
         text = _of_many(evaluated)
     else:
         opening, join = _trained(evaluated)
-        text = f"{opening}{join}{_beyond(evaluated)}; {_doubt(evaluated)}"
+        text = f"{opening}{join}{_beyond(evaluated)}; {_measured(evaluated)}{_doubt(evaluated)}"
     if missing:
         text += f"; not evaluated yet: {listed(missing)}"
+    text = "; ".join([text, *barred, *theorems(groups)])
     # A sentence that begins with a run's name keeps the name as it is.
     named = any(text.startswith(one.label) for one in evaluated)
     return (text if named else text[0].upper() + text[1:]) + "."
@@ -258,7 +263,7 @@ def _goes(one: Outcome, name: str) -> str:
     if one.seeds > 1 and len(set(one.reaches)) > 1:
         seeds = "; seed by seed up to " + listed(["none" if n is None else str(n) for n in one.reaches])
     solved = f", in the {one.solved} of {one.seeds} seeds that solve it" if 0 < one.solved < one.seeds else ""
-    there = f"{percent(point.value)} % {bracket(point.low, point.high)} there{solved}{seeds}"
+    there = f"{percent(point.value)} % {bracket(point.low, point.high)} there{_floor(one)}{solved}{seeds}"
     return f"{name} stays at {percent(REACHED)} % or more up to {one.words(point)}{end} ({there})"
 
 
@@ -267,7 +272,7 @@ def _stays(one: Outcome) -> str:
     if point is None:
         return "was not evaluated beyond"
     verb = "falls to" if one.solves else "has"
-    text = f"{verb} {percent(point.value)} % {bracket(point.low, point.high)} at {one.words(point)}"
+    text = f"{verb} {percent(point.value)} % {bracket(point.low, point.high)} at {one.words(point)}{_bracketed(one)}"
     if one.solves or not one.trained:
         return text
     if one.solved:
@@ -286,6 +291,24 @@ def _apart(one: Outcome, other: Outcome) -> bool:
     return here.low > there.high or there.low > here.high
 
 
+def _floor(one: Outcome) -> str:
+    """What memorising would give, to stand beside a number beyond training."""
+    return "" if one.group.floor is None else f", floor {percent(one.group.floor)} %"
+
+
+def _bracketed(one: Outcome) -> str:
+    return f" ({told.removeprefix(', ')})" if (told := _floor(one)) else ""
+
+
+def _measured(outcomes: Sequence[Outcome]) -> str:
+    """What the numbers are of labels; nothing for exact match."""
+    if measure_of([one.group for one in outcomes]) in (None, "exact"):
+        return ""
+    words = measure_words([one.group for one in outcomes])
+    what = f"{words}, within training on all its counts" if words == METRICS["unseen"] else words
+    return f"numbers are {what}; the floor is what memorising gives, or one answer everywhere; "
+
+
 def _doubt(outcomes: Sequence[Outcome]) -> str:
     """What the brackets are, and what the numbers cannot say."""
     counts = sorted({len(one.group.regions) for one in outcomes})
@@ -293,6 +316,8 @@ def _doubt(outcomes: Sequence[Outcome]) -> str:
     if counts == [1]:
         asked = sorted({point.count for one in outcomes for point in one.group.points})
         questions = f"{asked[0]}" if len(asked) == 1 else f"{asked[0]} to {asked[-1]}"
+        if any(one.group.measure != "exact" for one in outcomes):
+            questions += " row" if questions == "1" else " rows"
         return (
             f"one seed{each}, so how much seeds differ is not known "
             f"(brackets: 95 % intervals about the questions asked, {questions} per cell)"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from numerate.errors import Mistake
 from numerate.reports.colour import SERIES
+from numerate.reports.counts import measure_words
 from numerate.reports.drawing import strip, strip_axis, table
 from numerate.reports.estimates import FEW, Estimate, Seeds, seeds_of
 from numerate.reports.figures import blank, styled
@@ -30,7 +31,7 @@ def forest(groups: Sequence[Group]) -> str:
         return ""
     names = [name for name in REGIONS if any(name in one.regions for one in found)]
     rated = any(one.converged is not None for one in found)
-    header = ["", *(["converged"] * rated), *(REGIONS[name] for name in names)]
+    header = ["", *(["converged"] * rated), *(f"{REGIONS[name]}{_floor(groups, name)}" for name in names)]
     rows = [_row(i if len(found) <= len(SERIES) else 0, one, names, rated) for i, one in enumerate(found[:MOST_GROUPS])]
     rows.append(["", *[strip_axis()] * (len(header) - 1)])
     more = (
@@ -43,6 +44,13 @@ def forest(groups: Sequence[Group]) -> str:
         f"<figcaption>{escape(forest_words(found))}</figcaption>"
         f"<details><summary>The numbers</summary>{_numbers(found)}</details>"
     )
+
+
+def _floor(groups: Sequence[Group], name: str) -> str:
+    """The floor of a region, where all groups have the same."""
+    known = {found[name].floor for group in groups for found in group.regions if name in found}
+    floor = known.pop() if len(known) == 1 else None
+    return "" if floor is None else f" (floor {percent(floor)} %)"
 
 
 def _row(colour: int, one: Seeds, names: Sequence[str], rated: bool) -> list[str]:
@@ -185,7 +193,7 @@ def forest_figure(groups: Sequence[Group]) -> Figure:
         panels[0].set_yticks(range(len(found)), [f"{one.label} ({one.told or one.count})" for one in found])
         panels[0].set_xlabel("% of seeds")
         for axes in panels[1:]:
-            axes.set_xlabel("exact match, %")
+            axes.set_xlabel(f"{measure_words(groups)}, %")
         words = "\n".join(wrap(forest_words(found), 30 * (len(names) + 2)))
         figure.supxlabel(words, fontsize=6, color="#63666f", x=0.01, ha="left")
     return figure

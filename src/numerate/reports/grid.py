@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from numerate.evaluation.labels import Labels, Metric
 from numerate.evaluation.statistics import Share, region_mean
 from numerate.reports.records import Cell
 
@@ -31,6 +32,7 @@ class Point:
     region: str
     seen: bool
     note: str = ""
+    metric: Metric = "exact"
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,10 @@ class Grid:
 
 @dataclass(frozen=True)
 class Region:
-    """The mean over a region's cells. Cells that training may have met ("seen") are left out of it, unless all are."""
+    """The mean over a region's cells. Cells that training may have met ("seen") are left out of it, unless all are.
+
+    A metric of labels is over all labels, or rows, of the region, each weighing the same; `labels` has the others, and
+    `floor` is what memorising what training had would give, None inside of that and for other tasks."""
 
     name: str
     share: Share
@@ -68,6 +73,8 @@ class Region:
     seen_left_out: int
     only_seen: bool
     weakest: Cell
+    floor: float | None = None
+    labels: Labels | None = None
 
 
 def points(seeds: Sequence[Sequence[Cell]]) -> list[Point]:
@@ -87,10 +94,11 @@ def points(seeds: Sequence[Sequence[Cell]]) -> list[Point]:
                 low=low,
                 high=high,
                 each=each,
-                count=cell.count,
+                count=cell.count // cell.repeats,
                 region=cell.region,
                 seen=cell.seen,
                 note=_first_wrong(same),
+                metric=cell.metric,
             )
         )
     return joined
@@ -172,13 +180,21 @@ def regions(cells: Sequence[Cell]) -> dict[str, Region]:
 def _region(name: str, inside: Sequence[Cell]) -> Region:
     held_out = [cell for cell in inside if not cell.seen]
     scored = held_out or inside
+    several = [cell.labels for cell in scored if cell.labels is not None]
+    labels = Labels.together(several) if len(several) == len(scored) else None
+    metric = scored[0].metric
+    if labels is not None and labels.share(metric) is None:
+        metric = "accuracy"
+    share = None if labels is None or metric == "exact" else labels.measured(metric)
     return Region(
         name=name,
-        share=region_mean([(cell.correct, cell.count) for cell in scored]),
+        share=share or region_mean([(int(cell.correct), cell.count) for cell in scored], repeats=scored[0].repeats),
         cells=len(scored),
         seen_left_out=len(inside) - len(scored),
         only_seen=not held_out,
         weakest=min(scored, key=lambda cell: (cell.accuracy, [-n for n in cell.at.values()])),
+        floor=labels.floor(metric) if labels is not None and name != "trained" else None,
+        labels=labels,
     )
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from numerate.errors import Mistake
+from numerate.evaluation.labels import METRICS, Labels, Metric
 from numerate.reports.grid import Grid, Point, Region, diagonal, grids, points, regions
 from numerate.reports.records import Cell, Records, settings_key
 
@@ -18,20 +20,65 @@ class Group:
     """Runs that differ only in the seed, run with the same settings, under one label.
 
     `settings` are those that were changed for the evaluation; {} is as trained. `checkpoint` is which of their
-    checkpoints is meant: None is the one that a report is about, "best" the one chosen on the next lengths.
+    checkpoints is meant: None is the one that a report is about, "best" the one chosen on the next lengths. `metric` is
+    by what it is measured: None is accuracy on unseen counts where answers are labels and it is known which were
+    trained, else exact match.
     """
 
     label: str
     runs: tuple[Records, ...]
     settings: Mapping[str, Any] | None = None
     checkpoint: str | None = None
+    metric: Metric | None = None
 
     def cells(self, run: Records) -> list[Cell]:
-        """The cells of one of its runs that this group is about."""
+        """The cells of one of its runs that this group is about, by its metric."""
+        return [cell.of(self.measure) for cell in self.recorded(run)]
+
+    def recorded(self, run: Records) -> list[Cell]:
+        """The same as they were recorded."""
         if self.checkpoint is None:
             return run.select(settings=self.settings)
         named = [pair for pair in run.checkpoints() if pair[0] == self.checkpoint]
         return run.select(named[-1], settings=self.settings) if named else []
+
+    @cached_property
+    def measure(self) -> Metric:
+        """The metric that is meant. Raises `Mistake` for one that its records do not have."""
+        cells = [cell for run in self.runs for cell in self.recorded(run)]
+        labelled = bool(cells) and all(cell.labels is not None for cell in cells)
+        if self.metric is not None and self.metric not in METRICS:
+            raise Mistake(f"metric: there is no {self.metric!r}; there are: {', '.join(METRICS)}")
+        if self.metric in (None, "exact") or labelled:
+            known = labelled and all(cell.labels.trained is not None for cell in cells if cell.labels is not None)
+            return self.metric or ("unseen" if known else "exact")
+        raise Mistake(f"metric: {self.label} has no labels of which {METRICS[self.metric]} is known; metric=exact is")
+
+    @property
+    def measure_words(self) -> str:
+        """What is measured, in words."""
+        return METRICS[self.measure]
+
+    @cached_property
+    def labels(self) -> list[Labels]:
+        """The labels of each seed over all its cells; nothing where answers are no labels."""
+        each = [[cell.labels for cell in cells if cell.labels is not None] for cells in self.evaluated]
+        return [Labels.together(labels) for labels in each] if each and all(each) else []
+
+    @cached_property
+    def floor(self) -> float | None:
+        """What memorising would give beyond all that was trained, or one answer everywhere; None for other tasks."""
+        for found in self.regions:
+            beyond = [region for name, region in found.items() if name != "trained"]
+            if beyond:
+                return found.get("untrained", beyond[-1]).floor
+        return None
+
+    @cached_property
+    def looks_ahead(self) -> str | None:
+        """How its model sees at each place what comes later, in words: nothing may then be claimed of it."""
+        cells = [cell for run in self.runs for cell in self.recorded(run)]
+        return next((cell.looks_ahead for cell in cells if cell.looks_ahead is not None), None)
 
     @cached_property
     def _evaluated(self) -> list[tuple[Records, list[Cell]]]:
@@ -50,7 +97,8 @@ class Group:
     @cached_property
     def first(self) -> list[Point]:
         """The same by the first token of the answer alone; nothing where the records do not say."""
-        each = [[one for cell in cells if (one := cell.of_first()) is not None] for cells in self.evaluated]
+        recorded = [cells for run in self.runs if (cells := self.recorded(run))]
+        each = [[one for cell in cells if (one := cell.of_first()) is not None] for cells in recorded]
         return points(each) if all(each) else []
 
     @cached_property
@@ -121,6 +169,14 @@ def grouped(runs: Sequence[Records], labels: Mapping[str, str] | None = None) ->
                 what = ", ".join(f"{path}={texts[i]}" for path, texts in unlike.items())
                 groups[groups.index(group)] = replace(group, label=f"{label} ({what})" if what else f"{label} {i + 1}")
     return [one for group in groups for one in _by_settings(group)]
+
+
+def by_metric(groups: Sequence[Group], metric: Metric | None) -> list[Group]:
+    """The groups as measured by a metric. Raises `Mistake` for one that they do not have."""
+    found = [replace(group, metric=metric) for group in groups]
+    for group in found:
+        assert group.measure
+    return found
 
 
 def _by_settings(group: Group) -> list[Group]:

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from numerate.evaluation.labels import METRICS
 from numerate.reports.colour import SERIES
+from numerate.reports.counts import FLOOR, measure_words
 from numerate.reports.drawing import Line, chart, csv_link, heat_map, map_axes, scale, tip
 from numerate.reports.finding import REACHED, Outcome, outcome
 from numerate.reports.grid import Grid, Point, axis_words, grids, percent
@@ -62,7 +64,8 @@ def _picture(grid: Grid) -> str:
 
 def _map_title(i: int, group: Group, grid: Grid, groups: int) -> str:
     if groups == 1:
-        return escape(grid.title) or "Exact match, %"
+        words = group.measure_words
+        return escape(grid.title) or f"{words[:1].upper()}{words[1:]}, %"
     name = f"{group.label}, {grid.title}" if grid.title else group.label
     reach = escape(reach_words(outcome(group)))
     return f'<span class="swatch c{i % 6}"></span>{escape(name)}<span class="quiet">{reach}</span>'
@@ -95,8 +98,11 @@ def _caption(groups: Sequence[Group]) -> str:
     for cells in (cells for group in groups for cells in group.evaluated):
         steps.setdefault(cells[0].checkpoint, set()).add(cells[0].step)
     chosen = [f"{name} ({_steps_words(sorted(found))})" for name, found in sorted(steps.items())]
+    words = measure_words(groups)
+    what = "questions" if words == METRICS["exact"] else "row" if asked == [1] else "rows"
     return (
-        f"Exact match in per cent, {questions} questions per cell, {escape(' and '.join(method))}; {band}. "
+        f"{words[:1].upper()}{words[1:]} in per cent, {questions} {what} per cell, {escape(' and '.join(method))}; "
+        f"{band}. "
         f"Checkpoint: {escape(', '.join(chosen))}. A cell reads 100 or 0 only where all or none were right."
     )
 
@@ -119,7 +125,7 @@ def _csv(groups: Sequence[Group]) -> str:
                 place = [cell.at.get(axis, "") for axis in axes]
                 name = group.label.replace(",", ";").replace('"', "'")
                 span = (f"{cell.low:.6g}", f"{cell.high:.6g}")
-                rows.append([name, run.seed, *place, cell.correct, cell.count, *span, cell.region])
+                rows.append([name, run.seed, *place, round(cell.correct, 6), cell.count, *span, cell.region])
     return csv_link("cells.csv", ["run", "seed", *axes, "correct", "count", "low", "high", "region"], rows)
 
 
@@ -147,14 +153,20 @@ def lengths_chart(groups: Sequence[Group]) -> tuple[str, str]:
         )
     two = _two_numbers(groups)
     several = any(len(group.points[0].at) > 1 for group in groups if group.points)
+    floors = {curve.group.floor for curve in found}
+    longest = max((n for curve in found for n in curve.group.diagonal), default=0)
+    if lines and trained and len(floors) == 1 and (floor := floors.pop()) is not None and longest > max(trained):
+        inside = 0.5 + max(trained)
+        across = [min(trained), inside, inside, longest]
+        lines.append(Line(FLOOR, across, [1.0, 1.0, floor, floor], floor=True))
     drawing = chart(
         lines,
         x_label="n, digits of each number" if two else "n" if several else "length",
-        y_label="exact match, %",
+        y_label=f"{measure_words([curve.group for curve in found])}, %",
         shares=True,
         lengths=True,
         trained=(min(trained), max(trained)) if trained else None,
-        name="exact match by length",
+        name=f"{measure_words([curve.group for curve in found])} by length",
     )
     return drawing, note
 

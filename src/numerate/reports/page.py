@@ -4,10 +4,13 @@ from html import escape
 from pathlib import Path
 
 from numerate.errors import Fault, Mistake
+from numerate.evaluation.labels import METRICS, Metric
 from numerate.reports import overview, sections
+from numerate.reports.claims import no_claims
+from numerate.reports.counts import by_count
 from numerate.reports.drawing import facts, table
 from numerate.reports.finding import REACHED, finding, outcome
-from numerate.reports.grid import REGIONS, bracket, percent, regions
+from numerate.reports.grid import REGIONS, Region, bracket, percent, regions
 from numerate.reports.groups import Group, grouped, settings_words
 from numerate.reports.records import Records, read
 from numerate.reports.sheet import page
@@ -29,11 +32,13 @@ def run_page(run: Records) -> str:
     title = run.label
     body = [
         f'<p class="over">numerate · a run · {escape(run.id)}</p><h1>{escape(title)}</h1>',
+        sections.warning("; ".join(no_claims([group]))),
         sections.sentence(finding([group])),
         _facts(group, run),
-        overview.maps_and_lengths([group]),
+        sections.heading("Accuracy per count", by_count([group])),
+        sections.lengths([group]),
         sections.heading("Regions", sections.region_table([group])),
-        sections.heading("Checkpoints and placements", _other_evaluations(run)),
+        sections.heading("Checkpoints and placements", _other_evaluations(run, group.measure)),
         sections.heading("Run with other settings", _other_settings(run)),
         sections.heading("Training", sections.training([group])),
         sections.heading("Samples", sections.samples(run)),
@@ -48,7 +53,7 @@ def fragment(run_folder: str | Path) -> str:
     """The finding and the main figure of a run for a notebook, in a frame of its own so that no style leaks out."""
     run = read(run_folder)
     group = grouped([run])[0]
-    body = sections.sentence(finding([group])) + overview.maps_and_lengths([group])
+    body = sections.sentence(finding([group])) + by_count([group]) + overview.maps_and_lengths([group])
     inside = escape(page(run.label, body))
     return f'<iframe title="{escape(run.label)}" srcdoc="{inside}" style="width:100%;height:760px;border:0"></iframe>'
 
@@ -77,7 +82,9 @@ def _facts(group: Group, run: Records) -> str:
         if name in found and not (name == "untrained" and len(found) > 3 and not found[name].cells):
             share = found[name].share
             interval = f'<span class="quiet">{bracket(share.low, share.high)}</span>'
-            pairs[f"{words}, mean"] = f"{percent(share.value)} % {interval}"
+            floor = found[name].floor
+            beside = f' <span class="quiet">floor {percent(floor)} %</span>' if floor is not None else ""
+            pairs[f"{words}, {_mean_words(group, name)}"] = f"{percent(share.value)} % {interval}{beside}"
     reach = outcome(group).reach
     if reach is not None:
         pairs[f"at least {percent(REACHED)} % up to"] = escape(outcome(group).words(reach))
@@ -86,23 +93,39 @@ def _facts(group: Group, run: Records) -> str:
     return facts(pairs) if pairs else ""
 
 
-def _other_evaluations(run: Records) -> str:
-    """One row per checkpoint, settings and placement, where more than one was evaluated."""
+def _mean_words(group: Group, name: str) -> str:
+    """What the number of a region is: the mean of exact match, or a measure of labels."""
+    if group.measure == "exact":
+        return "mean"
+    return METRICS["accuracy"] if (group.measure, name) == ("unseen", "trained") else group.measure_words
+
+
+def _other_evaluations(run: Records, measure: Metric) -> str:
+    """One row per checkpoint, settings and placement, where more than one was evaluated; of labels and several
+    placements the mean over these as well."""
     rows, several = [], len(run.settings()) > 1
+    placements: list[int | None] = [*run.placements()]
+    labelled = all(cell.labels is not None for cell in run.cells)
+    placements += [None] * (labelled and len(placements) > 1)
     words = {name: text for name, text in sections.REGION_WORDS.items() if _has(run, name)}
     for settings in run.settings():
         for checkpoint in run.checkpoints():
-            for placement in run.placements():
-                cells = run.select(checkpoint, placement, settings)
+            for placement in placements:
+                cells = [cell.of(measure) for cell in run.select(checkpoint, placement, settings)]
                 if cells:
                     found = regions(cells)
-                    shares = [found[name].share if name in found else None for name in words]
-                    texts = ["" if s is None else f"{percent(s.value)} {bracket(s.low, s.high)}" for s in shares]
+                    texts = [_share_text(found[name]) if name in found else "" for name in words]
+                    where = f"mean of {len(run.placements())}" if placement is None else str(placement)
                     how = [escape(settings_words(settings) or "as trained")] * several
-                    rows.append([escape(checkpoint[0]), f"{checkpoint[1]:,}", *how, str(placement), *texts])
+                    rows.append([escape(checkpoint[0]), f"{checkpoint[1]:,}", *how, where, *texts])
     header = ["checkpoint", "step", *(["settings"] * several), "placement", *(f"{text}, %" for text in words.values())]
     numbers = [1, *range(2 + several, len(header))]
     return table(header, rows, numbers=numbers) if len(rows) > 1 else ""
+
+
+def _share_text(region: Region) -> str:
+    floor = f" (floor {percent(region.floor)})" if region.floor is not None else ""
+    return f"{percent(region.share.value)} {bracket(region.share.low, region.share.high)}{floor}"
 
 
 def _has(run: Records, name: str) -> bool:

@@ -15,6 +15,7 @@ from numerate.evaluation.statistics import (
     probability_of_improvement,
     smallest_p,
 )
+from numerate.reports.claims import claimable
 from numerate.reports.drawing import table
 from numerate.reports.finding import REACHED
 from numerate.reports.grid import Point, percent, place_words
@@ -97,7 +98,7 @@ def pairs_of(groups: Sequence[Group]) -> Pairs:
     correction (2 / 2**seeds * pairs below `LEVEL`: six seeds for one pair, nine for ten), else by the permutation test,
     which can with fewer.
     """
-    several = [group for group in groups if len(group.evaluated) > 1]
+    several = [group for group in claimable(groups) if len(group.evaluated) > 1]
     every = len(several) <= ALL_PAIRS
     chosen = list(combinations(several, 2)) if every else [(other, several[0]) for other in several[1:]]
     far = _far([group.converged for group in several])

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from numerate.errors import Mistake, did_you_mean
+from numerate.evaluation.labels import Metric
 from numerate.reports import figures
+from numerate.reports.claims import no_claims
+from numerate.reports.counts import counted
 from numerate.reports.forest import forest_figure
 from numerate.reports.grid import Grid, Point, grids
-from numerate.reports.groups import Group, grouped
+from numerate.reports.groups import Group, by_metric, grouped
 from numerate.reports.limits import drawn
 from numerate.reports.records import read_each
 from numerate.reports.sections import trained_once
@@ -33,7 +36,26 @@ def curves_figure(groups: Sequence[Group]) -> "Figure":
     of the seeds that converged; what is not drawn stands above."""
     axis = next((figures.along_words(grid) for group in groups for grid in group.grids), "n")
     series, notes = _by_length(groups)
-    return figures.length_curves(series, axis=axis, notes=notes)
+    floors = {group.floor for group in groups}
+    floor = floors.pop() if len(floors) == 1 else None
+    return figures.length_curves(series, axis=axis, notes=[*no_claims(groups), *notes], floor=floor)
+
+
+def counts_figure(groups: Sequence[Group]) -> "Figure":
+    """Of labels the accuracy per count, with what memorising gives. Raises `Mistake` for groups without labels."""
+    found = [one for group in drawn(groups) if (one := counted(group)) is not None]
+    if not found:
+        raise Mistake(
+            "plot: the answers of these runs are no labels, so there is no accuracy per count; curves is right"
+        )
+    floors = {one.group.floor for one in found}
+    ahead = [f"{sentence}." for sentence in no_claims([one.group for one in found])]
+    return figures.length_curves(
+        {_with_seeds(one.group): one.points() for one in found},
+        axis="count, the t-th label of a row",
+        notes=ahead,
+        floor=floors.pop() if len(floors) == 1 else None,
+    )
 
 
 def pair_figure(groups: Sequence[Group]) -> "Figure":
@@ -74,6 +96,7 @@ def training_figure(groups: Sequence[Group]) -> "Figure":
 KINDS: dict[str, Callable[[Sequence[Group]], "Figure"]] = {
     "grid": grid_figure,
     "curves": curves_figure,
+    "counts": counts_figure,
     "pair": pair_figure,
     "compare": compare_figure,
     "intervals": intervals_figure,
@@ -89,13 +112,14 @@ def write_plot(
     checkpoint: str | None = None,
     labels: Sequence[str] = (),
     titles: Mapping[str, str] | None = None,
+    metric: Metric | None = None,
 ) -> Path:
     """Draws one of `KINDS` from the records of runs and returns its path: .png, .svg or .pdf as its name ends.
 
     Runs that differ in the seed alone are taken together. `checkpoint` is final or best (default: final where it was
     evaluated); `labels` names the groups in their order, `titles` those of a recipe by its title
-    (`{"addition_abacus": "Abacus"}`). Raises `Mistake` for another kind or ending, for runs without records, and for a
-    wrong number of labels.
+    (`{"addition_abacus": "Abacus"}`), `metric` what all are measured by. Raises `Mistake` for another kind or ending,
+    for runs without records, for a metric that they lack, and for a wrong number of labels.
     """
     if kind not in KINDS:
         raise Mistake(f"plot: there is no {kind!r}; there are: {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
@@ -103,6 +127,7 @@ def write_plot(
         raise Mistake(f"plot: no runs are named; for example numerate plot {kind} latest out={kind}.png")
     figures.refuse_ending(path)
     groups = [replace(group, checkpoint=checkpoint) for group in grouped(read_each(folders), titles)]
+    groups = by_metric(groups, metric)
     if labels:
         if len(labels) != len(groups):
             known = "; ".join(group.label for group in groups)

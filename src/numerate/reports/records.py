@@ -4,10 +4,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from numerate.errors import Fault, Mistake
+from numerate.evaluation.labels import Labels, Metric
 from numerate.evaluation.statistics import wilson
 
 
@@ -19,10 +21,14 @@ class Cell:
     "beyond" or "100+". `seen` cells have too few questions to hold any out: training may have met them. `settings` are
     those that were changed for the evaluation (`{"model.trunk.times": 8}`), {} where the model was run as trained.
     `first_correct` counts the answers whose first token is right, None where the record does not say.
+
+    `labels` are those of a task with labels, by place in the row. `repeats` is at how many placements each question was
+    asked, where several are taken together. `looks_ahead` says how the model sees what comes later in a row, None where
+    it does not. `metric` is what `correct` counts: with another than exact match it is a number of rows' worth.
     """
 
     at: Mapping[str, int]
-    correct: int
+    correct: float
     count: int
     low: float
     high: float
@@ -37,10 +43,31 @@ class Cell:
     method: str = "one pass"
     settings: Mapping[str, Any] = field(default_factory=dict)
     first_correct: int | None = None
+    labels: Labels | None = None
+    repeats: int = 1
+    looks_ahead: str | None = None
+    metric: Metric = "exact"
 
     @property
     def accuracy(self) -> float:
         return self.correct / self.count
+
+    def of(self, metric: Metric) -> "Cell":
+        """The same cell as measured by a metric of its labels, with the interval about its rows.
+
+        Accuracy on unseen counts is that on all labels in a cell whose rows have no unseen ones. A cell without labels
+        has exact match alone.
+        """
+        if metric == "exact" or self.labels is None:
+            return self
+        name = metric if self.labels.share(metric) is not None else "accuracy"
+        share = self.labels.measured(name)
+        if share is None:
+            return self
+        rows = self.labels.rows_of(name)
+        return replace(
+            self, correct=share.value * rows, count=rows, low=share.low, high=share.high, repeats=1, metric=metric
+        )
 
     def of_first(self) -> "Cell | None":
         """The same cell as measured by the first token alone, with Wilson's interval; None where it is not known."""
@@ -132,14 +159,24 @@ class Records:
         settings: Mapping[str, Any] | None = None,
     ) -> list[Cell]:
         """The cells of one checkpoint at one placement, run with some settings: by default the chosen checkpoint, the
-        first placement, as trained (or as it was evaluated at all)."""
+        first placement, as trained (or as it was evaluated at all). Of labels the mean over all placements."""
         changed = self._settings(settings)
         wanted = checkpoint or self.chosen(changed)
         there = [c for c in self.cells if (c.checkpoint, c.step) == wanted and c.settings == changed]
         if not there:
             return []
+        if placement is None and all(cell.labels is not None for cell in there):
+            key = (wanted, settings_key(changed))
+            if key not in self._means:
+                self._means[key] = _over_placements(there)
+            return self._means[key]
         at = min(cell.placement for cell in there) if placement is None else placement
         return [cell for cell in there if cell.placement == at]
+
+    @cached_property
+    def _means(self) -> dict[Any, list[Cell]]:
+        """What was joined over placements, by checkpoint and settings: pages ask for the same often."""
+        return {}
 
     def _settings(self, settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
         return next(iter(self.settings()), {}) if settings is None else settings
@@ -151,6 +188,34 @@ class Records:
     def training(self) -> list[Mapping[str, Any]]:
         """The lines of metrics.jsonl about training itself: step, examples, loss, rate, ..."""
         return [line for line in self.metrics if "split" not in line and "loss" in line]
+
+
+def _over_placements(cells: Sequence[Cell]) -> list[Cell]:
+    """Each cell once, what was asked at several placements taken together: its shares are the means over these."""
+    together: dict[tuple[tuple[str, int], ...], list[Cell]] = {}
+    for cell in sorted(cells, key=lambda cell: cell.placement):
+        together.setdefault(tuple(sorted(cell.at.items())), []).append(cell)
+    return [_mean_of(same) if len(same) > 1 else same[0] for same in together.values()]
+
+
+def _mean_of(same: Sequence[Cell]) -> Cell:
+    one, times = same[0], len(same)
+    correct, count = sum(cell.correct for cell in same), sum(cell.count for cell in same)
+    low, high = wilson(correct / times, count / times)
+    wrong = [cell.first_wrong for cell in same if cell.first_wrong is not None]
+    first = [cell.first_correct for cell in same if cell.first_correct is not None]
+    return replace(
+        one,
+        correct=correct,
+        count=count,
+        low=float(low),
+        high=float(high),
+        digit_accuracy=None,
+        first_wrong=tuple(map(sum, zip_longest(*wrong, fillvalue=0))) if wrong else None,
+        first_correct=sum(first) if len(first) == times else None,
+        labels=Labels.over_placements([cell.labels for cell in same if cell.labels is not None]),
+        repeats=times,
+    )
 
 
 def read(folder: str | Path) -> Records:
@@ -251,6 +316,8 @@ def _cell(line: Mapping[str, Any], path: Path, number: int) -> Cell:
             method=str(line.get("method", "one pass")),
             settings=dict(line.get("settings") or {}),
             first_correct=_first_correct(line, count),
+            labels=Labels.read(line),
+            looks_ahead=None if line.get("looks_ahead") is None else str(line["looks_ahead"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Fault(f"{path}, line {number}: no record of a cell ({type(error).__name__}: {error})") from None
@@ -262,6 +329,12 @@ def _first_correct(line: Mapping[str, Any], count: int) -> int | None:
         return int(line["first_correct"])
     wrong = line.get("first_wrong")
     return None if wrong is None else count - (int(wrong[0]) if wrong else 0)
+
+
+def split_measure(splits: Sequence[Sequence[Mapping[str, Any]]]) -> Metric:
+    """By what the lines of a development split are drawn: the accuracy of labels where all of them have it."""
+    lines = [line for split in splits for line in split]
+    return "accuracy" if lines and all(line.get("accuracy") is not None for line in lines) else "exact"
 
 
 def settings_key(settings: Mapping[str, Any]) -> tuple[tuple[str, float, str], ...]:

@@ -7,18 +7,22 @@ from html import escape
 from statistics import median
 from typing import Any
 
+from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import Band, seeds_band
+from numerate.reports.counts import MEMORISED, measure_of, measure_words
 from numerate.reports.drawing import Line, chart, folded, table
 from numerate.reports.finding import SOLVED
 from numerate.reports.grid import REGIONS, Region, bracket, percent, place_words
 from numerate.reports.groups import Group, flattened
 from numerate.reports.limits import MOST_BESIDE, MOST_STEPS, MOST_TOLD, drawn, left_out
-from numerate.reports.overview import dashed
-from numerate.reports.records import Records, Sample
+from numerate.reports.overview import dashed, maps_and_lengths
+from numerate.reports.records import Records, Sample, split_measure
 
 SPLITS = {"development": "trained lengths", "beyond-development": "next lengths"}
 MOST_SAMPLES = 40
 REGION_WORDS = {**REGIONS, "untrained": "all untrained"}
+FLOORS = "floor, %"
+"""The column of the floors, the last one where there is one."""
 
 
 def heading(text: str, body: str) -> str:
@@ -32,6 +36,12 @@ def sentence(text: str) -> str:
     return f'<p class="finding">{escape(whole)}</p>'
 
 
+def lengths(groups: Sequence[Group]) -> str:
+    """The main figure of a page; behind the accuracy per count a section of its own."""
+    figure = maps_and_lengths(groups)
+    return heading("By length of the row", figure) if any(group.labels for group in groups) else figure
+
+
 def warning(text: str) -> str:
     """What a reader must know before anything else, as HTML; nothing where there is nothing."""
     return f'<p class="warning"><strong>{escape(text)}</strong></p>' if text else ""
@@ -41,6 +51,7 @@ def training(groups: Sequence[Group]) -> str:
     """Loss and exact match while training."""
     losses: list[Line] = []
     exact: list[Line] = []
+    labelled = False
     once = trained_once(groups)
     shown = drawn(once)
     for i, group in enumerate(shown):
@@ -49,10 +60,14 @@ def training(groups: Sequence[Group]) -> str:
         for name, words in SPLITS.items():
             lines = [run.split(name) for run in group.runs if run.split(name)]
             label = f"{group.label}, {words}" if len(groups) > 1 else words
-            banded = _banded(label, [_series(rows, "exact") for rows in lines], i, dashed=name != "development")
-            exact += [_with_interval(banded[0], lines[0])] if len(lines) == 1 and banded else banded
+            what = split_measure(lines)
+            labelled = labelled or what == "accuracy"
+            banded = _banded(label, [_series(rows, what) for rows in lines], i, dashed=name != "development")
+            alone = len(lines) == 1 and banded and what == "exact"
+            exact += [_with_interval(banded[0], lines[0])] if alone else banded
     left = chart(losses, x_label="step", y_label="loss, nats per token", log=True, name="training loss by step")
-    right = chart(exact, x_label="step", y_label="exact match, %", shares=True, name="exact match by step")
+    words = METRICS["accuracy" if labelled else "exact"]
+    right = chart(exact, x_label="step", y_label=f"{words}, %", shares=True, name=f"{words} by step")
     panels = [
         f"<figure><h3>{title}</h3>{drawing}</figure>"
         for title, drawing in (("Training loss", left), ("Development sets", right))
@@ -105,12 +120,14 @@ def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     header = [
         "run",
         "region",
-        "exact match, %",
+        f"{measure_words(groups)}, %",
         "lowest to highest seed" if several else "95 % interval",
         "cells",
-        "questions",
+        "questions" if measure_of(groups) in (None, "exact") else "labels or rows",
     ]
     header += ["each seed, %", f"seeds at {percent(SOLVED)} %"] * several
+    floors = any(region.floor is not None for group in groups for found in group.regions for region in found.values())
+    header += [FLOORS] * floors
     rows = []
     for group in groups:
         for name, words in REGION_WORDS.items():
@@ -123,12 +140,15 @@ def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
             row = [group.label, words, percent(median(values)), span, _cells(one), f"{one.share.count:,}"]
             few = len(values) <= MOST_TOLD
             each = ", ".join(percent(value) for value in values) if few else f"{len(values)} seeds"
-            rows.append(row + [each, _reached(group, name)] * several)
+            row += [each, _reached(group, name)] * several
+            rows.append(row + ["" if one.floor is None else percent(one.floor)] * floors)
     return header, rows
 
 
 def _reached(group: Group, name: str) -> str:
     """How many seeds have `SOLVED` right in a region; beyond what was trained, of those that have it there too."""
+    if group.looks_ahead is not None:
+        return "no claim"
     found = [regions for regions in group.regions if name in regions]
     known = [one for one in found if "trained" in one]
     able = [one for one in known if one["trained"].share.value >= SOLVED]
@@ -151,9 +171,12 @@ def region_table(groups: Sequence[Group]) -> str:
     header, rows = region_rows(groups)
     if not rows:
         return ""
+    floors = header[-1] == FLOORS
     note = (
-        "The mean gives every cell the same weight. "
-        "Cells whose questions are too few to hold any out are not counted in it. "
+        "The mean gives every cell the same weight. " * (measure_of(groups) in (None, "exact"))
+        + "Every label of a region weighs the same. " * (measure_of(groups) in ("unseen", "accuracy"))
+        + "Every row of a region weighs the same. " * (measure_of(groups) in ("last", "prefix"))
+        + "Cells whose questions are too few to hold any out are not counted in it. "
         + ("Brackets: lowest and highest seed. " if len({len(group.regions) for group in groups} - {1}) else "")
         + (
             f"Seeds below {percent(SOLVED)} % on what they were trained on have not converged, and are not counted "
@@ -162,15 +185,21 @@ def region_table(groups: Sequence[Group]) -> str:
             else ""
         )
         + "The 95 % interval is about the questions: another seed may lie outside of it."
+        + f" {MEMORISED}" * floors
     )
     if len(groups) == 1:
         shown = table(header[1:], [[escape(cell) for cell in row[1:]] for row in rows], numbers=[1, 2, 4])
     else:
-        shown = (_regions_side_by_side if len(groups) <= MOST_BESIDE else _regions_below)(groups, rows)
+        shown = (_regions_side_by_side if len(groups) <= MOST_BESIDE else _regions_below)(groups, rows, floors)
     return f"{shown}<figcaption>{note}</figcaption>"
 
 
-def _regions_side_by_side(groups: Sequence[Group], rows: Sequence[Sequence[str]]) -> str:
+def _floor(row: Sequence[str], floors: bool) -> str:
+    """The floor behind a number, where a table has floors and the row has one."""
+    return f" {_quiet(f'floor {row[-1]}')}" if floors and row[-1] else ""
+
+
+def _regions_side_by_side(groups: Sequence[Group], rows: Sequence[Sequence[str]], floors: bool) -> str:
     found = {(row[0], row[1]): row for row in rows}
     lines = []
     for words in dict.fromkeys(row[1] for row in rows):
@@ -181,19 +210,20 @@ def _regions_side_by_side(groups: Sequence[Group], rows: Sequence[Sequence[str]]
             solved = (
                 f'<br><span class="quiet">{row[7]} seeds at {percent(SOLVED)} %</span>' if row and len(row) > 7 else ""
             )
-            line.append(f"{row[2]} {row[3]}{solved}" if row else "")
+            line.append(f"{row[2]} {row[3]}{_floor(row, floors)}{solved}" if row else "")
         lines.append([*line, any_row[5], escape(any_row[4])])
     labels = [f"{escape(group.label)}, %" for group in groups]
     return table(["region", *labels, "questions", "cells"], lines, numbers=range(1, 2 + len(groups)))
 
 
-def _regions_below(groups: Sequence[Group], rows: Sequence[Sequence[str]]) -> str:
+def _regions_below(groups: Sequence[Group], rows: Sequence[Sequence[str]], floors: bool) -> str:
     found = {(row[0], row[1]): row for row in rows}
     words = list(dict.fromkeys(row[1] for row in rows))
     lines = []
     for group in groups:
         told = [found.get((group.label, word)) for word in words]
-        lines.append([escape(group.label), *(f"{row[2]} {_quiet(row[3])}" if row else "" for row in told)])
+        cells = (f"{row[2]} {_quiet(row[3])}{_floor(row, floors)}" if row else "" for row in told)
+        lines.append([escape(group.label), *cells])
     shown = table(["group", *(f"{word}, %" for word in words)], lines, numbers=range(1, 1 + len(words)))
     return folded(shown, len(lines), f"All {len(lines)} groups")
 

@@ -10,7 +10,10 @@ from functools import cached_property
 from html import escape
 from statistics import median
 
+from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import Share, success_rate, wilson
+from numerate.reports.claims import claimable, no_claims, theorems
+from numerate.reports.counts import MEMORISED, measure_words
 from numerate.reports.grid import bracket, percent
 from numerate.reports.groups import CONVERGED, Group
 from numerate.reports.limits import MOST_NAMED, listed
@@ -132,10 +135,27 @@ def success_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     for one in found:
         at = one.at
         cells = [at[n].words if n in at else "" for n in lengths]
-        if not one.converged:
+        if one.group.looks_ahead is not None:
+            cells = [f"{NO_CLAIM}: {one.group.looks_ahead}", *([""] * (len(lengths) - 1))] if lengths else []
+        elif not one.converged:
             cells = ["did not converge", *([""] * (len(lengths) - 1))] if lengths else []
         rows.append([one.group.label, one.checkpoint, one.told, *cells])
+    for label, floor in _floors(found):
+        rows.append([label, "", "", *("" if n <= _trained(found) else f"{percent(floor)}" for n in lengths)])
     return header, rows
+
+
+def _floors(found: Sequence[Success]) -> list[tuple[str, float]]:
+    """The floors of all groups beyond training, each once under what it is."""
+    known = {one.group.label: one.group.floor for one in found if one.group.floor is not None}
+    if len(set(known.values())) == 1:
+        return [("floor, %", next(iter(known.values())))]
+    return [(f"floor of {label}, %", floor) for label, floor in known.items()]
+
+
+def _trained(found: Sequence[Success]) -> int:
+    """The longest trained length of all groups."""
+    return max((n for one in found for n, p in one.group.diagonal.items() if p.region == "trained"), default=0)
 
 
 def unconverged(groups: Sequence[Group]) -> list[str]:
@@ -143,14 +163,25 @@ def unconverged(groups: Sequence[Group]) -> list[str]:
     return [_sentence(one) for one in successes(groups) if one.missed]
 
 
-NOTE = (
-    f"A seed has converged if at least {percent(CONVERGED)} % is right of what it was trained on (held-out questions); "
-    "so many of all seeds, with Wilson's 95 % interval about the seeds in per cent. "
-    f"By length n: the converged seeds with at least {percent(SUCCESS)} % right there, of all that converged, with "
-    "Wilson's 95 % interval about the seeds in per cent; then the median of their exact match in per cent. "
-    "Seeds that did not converge say nothing about generalising and are not counted. "
-    "“best” is the checkpoint that did best on the next lengths, never on the lengths tested."
-)
+NO_CLAIM = "no claim"
+"""What stands in the place of numbers where a model sees what comes later in a row."""
+
+
+def note_of(groups: Sequence[Group]) -> str:
+    """What the numbers of the table are."""
+    words = measure_words(groups)
+    floors = any(group.floor is not None for group in groups)
+    return (
+        f"A seed has converged if at least {percent(CONVERGED)} % is right of what it was trained on "
+        f"({'label accuracy' if words == METRICS['unseen'] else 'held-out questions'}); so many of all seeds, with "
+        "Wilson's 95 % interval about the seeds in per cent. "
+        f"By length n: the converged seeds with at least {percent(SUCCESS)} % right there, of all that converged, with "
+        f"Wilson's 95 % interval about the seeds in per cent; then the median of their {words} in per cent. "
+        "Seeds that did not converge say nothing about generalising and are not counted. "
+        "“best” is the checkpoint that did best on the next lengths, never on the lengths tested."
+        + f" {MEMORISED}"
+        * floors
+    )
 
 
 def success_table(groups: Sequence[Group]) -> str:
@@ -161,7 +192,7 @@ def success_table(groups: Sequence[Group]) -> str:
     lengths = lengths_told(found)
     if not lengths:
         return ""
-    longest = max((n for one in found for n, p in one.group.diagonal.items() if p.region == "trained"), default=0)
+    longest = _trained(found)
     head = "".join(f'<th class="num">n = {n}{" (trained)" * (n <= longest)}</th>' for n in lengths)
     rows, before = [], ""
     for one in found:
@@ -171,12 +202,18 @@ def success_table(groups: Sequence[Group]) -> str:
         whole = interval.replace(" ", "\N{NO-BREAK SPACE}")
         told = f'{count} <span class="quiet">{whole}</span>'
         start = f'<td>{label}</td><td>{one.checkpoint}</td><td class="num">{told}</td>'
-        if one.converged:
+        if one.group.looks_ahead is not None:
+            why = escape(f"{NO_CLAIM}: {one.group.looks_ahead}")
+            body = f'<td class="quiet" colspan="{len(lengths)}">{why}</td>'
+        elif one.converged:
             at = one.at
             body = "".join(f'<td class="num">{_cell(at[n])}</td>' if n in at else "<td></td>" for n in lengths)
         else:
             body = f'<td class="quiet" colspan="{len(lengths)}">did not converge in this budget: {_missed(one)}</td>'
         rows.append(f"<tr>{start}{body}</tr>")
+    for label, floor in _floors(found):
+        cells = "".join(f'<td class="num quiet">{"" if n <= longest else f"{percent(floor)} %"}</td>' for n in lengths)
+        rows.append(f'<tr><td class="quiet">{escape(label)}</td><td></td><td></td>{cells}</tr>')
     some = [line for one in found if one.converged and one.missed for line in (_sentence(one),)]
     notes = f'<ul class="reading">{"".join(f"<li>{escape(line)}.</li>" for line in some)}</ul>' if some else ""
     if len(some) > MOST_NAMED:
@@ -184,7 +221,7 @@ def success_table(groups: Sequence[Group]) -> str:
     return (
         '<div class="scroll"><table class="data tight"><thead><tr><th>scheme</th><th>checkpoint</th>'
         f'<th class="num">converged</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-        f"<figcaption>{escape(NOTE)}</figcaption>{notes}"
+        f"<figcaption>{escape(note_of(groups))}</figcaption>{notes}"
     )
 
 
@@ -209,6 +246,7 @@ def study_finding(groups: Sequence[Group]) -> str:
 
     "On what they were trained on, 5 of 6 schemes converged in some seed (Abacus 5/5, looped 4/5, ...). ..."
     """
+    every, groups = groups, claimable(groups)
     found = [one for one in successes(groups) if one.checkpoint == "final"] or successes(groups)
     if len(groups) < 4 or all(one.seeds < 2 for one in found):
         return ""
@@ -231,7 +269,7 @@ def study_finding(groups: Sequence[Group]) -> str:
     near = [one.group.label for n, one in goes.values() if n is None]
     if near:
         parts.append(f"{listed(near)} {'does' if len(near) == 1 else 'do'} not reach the first untrained length so")
-    text = "; ".join(parts)
+    text = "; ".join([*parts, *no_claims(every), *theorems(every)])
     # A sentence that begins with a run's name keeps the name as it is.
     named = any(text.startswith(one.group.label) for one in found)
     return (text if named else text[:1].upper() + text[1:]) + "."

@@ -284,12 +284,11 @@ def failed_record(planned: Planned, failure: Failure, worker: str, seconds: floa
 
 def regions(results: Results) -> dict[str, dict[str, Any]]:
     """The regions of an evaluation as trained, at the first placement: those with held-out questions, or all where none
-    has any."""
-    lines = [line for line in results.regions() if not line["settings"]]
-    first = min((line["placement"] for line in lines), default=0)
-    lines = [line for line in lines if line["placement"] == first]
-    lines = [line for line in lines if not line["seen"]] or lines
-    return {line["region"]: {name: line[name] for name in ("mean", "low", "high", "cells")} for line in lines}
+    has any. Of labels all regions and the means over placements: what is trained there has rarely more than one row."""
+    lines = [line for line in results.headline() if not line["settings"]]
+    lines = [line for line in lines if not line["seen"] or "labels" in line] or lines
+    names = ("mean", "low", "high", "cells", "labels", "looks_ahead")
+    return {line["region"]: {name: line[name] for name in names if name in line} for line in lines}
 
 
 def _failure(error: Exception) -> Failure:

@@ -16,7 +16,8 @@ from numerate.tables.table import Column, Lazily, Row, Table, Value, names_liste
 Statistic = Literal["median", "iqm", "mean"]
 
 SOLVED = "final.trained"
-"""The column that says whether a run succeeded: exact match on what it was trained on, at the last checkpoint."""
+"""The column that says whether a run succeeded: exact match on what it was trained on, at the last checkpoint. Where
+answers are labels it is the accuracy on unseen counts of the farthest region instead (`solved_by`)."""
 
 THRESHOLD = 0.99
 """From which share on it did."""
@@ -40,12 +41,14 @@ def grouped(
     columns: Sequence[str] = (),
     statistic: str | None = None,
     threshold: float | None = None,
+    success: str | None = None,
 ) -> Table:
     """A row per group of rows with equal values in the columns `by`.
 
     Of a table of runs: how many are `done`, `failed` and not done yet (`left`); `success`, the share of the runs that
-    ended, done or failed, with at least `threshold` (0.99) in `final.trained`, with Wilson's interval about the runs: a
-    run that failed (its loss was not finite, say) did not succeed. Then for each column of
+    ended, done or failed, with at least `threshold` (0.99) in the column `success` (`final.trained`, of labels
+    `final.beyond.unseen`), with Wilson's interval about the runs: a run that failed (its loss was not finite, say) did
+    not succeed, and one of which nothing may be claimed is not counted. Then for each column of
     numbers, or each of `columns`: `.count` of the values, `.median`, `.lowest`, `.highest`, and the interquartile mean
     `.iqm` with its bootstrap interval `.iqm.low`, `.iqm.high`; or with `statistic` (median, iqm, mean) that alone with
     its bootstrap interval. Seeds are drawn anew within each setting by itself; a single seed has no interval, nor have
@@ -61,7 +64,10 @@ def grouped(
         raise Mistake(f"statistic: there is no {statistic!r}; there are: {', '.join(known)}.{hint}")
     if threshold is not None and not 0 < threshold <= 1:
         raise Mistake(f"threshold: {threshold} is not a share; above 0 up to 1 is right, for example threshold=0.99")
-    if threshold is not None and SOLVED not in table.names:
+    solved = solved_by(table) if success is None else table.names[table.at(success, "success")]
+    if solved is not None and table.columns[table.at(solved)].type is not float:
+        raise Mistake(f"success: {solved} is no share; {SOLVED} is one")
+    if threshold is not None and solved is None:
         raise Mistake(f"threshold: there is no {SOLVED} here, which it is compared with")
     at = [table.at(name, "group") for name in dict.fromkeys(by)]
     if not at:
@@ -70,7 +76,14 @@ def grouped(
     main = [i for i in measured if columns or table.columns[i].main]
     if not columns:  # the last checkpoint is enough to begin with
         main = [i for i in main if table.names[i].startswith("final.")] or main
-    return _Grouping(table, at, measured, main, statistic, threshold or THRESHOLD).found
+    return _Grouping(table, at, measured, main, statistic, threshold or THRESHOLD, solved).found
+
+
+def solved_by(table: Table) -> str | None:
+    """The column that says whether a run succeeded: accuracy on unseen counts in the farthest region that has it, else
+    exact match on what was trained; None where there is neither."""
+    unseen = [name for name in table.names if name.startswith("final.") and name.endswith(".unseen")]
+    return unseen[-1] if unseen else SOLVED if SOLVED in table.names else None
 
 
 def _measured(table: Table, columns: Sequence[str], at: Sequence[int]) -> list[int]:
@@ -142,6 +155,7 @@ class _Grouping:
     main: Sequence[int]
     statistic: str | None
     threshold: float
+    solved: str | None
 
     @property
     def found(self) -> Table:
@@ -205,7 +219,7 @@ class _Grouping:
         keys = [replace(self.table.columns[i], tells=True, main=True) for i in self.at]
         counts = ["done", "failed", "left"] if "status" in self.table.names else ["count"]
         columns = [*keys, *(Column(name, int, "count") for name in counts)]
-        if SOLVED in self.table.names:
+        if self.solved is not None:
             columns += [Column(f"success{end}", float, "share") for end in ("", ".low", ".high")]
             columns.append(Column("success.count", int, "count"))
         for column in (self.table.columns[i] for i in wanted):
@@ -228,8 +242,10 @@ class _Grouping:
         status = names.index("status")
         failed = sum(row[status] == "failed" for row in group.rows)
         found: list[Value] = [len(group.done), failed, len(group.rows) - len(group.done) - failed]
-        if SOLVED in names:
-            values = group.values(names.index(SOLVED))
+        if self.solved is not None:
+            barred = names.index("no_claim") if "no_claim" in names else None
+            claimed = [row for row in group.done if barred is None or row[barred] is None]
+            values = replace(group, done=claimed).values(names.index(self.solved))
             if values or not group.done:
                 values += [0.0] * failed
             rate = success_rate(values, self.threshold) if values else None
@@ -294,10 +310,13 @@ class _Grouping:
             few = any(0 < len(group.done) < FEW for group in self.groups)
             more = f" Of fewer than {FEW} seeds such an interval is too narrow." if few else ""
             notes.append(f"{_WORDS[self.statistic]} of the {runs} [95 % bootstrap interval over seeds].{more}")
-        if SOLVED in self.table.names:
+        if "no_claim" in self.table.names:
+            reasons = dict.fromkeys(str(reason) for reason in self.table["no_claim"] if reason is not None)
+            notes += [f"no claim, and no success counted: {reason}" for reason in reasons]
+        if self.solved is not None:
             notes.append(
-                f"success: runs with {SOLVED} of at least {percent(self.threshold)} %, of those done or failed; one "
-                "that failed did not succeed [Wilson's 95 % interval, in per cent]."
+                f"success: runs with {self.solved} of at least {percent(self.threshold)} %, of those done or failed; "
+                "one that failed did not succeed [Wilson's 95 % interval, in per cent]."
             )
         if together := self._together():
             by = ",".join([*(self.table.names[i] for i in self.at), *together])

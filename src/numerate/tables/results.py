@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from numerate.evaluation.labels import METRICS
 from numerate.executors.executor import Kind
 from numerate.reports.grid import REGIONS
 from numerate.reports.groups import settings_words
@@ -44,6 +45,12 @@ LEGEND = (
     "final: the last checkpoint; best: the one that did best on the next lengths. Exact match, mean over the cells of "
     "each region."
 )
+LABELS = (
+    "unseen, accuracy, last and prefix: of labels, over all of a region; floor: what memorising the counts of training "
+    "gives, or one answer everywhere."
+)
+MEASURES = tuple(name for name in METRICS if name != "exact")
+"""The measures of labels that have columns of their own, behind exact match."""
 
 
 def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) -> Table:
@@ -56,7 +63,10 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     A row per run of the plan: `run` (its folder below that of all runs), `label`, `seed`, `status`; each setting in
     which runs differ, by its path; what training measured last; per region the mean exact match of the `final` and the
     `best` checkpoint with its interval about the questions (`final.beyond`, `final.beyond.low`, `final.beyond.high`);
-    `seconds` and `worker`; and of what failed, how (`failure`) and with which `error`.
+    where answers are labels also their measures with interval and floor (`final.beyond.unseen`,
+    `final.beyond.unseen.floor`; `accuracy`, `last` and `prefix` alike);
+    `no_claim`, why nothing may be claimed of a run; `seconds` and `worker`; and of what failed, how (`failure`) and
+    with which `error`.
 
     Raises `Mistake` where there is no such study.
     """
@@ -80,6 +90,9 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     measured = [record if status == "done" else {} for record, status in zip(found, statuses, strict=True)]
     for column in (*_MEASURES, *_region_columns(measured)):
         told.append((column, [column.read(_at(record, column.name)) for record in measured]))
+    reasons = [_no_claim(record) for record in measured]
+    if any(reason is not None for reason in reasons):
+        told.append((Column("no_claim", main=True), list(reasons)))
     for column, path in _REST:
         told.append((column, [column.read(_at(record, path)) for record in found]))
     rows = list(zip(*(values for _, values in told), strict=True)) if plan else []
@@ -136,9 +149,26 @@ def _region_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
         names = dict.fromkeys(name for record in records for name in record.get(checkpoint) or {})
         ordered = [*(name for name in REGIONS if name in names), *(name for name in names if name not in REGIONS)]
         for name in ordered:
-            found.append(Column(f"{checkpoint}.{name}", float, "share", main=True))
-            found += [Column(f"{checkpoint}.{name}.{end}", float, "share") for end in ("low", "high")]
+            path = f"{checkpoint}.{name}"
+            regions = [(record.get(checkpoint) or {}).get(name) or {} for record in records]
+            labelled = any("labels" in region for region in regions)
+            # Of labels the best checkpoint is told by its headline alone: a row is wide enough.
+            found.append(Column(path, float, "share", main=not labelled or checkpoint == "final"))
+            found += [Column(f"{path}.{end}", float, "share") for end in ("low", "high")]
+            for measure in MEASURES if labelled else ():
+                if any(measure in region.get("labels", {}) for region in regions):
+                    main = measure == ("accuracy" if name == "trained" else "unseen")
+                    found.append(Column(f"{path}.{measure}", float, "share", main=main))
+                    found += [Column(f"{path}.{measure}.{end}", float, "share") for end in ("low", "high")]
+                    floor = main and name != "trained"
+                    found.append(Column(f"{path}.{measure}.floor", float, "share", main=floor))
     return found
+
+
+def _no_claim(record: Mapping[str, Any]) -> str | None:
+    """How the model of a run sees what comes later in a row, so that nothing may be claimed of it."""
+    regions = [region for name in _CHECKPOINTS for region in (record.get(name) or {}).values()]
+    return next((str(region["looks_ahead"]) for region in regions if region.get("looks_ahead")), None)
 
 
 def _at(record: Mapping[str, Any], name: str) -> Any:
@@ -146,6 +176,10 @@ def _at(record: Mapping[str, Any], name: str) -> Any:
     checkpoint, dot, region = name.partition(".")
     if checkpoint in _CHECKPOINTS and dot:
         region, _, end = region.partition(".")
+        measure, _, end = end.partition(".") if end.partition(".")[0] in MEASURES else ("", "", end)
+        if measure:
+            told = ((record.get(checkpoint) or {}).get(region) or {}).get("labels", {})
+            return (told.get(measure) or {}).get(end or "value")
         return ((record.get(checkpoint) or {}).get(region) or {}).get(end or "mean")
     value: Any = record
     for part in name.split("."):
@@ -159,6 +193,9 @@ def _view(table: Table) -> Table:
     rows = list(table.rows)
     statuses = [row[names.index("status")] for row in rows]
     notes = [LEGEND] if any(column.main for column in table.columns) else []
+    notes += [LABELS] if any(name.endswith(".floor") for name in names) else []
+    if "no_claim" in names:
+        notes += [f"no claim: {reason}" for reason in dict.fromkeys(table["no_claim"]) if reason is not None]
     if any(status != "done" for status in statuses):
         counted = ", ".join(f"{statuses.count(name):,} {name}" for name in STATUSES if name in statuses)
         notes.append(f"{len(rows):,} {'run' if len(rows) == 1 else 'runs'}: {counted}")
@@ -204,16 +241,25 @@ _FIXED = (
     (Column("method"), "method"),
 )
 """What is measured of a cell, with its name in a record."""
+_OF_LABELS = tuple(
+    (Column(f"{name}{end}", float, "share", main=name == "unseen"), name, end)
+    for name in MEASURES
+    for end in ("", ".floor")
+)
+"""What is measured of the labels of a cell beside, with the measure and whether it is its floor."""
 
 
 def _cells(runs: Path, told: Sequence[tuple[Column, list[Value]]], wanted: Collection[str]) -> Table:
     """A row per run, checkpoint, placement and cell, of done runs. The files are read twice: which axes, which rows."""
     by_run = [row for row in zip(*(values for _, values in told), strict=True) if row[0] in wanted]
     taken = {"checkpoint", "step", "placement", "settings", "region", *(column.name for column, _ in _FIXED)}
-    taken |= {column.name for column, _ in told}
+    taken |= {column.name for column, _, _ in _OF_LABELS} | {column.name for column, _ in told}
     axes: dict[str, Column] = {}
+    labelled = False
     for row in by_run:
-        for name in _axes(runs / str(row[0]) / "evaluation.jsonl"):
+        content = _content(runs / str(row[0]) / "evaluation.jsonl")
+        labelled = labelled or b'"labels":' in content
+        for name in _axes(content):
             axes.setdefault(name, Column(f"cell.{name}" if name in taken else name, int, tells=True))
     columns = (
         *(column for column, _ in told),
@@ -224,12 +270,13 @@ def _cells(runs: Path, told: Sequence[tuple[Column, list[Value]]], wanted: Colle
         Column("region", tells=True, may_be=tuple(REGIONS)),
         *axes.values(),
         *(column for column, _ in _FIXED),
+        *(column for column, _, _ in _OF_LABELS if labelled),
     )
 
     def rows() -> Iterator[Row]:
         for row in by_run:
             for record in disk.records(runs / str(row[0]) / "evaluation.jsonl"):
-                yield (*row, *_cell(record, axes))
+                yield (*row, *_cell(record, axes), *(_of_labels(record) if labelled else ()))
 
     return Table(columns, Lazily(rows), "cells", telling)
 
@@ -249,13 +296,24 @@ def _cell(record: Mapping[str, Any], axes: Mapping[str, Column]) -> list[Value]:
     return found
 
 
-def _axes(path: Path) -> Iterator[str]:
-    """The names of the axes of all cells in a file, found without reading each record."""
+def _of_labels(record: Mapping[str, Any]) -> list[Value]:
+    told = record.get("labels") or {}
+    return [
+        column.read((told.get("floor") or {}).get(name) if end else told.get(name)) for column, name, end in _OF_LABELS
+    ]
+
+
+def _content(path: Path) -> bytes:
+    """The records of an evaluation as they are written; none where there is no file."""
     try:
-        content = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
-        return
+        return b""
     except OSError as error:
         raise disk.explain(error, path) from error
+
+
+def _axes(content: bytes) -> Iterator[str]:
+    """The names of the axes of all cells in a file, found without reading each record."""
     shapes = dict.fromkeys(re.sub(rb"-?\d+", b"", cell) for cell in _CELL.findall(content))
     yield from dict.fromkeys(name.decode(errors="replace") for shape in shapes for name in _AXIS.findall(shape))

@@ -182,11 +182,12 @@ class Table:
         columns: Sequence[str] = (),
         statistic: str | None = None,
         threshold: float | None = None,
+        success: str | None = None,
     ) -> "Table":
         """A row per group of rows with equal values; see `numerate.tables.grouping.grouped`."""
         from numerate.tables.grouping import grouped
 
-        return grouped(self, by, columns=columns, statistic=statistic, threshold=threshold)
+        return grouped(self, by, columns=columns, statistic=statistic, threshold=threshold, success=success)
 
     def cells(self) -> "Table":
         """A row for each cell of each evaluation of these runs, read from their folders each time it is looked through.

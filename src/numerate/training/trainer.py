@@ -10,7 +10,7 @@ import torch
 
 from numerate.batch import Batch, Draw, Model
 from numerate.errors import Fault, Mistake
-from numerate.evaluation.evaluator import Exam, mark
+from numerate.evaluation.evaluator import Exam, Marks, mark, refuse_ahead
 from numerate.evaluation.statistics import wilson
 from numerate.training import checkpoint
 from numerate.training.budget import Budget
@@ -87,6 +87,7 @@ class Trainer:
                 f"examples cannot be cut equally into {world.size} processes x {self.training.accumulate} parts"
             )
         refuse_precision(self.training.precision, world.device)
+        refuse_ahead(self.model, self.exam)
         longest = self.exam.longest(recipe.task).to(world.device)
         self.splits, doubts = splits_of(recipe, self.exam, self.model, world.device)
         warnings = (self.model.check(longest, longest), refuse_grid(recipe, self.exam, self.model, longest), doubts)
@@ -346,8 +347,12 @@ class Trainer:
         self._record("metrics.jsonl", "log", record)
 
     def _evaluate(self) -> None:
-        """Exact match on the development splits; the best step is the one that does best beyond, ties to the later."""
-        progress, scores = self.progress, {}
+        """Exact match on the development splits; the best step is the one that does best beyond, ties to the later.
+
+        Of labels the best step is chosen by the share of them that is right: as long as each row of the next band has
+        one that is wrong, exact match is 0 at every step and says nothing.
+        """
+        progress, scores, judged = self.progress, {}, {}
         with self.parallel.answering() as model:
             marked = [(split, mark(model, self.exam, batch)) for split, batch in self._development()]
         for split, marks in marked:
@@ -357,10 +362,11 @@ class Trainer:
                     "count": len(marks.right),
                     "digits": marks.digits,
                     "digits right": marks.digits_right,
+                    **self._labels(marks),
                 }
             )
             low, high = wilson(counts["correct"], counts["count"])
-            scores[split] = counts["correct"] / counts["count"]
+            scores[split] = judged[split] = counts["correct"] / counts["count"]
             record = {
                 "step": progress.step,
                 "split": split,
@@ -371,11 +377,28 @@ class Trainer:
                 "count": counts["count"],
                 "digit_accuracy": _short(counts["digits right"] / counts["digits"]) if counts["digits"] else None,
             }
+            if counts["labels"]:
+                judged[split] = counts["labels right"] / counts["labels"]
+                record["accuracy"] = _short(judged[split])
+            if counts["unseen"]:
+                record["unseen"] = _short(counts["unseen right"] / counts["unseen"])
             self._record("metrics.jsonl", "evaluation", record)
         progress.best_split = "beyond-development" if "beyond-development" in scores else "development"
-        if scores[progress.best_split] >= progress.best_score:
-            progress.best, progress.best_score = progress.step, scores[progress.best_split]
+        if judged[progress.best_split] >= progress.best_score:
+            progress.best, progress.best_score = progress.step, judged[progress.best_split]
         progress.right = scores["development"]
+
+    def _labels(self, marks: Marks) -> dict[str, int]:
+        """How many labels were asked and right, and of those beyond the places that training has; 0 for no labels."""
+        asked, right = marks.asked, marks.said_right
+        first = 0 if self.exam.labelled else asked.shape[1]
+        beyond = asked.shape[1] if self.exam.trained_labels is None else self.exam.trained_labels
+        return {
+            "labels": int(asked[:, first:].sum()),
+            "labels right": int(right[:, first:].sum()),
+            "unseen": int(asked[:, beyond:].sum()),
+            "unseen right": int(right[:, beyond:].sum()),
+        }
 
     def _development(self) -> list[tuple[str, Batch]]:
         """The questions of the development splits, drawn once; each process has its share of them."""

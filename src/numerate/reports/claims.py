@@ -1,0 +1,67 @@
+"""What may not be claimed of a run whatever its numbers are, and what is known of it before any training."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numerate.reports.groups import Group
+from numerate.reports.limits import listed
+
+RELATIVE = ("Rotary", "ALiBi", "T5Bias", "FIRE", "CoPE")
+"""Positions that change which places attention looks at, and nothing of what it finds there."""
+
+SAME_EVERYWHERE = (
+    "chance is a theorem and no result of learning: every row is one symbol again and again, and attention without "
+    "places in the input takes a mean of equal values, so that every place has the same state and says the same"
+)
+
+
+def no_claims(groups: Sequence[Group]) -> list[str]:
+    """In words, of which groups nothing may be claimed and why, those of one reason together."""
+    reasons: dict[str, list[str]] = {}
+    for group in groups:
+        if group.looks_ahead is not None:
+            reasons.setdefault(group.looks_ahead, []).append(group.label)
+    return [f"no claim of {listed(labels)}: {reason}" for reason, labels in reasons.items()]
+
+
+def claimable(groups: Sequence[Group]) -> list[Group]:
+    """The groups of which something may be claimed."""
+    return [group for group in groups if group.looks_ahead is None]
+
+
+def theorems(groups: Sequence[Group]) -> list[str]:
+    """In words, of which groups chance is known before any training."""
+    found = [group.label for group in groups if same_everywhere(group.runs[0].recipe)]
+    return [f"of {listed(found)} {SAME_EVERYWHERE}"] if found else []
+
+
+def same_everywhere(recipe: Mapping[str, Any]) -> bool:
+    """Whether a recipe's model has the same state at every place of every row, by a symmetry, whatever its weights.
+
+    So it is where a row is one symbol repeated, without a number, a beginning or a helper, and the model mixes tokens
+    by attention alone, with no positions or such that only weigh what is attended to (rotary, biases): whatever the
+    weights, a mean of equal values is that value, and so from layer to layer. Only counting is known to have such rows,
+    and what is not known is taken to break the symmetry.
+    """
+    task, model, tokenizer = (recipe.get(name) for name in ("task", "model", "tokenizer"))
+    if not isinstance(task, Mapping) or not isinstance(model, Mapping):
+        return False
+    alike = {"kind": "Counting", "symbol": "same", "number": "none", "begin": "", "helper": "none"}
+    if any(task.get(name) != value for name, value in alike.items()):
+        return False
+    if isinstance(tokenizer, Mapping) and tokenizer.get("begin"):
+        return False
+    trunk = model.get("trunk")
+    noisy = isinstance(trunk, Mapping) and trunk.get("state") == "noise"
+    positions = model.get("positions") or ()
+    relative = all(isinstance(one, Mapping) and one.get("kind") in RELATIVE for one in positions)
+    return model.get("kind") == "Decoder" and not noisy and relative and _by_attention(model.get("mixer"))
+
+
+def _by_attention(mixer: Any) -> bool:
+    if not isinstance(mixer, Mapping):
+        return False
+    inner = mixer.get("mixers")
+    if mixer.get("kind") == "Alternating" and isinstance(inner, list | tuple):
+        return bool(inner) and all(map(_by_attention, inner))
+    return mixer.get("kind") == "Attention"

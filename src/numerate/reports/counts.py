@@ -1,0 +1,197 @@
+"""Accuracy per count: how many labels are right at each place of a row, beside what memorising would give."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from statistics import median
+
+from numerate.evaluation.labels import METRICS, Metric
+from numerate.evaluation.statistics import wilson
+from numerate.reports.drawing import Line, chart, table
+from numerate.reports.grid import REGIONS, Point, bracket, percent
+from numerate.reports.groups import Group
+from numerate.reports.limits import drawn, left_out, listed
+
+FLOOR = "what memorising gives"
+"""What the line of the floor is called in a figure."""
+
+MEMORISED = (
+    "The floor is the score of a model that has memorised all counts of training and knows no further one; on unseen "
+    "counts and on the last label it is that of the best single answer, given everywhere, where this is more."
+)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The accuracy at each count `t` of one group: the median over seeds, from the lowest to the highest; with one seed
+    the 95 % interval about the rows asked there. `each` has every seed's."""
+
+    group: Group
+    t: Sequence[int]
+    value: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+    each: Sequence[Sequence[float]]
+
+    def points(self) -> dict[int, Point]:
+        """The same as points by count, as figures draw them."""
+        labels = self.group.labels[0]
+        along = {}
+        for i, t in enumerate(self.t):
+            trained = labels.trained is not None and t <= labels.trained
+            along[t] = Point(
+                at={"count": t},
+                value=self.value[i],
+                low=self.low[i],
+                high=self.high[i],
+                each=tuple(values[i] for values in self.each),
+                count=labels.asked_at[t - 1] // labels.repeats,
+                region="trained" if trained else "beyond",
+                seen=False,
+                metric="accuracy",
+            )
+        return along
+
+
+def counted(group: Group) -> Counted | None:
+    """The accuracy per count of a group; None where answers are no labels."""
+    curves = [labels.curve() for labels in group.labels]
+    if not curves or not curves[0]:
+        return None
+    several = [{t: right / asked for t, right, asked in curve} for curve in curves]
+    places = [t for t in several[0] if all(t in one for one in several)]
+    each = [[one[t] for t in places] for one in several]
+    repeats = group.labels[0].repeats
+    if len(each) == 1:
+        spans = [wilson(right / repeats, max(1, asked // repeats)) for _, right, asked in curves[0]]
+        low, high = ([float(span[end]) for span in spans] for end in (0, 1))
+    else:
+        low, high = ([extreme(column) for column in zip(*each, strict=True)] for extreme in (min, max))
+    return Counted(group, places, [median(column) for column in zip(*each, strict=True)], low, high, each)
+
+
+def floor_line(found: Sequence[Counted]) -> Line | None:
+    """The floor as a line by count: all right up to the last trained one, then what the best single answer gives. None
+    where groups were trained on unlike counts, so that there is not one floor."""
+    known = {(one.group.labels[0].trained, one.group.floor) for one in found}
+    last = max(t for one in found for t in one.t)
+    trained, floor = known.pop() if len(known) == 1 else (None, None)
+    if trained is None or trained >= last:
+        return None
+    return Line(FLOOR, [1, trained + 0.5, trained + 0.5, last], [1.0, 1.0, floor or 0.0, floor or 0.0], floor=True)
+
+
+def by_count(groups: Sequence[Group]) -> str:
+    """The accuracy per count of all groups as a chart, and their measures of labels as a table; "" without labels."""
+    shown = drawn([group for group in groups if group.labels])
+    found = [one for group in shown if (one := counted(group)) is not None]
+    if not found:
+        return ""
+    lines = [
+        Line(_label(one.group, len(found)), one.t, one.value, one.low, one.high, colour=i, each=_seeds(one, len(found)))
+        for i, one in enumerate(found)
+    ]
+    floor = floor_line(found)
+    trained = {one.group.labels[0].trained for one in found}
+    limit = trained.pop() if len(trained) == 1 else None
+    drawing = chart(
+        [*lines, *([floor] if floor is not None else [])],
+        x_label="count (the t-th label of a row)",
+        y_label="labels right, %",
+        shares=True,
+        lengths=True,
+        trained=(1, limit) if limit is not None else None,
+        name="accuracy per count",
+    )
+    seeds = {len(one.each) for one in found}
+    band = (
+        "Bands: 95 % intervals about the rows asked."
+        if seeds == {1}
+        else "Lines: medians over seeds; bands: from the lowest to the highest; thin lines: single seeds."
+    )
+    parts = [
+        f"Share of all rows whose t-th label is right. {band}",
+        f"Dashed: {FLOOR}. {MEMORISED}" if limit is not None else "",
+        _placements([one.group for one in found]),
+        left_out(groups, shown) if len(shown) < len(groups) else "",
+    ]
+    figure = f'<div class="panels"><figure class="wide">{drawing}</figure></div>'
+    return f"{figure}<figcaption>{escape(' '.join(filter(None, parts)))}</figcaption>{measures_table(shown)}"
+
+
+def _label(group: Group, groups: int) -> str:
+    seeds = len(group.labels)
+    name = group.label if groups > 1 else "the model"
+    return f"{name} ({seeds} seeds)" if seeds > 1 else name
+
+
+def _seeds(one: Counted, groups: int) -> Sequence[Sequence[float]]:
+    return one.each if len(one.each) > 1 and groups <= 3 else ()
+
+
+def _placements(groups: Sequence[Group]) -> str:
+    """Whether what is shown are means over placements, in words."""
+    meant = [group.label for group in groups if any(labels.repeats > 1 for labels in group.labels)]
+    counts = sorted({labels.repeats for group in groups for labels in group.labels} - {1})
+    if not counts:
+        return ""
+    whose = "All numbers" if len(meant) == len(groups) else f"Those of {listed(meant)}"
+    return f"{whose} are means over {' or '.join(map(str, counts))} fixed placements (offsets of the places)."
+
+
+def measures_table(groups: Sequence[Group]) -> str:
+    """Every measure of labels, by region, each beyond training with its floor below it."""
+    rows = []
+    for group in groups:
+        for name in dict.fromkeys(name for regions in group.regions for name in regions):
+            several = [found.labels for one in group.regions if (found := one.get(name)) and found.labels is not None]
+            if not several:
+                continue
+            row = [escape(group.label)] * (len(groups) > 1) + [
+                escape(_REGIONS.get(name, name)).replace(" ", "\N{NO-BREAK SPACE}")
+            ]
+            for metric in METRICS:
+                values = [value for labels in several if (value := labels.share(metric)) is not None]
+                floor = several[0].floor(metric) if name != "trained" else None
+                row.append(_told(values, floor))
+            rows.append(row)
+    if not rows:
+        return ""
+    header = [*(["run"] * (len(groups) > 1)), "region", *(f"{_SHORT[metric]}, %" for metric in METRICS)]
+    note = (
+        "Over all rows, or labels, of a region, each weighing the same (elsewhere exact match is the mean over cells); "
+        "of several seeds the median, from the lowest to the highest. Prefix: labels before the first wrong one, as a "
+        "share of the row. Below each the floor."
+    )
+    shown = table(header, rows, numbers=range(len(header) - len(METRICS), len(header)))
+    return f"<h3>All measures of labels</h3>{shown}<figcaption>{note}</figcaption>"
+
+
+_SHORT: dict[Metric, str] = {
+    "exact": "exact match",
+    "unseen": "unseen counts",
+    "accuracy": "all labels",
+    "last": "last label",
+    "prefix": "correct prefix",
+}
+_REGIONS = {**REGIONS, "untrained": "all untrained"}
+
+
+def _told(values: Sequence[float], floor: float | None) -> str:
+    if not values:
+        return ""
+    text = percent(median(values))
+    text += f" {bracket(min(values), max(values))}" if len(values) > 1 else ""
+    return text + (f'<br><span class="quiet">floor {percent(floor)}</span>' if floor is not None else "")
+
+
+def measure_of(groups: Sequence[Group]) -> Metric | None:
+    """The metric that all of these groups are measured by; None where it is not one."""
+    found = {group.measure for group in groups if group.points}
+    return found.pop() if len(found) == 1 else None
+
+
+def measure_words(groups: Sequence[Group]) -> str:
+    """What all of these groups are measured by, in words."""
+    found = measure_of(groups)
+    return "exact match" if not any(group.points for group in groups) else METRICS[found] if found else "share right"

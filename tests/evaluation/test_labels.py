@@ -1,0 +1,201 @@
+"""Promises of labels: right by place, what follows from that, and the floor that every number stands beside."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from numerate.batch import Batch, Model, Output, Tokens
+from numerate.config import Span
+from numerate.errors import Mistake
+from numerate.evaluation.evaluator import Exam, chunks, evaluate_cell, questions_of
+from numerate.evaluation.intervals import wilson
+from numerate.evaluation.labels import METRICS, Labels
+from numerate.models.decoder import Decoder
+from numerate.positions.added import Scalar
+from numerate.positions.numbering import Zooming
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.counting import Counting
+from numerate.tokens.layout import Aligned, Continuation
+from numerate.tokens.tokenizer import Characters
+from numerate.tokens.words import Words
+
+
+def rows(lengths: Any, trained: int | None, right: Any = None) -> Labels:
+    """Rows of so many labels, of which a memoriser says the trained ones, unless `right` says which."""
+    places = np.arange(max(lengths))
+    asked = places < np.array(list(lengths))[:, None]
+    known = asked & (places < (trained or 0)) if right is None else np.array(right, dtype=bool)
+    return Labels.of(known, asked, np.broadcast_to((places + 1).astype(str), asked.shape), trained)
+
+
+def test_every_measure_by_hand() -> None:
+    """Counts 1 to 4 and 1 to 2, trained up to 2: the first has its third wrong, the second its first."""
+    labels = rows([4, 2], 2, [[1, 1, 0, 1], [0, 1, 0, 0]])
+    assert (labels.asked_at, labels.right_at) == ((2, 2, 1, 1), (1, 2, 0, 1))
+    told = {metric: labels.share(metric) for metric in METRICS}
+    assert told == {"exact": 0.0, "unseen": 1 / 2, "accuracy": 4 / 6, "last": 1.0, "prefix": (2 / 4 + 0) / 2}
+    floor = {metric: labels.floor(metric) for metric in METRICS}
+    assert floor == {"exact": 1 / 2, "unseen": 1 / 2, "accuracy": 4 / 6, "last": 1 / 2, "prefix": (2 / 4 + 1) / 2}
+    assert labels.curve() == [(1, 1, 2), (2, 2, 2), (3, 0, 1), (4, 1, 1)]
+
+
+SHIFTED = [count for count in range(51, 100) for _ in range(1, 101 - count)]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "trained", "published"),
+    [
+        (range(51, 101), 50, 66.2),  # mod10: 51 to 100, one row each
+        (SHIFTED, 50, 74.6),  # shifted start 3: 51 to 99 from every start up to 100
+        ([count + 1 for count in SHIFTED], 50, 73.5),  # vanilla: the same with the sum behind
+        (range(51, 100), 50, 66.7),  # 10 items, plain 3
+        ([128], 64, 50.0),  # modular 4 items
+    ],
+)
+def test_the_floor_of_label_accuracy_is_what_memorising_scores_on_the_published_files(
+    lengths: Any, trained: int, published: float
+) -> None:
+    labels = rows(lengths, trained)
+    assert round(100 * (labels.floor("accuracy") or 0), 1) == published
+    scored = {metric: labels.share(metric) for metric in METRICS}
+    assert {metric: labels.memorised(metric) for metric in METRICS} == pytest.approx(scored), "of a memoriser itself"
+
+
+def test_where_all_rows_end_alike_one_answer_has_every_last_label() -> None:
+    """Counting on from k to 100 in every row, as in the published files of shifted starts with a fixed end."""
+    counts = range(51, 100)
+    answers = np.full((49, 99), "", dtype="<U3")
+    for row, count in enumerate(counts):
+        answers[row, :count] = [str(100 - count + t) for t in range(1, count + 1)]
+    asked = answers != ""
+    labels = Labels.of(np.zeros_like(asked), asked, answers, 50)
+    assert (labels.share("last"), labels.floor("last")) == (0.0, 1.0)
+    assert labels.wanted["last"] == {"100": 49}
+    assert labels.floor("unseen") == pytest.approx(49 / sum(count - 50 for count in counts))
+
+
+def test_without_knowing_what_was_trained_nothing_is_unseen_and_nothing_is_a_memoriser() -> None:
+    labels = rows([3, 2], None, [[1, 1, 0], [1, 1, 0]])
+    assert (labels.share("unseen"), labels.floor("accuracy"), labels.floor("unseen")) == (None, None, None)
+    assert labels.share("accuracy") == 4 / 5
+
+
+MARKS = st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1, max_size=8)
+
+
+@given(MARKS, st.integers(1, 5), st.integers(0, 8))
+def test_taken_together_parts_are_the_whole(marks: list[list[bool]], trained: int, cut: int) -> None:
+    def of(some: list[list[bool]]) -> Labels:
+        width = max(map(len, some))
+        padded = [row + [False] * (width - len(row)) for row in some]
+        return rows([len(row) for row in some], trained, padded)
+
+    parts = [of(part) for part in (marks[:cut], marks[cut:]) if part]
+    together, whole = Labels.together(parts), of(marks)
+    assert replace(together, prefix=0.0) == replace(whole, prefix=0.0)
+    assert together.prefix == pytest.approx(whole.prefix)
+
+
+@given(MARKS, st.integers(1, 5))
+def test_a_record_comes_back_as_it_was(marks: list[list[bool]], trained: int) -> None:
+    width = max(map(len, marks))
+    labels = rows([len(row) for row in marks], trained, [row + [False] * (width - len(row)) for row in marks])
+    record = {"correct": labels.exact, "count": labels.rows, "labels": labels.record()}
+    back = Labels.read(record)
+    assert back is not None
+    assert replace(back, prefix=0.0) == replace(labels, prefix=0.0)
+    assert back.prefix == pytest.approx(labels.prefix, abs=1e-5)
+    assert Labels.read({"correct": 1, "count": 2}) is None
+
+
+def test_labels_of_unlike_training_are_not_taken_together() -> None:
+    with pytest.raises(ValueError, match="other numbers of labels"):
+        Labels.together([rows([3], 1), rows([3], 2)])
+
+
+def test_the_interval_is_about_rows_as_the_labels_of_a_row_fall_together() -> None:
+    labels = rows([10, 10, 4], 5, [[1] * 10, [1] * 5 + [0] * 5, [1] * 4 + [0] * 6])
+    found = labels.measured("unseen")
+    assert found is not None
+    assert (found.value, found.low, found.high, found.count) == (0.5, *wilson(1, 2), 10)
+
+
+def test_over_placements_shares_are_means_and_rows_are_not_counted_twice() -> None:
+    one, other = rows([4, 4], 2, [[1, 1, 1, 1]] * 2), rows([4, 4], 2, [[1, 1, 0, 0]] * 2)
+    mean = Labels.over_placements([one, other])
+    assert [mean.share(metric) for metric in METRICS] == [0.5, 0.5, 0.75, 0.5, 0.75]
+    found, alone = mean.measured("unseen"), one.measured("unseen")
+    assert found is not None
+    assert alone is not None
+    assert (found.low, found.high, found.count) == (*wilson(1, 2), alone.count)
+
+
+# Of a model ---------------------------------------------------------------------------------------------------------
+
+
+class Memoriser(Model):
+    """Says the right label at the first `known` places of each row, and another one after that."""
+
+    def __init__(self, exam: Exam, batch: Batch, known: int) -> None:
+        super().__init__()
+        self.known, self.size, self.targets = known, exam.vocabulary.size, batch.asked_targets
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def place(self, tokens: Tokens, draw: Any) -> Tokens:
+        return tokens
+
+    def forward(self, tokens: Tokens, source: Any = None, *, turns: Any = None, asked: Any = None) -> Output:
+        said = self.targets.clamp(min=0)
+        said = torch.where(torch.arange(said.shape[1]) < self.known, said, (said + 1) % self.size)
+        return Output(torch.nn.functional.one_hot(said, self.size).float(), lambda hidden: hidden, asked=asked)
+
+    def start(self, *given: Any, **more: Any) -> Any:
+        raise NotImplementedError
+
+    step = check = placements = settings_by_parameter = operations = start
+
+
+def test_the_record_of_a_memoriser_stands_at_its_floor() -> None:
+    """Trained on 1 to 4, asked 7 symbols from each start that ends at most at 10: three rows."""
+    task = Counting(count=Span(1, 4), number="before", starts=Span(1, 5), most=10)
+    exam = Exam(task, Words(), Aligned())
+    (batch,) = chunks(exam, questions_of(task, {"count": 7}, count=50), Memoriser(exam, exam.batch(task.whole()), 0))
+    record = evaluate_cell(Memoriser(exam, batch, 4), exam, {"count": 7}, count=50)
+    assert (record["correct"], record["count"], record["seen"]) == (0, 3, False)
+    told = record["labels"]
+    assert (told["trained"], told["asked_at"], told["right_at"]) == (4, [3] * 7, [3] * 4 + [0] * 3)
+    assert [told[name] for name in ("accuracy", "unseen", "last", "prefix")] == [0.571429, 0.0, 0.0, 0.571429]
+    assert told["floor"] == {
+        "exact": 0.0,
+        "unseen": 0.333333,
+        "accuracy": 0.571429,
+        "last": 0.333333,
+        "prefix": 0.571429,
+    }
+    assert told["wanted"]["last"] == {"10": 1, "8": 1, "9": 1}
+    assert "looks_ahead" not in record
+
+
+def test_a_record_without_labels_is_as_it_always_was() -> None:
+    exam = Exam(Arithmetic(digits=Span(1, 2)), Characters(), Continuation())
+    model = Decoder(width=16).build(exam.vocabulary, 0).eval()
+    assert list(evaluate_cell(model, exam, {"first_digits": 1, "second_digits": 2}, count=4)) == [
+        "cell", "correct", "count", "low", "high", "first_correct", "digit_accuracy", "first_wrong", "placement",
+        "seen", "method",
+    ]  # fmt: skip
+
+
+def test_a_model_that_looks_ahead_is_named_with_labels_and_refused_without() -> None:
+    spec = Decoder(width=16, positions=(Scalar(numbering=Zooming()),))
+    counting = Exam(Counting(count=Span(1, 4), modulus=3), Words(), Aligned())
+    model = spec.build(counting.vocabulary, 0).eval()
+    record = evaluate_cell(model, counting, {"count": 6}, count=4)
+    assert "Zooming" in record["looks_ahead"]
+    adding = Exam(Arithmetic(digits=2), Characters(), Continuation())
+    with pytest.raises(Mistake, match="cannot answer by continuing a text"):
+        evaluate_cell(spec.build(adding.vocabulary, 0).eval(), adding, {}, count=4)

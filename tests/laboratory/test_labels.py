@@ -1,0 +1,118 @@
+"""Promises of runs on labels: chosen by the labels of the next band, evaluated at every offset, told with the floor."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from numerate.config import Span
+from numerate.errors import Mistake
+from numerate.evaluation.evaluator import Evaluation
+from numerate.evaluation.labels import METRICS, Labels
+from numerate.evaluation.statistics import wilson
+from numerate.laboratory.run import Run, load
+from numerate.laboratory.train import Trained, train
+from numerate.mixers.attention import Attention
+from numerate.models.decoder import Decoder
+from numerate.models.trunk import Stack
+from numerate.positions.added import Scalar, Sinusoidal
+from numerate.positions.numbering import Shifted, Zooming
+from numerate.studies.work import regions
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.counting import Counting
+from numerate.tokens.layout import Aligned
+from numerate.tokens.words import Words
+from numerate.training.optimizer import AdamW
+from numerate.training.recipe import Recipe, Training
+
+PLACES = Sinusoidal(numbering=Shifted(max_shift=8, evaluate_at=2))
+SMALL = Recipe(
+    task=Counting(count=Span(1, 10), modulus=3),
+    tokenizer=Words(),
+    layout=Aligned(),
+    model=Decoder(width=16, trunk=Stack(depth=1), mixer=Attention(heads=2), positions=(PLACES,)),
+    training=Training(steps=24, batch=8, window=2, threads=1, log_every=6, evaluate_every=6, keep=None),
+    optimizer=AdamW(rate=0.01),
+    evaluation=Evaluation(grid="8:15", count=12, during=8),
+    title="modular",
+    seed=5,  # which does best in between: neither the first nor the last step is right by chance
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return train(SMALL, runs_dir=tmp_path_factory.mktemp("runs"), quiet=True)
+
+
+@pytest.fixture(scope="module")
+def run(trained: Trained) -> Run:
+    trained.run.evaluate()
+    return trained.run
+
+
+def test_the_best_checkpoint_is_chosen_by_the_labels_of_the_next_band(trained: Trained) -> None:
+    """Exact match is 0 at every step of so short a training, and would have chosen the last one."""
+    lines = trained.run.folder.records("metrics.jsonl")
+    band = {line["step"]: line for line in lines if line.get("split") == "beyond-development"}
+    assert sorted(band) == [6, 12, 18, 24]
+    assert {line["exact"] for line in band.values()} == {0.0}
+    assert all(0.0 <= line["unseen"] <= 1.0 for line in band.values())
+    best = trained.run.folder.head()["best"]
+    highest = max(line["accuracy"] for line in band.values())
+    assert band[best["step"]]["accuracy"] == highest == pytest.approx(best["score"], abs=1e-6)
+    assert best["step"] == 12
+    assert best["chosen_on"] == "beyond-development"
+    inside = [line for line in lines if line.get("split") == "development"]
+    assert not any("unseen" in line for line in inside), "no trained row has labels beyond the trained places"
+
+
+def test_measures_of_a_region_are_of_all_its_labels_and_means_over_placements_are_said(run: Run) -> None:
+    results = run.evaluate()
+    beyond = [record for record in results if record["region"] == "beyond"]
+    assert {record["placement"] for record in beyond} == {0, 1}
+    (line,) = [line for line in results.over_placements() if line["region"] == "beyond"]
+    assert line["placement"] == "mean of 2"
+    shares = []
+    for placement in (0, 1):
+        each = [Labels.read(record) for record in beyond if record["placement"] == placement]
+        together = Labels.together(labels for labels in each if labels is not None)
+        (own,) = [one for one in results.regions() if (one["region"], one["placement"]) == ("beyond", placement)]
+        for metric in METRICS:
+            assert own["labels"][metric]["value"] == together.share(metric)
+            assert own["labels"][metric]["floor"] == together.floor(metric)
+        shares.append(together.share("accuracy"))
+    assert line["labels"]["accuracy"]["value"] == pytest.approx(sum(map(float, filter(None, shares))) / 2)
+    last, rows = line["labels"]["last"], sum(record["count"] for record in beyond) // 2
+    assert (last["low"], last["high"]) == pytest.approx(wilson(last["value"] * rows, rows)), "about rows, asked twice"
+    assert regions(results)["beyond"]["labels"] == line["labels"], "what a study is told"
+    assert list(regions(results)) == ["trained", "band", "beyond"], "also of what training has seen"
+    text = str(results)
+    assert "mean of 2" in text
+    assert f"({line['labels']['unseen']['floor']:.1%})" in text
+    assert "In brackets the floor" in text
+
+
+def test_pieces_leave_the_same_bytes_as_one_process(run: Run) -> None:
+    whole = run.folder.file("evaluation.jsonl").read_bytes()
+    assert all("floor" in json.loads(line)["labels"] for line in whole.splitlines())
+    run.folder.file("evaluation.jsonl").unlink()
+    for number in (1, 2):
+        load(run.path).evaluate(shard=f"{number}/2")
+    load(run.path).evaluate()
+    assert run.folder.file("evaluation.jsonl").read_bytes() == whole
+
+
+def test_a_run_of_labels_has_a_report(run: Run) -> None:
+    page = run.report().read_text()
+    assert "Accuracy per count" in page
+    assert "label accuracy by step" in page
+
+
+def test_a_model_that_looks_ahead_is_refused_where_answers_continue_their_questions(tmp_path: Path) -> None:
+    zooming = Decoder(width=16, positions=(Scalar(numbering=Zooming()),))
+    with pytest.raises(Mistake, match=r"Zooming.*cannot answer by continuing a text"):
+        train(Recipe(task=Arithmetic(digits=1), model=zooming, training=SMALL.training), runs_dir=tmp_path, quiet=True)
+    seen = train(replace(SMALL, model=zooming, title="zooming"), runs_dir=tmp_path, quiet=True).run.evaluate()
+    assert "no claim: " in str(seen)
+    assert all("Zooming" in region["looks_ahead"] for region in regions(seen).values())
