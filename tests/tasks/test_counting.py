@@ -144,7 +144,7 @@ def test_counts_go_as_far_as_the_numbers_do() -> None:
 def test_what_is_asked_never_changes_what_is_trained() -> None:
     cell = VANILLA.pinned(count=60)
     assert (cell.count, cell.asked) == (Span(1, 50), Span(60, 60))
-    assert cell.trained_labels() == VANILLA.trained_labels() == 51
+    assert cell.trained_labels() == VANILLA.trained_labels() == 50
     band = VANILLA.beyond()
     assert band is not None
     assert band.trained() == {"count": Span(51, 60)}

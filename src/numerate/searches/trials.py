@@ -208,7 +208,8 @@ class _Watch:
         if (why := self.doing.due()) is not None:
             self._end(why)
         if kind == "evaluation":
-            self._scores[record["split"]] = record["exact"]
+            # Whole rows of labels are all wrong long before their labels are: those tell good settings from bad ones.
+            self._scores[record["split"]] = record.get("accuracy", record["exact"])
             self._step = record["step"]
         elif self._scores:  # all splits of that step are in
             plan, journal, number = self.doing.plan, self.doing.journal, self.doing.trial.number

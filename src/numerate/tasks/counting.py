@@ -182,9 +182,9 @@ class Counting(Task):
         return {"count": self.asked}
 
     def trained_labels(self) -> int:
-        """The most places that a training row asks about: its counts, an addend's sum, a start's helper."""
-        more = self.number in ("behind", "both") or (self.number == "before" and self.helper != "none")
-        return Span.of(self.count).high + more
+        """The most places of a training row that say a count, a start's helper among them. (An addend's sum is none: at
+        the place behind it a longer row says a count that was never met.)"""
+        return Span.of(self.count).high + (self.number in ("before", "both") and self.helper != "none")
 
     def beyond(self) -> "Counting | None":
         """The counts behind the trained ones, a fifth more: 1 to 50 are followed by 51 to 60."""
