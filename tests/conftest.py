@@ -188,7 +188,7 @@ FURTHER: dict[str, list[Any]] = {
         Loop(times=2, inject="ffn"),
         Loop(times=3, inject="none", state="noise"),
     ],
-    "Loss": [CrossEntropy(over="examples")],
+    "Loss": [CrossEntropy(over="examples"), CrossEntropy(smoothing=0.1), CrossEntropy(over="examples", smoothing=0.1)],
 }
 """Settings beside the defaults that the promises run on too."""
 

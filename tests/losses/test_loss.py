@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from numerate.batch import IGNORE, Batch, Output, Tokens
+from numerate.errors import Mistake
 from numerate.losses.cross_entropy import CrossEntropy, CrossEntropyPart
+from numerate.vocabulary import Vocabulary
 
 VOCABULARY = 19
 
@@ -107,9 +109,11 @@ def test_a_better_answer_costs_less(any_loss: Any, vocabulary: Any) -> None:
     loss = any_loss.build(vocabulary)
     logits, batch = question(RAGGED)
     right = torch.nn.functional.one_hot(batch.targets.clamp(min=0), VOCABULARY).float()
-    costs = [total(loss, whole(logits + strength * right), batch) for strength in (0.0, 2.0, 4.0, 40.0)]
+    smoothed = getattr(any_loss, "smoothing", 0.0) > 0  # too sure costs more again, and nothing costs nothing
+    strengths = (0.0, 0.5, 1.0) if smoothed else (0.0, 2.0, 4.0, 40.0)
+    costs = [total(loss, whole(logits + strength * right), batch) for strength in strengths]
     assert costs == sorted(costs, reverse=True)
-    assert costs[-1] == pytest.approx(0.0, abs=1e-4)
+    assert smoothed or costs[-1] == pytest.approx(0.0, abs=1e-4)
 
 
 def test_half_precision_is_summed_in_full(any_loss: Any, vocabulary: Any) -> None:
@@ -163,3 +167,23 @@ def test_a_row_that_is_asked_nothing_adds_nothing(vocabulary: Any) -> None:
         kept = rows_of(batch, without)
         assert float(terms) == pytest.approx(float(part(whole(logits[without]), kept)["cross_entropy"]), rel=1e-6)
     assert isinstance(part, CrossEntropyPart)
+
+
+@pytest.mark.parametrize("over", ["tokens", "examples"])
+def test_smoothing_asks_a_share_of_the_whole_vocabulary_alike(over: Literal["tokens", "examples"]) -> None:
+    torch.manual_seed(0)
+    logits, targets = torch.randn(2, 3, 5), torch.tensor([[1, 2, IGNORE], [4, IGNORE, IGNORE]])
+    tokens = Tokens(targets.clamp(min=0), torch.tensor([3, 3]), torch.arange(2))
+    counts = {"tokens": 3, "examples": 2}
+    batch = Batch(tokens, targets, torch.zeros(2, 1, dtype=torch.long), targets[:, :1], counts, 6)
+    part = CrossEntropy(over=over, smoothing=0.2).build(Vocabulary.of(["+"]))
+    said = logits.log_softmax(-1)
+    each = [-0.8 * said[r, t, targets[r, t]] - 0.2 * said[r, t].mean() for r, t in ((0, 0), (0, 1), (1, 0))]
+    expected = sum(each) if over == "tokens" else (each[0] + each[1]) / 2 + each[2]
+    torch.testing.assert_close(part(Output(logits, torch.nn.Identity()), batch)["cross_entropy"], expected)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0])
+def test_no_share_of_smoothing_is_refused(share: float) -> None:
+    with pytest.raises(Mistake, match=r"smoothing: .* is not a share"):
+        CrossEntropy(smoothing=share)
