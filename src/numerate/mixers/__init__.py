@@ -16,6 +16,7 @@ CATALOGUE = {
         "Mamba": "mamba",
         "Mamba2": "mamba2",
         "MinGRU": "min_gru",
+        "Phasor": "phasor",
         "RNN": "recurrent",
         "RWKV4": "rwkv4",
         "RWKV6": "rwkv6",

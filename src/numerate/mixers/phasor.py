@@ -1,0 +1,136 @@
+"""Cells that turn: a recurrence whose tokens say how far each cell turns, of which only the phase is read."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
+from numerate.positions.position import Position
+
+EVEN = 1e-2
+"""Where the size of a cell is far below this, its phase fades instead of jumping."""
+
+
+@dataclass(frozen=True)
+class Phasor(Mixer):
+    """Complex cells that tokens turn or write to, and of which only the phase is read.
+
+    An own part of numerate: a diagonal recurrence as in the LRU (Orvieto et al., 2023,
+    https://arxiv.org/abs/2303.06349), with eigenvalues of size one as in unitary recurrent nets (Arjovsky et al., 2016,
+    https://arxiv.org/abs/1511.06464) that each token chooses, as in selective state spaces. For token x,
+
+        turn r = sigmoid(2 (R x + b)),  write w = sigmoid(2 (W x + c)),    h_t = exp(2 i r phase) h_{t-1} + w (B x)
+        y = out( h / |h| * silu(S x) )
+
+    So a cell is a hand of a clock: a number may set it, a symbol to be counted turns it by the same angle however often
+    it comes, and other tokens may leave it alone. Nothing shrinks or grows with the length of a row: what holds for 50
+    symbols holds for 200, as far as the angles are learned exactly. With `exclusive` the write is w (1 - r): a token
+    that turns a cell does not write to it.
+
+    Over whole rows h is a sum of what was written, turned back to the beginning of the row and forward again: two
+    cumulated sums make all places at once, exactly and without a division.
+
+    >>> Decoder(width=64, trunk=Stack(depth=1), mixer=Phasor())
+    """
+
+    cells: int | None = setting(None, "how many complex cells; the model's width if not given")
+    phase: float = setting(math.pi, "the largest angle of a turn at the beginning, in radians")
+    exclusive: bool = setting(False, "whether a token that turns a cell does not write to it")
+    closed: float = setting(2.0, "how far the write is closed at the beginning: c is minus this")
+    rate: float = setting(0.5, "factor on the learning rate of the angles")
+
+    def __post_init__(self) -> None:
+        if self.cells is not None and self.cells < 1:
+            raise Mistake(f"cells: {self.cells} cells remember nothing; 1 or more is right")
+        if not 0 < self.phase <= 2 * math.pi:
+            raise Mistake(f"phase: {self.phase} is no largest angle; above 0 up to 2 pi (6.28) is right")
+        if not 0 < self.rate < float("inf"):
+            raise Mistake(f"rate: {self.rate} is no factor of a learning rate; above 0 is right, 0.5 is usual")
+        if not math.isfinite(self.closed):
+            raise Mistake(f"closed: {self.closed} would never let anything be written; 0 is open by half, 2 is usual")
+
+    def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "PhasorMixer":
+        return PhasorMixer(self, width, self.cells or width)
+
+
+class PhasorMixer(TokenMixer):
+    """The part behind `Phasor`. Its state is rows x cells, complex."""
+
+    def __init__(self, spec: Phasor, width: int, cells: int) -> None:
+        super().__init__()
+        self.width, self.cells, self.rate, self.exclusive = width, cells, spec.rate, spec.exclusive
+        self.inward = nn.Linear(width, 2 * cells, bias=False)
+        self.turn, self.write = nn.Linear(width, cells), nn.Linear(width, cells)
+        self.show = nn.Linear(width, 2 * cells)
+        self.out = nn.Linear(2 * cells, width, bias=False)
+        self.phase = nn.Parameter(torch.rand(cells) * spec.phase)
+        with torch.no_grad():
+            for linear in (self.turn, self.write, self.show):
+                linear.weight.normal_(std=width**-0.5)
+                linear.bias.zero_()
+            self.write.bias.fill_(-spec.closed)
+
+    def claimed(self) -> set[str]:
+        gates = ("turn", "write", "show")
+        return {"phase", *(f"{gate}.{own}" for gate in gates for own in ("weight", "bias"))}
+
+    def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
+        return {"phase": (self.rate, False)}
+
+    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
+        return self._said(self._states(x, context), x)
+
+    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Tensor]:
+        states = self._states(x, context)
+        last = (torch.arange(x.shape[0], device=x.device), context.lengths - 1)
+        return self._said(states, x), states[last]
+
+    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
+        angles, written = self._read(x)
+        after = torch.polar(torch.ones_like(angles), angles) * state[:, None] + written
+        return self._said(after, x), after[:, 0]
+
+    def recurrent(self, x: Float[Tensor, "rows time width"]) -> Complex[Tensor, "rows time cells"]:
+        """The states token by token: what the form over whole rows is tested against."""
+        angles, written = self._read(x)
+        state, found = torch.zeros_like(written[:, 0]), []
+        for place in range(x.shape[1]):
+            state = torch.polar(torch.ones_like(angles[:, place]), angles[:, place]) * state + written[:, place]
+            found.append(state)
+        return torch.stack(found, dim=1)
+
+    def _states(self, x: Tensor, context: Context) -> Tensor:
+        nothing_hidden(context, "Phasor")
+        angles, written = self._read(x)
+        turned = angles.cumsum(1)
+        turned = torch.polar(torch.ones_like(turned), turned)
+        return turned * (turned.conj() * written).cumsum(1)
+
+    def _read(self, x: Float[Tensor, "rows time width"]) -> tuple[Tensor, Tensor]:
+        """How far each token turns each cell, in radians, and what it writes there; in fp32 at least."""
+        kind = torch.promote_types(x.dtype, torch.float32)
+        turn, write = ((2 * gate(x)).sigmoid().to(kind) for gate in (self.turn, self.write))
+        if self.exclusive:
+            write = write * (1 - turn)
+        pairs = self.inward(x).to(kind).unflatten(-1, (self.cells, 2)) * write[..., None]
+        return 2 * turn * self.phase, torch.view_as_complex(pairs.contiguous())
+
+    def _said(self, states: Tensor, x: Tensor) -> Tensor:
+        pairs = torch.view_as_real(states)
+        phases = (pairs * (pairs.square().sum(-1, keepdim=True) + EVEN**2).rsqrt()).flatten(-2)
+        said: Tensor = self.out(phases.to(x.dtype) * silu(self.show(x)))
+        return said
+
+    def outward(self) -> Sequence[nn.Linear]:
+        return (self.out,)
+
+    def operations(self, time: int) -> int:
+        maps = (self.inward, self.turn, self.write, self.show, self.out)
+        return time * (2 * sum(part.weight.numel() for part in maps) + 40 * self.cells)
