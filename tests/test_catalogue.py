@@ -12,6 +12,7 @@ import pytest
 
 import numerate
 from numerate import catalogue
+from numerate.cli import main
 from numerate.errors import Mistake
 
 NAMED = [(kind, name) for kind, parts in catalogue.kinds().items() for name in parts]
@@ -24,7 +25,7 @@ def test_every_name_is_there_with_a_first_line(kind: str, name: str) -> None:
     assert part.__name__ == name
     assert part.__module__ == catalogue.kinds()[kind][name]
     described = catalogue.describe(kind, name)
-    assert described == inspect.getdoc(part).split("\n")[0]
+    assert described == (inspect.getdoc(part) or "").split("\n")[0]
     assert 20 < len(described) <= 130
     assert described[-1] in ".:"
 
@@ -48,6 +49,12 @@ def test_every_name_can_be_imported_from_its_room(kind: str, name: str) -> None:
         room.Nothing  # noqa: B018
 
 
+def for_others(node: ast.ClassDef) -> bool:
+    """Whether a class is only what others derive from: a private one, or one with an abstract method."""
+    made = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+    return node.name.startswith("_") or any("abstractmethod" in map(ast.unparse, part.decorator_list) for part in made)
+
+
 def test_every_concrete_part_of_the_house_is_listed() -> None:
     """A class that derives from the abstract class of a kind, in any file of a room, is in that room's catalogue."""
     kinds = {kind: set(parts) for kind, parts in catalogue.kinds().items() if kind not in FUNCTIONS}
@@ -56,7 +63,7 @@ def test_every_concrete_part_of_the_house_is_listed() -> None:
     for room in catalogue.ROOMS:
         for file in (folder / room).glob("*.py"):
             for node in ast.parse(file.read_text()).body:
-                if isinstance(node, ast.ClassDef):
+                if isinstance(node, ast.ClassDef) and not for_others(node):
                     for parent in (parent.id for parent in node.bases if isinstance(parent, ast.Name)):
                         if parent in kinds and node.name not in kinds[parent]:
                             missing.append(f"{file.name}: {node.name}({parent})")
@@ -67,7 +74,7 @@ def test_a_wrong_name_is_refused_with_the_names_that_there_are() -> None:
     with pytest.raises(Mistake) as told:
         catalogue.find("Mixer", "LTSM", "model.mixer")
     words = str(told.value)
-    assert words.startswith("model.mixer: no Mixer is named 'LTSM'; there are: Attention, LSTM")
+    assert words.startswith("model.mixer: no Mixer is named 'LTSM'; there are: Alternating, Attention, ")
     assert words.endswith("Did you mean 'LSTM'?")
 
 
@@ -86,15 +93,103 @@ def test_a_class_of_ones_own_is_found_and_described(monkeypatch: pytest.MonkeyPa
     assert Mine in list(catalogue.variants("Mixer"))
 
 
+# Names that follow a pattern -----------------------------------------------------------------------------------------
+
+FAMILIES = [(kind, pattern) for kind in catalogue.kinds() for pattern in catalogue.families(kind)]
+
+
+@pytest.mark.parametrize(("kind", "pattern"), FAMILIES)
+def test_a_family_has_many_names_with_a_line_each(kind: str, pattern: str) -> None:
+    names = importlib.import_module(catalogue.families(kind)[pattern]).names()
+    assert len(names) > 12
+    prefix = pattern[: next(i for i, letter in enumerate(pattern) if letter.isupper())]
+    assert all(name.startswith(prefix) and 20 < len(line) <= 130 and line[-1] == "." for name, line in names.items())
+    assert names.items() <= catalogue.family_names(kind).items()
+
+
+@pytest.mark.parametrize(("kind", "pattern"), FAMILIES)
+def test_a_name_of_a_family_is_found_and_another_is_none(kind: str, pattern: str) -> None:
+    name = next(iter(importlib.import_module(catalogue.families(kind)[pattern]).names()))
+    assert catalogue.in_family(kind, name)
+    assert catalogue.of_family(kind, name) is not None
+    for other in (f"{name}s", "addition_abacus", ""):
+        assert not catalogue.in_family(kind, other)
+        assert catalogue.of_family(kind, other) is None
+
+
+def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    assert main(["list", *words]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_list_has_one_line_for_a_family_and_says_how_to_see_its_names(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = listed(capsys, "recipes")
+    assert len(lines) == 1 + len(catalogue.kinds()["Recipe"]) + len(catalogue.families("Recipe"))
+    assert lines[-1].split()[0] == "counting_TASK_MODEL"
+    assert lines[-1].endswith("See `numerate list recipes counting_`.")
+    assert listed(capsys, "tasks")[-1].endswith("See `numerate list tasks counting_`.")
+
+
+def test_the_list_of_a_part_of_a_name_has_every_name_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = listed(capsys, "recipes", "counting-samesymbol-mod10bos")
+    assert [line.split()[0] for line in lines] == [
+        "recipes",
+        *(name for name in catalogue.family_names("Recipe") if "counting_samesymbol_mod10bos" in name),
+    ]
+    assert len(lines) == 13
+    of_both = [line.split()[0] for line in listed(capsys, "recipes", "tasks", "mod10bos") if line]
+    assert of_both.index("tasks") == 15  # twelve of the family, two of the list
+    assert of_both[16:] == ["counting_samesymbol_mod10bos"]
+
+
+def test_a_part_of_no_name_and_no_kind_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "recipes", "addition_abakus"]) == 2
+    assert "recipes has 'addition_abakus' in its name. Did you mean 'addition_abacus'?" in capsys.readouterr().err
+    assert main(["list", "recipez"]) == 2
+    assert "there is no kind 'recipez'" in capsys.readouterr().err
+    assert main(["list", "recipez", "mod10"]) == 2
+    assert "there is no kind 'recipez'" in capsys.readouterr().err
+
+
+def test_commands_know_the_names_of_a_family(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "counting_samesymbol_mod10bos_lstm"
+    assert main(["show", name]) == 0
+    assert main(["sample", name.replace("_", "-"), "count=1"]) == 0
+    assert main(["data", "write", name, "count=5", "out=rows"]) == 0
+    capsys.readouterr()
+    assert main(["status", name]) == 2
+    assert f"{name} is a recipe, no study" in capsys.readouterr().err
+    for command in (["show"], ["sample"], ["data", "stats"]):
+        assert main([*command, f"{name}s"]) == 2, command
+    assert capsys.readouterr().err.count(f"Did you mean '{name}'") == 2
+
+
 def test_describing_everything_imports_neither_torch_nor_numpy() -> None:
     code = (
         "import sys\n"
         "from numerate import catalogue\n"
         "lines = [catalogue.describe(kind, name) for kind, parts in catalogue.kinds().items() for name in parts]\n"
         "assert all(lines)\n"
+        "assert all(catalogue.told(module) for kind in catalogue.kinds() for module in\n"
+        "           [*catalogue.families(kind).values(), *catalogue.preset_modules(kind)])\n"
         "heavy = [name for name in ('torch', 'numpy', 'jaxtyping', 'matplotlib') if name in sys.modules]\n"
         "print(len(lines), heavy)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(len(NAMED)), "[]"]
+
+
+def test_the_names_of_a_family_are_listed_without_torch() -> None:
+    code = (
+        "import sys\n"
+        "from numerate.cli import main\n"
+        "main(['list', 'recipes', 'counting_'])\n"
+        "sys.exit('torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) > 800

@@ -4,11 +4,15 @@ Every folder of parts lists them in its `__init__.py` as `CATALOGUE = {kind: {cl
 the short names on the command line (`model.mixer=LSTM`), `numerate list`, `from numerate.mixers import LSTM`, and the
 promises in `tests/` that run on every variant. A one-line description is the first line of the class's docstring, read
 from the source as text, so that listing a hundred parts imports none of them.
+
+What a paper has by the hundred is not listed one by one. A folder names the file that makes them: `PRESETS` for parts
+with settings that have a name of their own, `FAMILIES` for those whose names follow a pattern.
 """
 
 import ast
 import importlib
 import importlib.util
+import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -60,11 +64,51 @@ def presets(kind: str) -> dict[str, Any]:
     A folder names the file that makes them: `PRESETS = {"Task": "counting_names"}`, whose `presets()` returns them.
     """
     found: dict[str, Any] = {}
-    for room in ROOMS:
-        files = getattr(importlib.import_module(f"numerate.{room}"), "PRESETS", {})
-        if kind in files:
-            found.update(importlib.import_module(f"numerate.{room}.{files[kind]}").presets())
+    for module in preset_modules(kind):
+        found.update(importlib.import_module(module).presets())
     return found
+
+
+def families(kind: str) -> dict[str, str]:
+    """Patterns that names of a kind follow, each with its module: `{"counting_TASK_MODEL": "numerate.recipes..."}`.
+
+    A folder names the file of each: `FAMILIES = {"Recipe": {"counting_TASK_MODEL": "counting_family"}}`. There
+    `names()` gives every name with its one line, and `make(name)` what the name stands for.
+    """
+    found: dict[str, str] = {}
+    for room in ROOMS:
+        listed = getattr(importlib.import_module(f"numerate.{room}"), "FAMILIES", {}).get(kind, {})
+        found.update({pattern: f"numerate.{room}.{module}" for pattern, module in listed.items()})
+    return found
+
+
+def family_names(kind: str) -> dict[str, str]:
+    """Every name that follows one of the patterns of a kind, with its one line."""
+    found: dict[str, str] = {}
+    for module in families(kind).values():
+        found.update(importlib.import_module(module).names())
+    return found
+
+
+def of_family(kind: str, name: str) -> Any:
+    """What a name of a family stands for; None for a name that follows no pattern."""
+    family = _family(kind, name)
+    return None if family is None else family.make(name)
+
+
+def in_family(kind: str, name: str) -> bool:
+    """Whether a name is one of a family's, without making what it stands for."""
+    return _family(kind, name) is not None
+
+
+def _family(kind: str, name: str) -> Any:
+    for pattern, module in families(kind).items():
+        # What stands before the first placeholder is in every name: other names import nothing.
+        if name.startswith(re.split(r"[A-Z]", pattern)[0]):
+            family = importlib.import_module(module)
+            if name in family.names():
+                return family
+    return None
 
 
 def made(kind: str, name: str) -> Any:
@@ -84,6 +128,21 @@ def describe(kind: str, name: str) -> str:
         lines = (_added[kind][name].__doc__ or "").strip().splitlines()
         return lines[0] if lines else ""
     return _first_lines(kinds()[kind][name]).get(name, "")
+
+
+def told(module: str) -> str:
+    """The first line of a module's docstring, without importing it: what a family, or a file of presets, holds."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return ""
+    with open(spec.origin, encoding="utf-8") as source:
+        return (ast.get_docstring(ast.parse(source.read())) or "").split("\n")[0]
+
+
+def preset_modules(kind: str) -> list[str]:
+    """The modules that make parts of a kind with names of their own; see `presets`."""
+    files = [(room, getattr(importlib.import_module(f"numerate.{room}"), "PRESETS", {})) for room in ROOMS]
+    return [f"numerate.{room}.{listed[kind]}" for room, listed in files if kind in listed]
 
 
 @lru_cache

@@ -133,7 +133,9 @@ def _source(name: str, settings: list[str], own: dict[str, Any], count: int) -> 
     """The rows that a name means: of a task, of a recipe, or of a file or folder."""
     kinds = catalogue.kinds()
     seed, split = own.get("seed"), own.get("split", "train")
-    recipe = name.replace("-", "_") in kinds["Recipe"] or name.endswith((".yaml", ".yml")) or ".py:" in name
+    plain = name.replace("-", "_")
+    recipe = plain in kinds["Recipe"] or name.endswith((".yaml", ".yml")) or ".py:" in name
+    recipe = recipe or catalogue.in_family("Recipe", plain)
     if name != "Written" and (name in kinds["Task"] or name in catalogue.presets("Task")):
         spelled = override(_spelled(catalogue.made("Task", name)), _of_task(settings))
         return Source(name, spelled.task, spelled.tokenizer, _rows(spelled.task, own, split, count), split, seed or 0)

@@ -1,4 +1,7 @@
-"""`numerate list`: what there is. Reads names and first lines; imports no part, so it is quick."""
+"""`numerate list [KIND [PART OF A NAME]]`: what there is. Reads names and first lines; imports no part, so it is quick.
+
+What is made by rule, or has a paper's name, is one line of the list; its names are listed when a part of them is given.
+"""
 
 import argparse
 
@@ -39,13 +42,55 @@ def command(options: argparse.Namespace) -> int:
     titles = {
         kind: TITLES.get(kind, kind) for kind in [*TITLES, *(k for k in kinds if k not in TITLES)] if kind in kinds
     }
-    wanted = [_kind(word, titles) for word in words] or list(titles)
-    width = max(len(name) for kind in wanted for name in kinds[kind])
-    for number, kind in enumerate(wanted):
+    wanted, part = _asked(words, titles)
+    found = {kind: _matching(kind, part) if part else _listed(kind) for kind in wanted}
+    if not any(found.values()):
+        known = [name for kind in wanted for name in (*kinds[kind], *_by_name(kind))]
+        named = " and ".join(titles[kind] for kind in wanted)
+        raise Mistake(f"none of the {len(known)} {named} has {part!r} in its name.{did_you_mean(part or '', known)}")
+    width = max(len(name) for lines in found.values() for name in lines)
+    for number, (kind, lines) in enumerate(found.items()):
         print(("\n" if number else "") + titles[kind])
-        for name in sorted(kinds[kind]):
-            print(f"  {name:<{width}}  {catalogue.describe(kind, name)}")
+        for name, line in lines.items():
+            print(f"  {name:<{width}}  {line}".rstrip())
     return 0
+
+
+def _asked(words: list[str], titles: dict[str, str]) -> tuple[list[str], str | None]:
+    """The kinds that are asked for, and what their names must have in them; all kinds where none is named.
+
+    >>> _asked(["recipes", "counting-samesymbol"], TITLES)
+    (['Recipe'], 'counting_samesymbol')
+    """
+    if len(words) > 1 and _is_no_kind(words[-1], titles):
+        return [_kind(word, titles) for word in words[:-1]], words[-1].replace("-", "_")
+    return [_kind(word, titles) for word in words] or list(titles), None
+
+
+def _listed(kind: str) -> dict[str, str]:
+    """The parts of a kind, each with its line; then one line for each sort of names that there are many of."""
+    lines = {name: catalogue.describe(kind, name) for name in sorted(catalogue.kinds()[kind])}
+    title = TITLES.get(kind, kind)
+    for pattern, module in catalogue.families(kind).items():
+        lines[pattern] = f"{catalogue.told(module)} See `numerate list {title} {pattern.partition('_')[0]}_`."
+    for module in catalogue.preset_modules(kind):
+        begin = module.rpartition(".")[2].partition("_")[0]  # the file is named by how its names begin
+        lines[f"{begin}_..."] = f"{catalogue.told(module)} See `numerate list {title} {begin}_`."
+    return lines
+
+
+def _matching(kind: str, part: str) -> dict[str, str]:
+    """Every name of a kind that has `part` in it, each with its line."""
+    lines = {name: catalogue.describe(kind, name) for name in sorted(catalogue.kinds()[kind])} | _by_name(kind)
+    return {name: line for name, line in lines.items() if part.lower() in name.lower()}
+
+
+def _by_name(kind: str) -> dict[str, str]:
+    """The names that are made by rule, or are those of papers."""
+    from numerate.config.values import as_text
+
+    presets = {name: as_text(part) for name, part in catalogue.presets(kind).items()}
+    return presets | catalogue.family_names(kind)
 
 
 def list_runs(runs_dir: str | None) -> int:
@@ -73,10 +118,20 @@ def list_runs(runs_dir: str | None) -> int:
     return 0
 
 
-def _kind(word: str, titles: dict[str, str]) -> str:
+def _is_no_kind(word: str, titles: dict[str, str]) -> bool:
+    return _kind_of(word, titles) is None
+
+
+def _kind_of(word: str, titles: dict[str, str]) -> str | None:
     folded = word.lower().replace("-", " ").replace("_", " ")
-    for kind, title in titles.items():
-        if folded in (kind.lower(), title, title.removesuffix("s")):
-            return kind
-    known = [*titles.values(), "runs"]
-    raise Mistake(f"there is no kind {word!r}; there are: {', '.join(known)}.{did_you_mean(word, known)}")
+    return next(
+        (kind for kind, title in titles.items() if folded in (kind.lower(), title, title.removesuffix("s"))), None
+    )
+
+
+def _kind(word: str, titles: dict[str, str]) -> str:
+    kind = _kind_of(word, titles)
+    if kind is None:
+        known = [*titles.values(), "runs"]
+        raise Mistake(f"there is no kind {word!r}; there are: {', '.join(known)}.{did_you_mean(word, known)}")
+    return kind

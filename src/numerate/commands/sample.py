@@ -29,8 +29,12 @@ def command(options: argparse.Namespace) -> int:
     known = [*kinds["Task"], *kinds["Recipe"]]
     if name in kinds["Task"] or name in ready:
         _sample_task(name, words, split, own.get("count", 8))
-    elif not _names_a_file(name) and name.replace("-", "_") not in [*known, *kinds["Study"]]:
-        near, there = did_you_mean(name, [*known, *ready]), ", ".join(known)
+    elif not (
+        _names_a_file(name)
+        or (plain := name.replace("-", "_")) in [*known, *kinds["Study"]]
+        or catalogue.in_family("Recipe", plain)
+    ):
+        near, there = did_you_mean(name, [*known, *ready, *catalogue.family_names("Recipe")]), ", ".join(known)
         raise Mistake(f"no task or recipe is named {name!r}; there are: {there}; {len(ready)} tasks of papers.{near}")
     else:
         _sample_recipe(name, words, split, own.get("count", 3))

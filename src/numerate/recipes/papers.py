@@ -53,4 +53,42 @@ PAPERS = {
   year      = {2023},
   url       = {https://arxiv.org/abs/2305.16843}
 }""",
+    "counting": """@inproceedings{chang2025language,
+  title     = {Language Models Need Inductive Biases to Count Inductively},
+  author    = {Chang, Yingshan and Bisk, Yonatan},
+  booktitle = {International Conference on Learning Representations},
+  year      = {2025},
+  note      = {First version 2024},
+  url       = {https://arxiv.org/abs/2405.20131}
+}""",
+    "alibi": """@inproceedings{press2022train,
+  title     = {Train Short, Test Long: Attention with Linear Biases Enables Input Length Extrapolation},
+  author    = {Press, Ofir and Smith, Noah A. and Lewis, Mike},
+  booktitle = {International Conference on Learning Representations},
+  year      = {2022},
+  url       = {https://arxiv.org/abs/2108.12409}
+}""",
+    "min_gru": """@article{feng2024were,
+  title   = {Were RNNs All We Needed?},
+  author  = {Feng, Leo and Tung, Frederick and Ahmed, Mohamed Osama and Bengio, Yoshua and Hajimirsadeghi, Hossein},
+  journal = {arXiv preprint arXiv:2410.01201},
+  year    = {2024},
+  url     = {https://arxiv.org/abs/2410.01201}
+}""",
+    "lru": """@inproceedings{orvieto2023resurrecting,
+  title     = {Resurrecting Recurrent Neural Networks for Long Sequences},
+  author    = {Orvieto, Antonio and Smith, Samuel L. and Gu, Albert and Fernando, Anushan and Gulcehre, Caglar and
+               Pascanu, Razvan and De, Soham},
+  booktitle = {Proceedings of the 40th International Conference on Machine Learning},
+  year      = {2023},
+  url       = {https://arxiv.org/abs/2303.06349}
+}""",
+    "delta_product": """@inproceedings{siems2025deltaproduct,
+  title     = {DeltaProduct: Improving State-Tracking in Linear RNNs via Householder Products},
+  author    = {Siems, Julien and Carstensen, Timur and Zela, Arber and Hutter, Frank and Pontil, Massimiliano and
+               Grazzi, Riccardo},
+  booktitle = {Advances in Neural Information Processing Systems},
+  year      = {2025},
+  url       = {https://arxiv.org/abs/2502.10297}
+}""",
 }

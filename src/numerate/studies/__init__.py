@@ -2,5 +2,12 @@
 
 from numerate.catalogue import lazily
 
-CATALOGUE = {"Study": {"quickstart": "newcomer", "abacus_laptop": "abacus"}}
+CATALOGUE = {
+    "Study": {
+        "quickstart": "newcomer",
+        "abacus_laptop": "abacus",
+        "counting_laptop": "counting",
+        "counting_universal": "counting",
+    }
+}
 __getattr__ = lazily("studies", CATALOGUE)

@@ -66,7 +66,7 @@ class StudyFolder:
                     "search ...` that began it shows what it found"
                 )
         recipe = text.replace("-", "_")
-        if recipe in catalogue.kinds().get("Recipe", {}):
+        if recipe in catalogue.kinds().get("Recipe", {}) or catalogue.in_family("Recipe", recipe):
             raise Mistake(f"{address} is a recipe, no study; `numerate run {recipe}` makes one in {runs}")
         known = sorted(plan.parent.name for plan in runs.glob("*/plan.jsonl"))
         there = f"; there are: {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}" if known else ""

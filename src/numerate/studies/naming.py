@@ -25,7 +25,7 @@ def named_recipe(text: str) -> Recipe:
 
 
 def named(text: str) -> Any:
-    """A recipe or a study by its name; see `named_recipe`."""
+    """A recipe or a study by its name; see `named_recipe`. Raises `Mistake` with the nearest name there is."""
     if text.endswith((".yaml", ".yml")):
         head = load_yaml(text)
         tree = head.get("recipe", head) if isinstance(head, Mapping) else head
@@ -45,7 +45,9 @@ def named(text: str) -> Any:
         if name in kinds.get(kind, {}):
             make: Callable[[], Any] = catalogue.find(kind, name)
             return make()
-    known = [*kinds.get("Recipe", {}), *kinds.get("Study", {})]
+        if (made := catalogue.of_family(kind, name)) is not None:
+            return made
+    known = [*kinds.get("Recipe", {}), *kinds.get("Study", {}), *catalogue.family_names("Recipe")]
     raise Mistake(
         f"no recipe or study is named {text!r}; `numerate list` shows all of them.{did_you_mean(text, known)}"
     )

@@ -1,0 +1,274 @@
+"""What the published counting runs train: the models, the optimisers, the budgets, and what each is evaluated on.
+
+Chang and Bisk (2024), "Language Models Need Inductive Biases to Count Inductively", https://arxiv.org/abs/2405.20131,
+and the settings of https://github.com/zdxdsw/inductive_counting_with_LMs. `counting_family` names the recipes, each
+`TASK_MODEL`; `model.trunk.depth=4` is the published model of four layers (1, 2 and 4 are published).
+
+Otherwise than in the published code, and why:
+
+- Numbers are fp32 where theirs are fp16 (transformers, RNN, LSTM, S4) or bf16 (RWKV): 19 of its logged runs ended in
+  NaN. Here a loss that is not finite ends the run. On a GPU `training.precision=bf16` is as quick.
+- Rows are not padded to a fixed length but to the longest of their batch, which is drawn as theirs is, so that the mean
+  over its labels is the same (`training.window=1`). Rows are drawn, not read from a file: an epoch is as many rows as
+  the published file had.
+- Evaluation draws no offsets: it takes three fixed ones, from 0 to what the table leaves for the longest row.
+- Weight decay spares biases and norms. The vector of `<null>` is learned as any other; theirs is frozen, and the whole
+  table beside it begins as whatever was in memory.
+- The vocabulary has four special tokens in front, and the text `<pad>` only where the task writes it: 3 ids more than
+  published, or 4 where it does. A token's vector in `spe` keeps the feature that its place overwrites.
+- S4, Mamba and RWKV draw embedding, head and the linear maps that they do not draw themselves as said at each below.
+- RWKV's loss has no extra term on the largest logits, and its dropout is of what a layer adds, not of the whole
+  stream.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from numerate.config import Span
+from numerate.evaluation.evaluator import Evaluation
+from numerate.mixers.alternating import Alternating
+from numerate.mixers.attention import Attention
+from numerate.mixers.channel_mix import ChannelMix
+from numerate.mixers.mamba import Mamba
+from numerate.mixers.mixer import Mixer
+from numerate.mixers.recurrent import LSTM, RNN
+from numerate.mixers.rwkv6 import RWKV6
+from numerate.mixers.s4 import S4
+from numerate.models.block import FeedForward
+from numerate.models.decoder import Decoder
+from numerate.models.initialisation import FanIn, Normal
+from numerate.models.trunk import Stack
+from numerate.positions.added import Learned, Scalar, Sinusoidal
+from numerate.positions.numbering import RandomSubset, Sequential, Shifted, Zooming
+from numerate.positions.position import Position
+from numerate.positions.rotary import Rotary
+from numerate.tasks.counting import Counting
+from numerate.tasks.counting_names import Named, named_tasks
+from numerate.tasks.mixture import Mixture
+from numerate.tasks.rasp import RaspCounting
+from numerate.tasks.selective import SelectiveCounting
+from numerate.tasks.task import Task
+from numerate.tokens.layout import Aligned
+from numerate.tokens.words import Words
+from numerate.training.optimizer import AdamW
+from numerate.training.recipe import Recipe, Training
+from numerate.training.schedule import Constant
+from numerate.vocabulary import HELPERS
+
+BATCH = 32
+"""Rows of a step, of every published run."""
+
+SEEDS = (1234, 12, 123, 42, 319)
+"""The published seeds; ours are 0, 1, 2, ... unless said otherwise."""
+
+OFFSETS = 3
+"""How many fixed offsets of its places a row is evaluated at."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """How a family of models was trained: `warmup` in steps, `epochs` in passes through the published file."""
+
+    rate: float
+    epochs: int
+    decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.999)
+    warmup: int = 0
+
+
+TRANSFORMER = Trained(rate=1e-4, epochs=10, warmup=3000)
+RECURRENT = Trained(rate=0.01, epochs=5)
+MAMBA = Trained(rate=1e-4, epochs=50, decay=0.0)
+RWKV = Trained(rate=1e-4, epochs=20, decay=0.0, betas=(0.9, 0.99))
+
+
+def published(title: str, task: str, model: str) -> Recipe:
+    """The recipe of a published task and model, by their names."""
+    named = named_tasks()[task]
+    decoder, trained = _model(model, named)
+    hidden = ("<pad>",) if isinstance(decoder.mixer, Attention) and "<pad>" in named.task.alphabet() else ()
+    epoch = ceil(sum(named.rows) / BATCH)
+    return Recipe(
+        task=named.task,
+        tokenizer=Words(),
+        layout=Aligned(hide=hidden),
+        model=decoder,
+        optimizer=AdamW(rate=trained.rate, betas=trained.betas, decay=trained.decay, clip=1.0),
+        schedule=Constant(warmup=trained.warmup),
+        training=Training(
+            steps=trained.epochs * epoch,
+            batch=BATCH,
+            window=1,
+            log_every=100,
+            evaluate_every=epoch,
+            checkpoint_every=epoch,
+            checkpoint_minutes=None,
+            keep=None,
+        ),
+        evaluation=Evaluation(grid=published_counts(named), count=200 if _listed(named) else 100),
+        title=title,
+        paper="counting",
+    )
+
+
+# Models ------------------------------------------------------------------------------------------------------------
+
+
+def _model(model: str, named: Named) -> tuple[Decoder, Trained]:
+    if model in ("rnn", "lstm", "s4"):
+        return recurrent(model), RECURRENT
+    if model == "mamba":
+        return mamba(), MAMBA
+    if model == "rwkv":
+        return rwkv(), RWKV
+    return transformer(_position(model, named), scaled=model == "sine"), TRANSFORMER
+
+
+def transformer(positions: tuple[Position, ...], *, scaled: bool = False, depth: int = 2) -> Decoder:
+    """The published transformer: pre-norm, ReLU, 8 heads, logits divided by the number of the layer, N(0, 0.02).
+
+    With V texts and L layers of width D it has 12 D^2 L + 13 D L + 2 V D + 2 D weights, and P D more where P places are
+    learned.
+    """
+    return Decoder(
+        width=1024,
+        trunk=Stack(depth=depth),
+        mixer=Attention(heads=8, biases=True, layer_scale=True, hidden_see_themselves=False),
+        feed_forward=FeedForward("relu"),
+        positions=positions,
+        initialisation=Normal(),
+        embedding_scale="root" if scaled else 1.0,
+    )
+
+
+def recurrent(model: str) -> Decoder:
+    """The published RNN, LSTM or S4: one layer of width 128 between embedding and head.
+
+    RNN and LSTM are torch's own, as torch draws them. S4 adds to what it reads; its gated map is drawn as embedding and
+    head are, N(0, 0.02), theirs as torch draws it.
+    """
+    if model == "s4":
+        mixer: Mixer = S4(dropout=0.1)
+        return Decoder(
+            width=128,
+            trunk=Stack(depth=1),
+            mixer=mixer,
+            feed_forward=None,
+            final_norm=False,
+            initialisation=Normal(),
+        )
+    mixer = {"rnn": RNN, "lstm": LSTM}[model](project=False, initialisation="torch")
+    return Decoder(
+        width=128,
+        trunk=Stack(depth=1),
+        mixer=mixer,
+        feed_forward=None,
+        norm="none",
+        residual=False,
+        initialisation=Normal(),
+    )
+
+
+def mamba() -> Decoder:
+    """The published Mamba: two layers of width 128, RMSNorm, a tied head.
+
+    Linear maps are N(0, 1/fan_in), those to the residual stream over the root of the layers; theirs are uniform, and
+    0.58 times as large.
+    """
+    return Decoder(
+        width=128,
+        trunk=Stack(depth=2),
+        mixer=Mamba(),
+        feed_forward=None,
+        norm="rms",
+        tied=True,
+        initialisation=FanIn(outward=2**-0.5, embeddings=0.02),
+    )
+
+
+def rwkv() -> Decoder:
+    """The published "RWKV-v5", which is an RWKV-6: 4 layers of width 128, each a time mix and a channel mix.
+
+    They begin as published. Embedding and head are N(0, 0.02); a norm follows the embedding, so that only its
+    directions count.
+    """
+    return Decoder(
+        width=128,
+        trunk=Stack(depth=8),
+        mixer=Alternating((RWKV6(published=True), ChannelMix(version=6, published=True))),
+        feed_forward=None,
+        embedding_norm=True,
+        dropout=0.1,
+        initialisation=Normal(),
+    )
+
+
+def _position(model: str, named: Named) -> tuple[Position, ...]:
+    places = named.max_position_embeddings
+    helpers: Any = "next" if set(HELPERS) & set(named.task.alphabet()) else "own"
+    shifted = Shifted(max_shift=_room(named), evaluate_at=OFFSETS, within=places, helpers="next")
+    known: dict[str, tuple[Position, ...]] = {
+        "nope": (),
+        "sine": (Sinusoidal(numbering=shifted),),
+        "ape": (Learned(numbering=shifted, table=places),),
+        "ape_randomised": (Learned(numbering=RandomSubset(max_length=places, helpers=helpers), table=places),),
+        "rope": (Rotary(numbering=Sequential(helpers=helpers)),),
+        "spe": (Scalar(numbering=shifted, places=places),),
+        "spe_zooming": (Scalar(numbering=Zooming()),),
+    }
+    return known[model]
+
+
+# Evaluation --------------------------------------------------------------------------------------------------------
+
+
+def published_counts(named: Named) -> str:
+    """The grid of a task: from the trained counts on those of the published tests, and those on which the best is
+    chosen.
+
+    >>> published_counts(named_tasks()["counting_selective_modular_4items"])
+    '64:76+128'
+    """
+    task = _main(named)
+    trained = Span.of(task.count)
+    furthest = _furthest(named, task)
+    if isinstance(task, SelectiveCounting) and task.modulus is not None:
+        band = task.beyond()
+        assert band is not None
+        return f"{trained.low}:{band.trained()['count'].high}+{furthest}"
+    return f"{trained.low}:{furthest}"
+
+
+def _furthest(named: Named, task: Counting | SelectiveCounting | RaspCounting) -> int:
+    trained = Span.of(task.count)
+    if isinstance(task, RaspCounting):
+        return task.most
+    if isinstance(task, SelectiveCounting):
+        return 2 * trained.high if task.modulus is not None or task.inclusive else 99
+    if task.modulus is not None:
+        return 2 * trained.high
+    return 99 if "nobos" in named.name else task.allowed.furthest()
+
+
+def _room(named: Named) -> int:
+    """The largest offset at which the longest row that is evaluated still has a place for each token, and one more."""
+    task = _main(named)
+    if isinstance(task, RaspCounting):
+        longest = task.length - 1
+    else:
+        before = bool(task.begin) + (isinstance(task, Counting) and task.number != "none")
+        longest = _furthest(named, task) + before
+    return max(0, named.max_position_embeddings - 1 - longest)
+
+
+def _main(named: Named) -> Counting | SelectiveCounting | RaspCounting:
+    task: Task = named.task.tasks[0] if isinstance(named.task, Mixture) else named.task
+    assert isinstance(task, Counting | SelectiveCounting | RaspCounting)
+    return task
+
+
+def _listed(named: Named) -> bool:
+    """Whether every question of a cell is known, so that each is asked once."""
+    task = _main(named)
+    return isinstance(task, Counting) and task.symbol == "same"

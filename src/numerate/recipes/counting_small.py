@@ -1,0 +1,271 @@
+"""Counting, small enough for a laptop: three tasks of one paper, recurrent nets against transformers.
+
+After Chang and Bisk (2024), https://arxiv.org/abs/2405.20131, at sizes of their own (width 64 to 128, one or two
+layers, some thousand steps): each model is trained up to 50 and asked up to about 100.
+
+- `mod10`: `counting_samesymbol_mod10`, where counts begin again behind 10. Without a first token of another kind, NoPE
+  and rotary transformers see the same at every place of such a row, and cannot count at all.
+- `shifted`: `counting_samesymbol_shiftedstart3`, counting on from 1 to 50.
+- `items`: `counting_selective_10items2bos`, ten kinds of items counted each for itself.
+"""
+
+from dataclasses import replace
+
+from numerate.evaluation.evaluator import Evaluation
+from numerate.mixers.attention import Attention
+from numerate.mixers.delta import DeltaProduct
+from numerate.mixers.lru import LRU
+from numerate.mixers.min_gru import MinGRU
+from numerate.mixers.mixer import Mixer
+from numerate.mixers.recurrent import LSTM, RNN
+from numerate.mixers.slot_lstm import SlotLSTM
+from numerate.models.decoder import Decoder
+from numerate.models.trunk import Stack
+from numerate.positions.added import Sinusoidal
+from numerate.positions.bias import ALiBi
+from numerate.positions.numbering import Shifted
+from numerate.positions.position import Position
+from numerate.positions.rotary import Rotary
+from numerate.tasks.counting_names import named_tasks
+from numerate.tokens.layout import Aligned
+from numerate.tokens.words import Words
+from numerate.training.optimizer import AdamW
+from numerate.training.recipe import Recipe, Training
+from numerate.training.schedule import Cosine
+
+MOD10 = "counting_samesymbol_mod10"
+MOD10_BOS = "counting_samesymbol_mod10bos"
+SHIFTED = "counting_samesymbol_shiftedstart3"
+ITEMS = "counting_selective_10items2bos"
+
+
+def counting() -> Recipe:
+    """A small LSTM that counts modulo 10; `task=counting_samesymbol_shiftedstart3` or any other published name."""
+    return replace(counting_mod10_lstm(), title="counting", evaluation=Evaluation(count=100))
+
+
+# Modulo 10 ---------------------------------------------------------------------------------------------------------
+
+
+def counting_mod10_lstm() -> Recipe:
+    """Counting modulo 10: LSTM."""
+    return _counting("counting_mod10_lstm", MOD10, bare(LSTM(project=False)), rate=5e-3, steps=1200)
+
+
+def counting_mod10_rnn() -> Recipe:
+    """Counting modulo 10: tanh RNN."""
+    return _counting("counting_mod10_rnn", MOD10, bare(RNN(project=False)), rate=1e-3, steps=2000)
+
+
+def counting_mod10_nope() -> Recipe:
+    """Counting modulo 10: transformer without positions, which sees the same at every place."""
+    return _counting("counting_mod10_nope", MOD10, attending(), steps=1200, paper="nope")
+
+
+def counting_mod10_rotary() -> Recipe:
+    """Counting modulo 10: rotary transformer, which sees the same at every place."""
+    return _counting("counting_mod10_rotary", MOD10, attending(Rotary()), steps=1200, paper="rotary")
+
+
+def counting_mod10_sinusoidal() -> Recipe:
+    """Counting modulo 10: transformer with shifted sines and cosines, of width 128."""
+    return _counting("counting_mod10_sinusoidal", MOD10, attending(waves(26), width=128), steps=4000)
+
+
+def counting_mod10_alibi() -> Recipe:
+    """Counting modulo 10: transformer with ALiBi, which sees the same at every place."""
+    return _counting("counting_mod10_alibi", MOD10, attending(ALiBi()), steps=1200, paper="alibi")
+
+
+def counting_mod10_min_gru() -> Recipe:
+    """Counting modulo 10: minGRU, a diagonal recurrence whose decays are positive."""
+    return _counting("counting_mod10_min_gru", MOD10, stacked(MinGRU()), rate=2e-3, steps=1200, paper="min_gru")
+
+
+def counting_mod10_lru() -> Recipe:
+    """Counting modulo 10: LRU, a diagonal recurrence whose eigenvalues are complex."""
+    return _counting(
+        "counting_mod10_lru", MOD10, stacked(LRU(least=0.9, most=0.999)), rate=2e-3, steps=1200, paper="lru"
+    )
+
+
+def counting_mod10_delta_product() -> Recipe:
+    """Counting modulo 10: DeltaProduct with two reflections a token."""
+    model = stacked(DeltaProduct())
+    return _counting("counting_mod10_delta_product", MOD10, model, rate=2e-3, steps=1200, paper="delta_product")
+
+
+def counting_mod10_slot_lstm() -> Recipe:
+    """Counting modulo 10: an LSTM with several memories."""
+    return _counting("counting_mod10_slot_lstm", MOD10, slots(), rate=3e-3, steps=1200, paper=None)
+
+
+def counting_mod10bos_nope() -> Recipe:
+    """Counting modulo 10 behind a first token of another kind: transformer without positions."""
+    return _counting("counting_mod10bos_nope", MOD10_BOS, attending(), steps=1200, paper="nope")
+
+
+def counting_mod10bos_rotary() -> Recipe:
+    """Counting modulo 10 behind a first token of another kind: rotary transformer."""
+    return _counting("counting_mod10bos_rotary", MOD10_BOS, attending(Rotary()), steps=1200, paper="rotary")
+
+
+# From any number on ------------------------------------------------------------------------------------------------
+
+
+def counting_shifted_lstm() -> Recipe:
+    """Counting on from a number: LSTM."""
+    return _counting("counting_shifted_lstm", SHIFTED, bare(LSTM(project=False)), rate=5e-3, steps=6000, batch=50)
+
+
+def counting_shifted_rnn() -> Recipe:
+    """Counting on from a number: tanh RNN."""
+    return _counting("counting_shifted_rnn", SHIFTED, bare(RNN(project=False)), rate=1e-3, steps=6000, batch=50)
+
+
+def counting_shifted_nope() -> Recipe:
+    """Counting on from a number: transformer without positions."""
+    return _counting("counting_shifted_nope", SHIFTED, attending(), steps=2000, batch=25, paper="nope")
+
+
+def counting_shifted_rotary() -> Recipe:
+    """Counting on from a number: rotary transformer."""
+    return _counting("counting_shifted_rotary", SHIFTED, attending(Rotary()), steps=2000, batch=25, paper="rotary")
+
+
+def counting_shifted_sinusoidal() -> Recipe:
+    """Counting on from a number: transformer with shifted sines and cosines."""
+    return _counting("counting_shifted_sinusoidal", SHIFTED, attending(waves(27)), steps=2000, batch=25)
+
+
+def counting_shifted_alibi() -> Recipe:
+    """Counting on from a number: transformer with ALiBi."""
+    return _counting("counting_shifted_alibi", SHIFTED, attending(ALiBi()), steps=2000, batch=25, paper="alibi")
+
+
+def counting_shifted_min_gru() -> Recipe:
+    """Counting on from a number: minGRU, a diagonal recurrence."""
+    model = stacked(MinGRU())
+    return _counting("counting_shifted_min_gru", SHIFTED, model, rate=2e-3, steps=2000, batch=25, paper="min_gru")
+
+
+def counting_shifted_lru() -> Recipe:
+    """Counting on from a number: LRU, a diagonal recurrence whose eigenvalues are complex."""
+    model = stacked(LRU(least=0.9, most=0.999))
+    return _counting("counting_shifted_lru", SHIFTED, model, rate=2e-3, steps=2000, batch=25, paper="lru")
+
+
+def counting_shifted_delta_product() -> Recipe:
+    """Counting on from a number: DeltaProduct with two reflections a token."""
+    title, model = "counting_shifted_delta_product", stacked(DeltaProduct())
+    return _counting(title, SHIFTED, model, rate=2e-3, steps=2000, batch=25, paper="delta_product")
+
+
+def counting_shifted_slot_lstm() -> Recipe:
+    """Counting on from a number: an LSTM with several memories."""
+    return _counting("counting_shifted_slot_lstm", SHIFTED, slots(), rate=3e-3, steps=3000, batch=50, paper=None)
+
+
+# Each kind of item for itself --------------------------------------------------------------------------------------
+
+
+def counting_items_lstm() -> Recipe:
+    """Counting ten kinds of items: LSTM of width 128."""
+    model = bare(LSTM(project=False), width=128)
+    return _counting("counting_items_lstm", ITEMS, model, rate=5e-3, steps=4000, batch=32)
+
+
+def counting_items_rnn() -> Recipe:
+    """Counting ten kinds of items: tanh RNN of width 128."""
+    model = bare(RNN(project=False), width=128)
+    return _counting("counting_items_rnn", ITEMS, model, rate=5e-4, steps=4000, batch=32)
+
+
+def counting_items_nope() -> Recipe:
+    """Counting ten kinds of items: transformer without positions."""
+    return _counting("counting_items_nope", ITEMS, attending(), steps=3000, batch=32, paper="nope")
+
+
+def counting_items_rotary() -> Recipe:
+    """Counting ten kinds of items: rotary transformer."""
+    return _counting("counting_items_rotary", ITEMS, attending(Rotary()), steps=3000, batch=32, paper="rotary")
+
+
+def counting_items_sinusoidal() -> Recipe:
+    """Counting ten kinds of items: transformer with shifted sines and cosines."""
+    return _counting("counting_items_sinusoidal", ITEMS, attending(waves(27)), steps=3000, batch=32)
+
+
+def counting_items_alibi() -> Recipe:
+    """Counting ten kinds of items: transformer with ALiBi."""
+    return _counting("counting_items_alibi", ITEMS, attending(ALiBi()), steps=3000, batch=32, paper="alibi")
+
+
+def counting_items_min_gru() -> Recipe:
+    """Counting ten kinds of items: minGRU, a diagonal recurrence."""
+    model = stacked(MinGRU())
+    return _counting("counting_items_min_gru", ITEMS, model, rate=2e-3, steps=3000, batch=32, paper="min_gru")
+
+
+def counting_items_delta_product() -> Recipe:
+    """Counting ten kinds of items: DeltaProduct with two reflections a token."""
+    title, model = "counting_items_delta_product", stacked(DeltaProduct())
+    return _counting(title, ITEMS, model, rate=2e-3, steps=3000, batch=32, paper="delta_product")
+
+
+def counting_items_slot_lstm() -> Recipe:
+    """Counting ten kinds of items: an LSTM with several memories, one for each kind."""
+    return _counting("counting_items_slot_lstm", ITEMS, slots(), rate=3e-3, steps=3000, batch=32, paper=None)
+
+
+# What they are made of ---------------------------------------------------------------------------------------------
+
+
+def bare(mixer: Mixer, *, width: int = 64) -> Decoder:
+    """One layer of a recurrent net between embedding and head, without norms or a residual connection."""
+    return Decoder(width=width, trunk=Stack(depth=1), mixer=mixer, feed_forward=None, norm="none", residual=False)
+
+
+def stacked(mixer: Mixer) -> Decoder:
+    """Two layers of width 64, each a mixer and a feed-forward."""
+    return Decoder(width=64, trunk=Stack(depth=2), mixer=mixer)
+
+
+def attending(*positions: Position, width: int = 64) -> Decoder:
+    """A transformer of two layers and four heads."""
+    return Decoder(width=width, trunk=Stack(depth=2), mixer=Attention(heads=4), positions=positions)
+
+
+def waves(most: int) -> Position:
+    """Sines and cosines of places that a training row shifts within 128, and evaluation by 0 to `most` in three."""
+    return Sinusoidal(numbering=Shifted(max_shift=most, within=128))
+
+
+def slots() -> Decoder:
+    """One layer of an LSTM with 16 memories."""
+    return Decoder(width=64, trunk=Stack(depth=1), mixer=SlotLSTM(slots=16))
+
+
+def _counting(
+    title: str,
+    task: str,
+    model: Decoder,
+    *,
+    rate: float = 1e-3,
+    steps: int,
+    batch: int = 16,
+    paper: str | None = "counting",
+) -> Recipe:
+    grids = {SHIFTED: "50:99", ITEMS: "1:99"}
+    return Recipe(
+        task=named_tasks()[task].task,
+        tokenizer=Words(),
+        layout=Aligned(),
+        model=model,
+        optimizer=AdamW(rate=rate, decay=0.01, clip=1.0),
+        schedule=Cosine(warmup=200),
+        training=Training(steps=steps, batch=batch, threads=1),
+        evaluation=Evaluation(grid=grids.get(task, "1:100"), count=100),
+        title=title,
+        paper=paper,
+    )

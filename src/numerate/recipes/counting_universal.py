@@ -1,0 +1,61 @@
+"""One small model that counts three ways: on from any number, modulo 10, and ten kinds of items each for itself.
+
+One architecture without positions (a layer of `Phasor`, 0.06 million parameters) and one set of training settings,
+trained on each task by itself up to 50 symbols, and asked up to 200 (items: up to 99, as no more are ten of each).
+"""
+
+from numerate.evaluation.evaluator import Evaluation
+from numerate.losses.cross_entropy import CrossEntropy
+from numerate.mixers.phasor import Phasor
+from numerate.models.decoder import Decoder
+from numerate.models.trunk import Stack
+from numerate.tasks.counting_names import named_tasks
+from numerate.tasks.mixture import Mixture
+from numerate.tasks.task import Task
+from numerate.tokens.layout import Aligned
+from numerate.tokens.words import Words
+from numerate.training.objective import Supervised
+from numerate.training.optimizer import AdamW
+from numerate.training.recipe import Recipe, Training
+from numerate.training.schedule import Trapezoid
+
+SHIFTED = "counting_samesymbol_shiftedstart3__tr50_te200__"
+MODULAR = "counting_samesymbol_mod10bos"
+ITEMS = "counting_selective_10items2bos"
+
+
+def counting_universal_shifted() -> Recipe:
+    """Counting on from 0 to 150, trained on 50 symbols and asked about 200; 100 % of unseen counts in most seeds."""
+    return _universal("counting_universal_shifted", named_tasks()[SHIFTED].task, "50:60+65:200:5")
+
+
+def counting_universal_modular() -> Recipe:
+    """Counting modulo 10 behind a first token, trained on up to 50 symbols and asked about 200, by the same model."""
+    return _universal("counting_universal_modular", named_tasks()[MODULAR].task, "1:60+65:200:5")
+
+
+def counting_universal_items() -> Recipe:
+    """Counting ten kinds of items, trained on lists of up to 50 and asked about 99, by the same model."""
+    return _universal("counting_universal_items", named_tasks()[ITEMS].task, "1:99")
+
+
+def counting_universal_jointly() -> Recipe:
+    """All three with the same weights, trained on a third of each; evaluate with task.only=0,1,2 to tell them apart."""
+    tasks = tuple(named_tasks()[name].task for name in (SHIFTED, MODULAR, ITEMS))
+    return _universal("counting_universal_jointly", Mixture(tasks), "50:99", steps=9000)
+
+
+def _universal(title: str, task: Task, grid: str, *, steps: int = 3000) -> Recipe:
+    return Recipe(
+        task=task,
+        tokenizer=Words(),
+        layout=Aligned(),
+        model=Decoder(width=64, trunk=Stack(depth=1), mixer=Phasor(exclusive=True)),
+        objective=Supervised(loss=CrossEntropy(smoothing=0.1)),
+        optimizer=AdamW(rate=5e-3, betas=(0.9, 0.98), decay=0.2, clip=1.0),
+        schedule=Trapezoid(warmup=100, decay_from=0.6, floor=0.02),
+        training=Training(steps=steps, batch=32, threads=1),
+        evaluation=Evaluation(grid=grid, count=100),
+        title=title,
+        paper="counting",
+    )

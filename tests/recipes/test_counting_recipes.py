@@ -1,0 +1,276 @@
+"""The published counting recipes: every name is one, with the published weights, budget, places and counts.
+
+There are 804, so what is slow looks at some of them, always the same. `SOME` has each model.
+"""
+
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate import catalogue
+from numerate.batch import Draw, Model
+from numerate.config import override
+from numerate.data.published import files
+from numerate.errors import Mistake
+from numerate.evaluation.evaluator import Exam
+from numerate.evaluation.grid import Grid
+from numerate.laboratory.train import debug, train
+from numerate.mixers.attention import Attention
+from numerate.models.decoder import Decoder
+from numerate.models.initialisation import Normal
+from numerate.positions.added import Learned
+from numerate.positions.numbering import Sequential
+from numerate.recipes.counting_family import MODELS, make, names
+from numerate.studies.naming import named_recipe
+from numerate.tasks.counting_names import Named, named_tasks
+from numerate.tokens.layout import Aligned
+from numerate.tokens.words import Words
+from numerate.training.recipe import Recipe
+from numerate.training.schedule import Constant
+
+NAMES = list(names())
+TASKS = [name for name in named_tasks() if name != "debug"]
+SOME = NAMES[::43]
+TRANSFORMERS = [model for model in MODELS if model not in ("rnn", "lstm", "s4", "mamba", "rwkv")]
+
+
+def of(task: str, model: str) -> Any:
+    return make(f"{task.rstrip('_')}_{model}")
+
+
+def built(recipe: Recipe) -> Model:
+    return recipe.model.build(recipe.tokenizer.vocabulary(recipe.task), 0)
+
+
+def weights(recipe: Recipe) -> int:
+    return sum(parameter.numel() for parameter in built(recipe).parameters())
+
+
+def more_ids(named: Named) -> int:
+    """How many ids there are more than published: the four special tokens, and `<pad>` only where the task has it.
+    Two published vocabularies have an `a` twice."""
+    twice = len(named.vocabulary) - len(set(named.vocabulary))
+    return 4 - ("<pad>" not in named.task.alphabet()) - twice
+
+
+# Names -------------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_a_name_for_every_published_task_with_every_model() -> None:
+    assert (len(TASKS), len(MODELS), len(NAMES)) == (67, 12, 804)
+    assert [f"{task.rstrip('_')}_{model}" for task in TASKS for model in MODELS] == NAMES
+    module = catalogue.families("Recipe")["counting_TASK_MODEL"]
+    assert f"each of its {len(TASKS)} tasks with each of {len(MODELS)} models" in catalogue.told(module)
+    assert {model for name in SOME for model in MODELS if name.endswith(f"_{model}")} == set(MODELS)
+
+
+def test_no_name_is_a_recipe_of_the_list_as_well() -> None:
+    assert not set(NAMES) & set(catalogue.kinds()["Recipe"])
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_name_stands_for_a_recipe_that_is_called_so(name: str) -> None:
+    recipe = named_recipe(name)
+    assert recipe == named_recipe(name.replace("_", "-"))
+    assert (recipe.title, recipe.paper, recipe.tokenizer) == (name, "counting", Words())
+    task = names()[name].partition(",")[0]
+    assert recipe.task == named_tasks()[task].task
+
+
+def test_a_mistyped_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(Mistake, match="Did you mean 'counting_samesymbol_mod10bos_rope'"):
+        named_recipe("counting_samesymbol_mod10bos_ropes")
+
+
+# Sizes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", TRANSFORMERS)
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_a_transformer_has_the_published_number_of_weights(model: str, depth: int) -> None:
+    """12 D^2 L + 13 D L + 2 V D + 2 D, and P D for learned places; `spe` has one feature of each token more."""
+    recipe, width = of("counting_samesymbol", model), 32
+    small = override(recipe, [f"model.width={width}", f"model.trunk.depth={depth}"])
+    texts = 103 + more_ids(named_tasks()["counting_samesymbol"])
+    learned = 128 * width if model.startswith("ape") else 0
+    assert weights(small) == 12 * width**2 * depth + 13 * width * depth + 2 * texts * width + 2 * width + learned
+
+
+def test_the_published_width_gives_the_published_millions() -> None:
+    recipe = of("counting_samesymbol", "ape")
+    assert (recipe.model.width, recipe.model.trunk.depth, recipe.model.mixer.heads) == (1024, 2, 8)
+    published = 12 * 1024**2 * 2 + 13 * 1024 * 2 + 2 * 103 * 1024 + 2 * 1024 + 128 * 1024
+    assert published == 25_536_512
+    assert weights(recipe) == published + 2 * 3 * 1024
+
+
+@pytest.mark.parametrize(
+    ("model", "published", "for_each_id"),
+    [("rnn", 59_392, 2 * 128), ("lstm", 158_464, 2 * 128), ("s4", 92_672, 2 * 128), ("mamba", 246_528, 128)],
+)
+def test_a_recurrent_net_has_the_published_number_of_weights(model: str, published: int, for_each_id: int) -> None:
+    """With the 103 published texts; Mamba's head is tied, so that an id has one vector."""
+    assert weights(of("counting_samesymbol", model)) == published + 3 * for_each_id
+
+
+def test_rwkv_is_a_version_6_of_its_published_size() -> None:
+    recipe = of("counting_samesymbol", "rwkv")
+    assert weights(recipe) == pytest.approx(1.12e6, rel=0.02)
+    time_mix, channel_mix = recipe.model.mixer.mixers
+    assert (type(time_mix).__name__, channel_mix.version, recipe.model.trunk.depth) == ("RWKV6", 6, 8)
+
+
+def test_what_is_special_to_a_model_is_there() -> None:
+    model = {name: of("counting_samesymbol_mod10", name).model for name in MODELS}
+    assert [name for name in MODELS if model[name].embedding_scale != 1.0] == ["sine"]
+    assert model["sine"].embedding_scale == "root"
+    assert [name for name in MODELS if not model[name].residual] == ["rnn", "lstm"]
+    assert (model["mamba"].norm, model["mamba"].tied, model["rwkv"].embedding_norm) == ("rms", True, True)
+    assert (model["s4"].mixer.dropout, model["rwkv"].dropout, model["rope"].dropout) == (0.1, 0.1, 0.0)
+    assert {model[name].feed_forward.activation for name in TRANSFORMERS} == {"relu"}
+    assert {model[name].width for name in MODELS if name not in TRANSFORMERS} == {128}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_vocabulary_is_the_published_with_our_special_tokens(task: str) -> None:
+    named = named_tasks()[task]
+    vocabulary = Words().vocabulary(named.task)
+    assert vocabulary.size == len(named.vocabulary) + more_ids(named)
+    assert set(named.vocabulary) - {"<pad>"} == set(vocabulary.symbols[4:]) - {"<pad>"}
+
+
+def test_everything_begins_at_two_hundredths_and_outputs_below() -> None:
+    small = override(of("counting_samesymbol_mod10", "nope"), ["model.width=256"])
+    assert small.model.initialisation == Normal(0.02)
+    named = dict(built(small).named_parameters())
+    for name, deviation in {
+        "embedding.weight": 0.02,
+        "head.weight": 0.02,
+        "trunk.blocks.1.mixer.inward.weight": 0.02,
+        "trunk.blocks.1.mixer.out.weight": 0.02 / 4**0.5,
+        "trunk.blocks.0.feed_forward.out.weight": 0.02 / 4**0.5,
+    }.items():
+        assert float(named[name].detach().std()) == pytest.approx(deviation, rel=0.05), name
+
+
+# Training ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "steps"),
+    [
+        ("counting_samesymbol_mod10", "rope", 312_500),
+        ("counting_samesymbol_plain3_addbigram", "rope", 62_500),
+        ("counting_samesymbol_shiftedstart4_addbigram_blkseq", "nope", 62_500),
+        ("counting_samesymbol_mod11", "sine", 10 * 31_249),
+        ("counting_samesymbol_mod10", "lstm", 5 * 31_250),
+        ("counting_samesymbol_mod10", "mamba", 50 * 31_250),
+        ("counting_samesymbol_mod10", "rwkv", 20 * 31_250),
+    ],
+)
+def test_a_run_takes_the_published_steps_and_keeps_a_checkpoint_of_each_epoch(
+    task: str, model: str, steps: int
+) -> None:
+    training = of(task, model).training
+    assert training.steps == steps
+    assert training.checkpoint_every == training.evaluate_every == ceil(sum(named_tasks()[task].rows) / 32)
+    assert (training.batch, training.window, training.keep, training.precision) == (32, 1, None, "fp32")
+
+
+@pytest.mark.parametrize(
+    ("model", "rate", "betas", "decay", "warmup"),
+    [
+        *((model, 1e-4, (0.9, 0.999), 0.01, 3000) for model in TRANSFORMERS),
+        *((model, 0.01, (0.9, 0.999), 0.01, 0) for model in ("rnn", "lstm", "s4")),
+        ("mamba", 1e-4, (0.9, 0.999), 0.0, 0),
+        ("rwkv", 1e-4, (0.9, 0.99), 0.0, 0),
+    ],
+)
+def test_the_optimiser_is_the_published(
+    model: str, rate: float, betas: tuple[float, float], decay: float, warmup: int
+) -> None:
+    recipe = of("counting_selective_10items", model)
+    optimizer = recipe.optimizer
+    assert (optimizer.rate, optimizer.betas, optimizer.decay, optimizer.clip) == (rate, betas, decay, 1.0)
+    assert recipe.schedule == Constant(warmup=warmup)
+
+
+def test_what_is_hidden_is_hidden_from_attention_alone() -> None:
+    for task in TASKS:
+        for model in ("sine", "lstm"):
+            recipe = of(task, model)
+            padded = "padhelper" in task and model == "sine"
+            assert recipe.layout == Aligned(hide=("<pad>",) if padded else ()), (task, model)
+    mixer = of("counting_samesymbol_padhelper", "nope").model.mixer
+    assert isinstance(mixer, Attention)
+    assert not mixer.hidden_see_themselves
+    assert mixer.layer_scale
+
+
+def test_helpers_have_the_number_of_the_next_token() -> None:
+    recipe = override(of("counting_samesymbol_shiftedstart3_padhelper", "ape"), ["model.width=16"])
+    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    tokens = built(recipe).place(exam.batch(recipe.task.read("5 <pad> a <pad> a <pad>")).tokens, Draw.fixed())
+    assert tokens.places is not None
+    assert tokens.places[0].tolist() == [[0, 1, 1, 2, 2, 3]]
+    assert of("counting_samesymbol_shiftedstart3", "rope").model.positions[0].numbering == Sequential()
+
+
+# Evaluation --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", dict.fromkeys([*TASKS[::6], "counting_samesymbol_plain3_nobos_addbigram", TASKS[-2]]))
+def test_the_grid_has_the_published_counts_and_those_the_best_is_chosen_on(task: str) -> None:
+    named, recipe = named_tasks()[task], of(task, "rnn")
+    rows = files(named.folder if named.folder in named_tasks() else task, count=1)
+    published = {
+        int(count)
+        for name, blocks in rows.items()
+        if name in (f"{named.folder}/val.txt", f"{named.folder}/ood_test.txt")
+        for block in blocks()
+        for count in block.facts["count"]
+    }
+    grid = {cell[0][1] for cell in Grid.parse(recipe.evaluation.grid, ("count",)).cells()}
+    band = recipe.task.beyond()
+    others = {count for part in (recipe.task, band) for count in part.trained()["count"]}
+    assert published <= grid
+    assert grid <= published | others
+    assert set(band.trained()["count"]) <= grid
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_longest_row_fits_the_table_at_every_offset(task: str) -> None:
+    recipe = override(of(task, "ape"), ["model.width=8"])
+    model, exam = built(recipe), Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    numbering = recipe.model.positions[0].numbering
+    assert numbering.within == recipe.model.positions[0].table == named_tasks()[task].max_position_embeddings
+    for corner in Grid.parse(recipe.evaluation.grid, ("count",)).corners():
+        model.check(exam.longest(recipe.task.pinned(**dict(corner)), split="test", count=1))
+    wider = replace(numbering, max_shift=numbering.max_shift + 2)
+    assert isinstance(recipe.model, Decoder)
+    if not task.endswith("raspL"):  # whose training rows fill the table
+        over = replace(recipe.model, positions=(Learned(numbering=wider, table=numbering.within),))
+        with pytest.raises(Mistake, match="is beyond the table of Learned"):
+            over.build(exam.vocabulary, 0).check(
+                exam.longest(recipe.task.pinned(**dict(corner)), split="test", count=1)
+            )
+
+
+def test_zooming_looks_ahead_and_says_so() -> None:
+    ahead = built(override(of("counting_samesymbol_mod10", "spe_zooming"), ["model.width=16"])).looks_ahead()
+    assert ahead is not None
+    assert "Zooming" in ahead
+    assert built(override(of("counting_samesymbol_mod10", "spe"), ["model.width=16"])).looks_ahead() is None
+
+
+@pytest.mark.parametrize("name", SOME[::2])
+def test_some_of_them_train_and_are_evaluated_at_a_small_size(name: str, tmp_path: Path) -> None:
+    tiny = ["training.steps=2", "training.batch=4", "evaluation.during=4", "evaluation.count=2"]
+    recipe = override(debug(make(name)), tiny)
+    run = train(recipe, runs_dir=tmp_path, quiet=True).run
+    assert run.recipe.title == f"{name}-debug"
+    record = run.evaluate(str(Grid.parse(recipe.evaluation.grid or "", ("count",)).cells()[0][0][1])).records[0]
+    assert record["labels"]

@@ -1,0 +1,81 @@
+"""The small counting recipes: each trains, its places fit, and what a symmetry forbids is seen before any training."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import numerate
+from numerate import catalogue
+from numerate.batch import Draw
+from numerate.config import Span, override
+from numerate.evaluation.evaluator import Exam
+from numerate.evaluation.grid import Grid
+from numerate.laboratory.train import debug, train
+from numerate.mixers.attention import Attention
+from numerate.recipes.papers import PAPERS
+from numerate.tasks.counting import Counting
+from numerate.tasks.counting_names import named_tasks
+from numerate.training.recipe import Recipe
+
+SMALL = [name for name, module in catalogue.kinds()["Recipe"].items() if module.endswith("counting_small")]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_it_is_called_by_its_name_and_its_grid_fits(name: str) -> None:
+    recipe = numerate.recipe(name)
+    assert recipe.title == name
+    assert recipe.training.threads == 1
+    assert recipe.paper is None or recipe.paper in PAPERS
+    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    model = recipe.model.build(exam.vocabulary, 0)
+    assert sum(parameter.numel() for parameter in model.parameters()) < 500_000
+    for corner in Grid.parse(recipe.evaluation.grid or "1:100", ("count",)).corners():
+        model.check(exam.longest(recipe.task.pinned(**dict(corner)), split="test", count=1))
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if name.endswith(("lstm", "rnn", "lru", "alibi"))])
+def test_it_trains_and_counts_are_measured(name: str, tmp_path: Path) -> None:
+    tiny = ["training.steps=2", "training.batch=4", "evaluation.during=4", "evaluation.count=2"]
+    run = train(override(debug(numerate.recipe(name)), tiny), runs_dir=tmp_path, quiet=True).run
+    assert run.evaluate("51").records[0]["labels"]["trained"] == 50
+
+
+@pytest.mark.parametrize("task", list(named_tasks()))
+def test_counting_takes_every_published_task(task: str) -> None:
+    recipe = override(numerate.recipe("counting"), [f"task={task}"])
+    assert recipe.task == named_tasks()[task].task
+    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    batch = exam.batch(recipe.task.examples("train", 0, 0, 2))
+    logits = recipe.model.build(exam.vocabulary, 0)(batch.tokens).logits
+    assert bool(logits.isfinite().all())
+
+
+def logits_along(recipe: Recipe, text: str) -> torch.Tensor:
+    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    model = recipe.model.build(exam.vocabulary, 0).double().eval()
+    tokens = model.place(exam.batch(recipe.task.read(text)).tokens, Draw.fixed())
+    logits: torch.Tensor = model(tokens).logits[0].detach()
+    return logits
+
+
+@pytest.mark.parametrize("position", ["nope", "rotary", "alibi"])
+def test_without_a_first_token_some_transformers_see_the_same_at_every_place(position: str) -> None:
+    said = logits_along(numerate.recipe(f"counting_mod10_{position}"), " ".join("a" * 30))
+    torch.testing.assert_close(said, said[:1].expand_as(said), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["counting_mod10bos_nope", "counting_mod10bos_rotary", "counting_mod10_sinusoidal"])
+def test_a_first_token_or_other_places_break_the_symmetry(name: str) -> None:
+    begin = "0 " if "bos" in name else ""
+    said = logits_along(numerate.recipe(name), begin + " ".join("a" * 30))
+    assert float((said[1:] - said[:-1]).abs().max(dim=1).values.min()) > 1e-5
+
+
+def test_the_three_tasks_are_the_published_ones() -> None:
+    assert numerate.recipe("counting_mod10_lstm").task == Counting(modulus=10)
+    assert numerate.recipe("counting_shifted_lstm").task.pinned(count=60).trained() == {"count": Span(60, 60)}
+    assert numerate.recipe("counting_items_nope").task.alphabet()[-1] == "<bos>"
+    models: list[Any] = [numerate.recipe(name).model for name in SMALL]
+    assert {model.mixer.heads for model in models if isinstance(model.mixer, Attention)} == {4}
