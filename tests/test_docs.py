@@ -107,12 +107,13 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
         study = wanted.study()  # every override is applied to every recipe
         assert study.recipes
     elif given.command == "sample":
-        if given.words[0] not in catalogue.kinds()["Recipe"]:
+        name = given.words[0]
+        if name not in catalogue.kinds()["Recipe"] and not catalogue.in_family("Recipe", name):
             from numerate.config import load_user_parts
 
             for path in given.parts:
                 load_user_parts(path)
-            catalogue.find("Task", given.words[0])
+            catalogue.made("Task", name)
     elif given.command in ("evaluate", "ask", "report", "compare"):
         assert given.words, "a run"
         known = {"grid", "count", "checkpoint", "shard", "method", "predictions", "runs_dir", "device", "out"}
@@ -123,7 +124,19 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
         known = (
             {"runs_dir", "watch"}
             if given.command == "status"
-            else {"columns", "where", "group", "sort", "statistic", "threshold", "format", "cells", "out", "runs_dir"}
+            else {
+                "columns",
+                "where",
+                "group",
+                "sort",
+                "statistic",
+                "success",
+                "threshold",
+                "format",
+                "cells",
+                "out",
+                "runs_dir",
+            }
         )
         assert {word.partition("=")[0] for word in given.words[1:]} <= known
     elif given.command == "search":

@@ -21,8 +21,8 @@ a list's item by its index: model.positions.0.base=500; several values are a swe
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "list": (
         "what there is: tasks, positions, mixers, losses, recipes, studies ..., and your runs",
-        "[KIND|runs]",
-        "numerate list\nnumerate list mixers\nnumerate list runs\nnumerate list --parts my.py",
+        "[KIND [PART OF A NAME]|runs]",
+        "numerate list\nnumerate list mixers\nnumerate list recipes mod10bos\nnumerate list runs\nnumerate list --parts my.py",
     ),
     "show": (
         "every setting of a recipe, with its meaning",

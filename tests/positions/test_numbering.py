@@ -411,3 +411,12 @@ def published(shared: Path, name: str) -> dict[str, Any]:
 def test_impossible_values_are_refused_by_name(make: Callable[[], Numbering], field: str) -> None:
     with pytest.raises(Mistake, match=f"^{field}: "):
         make()
+
+
+def test_rows_shifted_within_a_table_leave_their_padding_in_it(make_tokens: Any) -> None:
+    tokens = make_tokens([3, 40, 100])
+    kinds = torch.zeros_like(tokens.ids)
+    for step in range(50):
+        places = Shifted(max_shift=27, within=128).number(tokens, kinds, Draw(0, step))
+        assert int(places.max()) < 128
+        assert not places[torch.arange(100) >= tokens.lengths[:, None]].any()

@@ -118,7 +118,13 @@ class Shifted(Numbering):
         places = _counted(tokens, kinds, self.helpers)
         if draw.training:
             most = self.max_shift if self.within is None else self._room(self.within, tokens, kinds)
-            return places + drawn(draw, tokens.row, most + 1, self._salt())[:, None]
+            shifted = places + drawn(draw, tokens.row, most + 1, self._salt())[:, None]
+            if self.within is None:
+                return shifted
+            # Padding behind a short row would stand beyond the table that a long row fits into.
+            return torch.where(
+                torch.arange(shifted.shape[1], device=places.device) < tokens.lengths[:, None], shifted, 0
+            )
         return places + self.max_shift * draw.placement // max(self.evaluate_at - 1, 1)
 
     def _room(self, within: int, tokens: Tokens, kinds: Int[Tensor, "rows time"]) -> Int[Tensor, " rows"]:
