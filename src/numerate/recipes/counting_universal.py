@@ -42,10 +42,10 @@ def counting_universal_items() -> Recipe:
 def counting_universal_jointly() -> Recipe:
     """All three with the same weights, trained on a third of each; evaluate with task.only=0,1,2 to tell them apart."""
     tasks = tuple(named_tasks()[name].task for name in (SHIFTED, MODULAR, ITEMS))
-    return _universal("counting_universal_jointly", Mixture(tasks), "50:99", steps=9000)
+    return _universal("counting_universal_jointly", Mixture(tasks), "50:99", steps=15_000)
 
 
-def _universal(title: str, task: Task, grid: str, *, steps: int = 3000) -> Recipe:
+def _universal(title: str, task: Task, grid: str, *, steps: int = 5000) -> Recipe:
     return Recipe(
         task=task,
         tokenizer=Words(),
