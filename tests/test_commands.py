@@ -189,6 +189,13 @@ def test_sample_shows_labels_below_what_they_are_of(shell: Shell) -> None:
     assert [read.index(word) for word in "0a"] == [said.index(label) for label in ".1"]
 
 
+def test_sample_tells_how_many_are_shown_from_what_a_task_counts(shell: Shell) -> None:
+    assert len(shell("sample", "Counting", "task.count=3", "count=2").out.split("a a a\n1 2 3\n")) == 3
+    told = shell("sample", "Counting", "count=1:3").err
+    assert "count: '1:3' is not how many examples are shown" in told
+    assert "task.count=1:3 sets the count of a task" in told
+
+
 def test_sample_of_a_task_writes_true_sums(shell: Shell) -> None:
     lines = shell("sample", "Arithmetic", "digits=1:3", "count=5").out.splitlines()
     assert len(lines) == 5

@@ -17,7 +17,8 @@ HELPERS = ("<pad>", "<blk>")
 """Texts that only give a model a place to think at, as in the published counting tasks
 (https://arxiv.org/abs/2405.20131): `a <pad> a <pad>`. Numberings may give them the number of the next real token."""
 
-_SPECIALS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]")
+SPECIALS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]")
+"""What the special tokens are called, in the order of their ids."""
 
 _GREEK = "βΓΔδεζηθκΛλμΞξΠπΣςτΦφχΨψΩω"
 
@@ -62,14 +63,14 @@ class Vocabulary:
         >>> v.symbols[4:], v.values[4:].tolist(), v.kinds[4:].tolist() == [NUMBER, TEXT, HELPER]
         (('10', 'a', '<pad>'), [10.0, nan, nan], True)
         """
-        rest = [text for text in dict.fromkeys(texts) if text not in _SPECIALS]
+        rest = [text for text in dict.fromkeys(texts) if text not in SPECIALS]
         number = [text.isascii() and text.isdigit() for text in rest]
         kinds = [
             NUMBER if is_number else HELPER if text in HELPERS else TEXT
             for text, is_number in zip(rest, number, strict=True)
         ]
         values = [float(text) if is_number else np.nan for text, is_number in zip(rest, number, strict=True)]
-        return cls._of((*_SPECIALS, *rest), [SPECIAL] * 4 + kinds, [np.nan] * 4 + values)
+        return cls._of((*SPECIALS, *rest), [SPECIAL] * 4 + kinds, [np.nan] * 4 + values)
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> "Vocabulary":
@@ -88,7 +89,7 @@ class Vocabulary:
 
     @classmethod
     def _made(cls, rest: Sequence[str], sort: Mapping[str, int]) -> "Vocabulary":
-        symbols = (*_SPECIALS, *"0123456789", *rest)
+        symbols = (*SPECIALS, *"0123456789", *rest)
         kinds = [SPECIAL] * 4 + [DIGIT] * 10 + [sort.get(text, TEXT) for text in rest]
         values = [np.nan] * 4 + [float(d) for d in range(10)] + [np.nan] * len(rest)
         return cls._of(symbols, kinds, values)

@@ -63,6 +63,56 @@ def test_a_task_that_lists_its_questions_is_written_as_a_whole(here: Path) -> No
     assert len(open_rows("some")) == 10
 
 
+def test_the_few_rows_of_a_labelled_task_are_written_once_unless_count_draws_them(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["data", "write", "Counting", "number=before", "held=6"]
+    whole = {}
+    for split in ("train", "test", "development"):
+        assert main([*words, f"split={split}", f"out={split}"]) == 0
+        assert f"every row of split {split} once (count= draws them)" in capsys.readouterr().out
+        rows = (here / split / "rows.txt").read_text().splitlines()
+        assert len(set(rows)) == len(rows)
+        whole[split] = set(rows)
+    assert [len(rows) for rows in whole.values()] == [3425, 200, 100]
+    assert len(set.union(*whole.values())) == 3725, "99 + 98 + ... + 50"
+    assert main([*words, "count=4000", "out=drawn"]) == 0
+    drawn = (here / "drawn" / "rows.txt").read_text().splitlines()
+    assert len(drawn) == 4000
+    assert len(set(drawn)) < 3425
+    assert set(drawn) <= whole["train"]
+    assert main(["data", "stats", "Counting", "split=beyond-development"]) == 0
+    assert "Counting: 10 rows, every row of split beyond-development once" in capsys.readouterr().out
+    assert [json.loads((here / name / "head.json").read_text())["each_once"] for name in ("train", "drawn")] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        ["Counting", "number=before", "begin=<bos>", "helper=pad"],
+        ["SelectiveCounting", "items=4", "most=null", "modulus=4"],
+        ["counting_samesymbol_plain3_addbigram_nullseq"],
+        ["RaspCounting", "tokenizer.begin=true"],
+    ],
+)
+@pytest.mark.parametrize("form", ["text", "memmap"])
+def test_rows_with_labels_are_read_as_they_were_written(
+    task: list[str], form: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", "write", *task, "count=70", "out=one"]) == 0
+    assert main(["data", "write", *task, "count=70", "out=first", f"format={form}"]) == 0
+    again = [word for word in task if word.startswith("tokenizer")]
+    assert main(["data", "write", "first", "out=again", *again]) == 0
+    files = ["rows.txt", "ids.bin", "labels.bin", "offsets.bin"]
+    for file in files:
+        assert (here / "one" / file).read_bytes() == (here / "again" / file).read_bytes(), file
+    one, again_head = (json.loads((here / name / "head.json").read_text()) for name in ("one", "again"))
+    assert one["vocabulary"] == again_head["vocabulary"]
+    capsys.readouterr()
+    assert main(["data", "stats", "first"]) == 0
+    assert "first: 70 rows, in the order of the file" in capsys.readouterr().out
+
+
 def test_files_are_looked_at_as_a_whole_and_drawn(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,6 +159,13 @@ def test_a_command_writes_them_and_overwrites_nothing(tmp_path: Path, capsys: py
     assert not (tmp_path / "y").exists()
 
 
+def test_the_rows_that_are_said_to_come_are_those_that_come() -> None:
+    for name, count in (("debug", 1000), ("debug", None), ("counting_samesymbol_mod10", 60)):
+        told = {file: sum(map(len, rows())) for file, rows in published.files(name, count).items()}
+        written = sum(rows for file, rows in told.items() if file.endswith(published.TRAINING))
+        assert published.total(name, count) == written
+
+
 def test_a_name_that_was_not_published_is_refused_with_one_like_it() -> None:
     with pytest.raises(Mistake, match="Did you mean 'counting_samesymbol_mod"):
         published.files("counting_samesymbol_mod12")

@@ -216,6 +216,9 @@ def test_helpers_have_the_number_of_the_next_token() -> None:
     tokens = built(recipe).place(exam.batch(recipe.task.read("5 <pad> a <pad> a <pad>")).tokens, Draw.fixed())
     assert tokens.places is not None
     assert tokens.places[0].tolist() == [[0, 1, 1, 2, 2, 3]]
+    for task in ("counting_samesymbol_shiftedstart3", "counting_samesymbol_shiftedstart3_padhelper"):
+        randomised = of(task, "ape_randomised").model.positions[0].numbering
+        assert randomised.helpers == "next", "n + 1 places are drawn for n tokens, as published"
     assert of("counting_samesymbol_shiftedstart3", "rope").model.positions[0].numbering == Sequential()
 
 

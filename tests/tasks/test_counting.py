@@ -1,6 +1,7 @@
 """Promises of counting, of number lines and tables, and of the stream of counts."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,12 +160,20 @@ def test_what_is_asked_never_changes_what_is_trained() -> None:
     [
         ({"modulus": 1}, "^modulus: "),
         ({"modulus": 10, "number": "before"}, "^modulus: "),
+        ({"modulus": 10_001}, "^modulus: 10001 is above 10000"),
         ({"count": 0}, "^count: 0 symbols"),
         ({"count": 101}, "^count: 101 counted on from 0 ends above most=100; up to 100"),
         ({"most": 0}, "^most: "),
         ({"starts": Span(-1, 3)}, "^starts: "),
         ({"begin": "a b"}, "^begin: "),
         ({"begin": "<pad>"}, "^begin: "),
+        ({"begin": "a\tb"}, "^begin: "),
+        ({"begin": "[BOS]"}, r"^begin: \[BOS\] is a special token"),
+        ({"starts": 200, "number": "before"}, "^starts: 200 leaves no number to count to, with most=100; up to 99"),
+        ({"ends": 101}, "^ends: 101 is not from 1 to most=100"),
+        ({"ends": 0, "number": "before"}, "^ends: 0 is not from 1 to most=100"),
+        ({"ends": 101, "number": "before"}, "^ends: 101 is not from 1 to most=100"),
+        ({"ends": 100, "number": "before", "starts": 1}, "^ends: no count of 1:50 from a start of 1.* 2 to 51"),
         ({"held": 1}, "^held: "),
         ({"symbol": "some"}, "^symbol: there is no 'some'; there are: same, different"),
         ({"helper": "null"}, "^helper: "),
@@ -174,6 +183,55 @@ def test_what_is_asked_never_changes_what_is_trained() -> None:
 def test_impossible_settings_are_refused(settings: dict[str, object], told: str) -> None:
     with pytest.raises(Mistake, match=told):
         Counting(**settings)  # type: ignore[arg-type]
+
+
+def test_the_largest_modulus_says_its_own_number() -> None:
+    task = Counting(modulus=10_000, count=10_000)
+    labels = task.longest().labels
+    assert labels is not None
+    assert labels.max() == 10_000
+
+
+def test_a_cell_may_have_a_count_that_does_not_end_where_the_trained_ones_do() -> None:
+    task = Counting(number="before", starts=Span(1, 50), ends=51)
+    assert len(task.pinned(count=60).whole() or ()) == 40
+    with pytest.raises(Mistake, match=r"^count: 100 counted on from 1 ends above"):
+        task.pinned(count=100)
+
+
+@pytest.mark.parametrize("lines", [{"ends": 101}, {"ends": 100, "starts": 1, "count": 3}, {"starts": 200}])
+def test_number_lines_that_cannot_be_are_refused(lines: dict[str, Any]) -> None:
+    with pytest.raises(Mistake, match=f"^{next(iter(lines))}: "):
+        NumberLine(**lines)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"count": 155}, r"^count: there are too few different streams of 256 tokens with blocks of 155"),
+        ({"at": 154}, r"^at: there are too few"),
+        ({"length": 8, "count": 50}, r"^length: .* 55 tokens hold a block"),
+    ],
+)
+def test_streams_that_are_too_few_to_hold_any_out_are_refused(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(Mistake, match=told):
+        RaspCounting(**settings)
+
+
+def test_streams_that_are_not_refused_are_drawn_for_every_split() -> None:
+    for task in (RaspCounting(), RaspCounting(count=130), RaspCounting(length=8), RaspCounting(most=2, count=2)):
+        for split in ("train", "test", "development"):
+            assert len(task.examples(split, 0, 0, 50)) == 50
+    assert RaspCounting().pinned(count=155).whole() is not None, "a cell is one block and no stream"
+    assert RaspCounting(count=Span(100, 154)).beyond() is None
+    large = RaspCounting(most=10_000)
+    assert large.examples("train", 0, 0, 1).symbols.shape == (1, 255)
+
+
+def test_the_next_band_of_blocks_has_longer_ones() -> None:
+    blocks = RaspCounting(packed=False, asked="determined").whole("beyond-development")
+    assert blocks is not None
+    assert set(blocks.facts["count"].tolist()) == set(range(51, 61))
 
 
 @pytest.mark.parametrize("text", ["", "a b", "5", "a 5 a", "99 a a", "5 5 a", "a a"])
@@ -248,3 +306,16 @@ def test_what_is_held_out_stays_so_beside_an_auxiliary_task() -> None:
     assert band is not None
     assert set(band.examples("test", 0, 0, 200).facts["task"].tolist()) == {0}
     assert set(task.longest().facts["count"].tolist()) == {50}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("only", [None, 1])
+def test_an_auxiliary_task_has_its_share_of_the_rows_that_are_kept(only: int | None) -> None:
+    task = Mixture((VANILLA, AdditionTable(count=Span(1, 99))), weights=(1000, 99), auxiliary=True, only=only)
+    drawn = task.examples("train", 0, 0, 1 << 17)
+    questions, weights = task.distribution() or (drawn, np.zeros(len(drawn)))
+    wanted = 99 / 1099 if only is None else 1
+    assert weights[questions.facts["task"] == 1].sum() == pytest.approx(wanted)
+    share = (drawn.facts["task"] == 1).mean()
+    assert abs(share - wanted) <= 4 * np.sqrt(wanted * (1 - wanted) / len(drawn)), share
+    parts = [task.examples("train", 0, start, 5000).symbols for start in (0, 5000)]
+    assert np.array_equal(np.concatenate(parts), drawn.symbols[:10_000]), "whatever the portions asked for"

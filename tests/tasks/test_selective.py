@@ -145,6 +145,10 @@ def test_settings_that_cannot_be_are_refused() -> None:
         ({"at": 101}, "^at: a list of 101"),
         ({"modulus": 1}, "^modulus: "),
         ({"begin": "3"}, "^begin: "),
+        ({"begin": "x\ty"}, "^begin: "),
+        ({"begin": "[EOS]"}, r"^begin: \[EOS\] is a special token"),
+        ({"modulus": 40_000}, "^modulus: 40000 is above 10000"),
+        ({"most": 10_000, "count": 40_000}, "^count: a list of 40000 has more than 10000 items"),
         ({"texts": "words"}, "^texts: "),
     ):
         with pytest.raises(Mistake, match=told):

@@ -17,9 +17,9 @@ from numerate.data.writing import FORMATS, write
 from numerate.errors import Mistake, did_you_mean
 from numerate.reports.table import text_table
 from numerate.tasks.plain import plain_text
-from numerate.tasks.task import Task
+from numerate.tasks.task import SPLITS, Task
 from numerate.tasks.written import Written
-from numerate.tokens.tokenizer import Characters
+from numerate.tokens.tokenizer import Characters, Tokenizer
 from numerate.tokens.words import Words
 from numerate.training import disk
 from numerate.training.progress import Progress
@@ -56,7 +56,8 @@ def _write(words: list[str]) -> int:
     head = json.loads((folder / "head.json").read_text(encoding="utf-8"))
     for file, told in head["files"].items():
         print(f"{folder / file}  {disk.size(told['bytes'])}  sha256 {told['sha256'][:16]}")
-    print(f"{folder}: {head['rows']:,} rows, {head['tokens']:,} tokens, {len(head['vocabulary'])} symbols")
+    each = f", every row of split {source.split} once (count= draws them)" if source.whole else ""
+    print(f"{folder}: {head['rows']:,} rows, {head['tokens']:,} tokens, {len(head['vocabulary'])} symbols{each}")
     return 0
 
 
@@ -117,7 +118,8 @@ def _count(text: str) -> int:
     try:
         return int(from_text(text, int, "count"))
     except Mistake as error:
-        raise ValueError("a whole number such as 1000, 64k or 20M") from error
+        field = f"; task.count={text} sets the count of a task" if ":" in text else ""
+        raise ValueError(f"a whole number such as 1000, 64k or 20M{field}") from error
 
 
 def _format(text: str) -> str:
@@ -138,19 +140,22 @@ def _source(name: str, settings: list[str], own: dict[str, Any], count: int) -> 
     recipe = recipe or catalogue.in_family("Recipe", plain)
     if name != "Written" and (name in kinds["Task"] or name in catalogue.presets("Task")):
         spelled = override(_spelled(catalogue.made("Task", name)), _of_task(settings))
-        return Source(name, spelled.task, spelled.tokenizer, _rows(spelled.task, own, split, count), split, seed or 0)
+        return _of_split(name, spelled.task, spelled.tokenizer, own, split, seed or 0, count)
     if recipe:
         from numerate.studies.naming import named_recipe
 
         found = override(named_recipe(name), settings)
         seed = found.seed if seed is None else seed
-        return Source(name, found.task, found.tokenizer, _rows(found.task, own, split, count), split, seed)
+        return _of_split(name, found.task, found.tokenizer, own, split, seed, count)
     if Path(name).exists() or "/" in name or name.endswith((".txt", ".arrow")) or name == "Written":
         if seed is not None:
             raise Mistake("seed: the rows of a file are taken as they stand; nothing is drawn")
         base = Spelled(Written() if name == "Written" else Written(path=name))
         parts = [f"task.split={own['split']}"] if "split" in own else []
-        return Source.of_file(name, override(base, [*_of_task(settings), *parts]), own.get("count"))
+        wanted = [*_of_task(settings), *parts]
+        base = _spelled(override(base, [word for word in wanted if word.startswith("task")]).task)
+        spelling = [word for word in wanted if not word.startswith("task")]
+        return Source.of_file(name, override(base, spelling), own.get("count"))
     known = [*kinds["Task"], *kinds["Recipe"]]
     names = ", ".join(known)
     raise Mistake(
@@ -163,11 +168,18 @@ def _spelled(task: Task) -> Spelled:
     return Spelled(task, Words() if any(len(text) > 1 for text in task.alphabet()) else Characters())
 
 
-def _rows(task: Task, own: Mapping[str, Any], split: str, usual: int) -> int:
-    """How many rows of a task: as many as wanted, else each question once where a task lists them, else as usual."""
-    lists = "count" not in own and split != "beyond-development" and not isinstance(task, Written)
+def _of_split(
+    name: str, task: Task, tokenizer: Tokenizer, own: Mapping[str, Any], split: str, seed: int, usual: int
+) -> Source:
+    """So many drawn rows as are wanted; else each question once where a task lists them, else as many as usual."""
+    # A task that draws from a list goes through it once by itself, in the order of a run.
+    draws_from_list = type(task)._block is not Task._block
+    lists = "count" not in own and split in SPLITS and not isinstance(task, Written)
+    lists = lists and not (draws_from_list and split == "beyond-development")
     whole = task.whole(split) if lists else None
-    return int(own.get("count", usual if whole is None else len(whole)))
+    if whole is None:
+        return Source(name, task, tokenizer, int(own.get("count", usual)), split, seed)
+    return Source(name, task, tokenizer, len(whole), split, seed, whole=not draws_from_list)
 
 
 def _of_task(settings: list[str]) -> list[str]:
@@ -181,6 +193,7 @@ def summary(found: Statistics, source: Source) -> str:
     question, answer = plain_text(first_one, 0)
     between, end = ("", " with [EOS]") if first_one.labels is None else ("   ", "")
     what = "in the order of the file" if source.split is None else f"split {source.split}, seed {source.seed}"
+    what = f"every row of split {source.split} once" if source.whole else what
     lines = [f"{found.name}: {found.count:,} rows, {what}; the first: {question}{between}{answer}", ""]
     table: list[tuple[str, ...]] = []
     for words, histogram in (

@@ -18,7 +18,7 @@ def command(options: argparse.Namespace) -> int:
     for path in options.parts:
         load_user_parts(path)
     name = first(options.words, "the recipe or task", "numerate sample addition_abacus")
-    words, own = own_options(options.words[1:], {"count": int, "split": str})
+    words, own = own_options(options.words[1:], {"count": _count, "split": str})
     split = own.get("split", "train")
     if split not in SPLITS:
         raise Mistake(f"split: there is no {split!r}; there are: {', '.join(SPLITS)}.{did_you_mean(split, SPLITS)}")
@@ -39,6 +39,15 @@ def command(options: argparse.Namespace) -> int:
     else:
         _sample_recipe(name, words, split, own.get("count", 3))
     return 0
+
+
+def _count(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise Mistake(
+            f"count: {text!r} is not how many examples are shown, such as 8; task.count={text} sets the count of a task"
+        ) from error
 
 
 def _sample_task(name: str, words: list[str], split: str, count: int) -> None:

@@ -31,7 +31,8 @@ class Spelled:
 class Source:
     """Rows 0 .. count - 1 of a split of a task, or of a file in the file's own order (`split` is then None).
 
-    `name` is what a person called it.
+    `name` is what a person called it. With `whole` the rows are all questions of the split, each once, in the order in
+    which the task lists them, and nothing is drawn but what a tokenizer draws.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Source:
     count: int
     split: str | None = "train"
     seed: int = 0
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -63,10 +65,13 @@ class Source:
     def blocks(self, size: int = BLOCK) -> Iterator[tuple[Questions, Rows]]:
         """The rows in order, at most `size` at a time: as questions, and as token ids."""
         vocabulary = self.vocabulary
+        listed = self.task.whole(self.split or "train") if self.whole else None
         for start in range(0, self.count, size):
             count = min(size, self.count - start)
             if self.split is None and isinstance(self.task, Written):
                 questions = self.task.questions(np.arange(start, start + count))
+            elif listed is not None:
+                questions = listed.take(slice(start, start + count))
             else:
                 questions = self.task.examples(self.split or "train", self.seed, start, count)
             yield questions, self.tokenizer.rows(questions, vocabulary)

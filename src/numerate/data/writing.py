@@ -111,6 +111,7 @@ def _write(
         "tokenizer": to_tree(source.tokenizer),
         "split": source.split,
         "seed": source.seed,
+        "each_once": source.whole,
         "versions": versions(),
         "files": {name: {"bytes": file.size, "sha256": file.sum.hexdigest()} for name, file in sorted(files.items())},
     }

@@ -212,7 +212,7 @@ def _position(model: str, named: Named) -> tuple[Position, ...]:
         "nope": (),
         "sine": (Sinusoidal(numbering=shifted),),
         "ape": (Learned(numbering=shifted, table=places),),
-        "ape_randomised": (Learned(numbering=RandomSubset(max_length=places, helpers=helpers), table=places),),
+        "ape_randomised": (Learned(numbering=RandomSubset(max_length=places, helpers="next"), table=places),),
         "rope": (Rotary(numbering=Sequential(helpers=helpers)),),
         "spe": (Scalar(numbering=shifted, places=places),),
         "spe_zooming": (Scalar(numbering=Zooming()),),

@@ -1,5 +1,6 @@
 """Counting symbols aloud: at every symbol, how many there have been so far."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from string import ascii_lowercase
 from typing import Any, Literal, Self
@@ -13,6 +14,7 @@ from numerate.tasks.draws import Draws, key
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import Starts, cell_hashes, feasible, held_out, into_splits, next_counts
 from numerate.tasks.task import Task, large_enough
+from numerate.vocabulary import SPECIALS
 
 HELPERS = {"none": "", "blank": "<blk>", "pad": "<pad>"}
 """The token behind each symbol at which its count is said, instead of at the symbol itself."""
@@ -72,23 +74,20 @@ class Counting(Task):
         for name, known in (("symbol", ("same", "different")), ("helper", tuple(HELPERS)), ("number", NUMBER)):
             if getattr(self, name) not in known:
                 raise Mistake(f"{name}: there is no {getattr(self, name)!r}; there are: {', '.join(known)}")
-        if self.modulus is not None and self.modulus < 2:
-            raise Mistake(f"modulus: counting modulo {self.modulus} says nothing; 2 or more is right")
+        check_modulus(self.modulus)
         if self.modulus is not None and self.number != "none":
             raise Mistake("modulus: counts that begin again are not counted on from a number; number=none is right")
         if not 1 <= self.most <= MOST_NUMBER:
             raise Mistake(f"most: {self.most} is not from 1 to {MOST_NUMBER}")
         if Span.of(self.starts).low < 0:
             raise Mistake(f"starts: {Span.of(self.starts).low} is below 0, which no text stands for")
-        if self.begin != self.begin.strip() or " " in self.begin:
-            raise Mistake(f"begin: {self.begin!r} is not one text without spaces; 0 and <bos> are")
-        if self.begin in (*ascii_lowercase, *HELPERS.values()) and self.begin:
-            raise Mistake(f"begin: {self.begin!r} is also a symbol or a helper; 0 and <bos> are right")
+        check_begin(self.begin, ascii_lowercase, "0 and <bos> are")
         if self.held < 0 or self.held == 1:
             raise Mistake(f"held: {self.held} leaves nothing for test or development; 0, or 2 and more are right")
         self.allowed.check(Span.of(self.count), "count")
         if self.at is not None:
             self.allowed.check(Span.of(self.at), "at")
+        Starts(Span.of(self.starts), self.most, self.ends).check_ends(Span.of(self.count))
 
     @property
     def allowed(self) -> Starts:
@@ -172,8 +171,11 @@ class Counting(Task):
 
     def pinned(self, **cell: Any) -> Self:
         """The same with fields pinned; `count` is what is asked, whatever training counts."""
-        found = super().pinned(**cell)
-        return replace(found, count=self.count, at=cell["count"]) if "count" in cell else found
+        if "count" not in cell:
+            return super().pinned(**cell)
+        rest = {name: value for name, value in cell.items() if name != "count"}
+        self.allowed.check(Span.of(cell["count"]), "count")
+        return super().pinned(**rest, at=cell["count"])
 
     def axes(self) -> tuple[str, ...]:
         return ("count",)
@@ -338,6 +340,28 @@ NUMBER = ("none", "before", "behind", "both")
 
 MOST_NUMBER = 10_000
 """Alphabets with more numbers are taken for a slip of the pen."""
+
+
+def check_modulus(modulus: int | None) -> None:
+    """Raises `Mistake` for a modulus that says nothing, or has more numbers than an alphabet."""
+    if modulus is not None and modulus < 2:
+        raise Mistake(f"modulus: counting modulo {modulus} says nothing; 2 or more is right")
+    if modulus is not None and modulus > MOST_NUMBER:
+        raise Mistake(f"modulus: {modulus} is above {MOST_NUMBER}; null counts on and on")
+
+
+def check_begin(begin: str, symbols: Sequence[str], right: str) -> None:
+    """Raises `Mistake` for a text that cannot begin a row: of several words, or one that means something else.
+
+    `right` is what would do, with its verb.
+    """
+    if begin and begin.split() != [begin]:
+        raise Mistake(f"begin: {begin!r} is not one text without spaces; {right}")
+    if begin and begin in (*symbols, *HELPERS.values()):
+        raise Mistake(f"begin: {begin!r} is also a symbol or a helper; {right}")
+    if begin in SPECIALS:
+        raise Mistake(f"begin: {begin} is a special token, which tokenizer.begin=true adds; {right}")
+
 
 FEW_LETTERS = next(count for count in range(1, 9) if large_enough(len(ascii_lowercase) ** count))
 """Rows of fewer random letters are too few to hold any out."""

@@ -12,7 +12,7 @@ from numerate.config import Span, setting
 from numerate.errors import Mistake
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.draws import Draws, key
-from numerate.tasks.questions import Questions
+from numerate.tasks.questions import Questions, mix
 from numerate.tasks.task import Task
 
 
@@ -27,7 +27,9 @@ class Mixture(Task):
 
     With `auxiliary` all tasks but the first are only trained on, beside it: a cell of a grid and the next band ask
     nothing of them (`only=1` does, of the second). So are the number lines and tables that published counting tasks
-    add: Chang and Bisk (2024), https://arxiv.org/abs/2405.20131.
+    add: Chang and Bisk (2024), https://arxiv.org/abs/2405.20131. Their `weights` are then the shares of the rows that
+    are kept, whatever a task holds out. (Without `auxiliary` they are those of the rows drawn, before rows of another
+    split are left out.)
 
     >>> Mixture((Arithmetic("+"), Arithmetic("-")), weights=(3, 1)).axes()
     ('first_digits', 'second_digits')
@@ -59,9 +61,20 @@ class Mixture(Task):
             raise Mistake(f"weights: {self.weights} are not all above 0; leave a task out instead")
 
     def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+        return self._drawn(draws, index, draws.halves(len(index)))
+
+    def _attempt(self, draws: Draws, index: NDArray[np.int64], split: str, seed: int) -> Questions:
+        """With `auxiliary` the task of an index is that of every attempt: the one that holds rows out loses none."""
+        if not self.auxiliary:
+            return self.draw(draws, index)
+        (word,) = Draws(key("member", self, split, seed)).words(1)
+        return self._drawn(draws, index, mix(mix(index.astype(np.uint64) + word) ^ word) >> np.uint64(32))
+
+    def _drawn(self, draws: Draws, index: NDArray[np.int64], chance: NDArray[Any]) -> Questions:
+        """A question for each index, of the task that its chance, 0 to 2**32 - 1, falls to."""
         weights = np.array(self.weights or (1.0,) * len(self.tasks))
         edges = np.round(np.cumsum(weights / weights.sum()) * 2.0**32).astype(np.uint64)[:-1]
-        member = np.searchsorted(edges, draws.halves(len(index)).astype(np.uint64), side="right")
+        member = np.searchsorted(edges, chance.astype(np.uint64), side="right")
         if self.only is not None:
             member = np.full(len(index), self.only)
         shared, parts, places = self._shared(), [], []

@@ -47,6 +47,7 @@ class _Steps(Task):
             raise Mistake(f"starts: {self.allowed.span.low} is below 0, which no text stands for")
         self.allowed.check(Span.of(self.count), "count")
         self.allowed.check(self.asked, "at")
+        self.allowed.check_ends(Span.of(self.count))
 
     def _cells(self) -> Cells:
         return self.allowed.cells(self.asked)
@@ -72,8 +73,11 @@ class _Steps(Task):
 
     def pinned(self, **cell: Any) -> Self:
         """The same with fields pinned; `count` is what is asked, whatever training has."""
-        found = super().pinned(**cell)
-        return replace(found, count=self.count, at=cell["count"]) if "count" in cell else found  # type: ignore[type-var]
+        if "count" not in cell:
+            return super().pinned(**cell)
+        rest = {name: value for name, value in cell.items() if name != "count"}
+        self.allowed.check(Span.of(cell["count"]), "count")
+        return super().pinned(**rest, at=cell["count"])
 
     def axes(self) -> tuple[str, ...]:
         return ("count",)

@@ -19,6 +19,9 @@ from numerate.tasks.task import Task
 _BEGIN, _FIRST, _LAST, _GO, _COUNTED = range(5)
 """The places of a block: `<sos>`, the two numbers, `<`, and the first of those counted."""
 
+FEWEST = 400
+"""The fewest different streams: the smallest split has ten of them. Of fewer it may have none."""
+
 
 @dataclass(frozen=True)
 class RaspCounting(Task):
@@ -52,6 +55,22 @@ class RaspCounting(Task):
         for name, span in (("count", Span.of(self.count)), ("at", self._counts)):
             if span.low < 2 or span.high > self.most:
                 raise Mistake(f"{name}: from one number to another are 2 to {self.most} numbers, not {span}")
+        if self.packed and not self._streams_are_many(self._counts, self.length):
+            name, told = (
+                ("count" if self.at is None else "at"),
+                "smaller counts, a wider span or packed=false are right",
+            )
+            if self.length < self._counts.high + 5:
+                name, told = "length", f"{self._counts.high + 5} tokens hold a block, and 256 are published"
+            raise Mistake(
+                f"{name}: there are too few different streams of {self.length} tokens with blocks of {self._counts} "
+                f"numbers to hold any out; {told}"
+            )
+
+    def _streams_are_many(self, counts: Span, length: int) -> bool:
+        """Whether every split has some of the different streams, by the blocks of which both numbers are seen."""
+        pairs, seen = len(_pairs(counts, 0, self.most)), 1 + (length - 3) // (counts.high + 5)
+        return bool(min(pairs, FEWEST) ** min(seen, FEWEST) >= FEWEST)
 
     @property
     def _counts(self) -> Span:
@@ -110,10 +129,10 @@ class RaspCounting(Task):
 
     def pinned(self, **cell: Any) -> Self:
         """The same with fields pinned; `count` makes it one block of so many numbers, asked for what is determined."""
-        found = super().pinned(**cell)
         if "count" not in cell:
-            return found
-        return replace(found, count=self.count, at=cell["count"], packed=False, asked="determined")
+            return super().pinned(**cell)
+        rest = {name: value for name, value in cell.items() if name != "count"}
+        return super().pinned(**{**rest, "at": cell["count"], "packed": False, "asked": "determined"})
 
     def axes(self) -> tuple[str, ...]:
         return ("count",)
@@ -127,9 +146,12 @@ class RaspCounting(Task):
         return Span.of(self.count).high + 1
 
     def beyond(self) -> "RaspCounting | None":
-        """A stream of the counts behind the trained ones, a fifth more, asked for what is determined."""
+        """The counts behind the trained ones, a fifth more, asked for what is determined; None where there are none, or
+        too few for a stream."""
         band = next_counts(self._counts, self.most)
-        return None if band is None else replace(self, at=band, asked="determined")
+        if band is None or (self.packed and not self._streams_are_many(band, self.length)):
+            return None
+        return replace(self, at=band, asked="determined")
 
     def cells(self) -> list[tuple[int, ...]] | None:
         found = feasible(Span.of(self.count), self.most)
@@ -141,6 +163,9 @@ class RaspCounting(Task):
 
     def whole(self, split: str = "test") -> Questions | None:
         """Every block once, by its first and then by its second number; None for a stream."""
+        if split == "beyond-development":
+            band = self.beyond()
+            return None if band is None else band.whole()
         if self.packed:
             return None
         pairs = _pairs(self._counts, 1, self.most)
@@ -180,7 +205,10 @@ class RaspCounting(Task):
 @lru_cache(maxsize=32)
 def _pairs(counts: Span, low: int, most: int) -> NDArray[np.int64]:
     """All pairs of numbers from `low` to `most` with so many numbers from the first to the second, in order."""
-    first, last = np.meshgrid(np.arange(low, most + 1), np.arange(low, most + 1), indexing="ij")
-    pairs = np.stack([first.reshape(-1), last.reshape(-1)], axis=1)
-    count = pairs[:, 1] - pairs[:, 0] + 1
-    return pairs[(count >= counts.low) & (count <= counts.high)]
+    first = np.arange(low, most + 1)
+    nearest = first + counts.low - 1
+    width = np.clip(np.minimum(first + counts.high - 1, most) - nearest + 1, 0, None)
+    pairs = np.empty((int(width.sum()), 2), dtype=np.int64)
+    pairs[:, 0] = first.repeat(width)
+    pairs[:, 1] = np.arange(len(pairs)) + (nearest - (width.cumsum() - width)).repeat(width)
+    return pairs

@@ -123,6 +123,11 @@ def _json(file: Path) -> dict[str, Any]:
     return found
 
 
+def head_of(place: Path) -> dict[str, Any] | None:
+    """What a folder of `numerate data write` says that it is; None for anything else."""
+    return _json(place / "head.json") if (place / "head.json").is_file() else None
+
+
 @lru_cache(maxsize=8)
 def _opened(place: Path, stamp: tuple[tuple[str, int, int], ...], vocabulary: str) -> RowFile:
     files: list[RowFile] = []

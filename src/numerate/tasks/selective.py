@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from numerate.config import Span, setting
 from numerate.errors import Mistake
 from numerate.tasks.compositions import Compositions
-from numerate.tasks.counting import HELPERS, MOST_NUMBER
+from numerate.tasks.counting import HELPERS, MOST_NUMBER, check_begin, check_modulus
 from numerate.tasks.draws import Draws
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import feasible, next_counts
@@ -63,22 +63,20 @@ class SelectiveCounting(Task):
             raise Mistake(f"items: there are 2 to {len(_TEXTS[self.texts])} kinds of {self.texts}, not {self.items}")
         if self.most is not None and not 1 <= self.most <= MOST_NUMBER:
             raise Mistake(f"most: {self.most} is not from 1 to {MOST_NUMBER}")
-        if self.modulus is not None and self.modulus < 2:
-            raise Mistake(f"modulus: counting modulo {self.modulus} says nothing; 2 or more is right")
+        check_modulus(self.modulus)
         if self.most is None and (self.modulus is None or self.composition == "even"):
             raise Mistake("most: counts that have no largest cannot all be said; 10 is published")
         if self.composition == "pairs" and (self.items != 2 or self.most is None):
             raise Mistake("composition: pairs are of two kinds and have a most; items=2 and most=50 are published")
-        if " " in self.begin or (self.begin and self.begin in (*self._kinds, *HELPERS.values())):
-            raise Mistake(f"begin: {self.begin!r} is no text of its own without spaces; <bos> is")
+        check_begin(self.begin, self._kinds, "<bos> is")
         for name, span in (("count", Span.of(self.count)), ("at", self.asked)):
             if span.low < 1:
                 raise Mistake(f"{name}: {span.low} items are no list; 1 or more is right")
             if span.high > self._furthest:
-                raise Mistake(
-                    f"{name}: a list of {span.high} has more than {self._furthest} items, which is what {self.items} "
-                    f"kinds have together with most={self.most}"
-                )
+                why = "the longest list there is"
+                if self.most is not None and self._furthest == self.items * self.most:
+                    why = f"which is what {self.items} kinds have together with most={self.most}"
+                raise Mistake(f"{name}: a list of {span.high} has more than {self._furthest} items, {why}")
 
     @property
     def asked(self) -> Span:
@@ -87,7 +85,7 @@ class SelectiveCounting(Task):
 
     @property
     def _furthest(self) -> int:
-        return MOST_NUMBER if self.most is None else self.items * self.most
+        return MOST_NUMBER if self.most is None else min(self.items * self.most, MOST_NUMBER)
 
     @property
     def _kinds(self) -> tuple[str, ...]:

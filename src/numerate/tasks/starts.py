@@ -59,10 +59,28 @@ class Starts:
         cells[:, 1] = np.arange(len(cells)) + (low - (width.cumsum() - width)).repeat(width)
         return cells
 
+    def check_ends(self, counts: Span) -> None:
+        """Raises `Mistake` where no count of these ends at the one number that they shall end at."""
+        if self.ends is None:
+            return
+        if not 1 <= self.ends <= self.most:
+            raise Mistake(f"ends: {self.ends} is not from 1 to most={self.most}")
+        low, high = self.span.low + counts.low, self.span.high + counts.high
+        if not low <= self.ends <= high:
+            raise Mistake(
+                f"ends: no count of {counts} from a start of {self.span} ends at {self.ends}; "
+                f"{low} to {min(high, self.most)} can be reached"
+            )
+
     def check(self, counts: Span, name: str) -> None:
         """Raises `Mistake` for a count that has no start."""
         if counts.low < 1:
             raise Mistake(f"{name}: {counts.low} symbols are no count; 1 or more is right")
+        if self.furthest() < 1:
+            raise Mistake(
+                f"starts: {self.span.low} leaves no number to count to, with most={self.most}; up to {self.most - 1} "
+                f"can be counted from, or most={counts.high + self.span.low} is right"
+            )
         if counts.high > self.furthest():
             raise Mistake(
                 f"{name}: {counts.high} counted on from {self.span.low} ends above most={self.most}; "

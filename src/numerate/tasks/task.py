@@ -201,7 +201,7 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
             # are right for training, one in twenty for a test.
             tries = 1 if split == "train" and attempt == 0 else max(4, round(1.5 / (high - low)))
             draws = Draws(key(self, split, seed, block, attempt))
-            drawn = self.draw(draws, np.repeat(block * size + missing, tries))
+            drawn = self._attempt(draws, np.repeat(block * size + missing, tries), split, seed)
             if drawn.chance is None:
                 drawn = replace(drawn, chance=draws.words(len(drawn)))
             right = self._in_split(drawn, low, high).reshape(-1, tries)
@@ -216,6 +216,10 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         raise Mistake(
             f"split: {type(self).__name__} has too few questions for {split!r}; its space() must say how many it has"
         )
+
+    def _attempt(self, draws: Draws, index: NDArray[np.int64], split: str, seed: int) -> Questions:
+        """One attempt at the questions of these indices, some of which may be of another split."""
+        return self.draw(draws, index)
 
     def _in_split(self, questions: Questions, low: float, high: float) -> NDArray[np.bool_]:
         hashes = self.canonical(questions)

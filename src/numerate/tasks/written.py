@@ -13,8 +13,9 @@ from numerate.errors import Mistake, did_you_mean
 from numerate.tasks import decimals
 from numerate.tasks.arithmetic import OPERATORS, Arithmetic
 from numerate.tasks.draws import Draws, key
+from numerate.tasks.labelled_files import LabelledFile, open_rows
 from numerate.tasks.questions import EMPTY, Numbers, Questions, mix
-from numerate.tasks.row_files import VOCABULARIES, Characters, RowFile, open_row_file
+from numerate.tasks.row_files import VOCABULARIES, Characters, RowFile
 from numerate.tasks.task import SPLITS, Task, large_enough
 
 _SUM = re.compile(r"([0-9]+)([^0-9=])([0-9]+)=(-?[0-9]+-?)")
@@ -35,7 +36,8 @@ class Written(Task):
     """Rows of a file, such as `321+654=975`, split at the equals sign into question and answer.
 
     `path` is a text file with a row per line, a folder of `*.txt`, a folder that Hugging Face `datasets` saved (tokens
-    of the published vocabularies; needs `pip install 'numerate[data]'`), or what `numerate data write` wrote.
+    of the published vocabularies; needs `pip install 'numerate[data]'`), or what `numerate data write` wrote. Rows that
+    have a label per word behind a tab instead, `65 a a` and . 66 67, are questions with labels.
 
     Where the rows are sums, differences or products, their numbers are numbers, which a tokenizer may spell anew;
     `order` says how the file writes them, and "auto" looks at the first 1,000 rows and takes the order in which all
@@ -63,7 +65,9 @@ class Written(Task):
     )
     first_digits: int | Span | None = setting(None, "only sums whose first number has so many digits; null: all")
     second_digits: int | Span | None = setting(None, "only sums whose second number has so many digits; null: all")
-    question_length: int | Span | None = setting(None, "only questions of so many characters, '=' included; null: all")
+    question_length: int | Span | None = setting(
+        None, "only questions of so many characters, '=' included (words, where they have labels); null: all"
+    )
 
     def __post_init__(self) -> None:
         for name, known in (("vocabulary", tuple(VOCABULARIES)), ("order", ("auto", *WAYS, "text"))):
@@ -74,11 +78,11 @@ class Written(Task):
                 )
 
     @property
-    def rows(self) -> RowFile:
+    def rows(self) -> RowFile | LabelledFile:
         """The rows of the file. Raises `Mistake` where there are none."""
         if self.path is None:
             raise Mistake("path: which rows? path=rows.txt names a file with a row per line, or a folder of rows")
-        return open_row_file(self.path, self.split, self.vocabulary)
+        return open_rows(self.path, self.split, self.vocabulary)
 
     def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
         mine = self._rows_of(None)
@@ -107,6 +111,8 @@ class Written(Task):
         does not read like the others."""
         found = self.rows
         order, sign = _way(found, self.order)
+        if isinstance(found, LabelledFile):
+            return _labelled(found, rows)
         characters = found.read(rows)
         if order == "text":
             return _texts(found, rows, characters)
@@ -176,14 +182,17 @@ class Written(Task):
         return self.rows.count if mine is None else len(mine)
 
     def alphabet(self) -> tuple[str, ...]:
-        order, sign = _way(self.rows, self.order)
-        return tuple(self.rows.alphabet()) if order == "text" else (sign, "=")
+        found = self.rows
+        order, sign = _way(found, self.order)
+        if isinstance(found, LabelledFile):
+            return found.words
+        return tuple(found.alphabet()) if order == "text" else (sign, "=")
 
     def read(self, text: str) -> Questions:
         """A sum as a person types it, whatever the order of the file. Raises `Mistake` where rows are no sums, or of an
         operator that no other task can work out."""
-        order, sign = _way(self.rows, self.order)
-        if order == "text" or sign not in OPERATORS:
+        _, sign = _way(self.rows, self.order)
+        if sign not in OPERATORS:
             raise Mistake("question: the answers of these rows are written, not worked out; only sums can be asked")
         return Arithmetic(operator=sign).read(text)
 
@@ -228,7 +237,7 @@ SIZES = ("first_digits", "second_digits", "question_length")
 class _Scan:
     """What one pass over all rows of a file finds: the split of each by the hash of its question, and its sizes."""
 
-    def __init__(self, rows: RowFile, task: Written) -> None:
+    def __init__(self, rows: RowFile | LabelledFile, task: Written) -> None:
         self.split = np.full(rows.count, -1, dtype=np.int8)
         self.sizes: dict[str, NDArray[np.uint16]] = {}
         for start in range(0, rows.count, _CHUNK):
@@ -244,7 +253,7 @@ class _Scan:
 
     @staticmethod
     @lru_cache(maxsize=4)
-    def of(rows: RowFile, task: Written) -> "_Scan":
+    def of(rows: RowFile | LabelledFile, task: Written) -> "_Scan":
         return _Scan(rows, task)
 
     def _has_every_pair(self) -> bool:
@@ -271,8 +280,12 @@ def _chosen(scan: _Scan, wanted: tuple[tuple[str, Span], ...], split: str | None
 
 
 @lru_cache(maxsize=16)
-def _way(rows: RowFile, order: str) -> tuple[str, str]:
-    """How the rows are read: "reversed", "normal" or "text", and the operator of sums."""
+def _way(rows: RowFile | LabelledFile, order: str) -> tuple[str, str]:
+    """How the rows are read: "reversed", "normal", "text" or "labels", and the operator of sums."""
+    if isinstance(rows, LabelledFile):
+        if order in WAYS:
+            raise Mistake(f"order: rows with a label per word have no sums to read {order}; order=auto is right")
+        return "labels", ""
     if order == "text":
         return "text", ""
     first = [_SUM.fullmatch(rows.text(row)) for row in range(min(rows.count, _LOOKED_AT))]
@@ -302,6 +315,15 @@ def _is_right(found: re.Match[str], order: str) -> bool:
     one, other = int(first), int(second)
     truth = {"+": one + other, "-": one - other, "x": one * other}[found[2]]
     return str(truth) == answer
+
+
+def _labelled(file: LabelledFile, rows: NDArray[np.int64]) -> Questions:
+    """Rows of words with a label each."""
+    symbols, labels = file.read(rows)
+    length = (symbols != EMPTY).sum(axis=1)
+    return Questions(
+        file.words, symbols, Numbers.none(len(rows)), labels=labels, facts={"question_length": length.astype(np.int64)}
+    )
 
 
 def _texts(file: RowFile, rows: NDArray[np.int64], characters: Characters) -> Questions:

@@ -1,0 +1,79 @@
+"""Promises of rows with a label per word that are read from files."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numerate.data.source import Source
+from numerate.data.writing import write
+from numerate.errors import Mistake
+from numerate.tasks.counting import Counting
+from numerate.tasks.plain import plain_text
+from numerate.tasks.questions import EMPTY
+from numerate.tasks.written import Written
+from numerate.tokens.words import Words
+
+
+def written(folder: Path, form: str) -> Written:
+    source = Source("Counting", Counting(number="before", begin="<bos>"), Words(), 60)
+    return Written(path=str(write(source, folder / form, form)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", ["text", "memmap", "both"])
+def test_a_folder_gives_the_questions_and_the_alphabet_of_its_task(form: str, tmp_path: Path) -> None:
+    task, own = written(tmp_path, form), Counting(number="before", begin="<bos>")
+    wanted, found = own.examples("train", 0, 0, 60), task.questions(np.arange(60))
+    assert task.alphabet() == own.alphabet()
+    assert [plain_text(found, row) for row in range(60)] == [plain_text(wanted, row) for row in range(60)]
+    assert found.facts["question_length"].tolist() == (wanted.facts["count"] + 2).tolist()
+    assert task.axes() == ("question_length",)
+    only = Written(path=task.path, question_length=int(found.facts["question_length"][0]))
+    assert only.space() == (found.facts["question_length"] == found.facts["question_length"][0]).sum()
+
+
+def test_a_file_of_words_tells_its_words(tmp_path: Path) -> None:
+    path = tmp_path / "rows.txt"
+    path.write_text("65 b a\t. 66 67\n9 a\t. 10\n")
+    task = Written(path=str(path))
+    assert task.alphabet() == ("9", "10", "65", "66", "67", "b", "a")
+    found = task.questions(np.array([1, 0]))
+    assert [plain_text(found, row) for row in (0, 1)] == [("9 a", ". 10"), ("65 b a", ". 66 67")]
+    assert found.labels is not None
+    assert found.labels[0].tolist() == [EMPTY, 1, EMPTY]
+    path.write_text("ab\t.1\n")
+    assert plain_text(Written(path=str(path)).questions(np.array([0])), 0) == ("a b", ". 1")
+
+
+@pytest.mark.parametrize("row", ["a a\t1", "a\t1\t1", "a  a\t1 2 3", ". a\t1 2", "12=3"])
+def test_a_row_without_a_label_for_each_word_is_refused_with_its_line(row: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.txt"
+    path.write_text(f"a a\t1 2\n{row}\n")
+    with pytest.raises(Mistake, match=r"rows\.txt, line 2: .* has not one label for each word"):
+        Written(path=str(path)).alphabet()
+
+
+def test_what_cannot_be_right_is_refused(tmp_path: Path) -> None:
+    folder = Path(str(written(tmp_path, "memmap").path))
+    with pytest.raises(Mistake, match=r"^order: rows with a label per word have no sums to read reversed"):
+        Written(path=str(folder), order="reversed").alphabet()
+    with pytest.raises(Mistake, match=r"^question: "):
+        Written(path=str(folder)).read("1+1=")
+    with pytest.raises(Mistake, match=r"^split: "):
+        Written(path=str(folder), split="train").alphabet()
+    text = Path(str(written(tmp_path, "text").path)) / "rows.txt"
+    text.write_text(text.read_text() + "zebra\t1\n")
+    with pytest.raises(Mistake, match=r"line 61: 'zebra' is no word that head.json tells"):
+        Written(path=str(text.parent)).questions(np.array([60]))
+    content = (folder / "ids.bin").read_bytes()
+    (folder / "ids.bin").write_bytes(b"\x01" + content[1:])
+    with pytest.raises(Mistake, match=r"row 0: holds \[UNK\]"):
+        Written(path=str(folder)).questions(np.array([0]))
+    (folder / "ids.bin").write_bytes(content[:-1])
+    with pytest.raises(Mistake, match=r"ids\.bin is not as it was written"):
+        Written(path=str(folder)).alphabet()
+    (folder / "labels.bin").unlink()
+    with pytest.raises(Mistake, match=r"labels\.bin is not there"):
+        Written(path=str(folder)).alphabet()
+    assert "labels.bin" in json.loads((folder / "head.json").read_text())["files"]
