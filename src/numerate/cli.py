@@ -22,7 +22,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "list": (
         "what there is: tasks, positions, mixers, losses, recipes, studies ..., and your runs",
         "[KIND [PART OF A NAME]|runs]",
-        "numerate list\nnumerate list mixers\nnumerate list recipes mod10bos\nnumerate list runs\nnumerate list --parts my.py",
+        "numerate list\nnumerate list mixers\nnumerate list recipes mod10bos\nnumerate list runs\n"
+        "numerate list --parts my.py",
     ),
     "show": (
         "every setting of a recipe, with its meaning",
