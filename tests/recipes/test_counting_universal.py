@@ -1,0 +1,55 @@
+"""The model that counts three ways: one architecture, one set of settings, three tasks; and the studies of counting."""
+
+from pathlib import Path
+
+import pytest
+
+import numerate
+from numerate.config import Span, override
+from numerate.evaluation.grid import Grid
+from numerate.laboratory.train import debug, train
+from numerate.studies.naming import named
+
+NAMES = [f"counting_universal_{way}" for way in ("shifted", "modular", "items")]
+
+
+def test_only_the_task_and_what_is_asked_differ() -> None:
+    recipes = [numerate.recipe(name) for name in NAMES]
+    for part in ("model", "objective", "optimizer", "schedule", "training", "tokenizer", "layout"):
+        assert len({getattr(recipe, part) for recipe in recipes}) == 1, part
+
+
+def test_all_are_trained_to_50_and_asked_at_least_to_99() -> None:
+    for name, most in zip(NAMES, (200, 200, 99), strict=True):
+        recipe = numerate.recipe(name)
+        assert recipe.task.trained()["count"].high == 50
+        assert recipe.evaluation.grid is not None
+        (span,) = Grid.parse(recipe.evaluation.grid, ("count",)).spans
+        assert span.high == most
+
+
+def test_of_a_shifted_start_200_is_a_label_of_training_and_of_every_longest_row() -> None:
+    task = numerate.recipe(NAMES[0]).task
+    drawn = task.distribution()
+    assert drawn is not None
+    rows = drawn[0]
+    assert rows.labels is not None
+    assert rows.alphabet[int(rows.labels.max())] == "200"
+    (whole,) = [task.pinned(count=200).whole()]
+    assert whole is not None
+    assert len(whole) == 1
+
+
+@pytest.mark.parametrize("name", [*NAMES, "counting_universal_jointly"])
+def test_it_trains_and_counts_are_measured(name: str, tmp_path: Path) -> None:
+    tiny = ["training.steps=2", "training.batch=4", "evaluation.during=4", "evaluation.count=2"]
+    run = train(override(debug(numerate.recipe(name)), tiny), runs_dir=tmp_path, quiet=True).run
+    assert run.evaluate("51").records[0]["labels"]["trained"] == 50
+
+
+def test_the_studies_have_five_seeds_of_each_scheme() -> None:
+    for name, schemes in (("counting_universal", 3), ("counting_laptop", 15)):
+        study = named(name)
+        assert len(study.recipes) == 5 * schemes
+        assert len(study.labels) == schemes
+        assert {recipe.seed for recipe in study.recipes} == set(Span(0, 4))
