@@ -87,6 +87,21 @@ def test_gates_that_let_nothing_through_overflow_nothing() -> None:
     assert bool(gates.grad.isfinite().all())
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("gate", [-50.0, -500.0, -1e4, -1e5])
+def test_no_digits_are_lost_behind_a_gate_that_is_nearly_closed(gate: float, steps: int) -> None:
+    told = inputs(64, steps)
+    log_gates = -0.05 * told[0].detach().sigmoid()[..., 0]
+    log_gates[:, ::16] = gate
+    expected, memory = (part.detach() for part in recurrent(*told[:4], log_gates))
+    singles = [part.detach().float().requires_grad_() for part in (*told[:4], log_gates)]
+    found, behind = chunked(*singles)
+    for mine, theirs in ((found, expected), (behind, memory)):
+        torch.testing.assert_close(mine.double(), theirs, atol=1e-6 * float(theirs.abs().max()), rtol=0)
+    for gradient in torch.autograd.grad(found.sum() + behind.sum(), singles):
+        assert bool(gradient.isfinite().all())
+
+
 def test_many_equal_keys_blow_nothing_up() -> None:
     """The worst case of the triangular system: every write undoes the one before it, and reflects."""
     keys = normalize(torch.ones(1, 200, 1, 4), dim=-1)

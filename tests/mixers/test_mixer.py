@@ -93,6 +93,23 @@ def test_every_parameter_gets_a_finite_gradient(any_mixing: Any, mix: Any) -> No
         assert float(parameter.grad.abs().sum()) > 0, name
 
 
+def test_cast_to_half_precision_it_still_learns_and_steps(any_mixing: Any, mix: Any) -> None:
+    mixing, x, lengths = mix(any_mixing), inputs(2, 20).bfloat16(), torch.tensor([20, 13])
+    part = mixing.part.bfloat16()
+    said = mixing.at_once(x, lengths)
+    said.square().sum().backward()
+    _, state = part.prefill(x, mixing.context(lengths, 20, capacity=21))
+    further, _ = part.step(x[:, :1], mixing.context(lengths + 1, 21, index=lengths, seen=21), state)
+    for found in (said, further, *(parameter.grad for parameter in part.parameters())):
+        assert found is not None
+        assert found.dtype is torch.bfloat16
+        assert found.isfinite().all()
+    exact = mix(any_mixing)
+    exact.part.load_state_dict(part.state_dict())
+    whole = exact.at_once(x.double(), lengths)
+    torch.testing.assert_close(said.double(), whole, atol=0.1 * float(whole.detach().abs().max()), rtol=0)
+
+
 def test_what_it_says_of_its_parameters_is_true_of_them(any_mixing: Any, mix: Any) -> None:
     part = mix(any_mixing).part
     named, modules = dict(part.named_parameters()), set(part.modules())

@@ -8,7 +8,7 @@ from torch.nn.functional import conv1d, layer_norm, pad, silu
 
 from numerate.errors import Mistake
 from numerate.mixers.mixer import Context
-from numerate.mixers.slstm import _SLSTM, SLSTM, SLSTMMixer, slstm_by_steps
+from numerate.mixers.slstm import _SLSTM, SLSTM, SLSTMMixer, slstm, slstm_by_steps
 
 EXACT = {"atol": 1e-11, "rtol": 1e-11}
 
@@ -65,6 +65,28 @@ def test_its_gradient_is_that_of_the_steps(sigmoid: bool) -> None:
         *(torch.autograd.grad((h * weights).sum(), [given, recurrent]) for h in (ours, theirs)), strict=True
     ):
         torch.testing.assert_close(found, expected, **EXACT)
+
+
+@pytest.mark.parametrize("convolution", [None, 3])
+@pytest.mark.parametrize("forget", ["sigmoid", "exponential"])
+def test_gradients_go_through_the_state_of_a_prefill(forget: Any, convolution: int | None) -> None:
+    part, x = made(cells=4, forget=forget, convolution=convolution), inputs(2, 8).requires_grad_()
+    asked = [x, *part.parameters()]
+    whole = part(x, context([8, 8]))
+    expected = torch.autograd.grad(whole[0, 4].square().sum() + whole[1, 7].square().sum(), asked)
+    _, state = part.prefill(x[:, :7], context([4, 7]))
+    token = torch.stack([x[0, 4], x[1, 7]])[:, None]
+    said, _ = part.step(token, context([5, 8]), state)
+    for found, one in zip(torch.autograd.grad(said.square().sum(), asked), expected, strict=True):
+        torch.testing.assert_close(found, one, **EXACT)
+
+
+@pytest.mark.parametrize("sigmoid", [True, False])
+def test_its_gradient_by_all_it_carries_is_right(sigmoid: bool) -> None:
+    given = torch.randn(2, 4, 4, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    recurrent = torch.randn(2, 8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    asked = (given.requires_grad_(), recurrent.requires_grad_())
+    assert torch.autograd.gradcheck(lambda *two: slstm(*two, sigmoid), asked)
 
 
 def test_exponentials_that_no_number_holds_are_carried_all_the_same() -> None:

@@ -67,7 +67,8 @@ def chunked(
 
         (1 + diag(beta) tril(D * K K^T, -1)) U = diag(beta) (V - diag(D_0) K S).
 
-    D is made from differences of summed logarithms, none of which is above 0: nothing overflows, however small a gate.
+    The logarithms behind D are sums of those between two places, none of which is above 0, never differences of longer
+    sums: nothing overflows, and no digits are lost behind a gate that is nearly closed.
     """
     rows, time, heads, _ = queries.shape
     steps = keys.shape[1] // time
@@ -85,19 +86,17 @@ def chunked(
     queries, keys, strengths = cut(queries, 1), cut(keys, steps), cut(betas, steps)
     written, erased = cut(values, steps) * strengths, keys * strengths
     system, scores = erased @ keys.mT, queries @ keys.mT
-    visible = _visible(places, steps, queries.device)
     fading: tuple[Tensor, ...] = ()
     if log_gates is None:
-        scores = scores * visible
+        scores = scores * _visible(places, steps, queries.device)
     else:
-        since = cut(log_gates, 1).cumsum(dim=2)
-        since_of_writes = since.repeat_interleave(steps, dim=2)
-        between = (since - since_of_writes.mT).masked_fill(~visible, float("-inf")).exp()
+        logs = cut(log_gates, 1)
+        kept = logs.cumsum(dim=2).exp()
+        between = _between(logs).repeat_interleave(steps, dim=3)
         scores = scores * between
         system = system * between.repeat_interleave(steps, dim=2)
-        kept = since.exp()
         queries, erased = queries * kept, erased * kept.repeat_interleave(steps, dim=2)
-        keys = keys * (since[:, :, -1:] - since_of_writes).exp()
+        keys = keys * between[:, :, -1, :, None]
         fading = kept[:, :, -1:].unbind()
     read: list[Tensor] = []
     memory = None
@@ -116,6 +115,14 @@ def chunked(
         read.append(out.view(rows, heads, places, -1).transpose(1, 2))
     assert memory is not None
     return torch.cat(read, dim=1)[:, :time], memory.view(rows, heads, *memory.shape[1:])
+
+
+def _between(logs: Float[Tensor, "chunks heads places 1"]) -> Float[Tensor, "chunks heads places places"]:
+    """The product of the gates behind the second place up to the first; 0 where the second is later."""
+    places = logs.shape[2]
+    visible = _visible(places, 1, logs.device).to(logs.dtype)
+    # As a product with ones the sums are quicker than cumulative ones.
+    return (visible @ (logs * visible.tril(-1))).exp() * visible
 
 
 def _visible(places: int, steps: int, device: torch.device) -> Bool[Tensor, "places writes"]:

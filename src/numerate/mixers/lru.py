@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from numerate.config import setting
 from numerate.errors import Mistake
+from numerate.mixers.local import single
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.mixers.scan import linear_scan
 from numerate.positions.position import Position
@@ -99,7 +100,7 @@ class LRUMixer(TokenMixer):
 
     def eigenvalues(self) -> Complex[Tensor, " cells"]:
         """What a cell is multiplied with at each token; with a gate, at a token whose gate is 1/2."""
-        return torch.polar((-self.decay.exp()).exp(), self.phase.exp())
+        return torch.polar((-single(self.decay).exp()).exp(), single(self.phase).exp())
 
     def _states(self, x: Tensor, context: Context) -> Tensor:
         nothing_hidden(context, "LRU")
@@ -108,14 +109,14 @@ class LRUMixer(TokenMixer):
     def _read(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The eigenvalues at each token (1 x 1 x cells without a gate), and what it writes."""
         pairs = self.inward(x).unflatten(-1, (self.cells, 2))
-        pairs = pairs.to(torch.promote_types(pairs.dtype, torch.float32))
+        pairs = single(pairs)
         if self.factor is not None:
             return self.eigenvalues()[None, None], torch.view_as_complex(self.factor.exp()[:, None] * pairs)
         assert self.gate is not None
-        far = 2 * self.gate(x).to(self.decay.dtype).sigmoid()
-        shrinks = -far * self.decay.exp()
+        far = 2 * self.gate(x).to(pairs.dtype).sigmoid()
+        shrinks = -far * single(self.decay).exp()
         factor = (-(2 * shrinks).expm1()).clamp_min(1e-9).sqrt()
-        turned = torch.polar(shrinks.exp(), far * self.phase.exp())
+        turned = torch.polar(shrinks.exp(), far * single(self.phase).exp())
         return turned, torch.view_as_complex(factor[..., None] * pairs)
 
     def _said(self, states: Tensor, x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, pad
 
 from numerate.errors import Mistake
+from numerate.mixers.local import single
 
 CHUNK = 16
 """Places whose mixing is one matrix; a state is carried from chunk to chunk."""
@@ -138,7 +139,7 @@ def out_of_chunks(
 
 def exact(*tensors: Tensor) -> list[Tensor]:
     """In single precision at least: a recurrence adds up what it rounds."""
-    return [x.float() if x.element_size() < 4 else x for x in tensors]
+    return [single(x) for x in tensors]
 
 
 def decayed(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from numerate.config import setting
-from numerate.mixers.local import behind, previous
+from numerate.mixers.local import behind, previous, uncompiled
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.mixers.rwkv import along_the_depth, along_the_width, begin, exact, mixed, own_parameters, shares
 from numerate.positions.position import Position
@@ -73,19 +73,19 @@ class RWKV4Mixer(TokenMixer):
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         nothing_hidden(context, "RWKV4")
         gate, k, v = self._read(x, previous(x))
-        return self._said(means(k, v, self.decay, self.newest)[0], gate)
+        return self._said(means(k, v, *exact(self.decay, self.newest))[0], gate)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, State]:
         nothing_hidden(context, "RWKV4")
         gate, k, v = self._read(x, previous(x))
-        found, *sums = means(k, v, self.decay, self.newest)
+        found, *sums = means(k, v, *exact(self.decay, self.newest))
         before, value, weight, largest = (behind(one, context.lengths)[:, None] for one in (x, *sums))
         return self._said(found, gate), (before, value, weight, largest)
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: State) -> tuple[Tensor, State]:
         before, *sums = state
         gate, k, v = self._read(x, before)
-        found, value, weight, largest = recurrent(k, v, self.decay, self.newest, *sums)
+        found, value, weight, largest = recurrent(k, v, *exact(self.decay, self.newest), *sums)
         return self._said(found, gate), (x, value, weight, largest)
 
     def _read(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -94,7 +94,7 @@ class RWKV4Mixer(TokenMixer):
         return torch.sigmoid(self.receptance(for_receptance)), k, v
 
     def _said(self, found: Tensor, gate: Tensor) -> Tensor:
-        said: Tensor = self.out(gate * found)
+        said: Tensor = self.out((gate * found).to(gate.dtype))
         return said
 
     def outward(self) -> Sequence[nn.Linear]:
@@ -134,6 +134,7 @@ def recurrent(
     return torch.cat(found, dim=1), value, weight, largest
 
 
+@uncompiled
 def means(
     k: Float[Tensor, "rows time width"],
     v: Float[Tensor, "rows time width"],

@@ -11,7 +11,7 @@ from torch.nn.functional import silu
 from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.mixers.kernels import Kernel, refuse_other_kernels, takes_fla
-from numerate.mixers.local import behind, previous, real
+from numerate.mixers.local import behind, previous, real, uncompiled
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.mixers.rwkv import (
     HeadNorm,
@@ -142,7 +142,7 @@ class RWKV6Mixer(TokenMixer):
         return chunked(r, k, v, decays.exp(), self.bonus.view(self.heads, -1))
 
     def _said(self, y: Tensor, gate: Tensor) -> Tensor:
-        said: Tensor = self.out(self.norm(y) * gate)
+        said: Tensor = self.out((self.norm(y) * gate).to(gate.dtype))
         return said
 
     def outward(self) -> Sequence[nn.Linear]:
@@ -193,6 +193,7 @@ def recurrent(
     return torch.stack(said, dim=1), state
 
 
+@uncompiled
 def chunked(
     r: Float[Tensor, "rows time heads size"],
     k: Float[Tensor, "rows time heads size"],

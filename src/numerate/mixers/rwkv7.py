@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.mixers.kernels import Kernel, refuse_other_kernels, takes_fla
-from numerate.mixers.local import behind, previous, real
+from numerate.mixers.local import behind, previous, real, uncompiled
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.mixers.rwkv import (
     HeadNorm,
@@ -182,7 +182,7 @@ class RWKV7Mixer(TokenMixer):
     def _said(self, y: Tensor, read: Read, gate: Tensor) -> Tensor:
         r, _, k, v, _, _ = read
         own = (r * k * self.bonus.view(self.heads, -1)).sum(-1, keepdim=True) * v
-        said: Tensor = self.out((self.norm(y) + own.flatten(-2)) * gate)
+        said: Tensor = self.out(((self.norm(y) + own.flatten(-2)) * gate).to(gate.dtype))
         return said
 
     def outward(self) -> Sequence[nn.Linear]:
@@ -217,6 +217,7 @@ def recurrent(
     return torch.stack(said, dim=1), state
 
 
+@uncompiled
 def chunked(
     r: Float[Tensor, "rows time heads size"],
     decays: Float[Tensor, "rows time heads size"],

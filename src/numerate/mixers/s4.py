@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from numerate.config import setting
+from numerate.mixers.local import single
 from numerate.mixers.mixer import Mixer
 from numerate.mixers.state_space import (
     StateSpaceMixer,
@@ -119,7 +120,7 @@ class S4Mixer(StateSpaceMixer):
         self, u: Float[Tensor, "rows width"], state: Float[Tensor, "rows width pairs 2"]
     ) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows width pairs 2"]]:
         """(1 - step/2 A) x_t = (1 + step/2 A) x_(t-1) + step B u_t, solved by Woodbury's identity."""
-        x, low_rank, step = paired(state), paired(self.low_rank), self.log_step.exp()[:, None]
+        x, low_rank, step = paired(state), paired(self.low_rank), single(self.log_step).exp()[:, None]
         half = step / 2 * self._eigenvalues()
         seen = _through(low_rank.conj(), x)
         right = (1 + half) * x - step / 2 * low_rank * seen + step * paired(self.input_map) * u[..., None]
@@ -129,12 +130,12 @@ class S4Mixer(StateSpaceMixer):
         return _through(paired(self.output_map), after)[..., 0], torch.view_as_real(after)
 
     def _eigenvalues(self) -> Complex[Tensor, "width pairs"]:
-        return torch.complex(-self.log_decay.exp(), self.frequency)
+        return torch.complex(-single(self.log_decay).exp(), single(self.frequency))
 
     def _diagonal(self) -> tuple[Tensor, Tensor, Tensor]:
         """The diagonal recurrence of the bilinear rule: its factors (width x pairs), what feeds it (width x 2 x
         pairs, B and P), and P."""
-        step, low_rank = self.log_step.exp()[:, None], paired(self.low_rank)
+        step, low_rank = single(self.log_step).exp()[:, None], paired(self.low_rank)
         inverse = (1 - 0.5 * step * self._eigenvalues()).reciprocal()
         fed = (step * inverse)[..., None, :] * torch.stack([paired(self.input_map), low_rank], dim=-2)
         return 2 * inverse - 1, fed, low_rank

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from numerate.config import setting
 from numerate.errors import Mistake
+from numerate.mixers.local import single
 from numerate.mixers.mixer import Mixer
 from numerate.mixers.state_space import (
     StateSpaceMixer,
@@ -115,8 +116,8 @@ class S4DMixer(StateSpaceMixer):
 
     def _diagonal(self) -> tuple[Tensor, Tensor]:
         """The factors of the discrete recurrence and what an input of 1 adds to it, width x pairs each."""
-        eigenvalues = torch.complex(-self.log_decay.exp(), self.frequency)
-        step = self.log_step.exp()[:, None]
+        eigenvalues = torch.complex(-single(self.log_decay).exp(), single(self.frequency))
+        step = single(self.log_step).exp()[:, None]
         if self.rule == "zoh":
             base = (step * eigenvalues).exp()
             return base, (base - 1) / eigenvalues

@@ -8,11 +8,14 @@ from jaxtyping import Inexact
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from numerate.mixers.local import uncompiled
+
 AT_ONCE = 2048
 """Real numbers per place from which a CPU works longer on a place than on starting that work. From there on places go
 one by one, which touches each number once; a second level would touch it three times. Measured at 16 to 512 places."""
 
 
+@uncompiled
 def linear_scan(
     a: Inexact[Tensor, "#rows #time channels"],
     b: Inexact[Tensor, "rows time channels"],

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
+from numerate.mixers.local import uncompiled
+
 KEPT = 4
 """Every so many times the forward keeps the state; the backward computes those between again."""
 
@@ -17,6 +19,7 @@ WORTHWHILE = {"cpu": 2**14, "cuda": 2**20}
 """Numbers in one operation from which on its work outweighs the call: rows are cut into chunks up to there."""
 
 
+@uncompiled
 def selective_scan(
     rates: Float[Tensor, "rows time channels"],
     inputs: Float[Tensor, "rows time channels"],
@@ -42,11 +45,6 @@ def selective_scan(
     what each hands to the next, then from what it is handed (as in Blelloch's scan with two levels, 1990,
     https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf). By default as many as pay.
     """
-    if torch.compiler.is_compiling():  # which would write out every time of the loop
-        found: tuple[Tensor, Tensor] = torch.compiler.disable(selective_scan)(
-            rates, inputs, inward, outward, decay, signed, chunks
-        )
-        return found
     time = rates.shape[1]
     if chunks is None:
         worth = WORTHWHILE.get(rates.device.type, WORTHWHILE["cuda"])
@@ -54,7 +52,8 @@ def selective_scan(
     with torch.autocast(rates.device.type, enabled=False):
         widest = decay.dtype
         parts = (part.to(widest) for part in (rates, inputs, inward, outward))
-        said, last, *_ = _Scan.apply(*parts, decay[None], signed, min(chunks, time), torch.is_grad_enabled())
+        given = (*parts, decay[None], signed, min(chunks, time), torch.is_grad_enabled())
+        said, last, *_ = _Scan.apply(*given)  # type: ignore[no-untyped-call]
     return said, last
 
 
@@ -100,7 +99,7 @@ class _Scan(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         rates: Tensor,
         inputs: Tensor,
         inward: Tensor,
@@ -111,7 +110,7 @@ class _Scan(torch.autograd.Function):
         keep: bool,
     ) -> tuple[Tensor, ...]:
         rows, time, _ = rates.shape
-        parts = [_cut(part, chunks) for part in (rates, inputs, inward, outward)]
+        parts = (_cut(rates, chunks), _cut(inputs, chunks), _cut(inward, chunks), _cut(outward, chunks))
         scan = _Chunks(*parts, decay, signed, chunks)
         start, whole = decay.new_zeros(rows * chunks, *decay.shape[1:]), decay.new_empty(0)
         if chunks > 1:
@@ -132,7 +131,8 @@ class _Scan(torch.autograd.Function):
         decay, kept, whole, *parts = ctx.saved_tensors
         time, chunks = by_said.shape[1], ctx.chunks
         with torch.autocast(by_said.device.type, enabled=False):
-            scan = _Chunks(*parts, decay, ctx.signed, chunks)
+            rates, inputs, inward, outward = parts
+            scan = _Chunks(rates, inputs, inward, outward, decay, ctx.signed, chunks)
             by_said, by_state = _cut(by_said, chunks), by_last.clone()
             if chunks > 1:
                 by_state = _handed(scan.beginnings(by_said), whole, by_last, range(chunks - 1, -1, -1))
@@ -150,7 +150,9 @@ class _Scan(torch.autograd.Function):
         )
         signed, chunks, keep = given[5:]
         merged = (part.flatten(0, 1) for part in (*parts, decay))
-        said, last, *more = _Scan.apply(*merged, signed, max(1, chunks // size), keep)
+        said, last, *more = _Scan.apply(  # type: ignore[no-untyped-call]
+            *merged, signed, max(1, chunks // size), keep
+        )
         found = (said.unflatten(0, (size, -1)), last.unflatten(0, (size, -1)), *more)
         return found, (0, 0, *(None for _ in more))
 
@@ -253,7 +255,7 @@ class _Chunks:
 def _handed(own: Tensor, whole: Tensor, first: Tensor, order: Sequence[int]) -> Tensor:
     """What each chunk is handed by those before it in this order: own and whole are (chunks x rows) x ..."""
     handed, own, whole = (torch.empty_like(own), own, whole)
-    cut = [part.unflatten(0, (len(order), -1)) for part in (handed, own, whole)]
+    cut = [part.view(len(order), -1, *part.shape[1:]) for part in (handed, own, whole)]
     for chunk in order:
         cut[0][chunk] = first
         first = torch.addcmul(cut[1][chunk], cut[2][chunk], first)

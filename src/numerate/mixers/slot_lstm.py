@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from numerate.config import setting
 from numerate.errors import Mistake
-from numerate.mixers.local import real
+from numerate.mixers.local import real, uncompiled
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.positions.position import Position
 
@@ -91,6 +91,7 @@ class SlotLSTMMixer(TokenMixer):
         shares: Tensor = (self.sharpness * self.address(x)).softmax(-1)
         return shares
 
+    @uncompiled
     def _through(
         self,
         x: Float[Tensor, "rows time width"],

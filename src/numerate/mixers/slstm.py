@@ -12,7 +12,7 @@ from torch.nn.functional import group_norm, logsigmoid, silu
 
 from numerate.config import setting
 from numerate.errors import Mistake
-from numerate.mixers.local import ShortConvolution, behind
+from numerate.mixers.local import ShortConvolution, behind, uncompiled
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.positions.position import Position
 
@@ -125,7 +125,8 @@ class SLSTMMixer(TokenMixer):
         if self.convolution is not None:
             seen, before = self.convolution.step(x, before)
         split = (state.view(x.shape[0], self.heads, -1) for state in states)
-        after = slstm_step(self._inputs(x, seen)[:, 0], self.recurrent, self.sigmoid, *split)
+        inputs = self._inputs(x, seen)
+        after = slstm_step(inputs[:, 0], self.recurrent.to(inputs.dtype), self.sigmoid, *split)
         return self._said(after[0][:, None], x), (before, *(state.flatten(1) for state in after))
 
     def _inputs(self, x: Tensor, seen: Tensor) -> Float[Tensor, "rows time 4 heads head"]:
@@ -137,14 +138,12 @@ class SLSTMMixer(TokenMixer):
 
     def _run(self, x: Tensor, seen: Tensor) -> tuple[Tensor, ...]:
         """h, the means and log n behind each token: rows x time x heads x head."""
-        found: tuple[Tensor, ...] = _SLSTM.apply(  # type: ignore[no-untyped-call]
-            self._inputs(x, seen), self.recurrent, self.sigmoid
-        )
-        return found[:3]
+        inputs = self._inputs(x, seen)
+        return slstm(inputs, self.recurrent.to(inputs.dtype), self.sigmoid)
 
     def _said(self, h: Tensor, x: Tensor) -> Tensor:
         rows, time = x.shape[:2]
-        normed = group_norm(h.reshape(rows * time, self.cells), self.heads, self.scale)
+        normed = group_norm(h.reshape(rows * time, self.cells), self.heads, self.scale.to(h.dtype))
         said: Tensor = self.out(normed.view(rows, time, self.cells).to(x.dtype))
         return said
 
@@ -154,6 +153,15 @@ class SLSTMMixer(TokenMixer):
     def operations(self, time: int) -> int:
         weights = [weight.numel() for name, weight in self.named_parameters() if weight.dim() >= 2]
         return time * (2 * sum(weights) + 20 * self.cells)
+
+
+@uncompiled
+def slstm(
+    inputs: Float[Tensor, "rows time 4 heads head"], recurrent: Float[Tensor, "heads four head"], sigmoid: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """h, the means and log n behind each token, rows x time x heads x head each."""
+    h, means, totals, *_ = _SLSTM.apply(inputs, recurrent, sigmoid)  # type: ignore[no-untyped-call]
+    return h, means, totals
 
 
 def slstm_step(
@@ -190,14 +198,15 @@ def slstm_by_steps(
 
 
 class _SLSTM(torch.autograd.Function):
-    """The recurrence over whole rows: h, and without a gradient the means and log n.
+    """The recurrence over whole rows: h, the means and log n, and without a gradient what the backward needs.
 
     Inside, time comes first and rows last, so that each gate of each head lies in one piece. With r the means, a the
     shares and l = log n the gradient goes back by
 
         dr_t = o dh_t + (1 - a_{t+1}) dr_{t+1},    dl_t = (1 - a_{t+1}) dl_{t+1} - a (tanh z - r_{t-1}) dr_t
 
-    and then di = a (tanh z - r_{t-1}) dr_t + a dl_t, d log f = (1 - a) dl_t, d tanh z = a dr_t, d sigmoid(o) = r dh_t.
+    (to which is added what comes to r_t and l_t themselves, where a state is read behind them), and then di = a (tanh z
+    - r_{t-1}) dr_t + a dl_t, d log f = (1 - a) dl_t, d tanh z = a dr_t, d sigmoid(o) = r dh_t.
     """
 
     @staticmethod
@@ -221,14 +230,17 @@ class _SLSTM(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: tuple[Tensor, ...]) -> None:
-        h, means, totals, gates, shares = output
-        ctx.mark_non_differentiable(means, totals, gates, shares)
+        h, means, _, gates, shares = output
+        ctx.mark_non_differentiable(gates, shares)
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(inputs[1], h, means, gates, shares)
         ctx.sigmoid = inputs[2]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor, Tensor, None]:
+    def backward(
+        ctx: Any, by_h: Tensor | None, by_means: Tensor | None, by_totals: Tensor | None, *_: Any
+    ) -> tuple[Tensor, Tensor, None]:
         recurrent, h, means, gates, shares = ctx.saved_tensors
         time, heads, _, head, rows = gates.shape
         nothing = gates.new_zeros(1, heads, head, rows)
@@ -244,11 +256,16 @@ class _SLSTM(torch.autograd.Function):
         of_i, of_f, of_z, of_o = (gate.unbind(0) for gate in found.unbind(2))
         whole = found.view(time, heads, 4 * head, rows).unbind(0)
         back = recurrent.transpose(1, 2)
-        outer = gradient.permute(1, 2, 3, 0).contiguous().unbind(0)
+        outer = (torch.zeros_like(shares) if by_h is None else by_h.permute(1, 2, 3, 0).contiguous()).unbind(0)
+        to_means, to_totals = (None if one is None else one.permute(1, 2, 3, 0) for one in (by_means, by_totals))
         both = gates.new_zeros(2, heads, head, rows)
         of_mean, of_total = both
         of_h = outer[-1]
         for place in range(time - 1, -1, -1):
+            if to_means is not None:
+                of_mean.add_(to_means[place])
+            if to_totals is not None:
+                of_total.add_(to_totals[place])
             of_mean.addcmul_(of_h, shown[place])
             torch.mul(of_mean, moved[place], out=of_i[place])
             of_total.sub_(of_i[place])

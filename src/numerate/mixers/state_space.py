@@ -13,6 +13,7 @@ from torch.autograd import Function
 from torch.nn.functional import dropout, gelu, glu, pad
 
 from numerate.errors import Mistake
+from numerate.mixers.local import single, uncompiled
 from numerate.mixers.mixer import Context, TokenMixer, nothing_hidden
 
 PIECE = 32
@@ -261,8 +262,8 @@ def _two_by_two(flat: Float[Tensor, "*shape twice"]) -> Float[Tensor, "*shape ha
 
 
 def paired(real: Float[Tensor, "*shape 2"]) -> Complex[Tensor, "*shape"]:
-    """Complex numbers from real pairs, as which parameters and states are kept."""
-    return torch.view_as_complex(real)
+    """Complex numbers from real pairs, as which parameters and states are kept; in single precision at least."""
+    return torch.view_as_complex(single(real))
 
 
 def as_pairs(values: NDArray[np.complex128], width: int) -> nn.Parameter:
@@ -327,12 +328,16 @@ class StateSpaceMixer(TokenMixer, ABC):
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast(x.device.type, enabled=False):
             y, state = self.advanced(x[:, 0].to(state.dtype), state)
-        return self._finished(torch.addcmul(y[:, None], x, self.skip)), state
+        return self._finished(torch.addcmul(y[:, None], x, self.skip).to(x.dtype)), state
 
     def _whole(self, x: Tensor, signal: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            y = convolved(self.kernel(x.shape[1]), signal).permute(2, 1, 0).contiguous()
-        return self._finished(torch.addcmul(y, x, self.skip))
+        y = self._answered(signal).permute(2, 1, 0).contiguous()
+        return self._finished(torch.addcmul(y, x, self.skip).to(x.dtype))
+
+    @uncompiled
+    def _answered(self, signal: Tensor) -> Tensor:
+        with torch.autocast(signal.device.type, enabled=False):
+            return convolved(self.kernel(signal.shape[1]), signal)
 
     def _finished(self, y: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time width"]:
         return self._dropped(glu(self.out(self._dropped(gelu(y)))))
@@ -370,5 +375,4 @@ def gathered(
 
 def _across(x: Float[Tensor, "rows time width"]) -> Float[Tensor, "width time rows"]:
     """Channels in front and rows last, for products of matrices; in single precision where x has less."""
-    across = x.permute(2, 1, 0).contiguous()
-    return across.float() if across.element_size() < 4 else across
+    return single(x.permute(2, 1, 0).contiguous())
