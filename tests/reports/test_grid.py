@@ -8,6 +8,7 @@ from numerate.reports.grid import (
     bracket,
     diagonal,
     grids,
+    length_ticks,
     percent,
     place_words,
     points,
@@ -121,3 +122,18 @@ def test_places_and_spans_are_said_in_words():
     ) == ("1 to 5 digits")
     assert span_words([cell({"length": 3}), cell({"length": 9})]) == "length 3 to 9"
     assert bracket(0.856, 1.0) == "[85.6, 100]"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "ticks"),
+    [
+        (range(1, 9), range(1, 9)),
+        (range(1, 31), [1, *range(2, 31, 2)]),
+        (range(19, 201), range(20, 201, 20)),
+        ([*range(1, 100), *range(100, 201, 5)], [1, *range(20, 201, 20)]),
+        (range(1, 20, 2), range(1, 20, 2)),
+        ([4], [4]),
+    ],
+)
+def test_ticks_are_round_lengths_that_have_room(lengths, ticks):
+    assert list(length_ticks(lengths, 15)) == list(ticks)

@@ -27,7 +27,9 @@ Share = Callable[[int], float]
 def make(tmp_path: Path) -> Callable[..., Path]:
     """make("abacus", share by length, seed, best=share): trained on 1 to 6 digits, asked equal lengths 1 to 18."""
 
-    def made(kind: str, share: Share, seed: int = 0, best: Share | None = None, axes: Any = None) -> Path:
+    def made(
+        kind: str, share: Share, seed: int = 0, best: Share | None = None, axes: Any = None, longest: int = 18
+    ) -> Path:
         folder = tmp_path / "runs" / kind / f"{kind}{seed}"
         folder.mkdir(parents=True)
         recipe = {"kind": "Recipe", "task": {"kind": "Task"}, "model": {"kind": kind}, "seed": seed}
@@ -36,7 +38,7 @@ def make(tmp_path: Path) -> Callable[..., Path]:
         (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in line))
         lines = []
         for checkpoint, found in (("final", share), ("best", best)):
-            for n in range(1, 19) if found else ():
+            for n in range(1, longest + 1) if found else ():
                 correct = round(100 * found(n))  # type: ignore[misc]
                 low, high = wilson(correct, 100)
                 cell = dict.fromkeys(axes or ("first_digits", "second_digits"), n)
@@ -94,6 +96,11 @@ def test_what_did_not_converge_is_listed_and_no_failure(study: list[Path]) -> No
 
 def test_the_lengths_told_are_multiples_of_what_was_trained(study: list[Path]) -> None:
     assert lengths_told(successes(grouped([read(study[0])]))) == [6, 7, 8, 9, 12, 15, 18]
+
+
+def test_a_table_of_lengths_has_no_more_columns_than_a_page_has_room_for(make: Callable[..., Path]) -> None:
+    found = successes(grouped([read(make("abacus", lambda n: 1.0, longest=30))]))
+    assert lengths_told(found) == [6, 7, 9, 12, 18, 24, 30]
 
 
 def test_the_page_and_the_terminal_have_the_table(study: list[Path], tmp_path: Path) -> None:

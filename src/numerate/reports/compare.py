@@ -37,6 +37,7 @@ from numerate.reports.sheet import page
 from numerate.reports.small_map import small_map
 from numerate.reports.success import by_length, note_of, study_finding, success_rows, success_table, unconverged
 from numerate.reports.table import beside, text_table, text_width
+from numerate.reports.tasks import by_task
 
 
 def write_comparison(
@@ -111,7 +112,37 @@ def comparison_page(
         f'<p class="over">numerate · a comparison · {what}</p><h1>{escape(title)}</h1>',
         sections.warning(missing_words(len(runs), failed, absent)),
         sections.warning("; ".join(no_claims(groups))),
-        sections.sentence(study_finding(groups) or finding(groups)),
+        *_by_task(groups),
+        sections.heading("To run it again", sections.reproduce(runs)),
+        sections.heading("Left out of this report", sections.warnings(runs)),
+    ]
+    return page(title, "\n".join(part for part in body if part))
+
+
+def _by_task(groups: Sequence[Group]) -> list[str]:
+    """What is said and shown of all groups; of several tasks first what is said of each, then each by itself."""
+    tasks = by_task(groups)
+    if len(tasks) == 1:
+        return [sections.sentence(study_finding(groups) or finding(groups)), *_sections(groups)]
+    said = [
+        f"<h3>{escape(task.name)}</h3>{sections.sentence(study_finding(task.groups) or finding(task.groups))}"
+        for task in tasks
+    ]
+    rows = [[escape(task.name), f"{len(task.groups)}", escape(task.words)] for task in tasks]
+    note = (
+        "What was asked differs from task to task: each has figures, tables and tests of its own below, corrected for "
+        "the pairs of that task alone, and nothing is compared between them."
+    )
+    told = f"{table(['task', 'groups', 'as trained'], rows, numbers=[1], mono=[2])}<figcaption>{note}</figcaption>"
+    shown = [
+        f'<section><h1 style="margin-top:4rem">{escape(task.name)}</h1>{"".join(_sections(task.groups))}</section>'
+        for task in tasks
+    ]
+    return [*said, sections.heading(f"{len(tasks)} tasks", told), *shown]
+
+
+def _sections(groups: Sequence[Group]) -> list[str]:
+    return [
         sections.heading("Accuracy per count", by_count(groups)),
         sections.lengths(groups),
         sections.heading("Which seeds converged, and how far those go", success_table(groups)),
@@ -124,15 +155,19 @@ def comparison_page(
         sections.heading("Seed by seed", _seeds(groups)),
         sections.heading("Training", sections.training(groups)),
         sections.heading("Samples", _samples(groups)),
-        sections.heading("To run it again", sections.reproduce(runs)),
-        sections.heading("Left out of this report", sections.warnings(runs)),
     ]
-    return page(title, "\n".join(part for part in body if part))
 
 
 def comparison_text(groups: Sequence[Group], look: Look | None = None) -> str:
-    """The comparison for a terminal: heat maps side by side, the diagonal, the table of regions, the finding."""
-    look = look or Look()
+    """The comparison for a terminal: heat maps side by side, the diagonal, the table of regions, the finding; of
+    several tasks one after the other."""
+    look, tasks = look or Look(), by_task(groups)
+    if len(tasks) == 1:
+        return _text(groups, look)
+    return "\n\n\n".join(f"{task.name}\n{'=' * text_width(task.name)}\n\n{_text(task.groups, look)}" for task in tasks)
+
+
+def _text(groups: Sequence[Group], look: Look) -> str:
     shown = drawn(groups)
     maps = [terminal_map(_titled(grid, group.label), look) for group in shown for grid in group.grids if grid.row_axis]
     header, rows = sections.region_rows(shown)

@@ -7,7 +7,17 @@ from math import ceil, floor, log10
 from urllib.parse import quote
 
 from numerate.evaluation.labels import METRICS
-from numerate.reports.grid import Grid, Point, axis_words, bracket, percent, place_words, tick_step, whole_percent
+from numerate.reports.grid import (
+    Grid,
+    Point,
+    axis_words,
+    bracket,
+    length_ticks,
+    percent,
+    place_words,
+    tick_step,
+    whole_percent,
+)
 from numerate.reports.limits import MOST_ROWS, MOST_TOLD
 
 MOST_NUMBERS = 24
@@ -126,7 +136,7 @@ def chart(
     ys = [y for line in lines for y in (*line.y, *(line.low or ()), *(line.high or ())) if y > 0 or not log]
     low_x, high_x = (min(xs) - 0.5, max(xs) + 0.5) if lengths else (min(0.0, *xs), max(xs))
     even = lengths and max(xs) - min(xs) < 2 * len(set(xs))  # a few lengths far away leave no room for all others
-    ticks_x = _whole_ticks(xs) if even else _ticks(low_x, high_x)
+    ticks_x = length_ticks(xs, 15) if even else _ticks(low_x, high_x)
     if shares:
         low_y, high_y, ticks_y = 0.0, 1.0, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     elif log:
@@ -280,12 +290,6 @@ def _ticks(low: float, high: float) -> list[float]:
     step = 10.0 ** floor(log10(span / 4))
     step *= next(factor for factor in (1, 2, 5, 10) if span / (step * factor) <= 6)
     return [step * i for i in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
-
-
-def _whole_ticks(values: Sequence[float]) -> list[float]:
-    found = sorted(set(values))
-    every = tick_step(len(found), 15)
-    return [value for i, value in enumerate(found) if i == 0 or value % every == 0]
 
 
 def _power(tick: float) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from numerate.errors import Mistake
 from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import seeds_band
 from numerate.reports.colour import FRAME, LIGHT, SERIES, hexadecimal, ink, ramp
-from numerate.reports.grid import Grid, Point, axis_words, percent, tick_step, whole_percent
+from numerate.reports.grid import Grid, Point, axis_words, length_ticks, percent, tick_step, whole_percent
 from numerate.reports.records import Records, split_measure
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _QUIET = "#63666f"
+_NO_DIAGONAL = "curves: no cell has all axes equal; evaluate on grid=equal:1:18, for example"
 MARKERS = "osD^vP"
 LINES = ("-", (0, (5, 1.5)), "-.", ":", (0, (3, 1, 1, 1)), "-")
 FORMATS = ("png", "svg", "pdf")
@@ -108,7 +110,7 @@ def length_curves(
     """
     series = {label: along for label, along in series.items() if along}
     if not series:
-        raise Mistake("curves: no cell has all axes equal; evaluate on grid=equal:1:18, for example")
+        raise Mistake(_NO_DIAGONAL)
     with styled():
         figure = blank(4.8, 3.1 + 0.17 * _lines(list(series), 4.8))
         axes = figure.subplots()
@@ -144,6 +146,46 @@ def comparison(
             axes.set_title(letter, loc="left", fontweight="bold")
         if notes:
             figure.suptitle(" ".join(notes), fontsize=6, color=_QUIET, x=0.995, ha="right")
+    return figure
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves by length with what is said of them, as `length_curves` takes it."""
+
+    title: str
+    series: Mapping[str, Mapping[int, Point]]
+    axis: str = "n"
+    notes: Sequence[str] = ()
+    floor: float | None = None
+
+
+def length_panels(panels: Sequence[Panel], *, columns: int = 3) -> Figure:
+    """A panel of curves by length for each task, its name and what the bands are above it, its legend below.
+
+    Raises `Mistake` where none has cells of equal sizes.
+    """
+    filled = [
+        replace(panel, series={label: along for label, along in panel.series.items() if along}) for panel in panels
+    ]
+    filled = [panel for panel in filled if panel.series]
+    if not filled:
+        raise Mistake(_NO_DIAGONAL)
+    width, across = 3.6, min(columns, len(filled))
+    down = -(-len(filled) // across)
+    deep = max(_lines(list(panel.series), width) for panel in filled)
+    with styled():
+        figure = blank(width * across, (3.1 + 0.17 * deep) * down)
+        table = figure.subplots(down, across, squeeze=False)
+        for axes in table.flat[len(filled) :]:
+            axes.set_axis_off()
+        for axes, panel in zip(table.flat, filled, strict=False):
+            _draw_lengths(axes, panel.series, panel.axis, floor=panel.floor)
+            told = _above(axes, [_doubt(panel.series), *panel.notes], letters=72)
+            title, over = "\n".join(wrap(panel.title, 48)), (0, 6 + 8 * told)
+            axes.annotate(title, (0, 1), over, xycoords="axes fraction", textcoords="offset points", fontsize=9)
+            beside = -(-len(panel.series) // _lines(list(panel.series), width))
+            axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.16), ncols=beside, handlelength=2.8)
     return figure
 
 
@@ -220,10 +262,11 @@ def _doubt(series: Mapping[str, Mapping[int, Point]]) -> str:
     return f"medians of {number} seeds; bands: lowest to highest;{thin} {questions} each"
 
 
-def _above(axes: Axes, lines: Sequence[str]) -> None:
-    """Small lines above a panel, long ones wrapped."""
-    wrapped = [part for line in lines for part in wrap(line, 96)]
+def _above(axes: Axes, lines: Sequence[str], letters: int = 96) -> int:
+    """Small lines above a panel, long ones wrapped; returns how many there are."""
+    wrapped = [part for line in lines for part in wrap(line, letters)]
     axes.set_title("\n".join(wrapped), fontsize=6, color=_QUIET, loc="left")
+    return len(wrapped)
 
 
 def _draw_map(axes: Axes, grid: Grid, *, first: bool, title: str = "") -> None:
@@ -327,7 +370,9 @@ def _draw_lengths(
     if trained:
         axes.axvspan(trained[0] - 0.5, trained[-1] + 0.5, color="#f0efe9", linewidth=0, zorder=0)
         axes.axvline(trained[-1] + 0.5, color=FRAME, linewidth=1.1, zorder=1)
-        axes.text(trained[-1] + 0.35, 4, "trained", color=FRAME, fontsize=7, ha="right", va="bottom", rotation=90)
+        narrow = 20 * (trained[-1] + 1 - lengths[0]) < lengths[-1] + 1 - lengths[0]  # no room before the border
+        place, side = (trained[-1] + 0.65, "left") if narrow else (trained[-1] + 0.35, "right")
+        axes.text(place, 4, "trained", color=FRAME, fontsize=7, ha=side, va="bottom", rotation=90)
     if trained and floor is not None and lengths[-1] > trained[-1]:
         across = [trained[0], trained[-1] + 0.5, trained[-1] + 0.5, lengths[-1]]
         heights = [100.0, 100.0, 100 * floor, 100 * floor]
@@ -357,9 +402,8 @@ def _draw_lengths(
     if lengths:
         from matplotlib.ticker import MaxNLocator
 
-        every = tick_step(len(lengths), 13)
         if lengths[-1] - lengths[0] < 2 * len(lengths):
-            axes.set_xticks([n for i, n in enumerate(lengths) if i == 0 or n % every == 0])
+            axes.set_xticks(length_ticks(lengths, 13))
         else:
             axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
         axes.set_xlim(lengths[0] - 0.5, lengths[-1] + 0.5)

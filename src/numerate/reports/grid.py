@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from numerate.evaluation.labels import Labels, Metric
@@ -253,6 +254,23 @@ def tick_step(count: int, most: int) -> int:
     """Every how many values a label is written so that at most about `most` are: 1, 2, 5, 10, 20, 50, ..."""
     steps = (factor * int(10**power) for power in range(9) for factor in (1, 2, 5))
     return next(step for step in steps if count <= most * step)
+
+
+def length_ticks(lengths: Iterable[float], most: int) -> list[float]:
+    """Which of the lengths have a label on an axis, so that at most about `most` would stand there however the lengths
+    are spread: the first, and round ones.
+
+    >>> length_ticks([*range(1, 60), *range(60, 201, 5)], 15)
+    [1, 20, 40, 60, 80, 100, 120, 140, 160, 180, 200]
+    """
+    found = sorted(set(lengths))
+    room = max(len(found), found[-1] - found[0] + 1)
+    for every in (factor * 10**power for power in range(9) for factor in (1, 2, 5)):
+        kept = [n for n in found if n % every == 0]
+        if all((after - n) * most >= room for n, after in pairwise(kept)):
+            break
+    near = kept and 0 < 2 * (kept[0] - found[0]) < every
+    return kept if near or found[0] in kept else [found[0], *kept]
 
 
 def bracket(low: float, high: float, digits: int = 1) -> str:

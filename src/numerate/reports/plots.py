@@ -17,6 +17,7 @@ from numerate.reports.limits import drawn
 from numerate.reports.records import read_each
 from numerate.reports.sections import trained_once
 from numerate.reports.success import by_length
+from numerate.reports.tasks import OneTask, by_task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,12 +34,20 @@ def grid_figure(groups: Sequence[Group]) -> "Figure":
 
 def curves_figure(groups: Sequence[Group]) -> "Figure":
     """Exact match by length with bands over seeds, or intervals about the questions where there is one seed. In a study
-    of the seeds that converged; what is not drawn stands above."""
-    axis = next((figures.along_words(grid) for group in groups for grid in group.grids), "n")
-    series, notes = _by_length(groups)
-    floors = {group.floor for group in groups}
+    of the seeds that converged; what is not drawn stands above. Of several tasks a panel for each."""
+    panels = [_panel(task) for task in by_task(groups)]
+    if len(panels) > 1:
+        return figures.length_panels(panels)
+    (one,) = panels
+    return figures.length_curves(one.series, axis=one.axis, notes=one.notes, floor=one.floor)
+
+
+def _panel(task: OneTask) -> figures.Panel:
+    axis = next((figures.along_words(grid) for group in task.groups for grid in group.grids), "n")
+    series, notes = _by_length(task.groups)
+    floors = {group.floor for group in task.groups}
     floor = floors.pop() if len(floors) == 1 else None
-    return figures.length_curves(series, axis=axis, notes=[*no_claims(groups), *notes], floor=floor)
+    return figures.Panel(task.name, series, axis, [*no_claims(task.groups), *notes], floor)
 
 
 def counts_figure(groups: Sequence[Group]) -> "Figure":
@@ -72,9 +81,10 @@ def pair_figure(groups: Sequence[Group]) -> "Figure":
 
 def compare_figure(groups: Sequence[Group]) -> "Figure":
     """A heat map for each group and all of them by length; by length alone where only equal lengths were asked, or of
-    more groups than maps stand side by side."""
+    more groups than maps stand side by side, or of several tasks."""
     maps = {group.label: grid for group in groups for grid in group.grids[:1] if grid.row_axis}
-    if not maps or len(maps) > MOST_MAPS:
+    several = len(by_task(groups)) > 1 and any(group.diagonal for group in groups)
+    if not maps or len(maps) > MOST_MAPS or several:
         return curves_figure(groups)
     series, notes = _by_length(groups)
     return figures.comparison(maps, series, notes=notes)

@@ -118,7 +118,11 @@ svg.strip .dot{fill:var(--c)}
 .key svg{width:2.2rem;height:.8rem;vertical-align:middle;margin-right:.4rem}
 .key .line{stroke:var(--c);stroke-width:2.4}
 .key .dot{fill:var(--c)}
-.scroll{overflow-x:auto}
+.scroll{
+  overflow-x:auto;
+  background:linear-gradient(270deg,var(--page) 40%,transparent) 100% 0/3rem 100% no-repeat local,
+    linear-gradient(270deg,var(--line),transparent) 100% 0/1rem 100% no-repeat scroll;
+}
 table.data{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums}
 table.data th{
   font-weight:600; text-align:left; vertical-align:bottom; border-bottom:1.5px solid var(--text);
@@ -129,6 +133,7 @@ table.data .num{text-align:right;white-space:nowrap}
 table.data td:first-child{white-space:nowrap}
 table.data td .quiet{font-size:.78rem}
 table.tight th,table.tight td{padding-right:1.05rem}
+table.tight td:first-child{white-space:normal;min-width:9rem}
 table.data td.mono,code,pre{
   font-family:ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace; font-size:.84rem;
 }

@@ -22,6 +22,9 @@ from numerate.reports.records import Records
 SUCCESS = 0.99
 """The exact match at a length from which on a seed succeeds there."""
 
+MOST_LENGTHS = 7
+"""Columns of lengths beside each other on a page."""
+
 CHECKPOINTS = ("final", "best")
 """The checkpoints that are reported: the last one, and the one that was best on the next lengths, never on the test."""
 
@@ -115,15 +118,21 @@ def successes(groups: Sequence[Group]) -> list[Success]:
 
 
 def lengths_told(found: Sequence[Success]) -> list[int]:
-    """The lengths worth a column: the longest trained one, the next two, and 1.5, 2, 2.5, 3 and 4 times it, if asked.
+    """The lengths worth a column: the longest trained one, the next two, and 1.5, 2, 2.5, 3 and 4 times it, if asked;
+    where a page has no room for all of them without the second next and 2.5 times, or three times.
 
-    Trained on 1 to 6 digits and asked 1 to 18: 6, 7, 8, 9, 12, 15, 18.
+    Trained on 1 to 6 digits and asked 1 to 18: 6, 7, 8, 9, 12, 15, 18; on 50 and asked up to 200: 50, 51, 75, 100, 125,
+    150, 200.
     """
     points = [point for one in found for point in one.group.diagonal.items()]
     asked = sorted({n for n, _ in points})
     longest = max((n for n, point in points if point.region == "trained"), default=0)
     wanted = {longest, longest + 1, longest + 2, *(longest * half // 2 for half in (3, 4, 5, 6, 8)), *asked[-1:]}
-    return [n for n in asked if n in wanted]
+    told = [n for n in asked if n in wanted]
+    for less in (longest + 2, longest * 5 // 2, longest * 3):
+        if len(told) > MOST_LENGTHS and less != asked[-1]:
+            told = [n for n in told if n != less]
+    return told
 
 
 def success_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:

@@ -1,0 +1,123 @@
+"""Groups by their task: a score or a curve says something beside another only where both were asked the same."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numerate.reports.groups import Group, setting_text
+
+HOW_TRAINED = frozenset({"digits", "lengths", "held", "at", "weights", "begin", "helper"})
+"""Settings of a task that say on how much of it one trains, and how its rows are written: with others it is still the
+same task. So are the axes of its grid, and what else is known of single tasks."""
+
+HOW_MANY = {"BitwiseOr": frozenset({"most"})}
+
+
+@dataclass(frozen=True)
+class OneTask:
+    """The groups of one task, in their order. `settings` are the task as the first of them was trained on it."""
+
+    name: str
+    groups: tuple[Group, ...]
+    settings: Mapping[str, Any]
+
+    @property
+    def words(self) -> str:
+        """The task as one would write it in Python, settings of training included."""
+        return setting_text(self.settings)
+
+
+def by_task(groups: Sequence[Group]) -> list[OneTask]:
+    """The groups by what they were asked, tasks in order of appearance; all together where that is one task, or is not
+    known of all.
+
+    A task with auxiliary ones beside it is that task, and where an evaluation changes settings of the task, or asks one
+    of several, it is what was asked. Settings that older records lack count as equal. A task is called by what the
+    labels of its groups have in common before a colon ("modulo 10: LSTM"), or by its only label, else by its settings.
+    """
+    trees = [_asked(group) for group in groups]
+    axes: dict[str, set[str]] = {}
+    for group, tree in zip(groups, trees, strict=True):
+        if tree:
+            axes.setdefault(str(tree.get("kind")), set()).update(*(point.at for point in group.points[:1]))
+    bare = [_bare(tree, axes) for tree in trees]
+    together: list[list[int]] = []
+    for i, one in enumerate(bare):
+        known = next((members for members in together if _alike(bare[members[0]], one)), None)
+        if known is None:
+            together.append([i])
+        else:
+            known.append(i)
+    if len(together) < 2 or not all(trees):
+        return [OneTask("", tuple(groups), trees[0] if trees else {})]
+    found = [OneTask("", tuple(groups[i] for i in members), trees[members[0]]) for members in together]
+    names = _names(found, [bare[members[0]] for members in together])
+    return [replace(task, name=name) for task, name in zip(found, names, strict=True)]
+
+
+def _asked(group: Group) -> Mapping[str, Any]:
+    """The task that a group was asked, {} where its records do not say."""
+    recipe: Any = {"task": group.runs[0].recipe.get("task")}
+    for path, value in (group.settings or {}).items():
+        if path.split(".")[0] == "task":
+            recipe = _changed(recipe, path.split("."), value)
+    task = recipe["task"]
+    members = task.get("tasks") if isinstance(task, Mapping) else None
+    if isinstance(task, Mapping) and isinstance(members, list | tuple) and members:
+        only = 0 if task.get("only") is None and task.get("auxiliary") else task.get("only")
+        task = members[only] if isinstance(only, int) and 0 <= only < len(members) else task
+    return task if isinstance(task, Mapping) else {}
+
+
+def _changed(tree: Any, path: Sequence[str], value: Any) -> Any:
+    if not path:
+        return value
+    if isinstance(tree, list | tuple):
+        return [_changed(one, path[1:], value) if str(i) == path[0] else one for i, one in enumerate(tree)]
+    if isinstance(tree, Mapping):
+        return {**tree, path[0]: _changed(tree.get(path[0]), path[1:], value)}
+    return tree
+
+
+def _bare(tree: Any, axes: Mapping[str, set[str]]) -> Any:
+    """A task without what it takes to train on more or less of it."""
+    if isinstance(tree, list | tuple):
+        return [_bare(one, axes) for one in tree]
+    if not isinstance(tree, Mapping):
+        return tree
+    kind = str(tree.get("kind"))
+    left = HOW_TRAINED | HOW_MANY.get(kind, frozenset()) | axes.get(kind, set())
+    return {name: _bare(value, axes) for name, value in tree.items() if name not in left}
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two trees agree in all that both say."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return all(_alike(one[name], other[name]) for name in one if name in other)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    return bool(one == other)
+
+
+def _names(tasks: Sequence[OneTask], bare: Sequence[Mapping[str, Any]]) -> list[str]:
+    labels = [_in_common([group.label for group in task.groups]) for task in tasks]
+    if all(labels) and len(set(labels)) == len(labels):
+        return labels
+    names = []
+    for tree in bare:
+        beside = [other for other in bare if other.get("kind") == tree.get("kind")]
+        own = {
+            name: value
+            for name, value in tree.items()
+            if name == "kind" or (value is not None and any(value != other.get(name, value) for other in beside))
+        }
+        names.append(setting_text(own).removesuffix("()"))
+    return names
+
+
+def _in_common(labels: Sequence[str]) -> str:
+    """What stands before the colon of all labels, or the only label; "" where they have nothing in common."""
+    if len(labels) == 1 and ": " not in labels[0]:
+        return labels[0]
+    before = {label.partition(": ")[0] if ": " in label else "" for label in labels}
+    return before.pop() if len(before) == 1 else ""
