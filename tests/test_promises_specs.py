@@ -68,9 +68,16 @@ def others(value: Any, hint: Any) -> list[Any]:
         return [Span(2, 3)]
     if isinstance(hint, type) and hint.__name__ in catalogue.kinds():
         defaults = [part() for part in catalogue.variants(hint.__name__)]
-        return defaults + [
-            made for one in defaults for field in fields(one)[-1:] for made in all_changes(one, field.name)[:1]
-        ]
+        return (
+            defaults
+            + [
+                made
+                for one in defaults
+                for field in fields(one)[-1:]
+                if hint not in typing.get_args(typing.get_type_hints(type(one))[field.name])  # parts of its own kind
+                for made in all_changes(one, field.name)[:1]
+            ]
+        )
     if is_dataclass(hint):
         return [changed for field in fields(hint) for changed in all_changes(hint(), field.name)]
     return []

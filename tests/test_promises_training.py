@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from numerate.errors import Mistake
+from numerate.mixers.mixer import TokenMixer
 from numerate.mixers.recurrent import LSTM
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
@@ -111,12 +112,18 @@ def groups(spec: AdamW, model: Any) -> dict[str, dict[str, Any]]:
     return {named[id(p)]: group for group in optimizer.param_groups for p in group["params"]}
 
 
-def test_only_matrices_and_tables_decay(any_model: Any, any_optimizer: Any, vocabulary: Any) -> None:
+def test_only_matrices_and_tables_decay_or_what_a_part_says(
+    any_model: Any, any_optimizer: Any, vocabulary: Any
+) -> None:
     model = any_model.build(vocabulary, 0)
     found, named = groups(any_optimizer, model), dict(model.named_parameters())
     assert set(found) == set(named), "every parameter is in exactly one group"
+    wishes: dict[str, bool] = {}
+    for prefix, module in model.named_modules():
+        if isinstance(module, TokenMixer):
+            wishes |= {f"{prefix}.{own}": decays for own, (_, decays) in module.settings_by_parameter().items()}
     for name, group in found.items():
-        assert (group["weight_decay"] > 0) == (named[name].dim() >= 2), name
+        assert (group["weight_decay"] > 0) == wishes.get(name, named[name].dim() >= 2), name
 
 
 def test_the_decayed_and_the_others_by_name(vocabulary: Any) -> None:

@@ -35,6 +35,7 @@ def test_tokens_of_other_slots_do_not_change_what_a_token_says() -> None:
     with torch.no_grad():  # the first three features say which slot
         part.address.weight.zero_()
         part.address.weight[:, :3] = 1000 * torch.eye(3)
+        part.read.load_state_dict(part.address.state_dict())
     tokens = torch.randn(4, 8, dtype=torch.float64)
     tokens[:, :3] = torch.eye(3, dtype=torch.float64)[[0, 1, 2, 1]]
     own = torch.stack([tokens[0]] * 3)[None]

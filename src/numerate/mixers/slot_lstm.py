@@ -20,11 +20,12 @@ class SlotLSTM(Mixer):
 
     An own part of numerate, after the gated memories of Recurrent Entity Networks (Henaff et al., 2017,
     https://arxiv.org/abs/1612.03969) and the LSTM (Hochreiter and Schmidhuber, 1997). All slots share one set of
-    weights and begin at zero. For token x with the shares a = softmax(sharpness * (A x + b)) of the slots,
+    weights and begin at zero. For token x with the shares a = softmax(sharpness * (A x + b)) of the slots that it
+    writes to, and r = softmax(sharpness * (R x + d)) of those that it reads, which begin alike,
 
-        (h, c) = sum over slots of a_j slot_j,    new = LSTM(x; h, c),    slot_j += a_j (new - slot_j)
+        (h, c) = sum over slots of r_j slot_j,    new = LSTM(x; h, c),    slot_j += a_j (new - slot_j)
 
-    and the output is the new h, mapped back to the width. The shares are a function of the token alone. So where each
+    and the output is the new h, mapped back to the width. The shares are functions of the token alone. So where each
     kind of token has a slot of its own, that slot goes through the same states however many other tokens stand between:
     counting ten kinds of items takes ten small counters instead of the product of their states. With `slots=1` it is an
     LSTM.
@@ -34,7 +35,7 @@ class SlotLSTM(Mixer):
 
     slots: int = setting(16, "how many memories")
     cells: int | None = setting(None, "memory cells of each slot; the model's width if not given")
-    sharpness: float = setting(2.0, "factor on what the shares of the slots are a softmax of")
+    sharpness: float = setting(1.0, "factor on what the shares of the slots are a softmax of")
 
     def __post_init__(self) -> None:
         if self.slots < 1:
@@ -42,10 +43,14 @@ class SlotLSTM(Mixer):
         if self.cells is not None and self.cells < 1:
             raise Mistake(f"cells: {self.cells} cells remember nothing; 1 or more is right")
         if not 0 < self.sharpness < float("inf"):
-            raise Mistake(f"sharpness: {self.sharpness} tells no slots apart; a number above 0 is right, 2 is usual")
+            raise Mistake(f"sharpness: {self.sharpness} tells no slots apart; a number above 0 is right, 1 is usual")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SlotLSTMMixer":
         return SlotLSTMMixer(self, width, self.cells or width)
+
+
+_OWN = ("address", "read", "inward")
+"""The linear maps that a layer draws itself, biases included."""
 
 
 class SlotLSTMMixer(TokenMixer):
@@ -58,7 +63,7 @@ class SlotLSTMMixer(TokenMixer):
     def __init__(self, spec: SlotLSTM, width: int, cells: int) -> None:
         super().__init__()
         self.slots, self.cells, self.width, self.sharpness = spec.slots, cells, width, spec.sharpness
-        self.address = nn.Linear(width, spec.slots)
+        self.address, self.read = nn.Linear(width, spec.slots), nn.Linear(width, spec.slots)
         self.inward = nn.Linear(width, 4 * cells)
         self.recurrent = nn.Linear(cells, 4 * cells, bias=False)
         self.out = nn.Linear(cells, width, bias=False)
@@ -66,12 +71,13 @@ class SlotLSTMMixer(TokenMixer):
             for linear in (self.address, self.inward):
                 linear.weight.normal_(std=width**-0.5)
                 linear.bias.zero_()
+            self.read.load_state_dict(self.address.state_dict())
             self.inward.bias[cells : 2 * cells] = 1.0
             for gate in self.recurrent.weight.chunk(4):
                 nn.init.orthogonal_(gate)
 
     def claimed(self) -> set[str]:
-        return {"address.weight", "address.bias", "inward.weight", "inward.bias", "recurrent.weight"}
+        return {"recurrent.weight", *(f"{part}.{own}" for part in _OWN for own in ("weight", "bias"))}
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         nothing_hidden(context, "SlotLSTM")
@@ -87,7 +93,7 @@ class SlotLSTMMixer(TokenMixer):
         return self._through(x, self.shares(x), state)
 
     def shares(self, x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time slots"]:
-        """How much each token reads of every slot, and how far it moves it: sums to 1 over slots."""
+        """How far each token moves every slot: sums to 1 over slots."""
         shares: Tensor = (self.sharpness * self.address(x)).softmax(-1)
         return shares
 
@@ -102,8 +108,9 @@ class SlotLSTMMixer(TokenMixer):
         if memory is None:
             memory = x.new_zeros(x.shape[0], self.slots, 2 * self.cells)
         said = []
-        for token, share in zip(self.inward(x).unbind(1), shares.unbind(1), strict=True):
-            h, c = (share[:, None] @ memory)[:, 0].chunk(2, dim=-1)
+        reading = (self.sharpness * self.read(x)).softmax(-1)
+        for token, read, share in zip(self.inward(x).unbind(1), reading.unbind(1), shares.unbind(1), strict=True):
+            h, c = (read[:, None] @ memory)[:, 0].chunk(2, dim=-1)
             enter, keep, value, show = (token + self.recurrent(h)).chunk(4, dim=-1)
             c = keep.sigmoid() * c + enter.sigmoid() * value.tanh()
             h = show.sigmoid() * c.tanh()
@@ -115,5 +122,5 @@ class SlotLSTMMixer(TokenMixer):
         return (self.out,)
 
     def operations(self, time: int) -> int:
-        matrices = sum(part.weight.numel() for part in (self.address, self.inward, self.recurrent, self.out))
+        matrices = sum(part.weight.numel() for part in (self.address, self.read, self.inward, self.recurrent, self.out))
         return time * (2 * matrices + 10 * self.slots * self.cells)

@@ -243,7 +243,7 @@ def waves(most: int) -> Position:
 
 def slots() -> Decoder:
     """One layer of an LSTM with 16 memories."""
-    return Decoder(width=64, trunk=Stack(depth=1), mixer=SlotLSTM(slots=16))
+    return Decoder(width=64, trunk=Stack(depth=1), mixer=SlotLSTM(slots=16, sharpness=2.0))
 
 
 def _counting(
