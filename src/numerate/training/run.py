@@ -199,7 +199,8 @@ class RunFolder:
     def _tidy(self) -> None:
         name = glob.escape(self.path.name)
         for left in (*self.path.glob(f"{disk.BESIDE}*"), *self.path.parent.glob(f"{disk.BESIDE}{name}-*")):
-            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # another process, which finds this run made, clears its own
+                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink(missing_ok=True)
         checkpoint.tidy(self.checkpoints)
 
 
