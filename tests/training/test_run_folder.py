@@ -486,3 +486,21 @@ def test_who_has_a_file_open_while_it_is_replaced_reads_the_old_one_whole(tmp_pa
         run.cut_metrics(0)
         assert yaml.safe_load(head.read())["recipe"] == HEAD["recipe"]
         assert metrics.read() == b'{"step": 1}\n{"step": 2}\n'
+
+
+def test_what_another_process_clears_meanwhile_does_not_stop_who_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second process that begins the same run removes what it made, just when the first tidies it away."""
+    folder = RunFolder.create(tmp_path, "sums", "0123456789ab", {"recipe": {}})
+    left = disk.beside(folder.path)
+    left.mkdir()
+    true = shutil.rmtree
+
+    def late(path: Path, *given: Any, **more: Any) -> None:
+        true(path)
+        true(path, *given, **more)  # it is gone by now
+
+    monkeypatch.setattr(shutil, "rmtree", late)
+    with folder.lock():
+        assert not left.exists()
