@@ -79,7 +79,8 @@ def counting_mod10_alibi() -> Recipe:
 
 def counting_mod10_min_gru() -> Recipe:
     """Counting modulo 10: minGRU, a diagonal recurrence whose decays are positive."""
-    return _counting("counting_mod10_min_gru", MOD10, stacked(MinGRU()), rate=2e-3, steps=1200, paper="min_gru")
+    model = stacked(MinGRU(positive=True, longest=100))
+    return _counting("counting_mod10_min_gru", MOD10, model, rate=5e-3, steps=4000, paper="min_gru")
 
 
 def counting_mod10_lru() -> Recipe:
