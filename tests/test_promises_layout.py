@@ -8,7 +8,7 @@ import pytest
 from numerate.batch import IGNORE
 from numerate.errors import Mistake
 from numerate.tasks.plain import plain_text
-from numerate.tokens.layout import Aligned
+from numerate.tokens.layout import Aligned, Pair
 from numerate.tokens.words import Words
 from numerate.vocabulary import END, PAD
 
@@ -49,7 +49,10 @@ def test_what_is_asked_is_exactly_the_answer_with_its_end(any_task: Any, any_tok
         text = rows.ids[row, : rows.lengths[row]].tolist()
         answer = rows.ids[row][rows.asked[row]].tolist()
         assert answer[-1] == END
-        if getattr(any_layout, "ask", "answer") == "all":
+        if isinstance(any_layout, Pair):
+            assert wanted == answer
+            assert batch.source.ids[row, : batch.source.lengths[row]].tolist() == [*text[: -len(answer)], END]
+        elif getattr(any_layout, "ask", "answer") == "all":
             assert wanted == text[1:]
             assert places == list(range(len(text) - 1))
         else:
@@ -84,9 +87,10 @@ def test_padding_is_never_read_as_a_token_nor_asked_for(any_task: Any, any_token
     time = np.arange(batch.tokens.ids.shape[1])
     inside = time < batch.tokens.lengths.numpy()[:, None]
     assert bool((batch.tokens.ids.numpy()[~inside] == PAD).all())
-    assert bool((batch.tokens.ids.numpy()[inside] != PAD).all())
+    begun = isinstance(any_layout, Pair)  # with [PAD], as T5 does
+    assert bool((batch.tokens.ids.numpy()[:, begun:][inside[:, begun:]] != PAD).all())
     assert bool((batch.targets.numpy()[~inside] == IGNORE).all())
-    assert batch.real == inside.sum()
+    assert batch.real == inside.sum() + (0 if batch.source is None else int(batch.source.lengths.sum()))
     assert batch.tokens.ids.shape[1] == int(batch.tokens.lengths.max())
 
 

@@ -44,6 +44,8 @@ class Vocabulary:
 
     `significance` (int64) is the power of ten that a token itself stands for, as in the `_5_2_` tokens of the
     regression transformer; -1000 where the token does not say (an ordinary digit's depends on its place).
+    `foreign` (int64) is the id that a tokenizer of others gives each token, -1 for what it has not: where a model is
+    pretrained on such ids, its rows are found by it. None for vocabularies of the house alone.
 
     >>> v = Vocabulary.of(["+", "="])
     >>> v.symbols[:6], v.size
@@ -54,6 +56,7 @@ class Vocabulary:
     kinds: NDArray[np.int8]
     values: NDArray[np.float64]
     significance: NDArray[np.int64]
+    foreign: NDArray[np.int64] | None = None
 
     @classmethod
     def of_words(cls, texts: Sequence[str]) -> "Vocabulary":

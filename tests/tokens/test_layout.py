@@ -1,5 +1,7 @@
 """Promises of layouts: a batch asks for exactly the answer, each place for the token that follows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,9 +13,9 @@ from numerate.batch import IGNORE, Batch
 from numerate.errors import Mistake
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.questions import Numbers, Questions
-from numerate.tokens.layout import Aligned, Continuation, Layout
+from numerate.tokens.layout import Aligned, Continuation, Layout, Pair
 from numerate.tokens.tokenizer import Characters, Rows
-from numerate.vocabulary import END, PAD
+from numerate.vocabulary import BEGIN, END, PAD, Vocabulary
 
 torch.set_num_threads(1)
 
@@ -46,8 +48,18 @@ def plain(layout: Layout, rows: Rows, row: int) -> tuple[list[int], list[int]]:
         assert rows.labels is not None
         labels = rows.labels[row, :length].tolist()
         return ids, [label if asks else IGNORE for label, asks in zip(labels, rows.asked[row], strict=False)]
+    if isinstance(layout, Pair):
+        first = question_of(rows, row)
+        said = [i if asks else IGNORE for i, asks in zip(ids, rows.asked[row], strict=False)][first:]
+        return [PAD, *ids[first:-1]][: len(said)], said
     asked = rows.asked[row, 1:length] if layout == Continuation() else [True] * (length - 1)
     return ids[:-1], [following if asks else IGNORE for following, asks in zip(ids[1:], asked, strict=True)]
+
+
+def question_of(rows: Rows, row: int) -> int:
+    """How many tokens of a row come before the first that is asked; all where none is."""
+    asked = np.flatnonzero(rows.asked[row, : rows.lengths[row]])
+    return int(asked[0]) if len(asked) else int(rows.lengths[row])
 
 
 @every_layout
@@ -69,7 +81,8 @@ def test_a_batch_is_what_the_plain_form_lays_out_token_by_token(layout: Layout, 
         assert batch.asked_targets[row].tolist() == [said[p] for p in asked] + [IGNORE] * (most - len(asked))
         total += len(asked)
     assert batch.counts == {"tokens": total, "examples": len(rows)}
-    assert batch.real == int(batch.tokens.lengths.sum())
+    sources = 0 if batch.source is None else int(batch.source.lengths.sum())
+    assert batch.real == int(batch.tokens.lengths.sum()) + sources
     assert batch.tokens.row.tolist() == [10**12 + row for row in range(len(rows))]
 
 
@@ -142,3 +155,41 @@ def test_a_layout_refuses_questions_of_the_other_kind() -> None:
         Aligned().batch(Rows(ids, np.array([3]), asked), np.arange(1))
     with pytest.raises(Mistake, match=r"^ask: 'question' is neither"):
         Continuation("question")  # type: ignore[arg-type]
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=any_rows(labelled=False), end=st.booleans())
+def test_of_a_pair_the_encoder_reads_the_question_and_nothing_of_the_answer(rows: Rows, end: bool) -> None:
+    source = Pair(end=end).batch(rows, np.arange(len(rows))).source
+    assert source is not None
+    for row in range(len(rows)):
+        question = rows.ids[row, : question_of(rows, row)].tolist() + [END] * end
+        assert source.lengths[row] == len(question)
+        assert source.ids[row].tolist() == question + [PAD] * (source.ids.shape[1] - len(question))
+
+
+def test_a_sentinel_stands_in_the_source_and_begins_the_answer() -> None:
+    vocabulary = Vocabulary.of(["+", "=", "<extra_id_0>"])
+    rows = replace(Characters().rows(Arithmetic().read("12+9="), Vocabulary.of(["+", "="])), vocabulary=vocabulary)
+    batch = Pair(start="begin", sentinel="<extra_id_0>").batch(rows, np.arange(1))
+    assert batch.source is not None
+    mask, digit = vocabulary.ids["<extra_id_0>"], vocabulary.ids["0"]
+    assert batch.source.ids[0, -2:].tolist() == [mask, END]
+    assert batch.targets[0].tolist() == [mask, digit + 1, digit + 2, END]
+    assert batch.tokens.ids[0].tolist() == [BEGIN, mask, digit + 1, digit + 2]
+    with pytest.raises(Mistake, match=r"layout.sentinel: the task has no text '<nothing>'; it has: 0, 1"):
+        Pair(sentinel="<nothing>").batch(rows, np.arange(1))
+
+
+@pytest.mark.parametrize("layout", [Continuation(), Pair()], ids=repr)
+def test_values_stay_with_their_tokens_on_both_sides(layout: Layout) -> None:
+    rows = Characters().rows(Arithmetic().read("12+9="), Vocabulary.of(["+", "="]))
+    values = np.where(rows.asked, 7.0, np.arange(rows.ids.shape[1])).astype(np.float32)
+    batch = layout.batch(replace(rows, values=values), np.arange(1))
+    assert batch.target_values is not None
+    assert batch.target_values[batch.targets != IGNORE].tolist() == [7.0, 7.0, 7.0]
+    question = batch.tokens if batch.source is None else batch.source
+    assert question.values is not None
+    assert question.values[0, :5].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert batch.tokens.values is not None
+    assert batch.tokens.values[0, -2:].tolist() == [7.0, 7.0]

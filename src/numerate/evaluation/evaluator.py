@@ -84,7 +84,7 @@ class Exam:
     @property
     def labelled(self) -> bool:
         """Whether what is asked are labels, each at its own place, so that right ones are counted by place too."""
-        return not isinstance(self.layout, Continuation)
+        return not self.layout.continues
 
     @cached_property
     def trained_labels(self) -> int | None:
@@ -211,12 +211,12 @@ def one_pass_holds(exam: Exam) -> bool:
 
     For aligned labels it always may: what is said is never read.
     """
-    return not isinstance(exam.layout, Continuation) or exam.tokenizer.unique
+    return not exam.layout.continues or exam.tokenizer.unique
 
 
 def method_for(exam: Exam, wanted: Method) -> Method:
     """How answers are scored: as wanted, unless one forward would not be exact, or labels leave nothing to decode."""
-    if not isinstance(exam.layout, Continuation):
+    if not exam.layout.continues:
         return "one pass"
     return wanted if one_pass_holds(exam) else "decoding"
 

@@ -12,7 +12,6 @@ from numerate.evaluation.evaluator import Exam, chunks, prompts_of
 from numerate.evaluation.generate import greedy
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Questions
-from numerate.tokens.layout import Continuation
 from numerate.tokens.tokenizer import Characters
 from numerate.vocabulary import BEGIN, END
 
@@ -50,18 +49,19 @@ def answers(model: Model, exam: Exam, questions: Questions, placement: int = 0, 
     for batch in chunks(exam, questions, model):
         rows = batch.tokens.ids.shape[0]
         targets = batch.asked_targets
-        if isinstance(exam.layout, Continuation):
+        if exam.layout.continues:
             prompts, most = prompts_of(batch)
             said = greedy(model, prompts, most + spare, source=batch.source, placement=placement)
             ids, log_probability = said.ids, said.log_probability.tolist()
-            read = [prompts.ids[row, : int(prompts.lengths[row])].tolist() for row in range(rows)]
+            shown = prompts if batch.source is None else batch.source
+            read = [shown.ids[row, : int(shown.lengths[row])].tolist() for row in range(rows)]
         else:
             ids, log_probability = _labels(model, exam, batch, placement)
             read = [[] for _ in range(rows)]
         for row in range(rows):
             gold = [i for i in targets[row].tolist() if i != IGNORE]
             spoken = ids[row].tolist()
-            if not isinstance(exam.layout, Continuation):
+            if not exam.layout.continues:
                 spoken = spoken[: len(gold)]
             elif END in spoken:
                 spoken = spoken[: spoken.index(END) + 1]

@@ -9,6 +9,9 @@ def plain_text(questions: Questions, row: int) -> tuple[str, str]:
     >>> plain_text(Arithmetic().read("12+9="), 0)
     ('12+9=', '21')
     """
+    if questions.texts is not None:
+        pair = questions.texts.take(slice(row, row + 1)).pairs()[0]
+        return pair.question, pair.answer
     written = [int(symbol) for symbol in questions.symbols[row]]
     pieces = [symbol for symbol in written if symbol != EMPTY]
     texts = [_piece(questions, row, piece) for piece in pieces]

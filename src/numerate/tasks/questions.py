@@ -8,19 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from numerate.tasks.texts import Example as Example
+from numerate.tasks.texts import Texts, TextSource
+
 EMPTY = -1000
 """A symbol or label that is not there."""
 
 Rows = NDArray[Any] | slice
 """What picks rows of a block: indices, a mask, or a slice."""
-
-
-@dataclass(frozen=True)
-class Example:
-    """One question and its answer in free text, which a tokenizer writes as it is."""
-
-    question: str
-    answer: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +82,8 @@ class Questions:
     - `facts`: per question, what results are grouped by, such as `first_digits`.
     - `chance` uint64 `[rows]`: a random word of each question, for what a spelling or a tokenizer draws (the start of
       index hints, blanks); None where the question came from nobody's draw: then nothing is drawn from it.
+    - `texts`: questions and answers that are texts in a file, which a tokenizer of subwords takes as they are;
+      there are no symbols and no numbers then. `in_pieces` turns them into those. None for all other questions.
 
     12 + 9 = 21 has the alphabet `("+", "=")`, the symbols `[-1, 0, -2, 1, -3]`, and a prompt of 4 pieces.
     """
@@ -98,9 +95,24 @@ class Questions:
     labels: NDArray[np.int16] | None = None
     facts: dict[str, NDArray[Any]] = field(default_factory=dict)
     chance: NDArray[np.uint64] | None = None
+    texts: Texts | None = None
 
     def __len__(self) -> int:
         return int(self.symbols.shape[0])
+
+    @classmethod
+    def of_source(
+        cls, source: TextSource, rows: NDArray[np.int64], facts: dict[str, NDArray[Any]] | None = None
+    ) -> "Questions":
+        """The questions of a source of texts with these indices, which are not read before somebody needs them."""
+        nothing, none = np.zeros((len(rows), 0), dtype=np.int16), np.zeros(len(rows), dtype=np.int64)
+        return cls((), nothing, Numbers.none(len(rows)), none, facts=facts or {}, texts=Texts.of(source, rows))
+
+    def in_pieces(self) -> "Questions":
+        """The same questions with a piece for each character of their texts; themselves where they have no texts."""
+        if self.texts is None:
+            return self
+        return replace(Questions.of_texts(self.texts.pairs()), facts=self.facts, chance=self.chance)
 
     def take(self, rows: Rows) -> "Questions":
         """These rows, in this order."""
@@ -112,6 +124,7 @@ class Questions:
             labels=None if self.labels is None else self.labels[rows],
             facts={name: values[rows] for name, values in self.facts.items()},
             chance=None if self.chance is None else self.chance[rows],
+            texts=None if self.texts is None else self.texts.take(rows),
         )
 
     @staticmethod
@@ -125,6 +138,9 @@ class Questions:
             raise ValueError("blocks of questions with different facts cannot be joined")
         if any((block.labels is None) != (first.labels is None) for block in blocks):
             raise ValueError("questions with labels and questions with continuations cannot be joined")
+        texts = [block.texts for block in blocks if block.texts is not None]
+        if texts and len(texts) < len(blocks):
+            return Questions.concatenate([block.in_pieces() for block in blocks])
         alphabet = tuple(dict.fromkeys(text for block in blocks for text in block.alphabet))
         return Questions(
             alphabet,
@@ -136,6 +152,7 @@ class Questions:
             else _joined([_respelled(b.labels, b.alphabet, alphabet) for b in blocks if b.labels is not None]),
             {name: np.concatenate([block.facts[name] for block in blocks]) for name in first.facts},
             _joined_chances(blocks),
+            Texts.concatenate(texts) if texts else None,
         )
 
     @staticmethod
@@ -153,6 +170,8 @@ class Questions:
     def hashes(self) -> NDArray[np.uint64]:
         """A 64-bit hash of each question, its answer left out: of the texts and numbers before the answer, in order.
         Pieces that are not there do not change it."""
+        if self.texts is not None:
+            return np.array([text_hash(pair.question) for pair in self.texts.pairs()], dtype=np.uint64)
         pieces = np.arange(self.symbols.shape[1])
         shown = self.symbols != EMPTY
         if self.prompt_length is not None:

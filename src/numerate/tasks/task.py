@@ -139,6 +139,10 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         in all tasks that draw them. A file may have rows of 4 and of 8 characters and none between."""
         return None
 
+    def cell_name(self, axis: str, size: int) -> str:
+        """What a size of an axis is called: its number, unless the sizes of a task have names, as modules have."""
+        return str(size)
+
     def longest(self) -> Questions | None:
         """A question as long as any can be at the task's largest sizes; None where nearly all of those are as long, so
         that a few drawn ones tell."""

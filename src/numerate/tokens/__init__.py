@@ -5,6 +5,6 @@ from numerate.catalogue import lazily
 CATALOGUE = {
     "NumberSpelling": {"Digits": "numbers"},
     "Tokenizer": {"Characters": "tokenizer", "Words": "words"},
-    "Layout": {"Continuation": "layout", "Aligned": "layout"},
+    "Layout": {"Continuation": "layout", "Aligned": "layout", "Pair": "layout"},
 }
 __getattr__ = lazily("tokens", CATALOGUE)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -13,11 +13,14 @@ from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.tokens.numbers import Ids
 from numerate.tokens.tokenizer import Rows
-from numerate.vocabulary import PAD
+from numerate.vocabulary import BEGIN, END, PAD
 
 
 class Layout(ABC):
     """How questions and answers are laid out for a model."""
+
+    continues: ClassVar[bool] = True
+    """Whether answers are said token by token, each of which is read again; False where each place has a label."""
 
     @abstractmethod
     def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
@@ -49,7 +52,56 @@ class Continuation(Layout):
         read = np.arange(longest) < lengths[:, None]
         ids = np.where(read, rows.ids[:, :longest], rows.ids.dtype.type(PAD))
         asked = rows.asked[:, 1 : longest + 1] if self.ask == "answer" else read
-        return _batch(ids, lengths, asked, rows.ids[:, 1 : longest + 1], row_index)
+        batch = _batch(ids, lengths, asked, rows.ids[:, 1 : longest + 1], row_index)
+        if rows.values is None:
+            return batch
+        return _with_values(batch, np.where(read, rows.values[:, :longest], 1), rows.values[:, 1 : longest + 1])
+
+
+@dataclass(frozen=True)
+class Pair(Layout):
+    """An encoder reads the question, a decoder says the answer, as in T5 (Raffel et al., 2020,
+    https://arxiv.org/abs/1910.10683).
+
+    `2 1 + 9 = 1 2 [EOS]` becomes the source `2 1 + 9 = [EOS]` and the decoder's input `[PAD] 1 2`, whose places must
+    say `1`, `2` and `[EOS]`: T5 begins with its padding token, which `start="begin"` makes [BOS]. `end=False` leaves
+    out the source's [EOS].
+
+    `sentinel="<extra_id_0>"` is the masked form that T5 was pretrained in: the source has this text of the vocabulary
+    behind the question, and the answer begins with it. Raises `Mistake` for a text that the vocabulary has not.
+    """
+
+    start: Literal["pad", "begin"] = setting("pad", "what the decoder's input begins with: [PAD] as in T5, or [BOS]")
+    end: bool = setting(True, "whether the source ends with [EOS]")
+    sentinel: str | None = setting(None, "a text that masks the answer in the source and begins it; null: none")
+
+    def __post_init__(self) -> None:
+        if self.start not in ("pad", "begin"):
+            raise Mistake(f"start: {self.start!r} is neither 'pad' nor 'begin'")
+
+    def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
+        if rows.labels is not None:
+            raise Mistake("layout: a Pair lays out answers that follow their questions; for labels take Aligned")
+        mask = [] if self.sentinel is None else [_id_of(rows, self.sentinel, "sentinel")]
+        asked_first = np.where(rows.asked.any(axis=1), rows.asked.argmax(axis=1), rows.lengths)
+        answers = rows.lengths - asked_first
+        behind = [*mask, *([END] if self.end else [])]
+        source, source_values = _moved(rows, np.zeros_like(asked_first), asked_first)
+        source, source_lengths = _ending_with(source, asked_first, behind)
+        said, said_values = _moved(rows, asked_first, answers)
+        asked = _shifted(rows.asked, asked_first, answers)
+        if mask:
+            said, asked, answers = _behind(mask[0], said), _behind(True, asked), answers + 1
+            said_values = None if said_values is None else _behind(1, said_values)
+        begun = _behind(PAD if self.start == "pad" else BEGIN, said)[:, :-1]
+        read = np.arange(said.shape[1]) < answers[:, None]
+        batch = _batch(np.where(read, begun, PAD), answers, asked, said, row_index)
+        tokens = Tokens(_tensor(source.astype(np.int64)), _tensor(source_lengths), batch.tokens.row)
+        if source_values is not None and said_values is not None:
+            filled = np.pad(source_values, ((0, 0), (0, source.shape[1] - source_values.shape[1])), constant_values=1)
+            tokens = replace(tokens, values=_tensor(filled))
+            batch = _with_values(batch, np.where(read, _behind(1, said_values)[:, :-1], 1), said_values)
+        return replace(batch, source=tokens, real=batch.real + int(source_lengths.sum()))
 
 
 @dataclass(frozen=True)
@@ -60,6 +112,8 @@ class Aligned(Layout):
     label: with `hide=("<pad>",)`, in `a <pad> a <pad>` no place sees a `<pad>` before it (Chang and Bisk, 2024,
     https://arxiv.org/abs/2405.20131). Only mixers that attend can hide anything.
     """
+
+    continues: ClassVar[bool] = False
 
     hide: tuple[str, ...] = setting((), "texts whose tokens nobody may attend to", later=True)
 
@@ -75,15 +129,52 @@ class Aligned(Layout):
         return replace(batch, tokens=replace(batch.tokens, hidden=_tensor(hidden)))
 
     def _hidden_ids(self, rows: Rows) -> list[int]:
-        if rows.vocabulary is None:
-            raise Mistake("layout.hide: these rows do not say which texts their tokens are, so none can be hidden")
-        known = rows.vocabulary.ids
-        for text in self.hide:
-            if text not in known:
-                raise Mistake(
-                    f"layout.hide: the task has no text {text!r}; it has: {', '.join(rows.vocabulary.symbols[4:])}"
-                )
-        return [known[text] for text in self.hide]
+        return [_id_of(rows, text, "hide") for text in self.hide]
+
+
+def _id_of(rows: Rows, text: str, field: str) -> int:
+    """The id of a text of the rows' vocabulary."""
+    if rows.vocabulary is None:
+        raise Mistake(f"layout.{field}: these rows do not say which texts their tokens are, so {text!r} is not known")
+    known = rows.vocabulary.ids
+    if text not in known:
+        names = rows.vocabulary.symbols[4:]
+        some = f"{', '.join(names[:100])}{' ...' if len(names) > 100 else ''}"
+        raise Mistake(f"layout.{field}: the task has no text {text!r}; it has: {some}")
+    return known[text]
+
+
+def _moved(rows: Rows, first: NDArray[np.int64], lengths: NDArray[np.int64]) -> tuple[Ids, NDArray[np.float32] | None]:
+    """The ids and values of each row from its own `first` on, PAD and 1 behind."""
+    ids = _shifted(rows.ids, first, lengths, PAD)
+    return ids, None if rows.values is None else _shifted(rows.values, first, lengths, 1)
+
+
+def _shifted(part: NDArray[Any], first: NDArray[np.int64], lengths: NDArray[np.int64], fill: int = 0) -> NDArray[Any]:
+    """`lengths` entries of each row from its own `first` on, and `fill` behind them."""
+    columns = np.arange(int(lengths.max(initial=0)))
+    there = columns < lengths[:, None]
+    places = np.where(there, first[:, None] + columns, 0)
+    return np.where(there, np.take_along_axis(part, places, axis=1), part.dtype.type(fill))
+
+
+def _behind(first: int, part: NDArray[Any]) -> NDArray[Any]:
+    """Every row behind one more entry."""
+    return np.pad(part, ((0, 0), (1, 0)), constant_values=first)
+
+
+def _ending_with(ids: Ids, lengths: NDArray[np.int64], behind: list[int]) -> tuple[Ids, NDArray[np.int64]]:
+    """Rows with these ids behind each one's end."""
+    ids = np.pad(ids, ((0, 0), (0, len(behind))))
+    for number, token in enumerate(behind):
+        ids[np.arange(len(ids)), lengths + number] = token
+    return ids, lengths + len(behind)
+
+
+def _with_values(batch: Batch, values: NDArray[Any], said: NDArray[Any]) -> Batch:
+    """A batch whose input tokens carry `values`, and whose targets carry `said`."""
+    tokens = replace(batch.tokens, values=_tensor(values.astype(np.float32)))
+    return replace(batch, tokens=tokens, target_values=_tensor(said.astype(np.float32)))
 
 
 def _batch(

@@ -18,12 +18,12 @@ from numerate.tokens import insertion
 from numerate.vocabulary import HINTS, Vocabulary
 
 Ids = NDArray[Any]
-"""Token ids, uint8 where the vocabulary allows it, otherwise uint16."""
+"""Token ids, uint8 where the vocabulary allows it, otherwise uint16, or int32 beyond 65,536 tokens."""
 
 
-def id_type(vocabulary: Vocabulary) -> type[np.uint8] | type[np.uint16]:
+def id_type(vocabulary: Vocabulary) -> type[np.uint8] | type[np.uint16] | type[np.int32]:
     """The smallest type that holds every id."""
-    return np.uint8 if vocabulary.size <= 256 else np.uint16
+    return np.uint8 if vocabulary.size <= 256 else np.uint16 if vocabulary.size <= 65_536 else np.int32
 
 
 class NumberSpelling(ABC):

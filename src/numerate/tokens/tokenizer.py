@@ -24,7 +24,7 @@ HOUSE_TEXTS = ("+", "-", "x", "=", " ", ".")
 class Rows:
     """Questions as token ids: all that a layout ever sees.
 
-    - `ids` uint8 or uint16 `[rows, time]`, PAD behind each row's end; `lengths` int64 `[rows]`.
+    - `ids` uint8, uint16 or int32 `[rows, time]`, PAD behind each row's end; `lengths` int64 `[rows]`.
     - `asked` bool `[rows, time]`: the tokens that are the answer, its [EOS] among them; with `labels`, the places where
       a label is to be said.
     - `labels` `[rows, time]`: what is to be said at each place, None where answers are continuations.
@@ -142,6 +142,7 @@ class Characters(Tokenizer):
     def rows(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> Rows:
         if not isinstance(questions, Questions):
             questions = Questions.of_texts(questions)
+        questions = questions.in_pieces()
         if any(len(text) != 1 for text in questions.alphabet):
             questions = _by_character(questions)
         rows = _Writer(questions, self.numbers, vocabulary, self.begin, self.interleave).rows()

@@ -39,6 +39,7 @@ class Words(Tokenizer):
     def rows(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> Rows:
         if not isinstance(questions, Questions):
             questions = Questions.of_texts(questions)
+        questions = questions.in_pieces()
         _no_numbers(questions)
         symbols, labels, prompts = _closed_up(questions)
         ids, there = _ids(symbols, questions.alphabet, vocabulary), symbols != EMPTY
