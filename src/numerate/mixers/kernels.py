@@ -24,14 +24,18 @@ def takes_fla(kernel: Kernel, x: Tensor, mixer: str, half_only: bool = False) ->
     """Whether this input goes through flash-linear-attention (https://github.com/fla-org/flash-linear-attention).
 
     With "auto" it does on a CUDA device where the package is installed and the numbers are not float64, nor fp32 for a
-    kernel that knows `half_only`; where it is missing there, that is said once, with the form that runs instead. Inputs
-    of several models stacked by `torch.vmap` take the form in torch. Raises `Mistake` for "fla" where that cannot be;
-    what is `half_only` must then be rounded first.
+    kernel that knows `half_only`; where it is missing there, or knows no fp32, that is said once, with the form that
+    runs instead. Inputs of several models stacked by `torch.vmap` take the form in torch. Raises `Mistake` for "fla"
+    where that cannot be; what is `half_only` must then be rounded first.
     """
     if kernel == "torch":
         return False
     on_device = x.device.type == "cuda" and x.element_size() < 8
-    if kernel == "auto" and ((half_only and x.element_size() > 2) or _stacked(x)):
+    if kernel == "auto" and _stacked(x):
+        return False
+    if kernel == "auto" and half_only and x.element_size() > 2:
+        if on_device and installed():
+            _say_half_only(mixer)
         return False
     if kernel == "fla":
         if not installed():
@@ -57,6 +61,15 @@ def _stacked(x: Tensor) -> bool:
     """Whether it is the input of several models under `torch.vmap`, whose data no kernel can reach."""
     stacked: bool = torch._C._functorch.is_functorch_wrapped_tensor(x)
     return stacked
+
+
+@lru_cache
+def _say_half_only(mixer: str) -> None:
+    warnings.warn(
+        f"{mixer} runs in its chunked form in torch: the kernels of flash-linear-attention know bf16 and fp16 alone; "
+        "training.precision=bf16 takes them",
+        stacklevel=4,
+    )
 
 
 @lru_cache

@@ -30,7 +30,7 @@ class MinGRU(Mixer):
       recurrence here divides by nothing and takes any candidate.
     - `eigenvalues="[-1,1]"`: the decay is 1 - 2 z_t. A token may then turn the sign of a cell round, which parity
       needs and no decay above 0 can do (Grazzi et al., 2024, https://arxiv.org/abs/2411.12537). Not in the paper.
-    - `longest`: the biases of the gates begin such that cells remember for 1 to `longest` tokens (Tallec and Ollivier,
+    - `longest`: the biases of the gates begin such that cells remember for 2 to `longest` tokens (Tallec and Ollivier,
       2018, https://arxiv.org/abs/1804.11188); without it all gates begin about 1/2.
     """
 

@@ -24,6 +24,7 @@ def counting_laptop() -> Study:
             small.counting_mod10_nope: "modulo 10: NoPE",
             small.counting_mod10_rotary: "modulo 10: rotary",
             small.counting_mod10_min_gru: "modulo 10: minGRU",
+            small.counting_mod10_lru: "modulo 10: LRU",
             small.counting_mod10_delta_product: "modulo 10: DeltaProduct",
             small.counting_shifted_lstm: "shifted: LSTM",
             small.counting_shifted_rnn: "shifted: RNN",

@@ -60,6 +60,7 @@ class Stream:
         self.seed, self.split, self.batch_size, self.window = seed, split, batch_size, window
         self.vocabulary = tokenizer.vocabulary(task)
         self._held: _Window | None = None
+        self._read: tuple[int, Rows] | None = None
 
     def batch(self, place: Place, rank: int = 0, ranks: int = 1, part: int = 0, parts: int = 1) -> Batch:
         """The batch at a place, or the slice of it that part `part` of rank `rank` computes. Raises as `rows` does."""
@@ -98,9 +99,18 @@ class Stream:
     def _window(self, number: int) -> _Window:
         if self._held is None or self._held.number != number:
             count = self.window * self.batch_size
-            questions = self.task.examples(self.split, self.seed, number * count, count)
-            rows = self.tokenizer.rows(questions, self.vocabulary)
+            rows = self._rows_of(number, count)
             by_length = np.argsort(rows.lengths, kind="stable")
             order = Draws(key("window", self.seed, self.split, number)).permutation(self.window)
             self._held = _Window(number, rows.take(by_length), number * count + by_length, order)
         return self._held
+
+    def _rows_of(self, number: int, count: int) -> Rows:
+        """The rows of one window, in the order in which they are drawn. Several small windows are drawn at once: a task
+        draws a whole block, of which a window of one batch would take a hundredth part and leave the rest."""
+        together = max(1, -(-self.task.block // count))
+        share, place = divmod(number, together)
+        if self._read is None or self._read[0] != share:
+            drawn = self.task.examples(self.split, self.seed, share * together * count, together * count)
+            self._read = (share, self.tokenizer.rows(drawn, self.vocabulary))
+        return self._read[1].take(slice(place * count, (place + 1) * count))
