@@ -153,6 +153,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     warnings.showwarning = _warn  # type: ignore[assignment]
     try:
+        _load(options.parts)
         status: int = import_module(f"numerate.commands.{options.command}").command(options)
         sys.stdout.flush()
         return status
@@ -174,6 +175,12 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"numerate: this is a fault of the program: {kind}: {_first_line(error)}", file=sys.stderr)
         print("numerate: --traceback shows where; please report it", file=sys.stderr)
         return 1
+
+
+def _load(files: Sequence[str]) -> None:
+    """The user's own parts, before a command looks for any."""
+    for file in files:
+        import_module("numerate.config").load_user_parts(file)
 
 
 def _warn(message: Warning | str, *_: object) -> None:

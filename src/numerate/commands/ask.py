@@ -3,15 +3,13 @@
 import argparse
 
 from numerate.commands.words import first, options, settings
-from numerate.config import expand, load_user_parts
+from numerate.config import expand
 from numerate.errors import Mistake
 from numerate.laboratory.run import load
 from numerate.reports.groups import settings_words
 
 
 def command(given: argparse.Namespace) -> int:
-    for path in given.parts:
-        load_user_parts(path)
     address = first(given.words, "the run", "numerate ask latest '321+654='")
     questions, own = options(given.words[1:], {"runs_dir": str, "checkpoint": str, "device": str})
     questions, changes = settings(questions, "model.")

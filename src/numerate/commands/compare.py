@@ -5,15 +5,12 @@ import argparse
 from numerate.commands.addresses import runs_meant
 from numerate.commands.showing import summary
 from numerate.commands.words import options
-from numerate.config import load_user_parts
 from numerate.errors import Mistake
 from numerate.reports.compare import write_comparison, write_figure
 from numerate.reports.missing import missing_words
 
 
 def command(given: argparse.Namespace) -> int:
-    for path in given.parts:
-        load_user_parts(path)
     words, own = options(given.words, {"runs_dir": str, "out": str, "baseline": str, "metric": str})
     if not words:
         raise Mistake(

@@ -7,7 +7,6 @@ from typing import Any
 from numerate.commands.executing import executor_asked, executor_of
 from numerate.commands.showing import show_evaluation
 from numerate.commands.words import first, no_more, options, settings, truth
-from numerate.config import load_user_parts
 from numerate.errors import Mistake
 from numerate.laboratory.run import load
 from numerate.laboratory.tracking import track_results
@@ -15,8 +14,6 @@ from numerate.training.progress import Progress
 
 
 def command(given: argparse.Namespace) -> int:
-    for path in given.parts:
-        load_user_parts(path)
     address = first(given.words, "the run", "numerate evaluate latest grid=1:12x1:12")
     kinds: dict[str, Callable[[str], Any]] = {
         "grid": str,

@@ -8,7 +8,6 @@ import argparse
 from numerate import catalogue
 from numerate.commands.words import no_more
 from numerate.commands.words import options as own_options
-from numerate.config import load_user_parts
 from numerate.errors import Mistake, did_you_mean
 
 TITLES = {
@@ -32,8 +31,6 @@ TITLES = {
 
 
 def command(options: argparse.Namespace) -> int:
-    for path in options.parts:
-        load_user_parts(path)
     words, own = own_options(options.words, {"runs_dir": str})
     if words[:1] == ["runs"]:
         no_more(words[1:], ["runs_dir"])

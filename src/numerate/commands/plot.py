@@ -4,15 +4,12 @@ import argparse
 
 from numerate.commands.addresses import runs_meant
 from numerate.commands.words import first, options
-from numerate.config import load_user_parts
 from numerate.errors import Mistake
 from numerate.reports.missing import missing_words
 from numerate.reports.plots import KINDS, write_plot
 
 
 def command(given: argparse.Namespace) -> int:
-    for path in given.parts:
-        load_user_parts(path)
     kind = first(given.words, f"what is to be drawn ({', '.join(KINDS)})", "numerate plot grid latest out=grid.png")
     words, own = options(
         given.words[1:], {"runs_dir": str, "out": str, "checkpoint": str, "labels": str, "metric": str}

@@ -6,7 +6,7 @@ from typing import Any
 
 from numerate.commands.executing import executor_of
 from numerate.commands.words import first, options, truth
-from numerate.config import expand, load_user_parts, override
+from numerate.config import expand, override
 from numerate.errors import Mistake
 from numerate.executors.executor import Executor
 from numerate.laboratory.train import debug
@@ -29,8 +29,6 @@ class Wanted:
 
     @classmethod
     def of(cls, given: argparse.Namespace, example: str) -> "Wanted":
-        for path in given.parts:
-            load_user_parts(path)
         name = first(given.words, "the recipe", example)
         words, executor = given.words[1:], None
         own_words: dict[str, Any] = {"runs_dir": str, "preset": str}

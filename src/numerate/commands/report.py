@@ -3,13 +3,10 @@
 import argparse
 
 from numerate.commands.words import first, no_more, options
-from numerate.config import load_user_parts
 from numerate.laboratory.run import load
 
 
 def command(given: argparse.Namespace) -> int:
-    for path in given.parts:
-        load_user_parts(path)
     address = first(given.words, "the run", "numerate report latest")
     words, own = options(given.words[1:], {"runs_dir": str})
     no_more(words, ["runs_dir"])

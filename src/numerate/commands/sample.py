@@ -8,15 +8,13 @@ import numpy as np
 from numerate import catalogue
 from numerate.commands.words import first
 from numerate.commands.words import options as own_options
-from numerate.config import load_user_parts, override
+from numerate.config import override
 from numerate.errors import Mistake, did_you_mean
 from numerate.tasks.plain import plain_text
 from numerate.tasks.task import SPLITS
 
 
 def command(options: argparse.Namespace) -> int:
-    for path in options.parts:
-        load_user_parts(path)
     name = first(options.words, "the recipe or task", "numerate sample addition_abacus")
     words, own = own_options(options.words[1:], {"count": _count, "split": str})
     split = own.get("split", "train")

@@ -4,7 +4,7 @@ import argparse
 
 from numerate import catalogue
 from numerate.commands.words import first
-from numerate.config import describe_settings, expand, identity, load_user_parts, override
+from numerate.config import describe_settings, expand, identity, override
 from numerate.errors import Mistake
 from numerate.recipes.papers import PAPERS
 from numerate.studies.naming import named
@@ -13,8 +13,6 @@ from numerate.training.recipe import Recipe
 
 
 def command(options: argparse.Namespace) -> int:
-    for path in options.parts:
-        load_user_parts(path)
     name = first(options.words, "the recipe", "numerate show addition_abacus")
     found = named(name)
     if isinstance(found, Study):
