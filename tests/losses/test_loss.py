@@ -11,9 +11,11 @@ from torch.nn.functional import cross_entropy
 from numerate.batch import IGNORE, Batch, Output, Tokens
 from numerate.errors import Mistake
 from numerate.losses.cross_entropy import CrossEntropy, CrossEntropyPart
+from numerate.losses.numbers_said import Regression
 from numerate.vocabulary import Vocabulary
 
 VOCABULARY = 19
+NUMBER = 14
 
 
 def question(asked: list[list[int]], time: int = 6, seed: int = 0) -> tuple[torch.Tensor, Batch]:
@@ -22,6 +24,8 @@ def question(asked: list[list[int]], time: int = 6, seed: int = 0) -> tuple[torc
     rows, most = len(asked), max(1, *map(len, asked))
     logits = torch.randn(rows, time, VOCABULARY, generator=generator)
     wanted = torch.randint(4, 14, (rows, time), generator=generator)
+    wanted[::2, 3] = NUMBER  # a token that carries a number, for losses of models that say numbers
+    values = torch.randn(rows, time, generator=generator) * 10
     targets = torch.full((rows, time), IGNORE)
     places = torch.zeros(rows, most, dtype=torch.long)
     asked_targets = torch.full((rows, most), IGNORE)
@@ -32,16 +36,21 @@ def question(asked: list[list[int]], time: int = 6, seed: int = 0) -> tuple[torc
         asked_targets[row, : len(own)] = wanted[row, own]
     counts = {"tokens": sum(map(len, asked)), "examples": rows}
     tokens = Tokens(wanted, torch.full((rows,), time), torch.arange(rows))
-    return logits, Batch(tokens, targets, places, asked_targets, counts, rows * time)
+    return logits, Batch(tokens, targets, places, asked_targets, counts, rows * time, target_values=values)
+
+
+def said(hidden: torch.Tensor) -> torch.Tensor:
+    """What a number head says: something that hangs on every logit."""
+    return hidden.float().tanh().sum(-1)
 
 
 def whole(logits: torch.Tensor) -> Output:
-    return Output(logits, lambda hidden: hidden)
+    return Output(logits, lambda hidden: hidden, number_head=said)
 
 
 def at_asked(logits: torch.Tensor, batch: Batch) -> Output:
     hidden = torch.take_along_dim(logits, batch.asked[..., None], dim=1)
-    return Output(hidden, lambda hidden: hidden, asked=batch.asked)
+    return Output(hidden, lambda hidden: hidden, asked=batch.asked, number_head=said)
 
 
 def total(loss: Any, output: Output, batch: Batch) -> float:
@@ -56,8 +65,15 @@ def rows_of(batch: Batch, rows: slice | torch.Tensor) -> Batch:
     asked_targets, targets = batch.asked_targets[rows], batch.targets[rows]
     tokens = Tokens(batch.tokens.ids[rows], batch.tokens.lengths[rows], batch.tokens.row[rows])
     counts = {"tokens": int((targets != IGNORE).sum()), "examples": len(targets)}
+    values = None if batch.target_values is None else batch.target_values[rows]
     return replace(
-        batch, tokens=tokens, targets=targets, asked=batch.asked[rows], asked_targets=asked_targets, counts=counts
+        batch,
+        tokens=tokens,
+        targets=targets,
+        asked=batch.asked[rows],
+        asked_targets=asked_targets,
+        counts=counts,
+        target_values=values,
     )
 
 
@@ -93,7 +109,8 @@ def test_the_gradient_of_the_parts_is_that_of_the_whole(any_loss: Any, vocabular
     for row in range(4):
         sum(loss(whole(logits[row : row + 1]), rows_of(batch, slice(row, row + 1))).values()).backward()
     torch.testing.assert_close(logits.grad, expected, atol=1e-6, rtol=1e-5)
-    assert bool((expected[batch.targets != IGNORE].abs().sum(-1) > 0).all())
+    learns = batch.targets == NUMBER if isinstance(any_loss, Regression) else batch.targets != IGNORE
+    assert bool((expected[learns].abs().sum(-1) > 0).all())
     assert float(expected[batch.targets == IGNORE].abs().sum()) == 0.0, "nothing is learned where nothing is asked"
 
 
@@ -105,15 +122,27 @@ def test_asked_places_alone_give_the_same_as_all_places(any_loss: Any, vocabular
         assert float(there[name]) == pytest.approx(float(everywhere[name]), rel=1e-5)
 
 
+def soft(loss: Any) -> bool:
+    """Whether it asks for less than all of the right token: too sure costs more again, and nothing costs nothing."""
+    settings = vars(loss)
+    return (
+        any(settings.get(name) for name in ("smoothing", "sigma", "gaussian_sigma")) or settings.get("form") == "dist2"
+    )
+
+
 def test_a_better_answer_costs_less(any_loss: Any, vocabulary: Any) -> None:
     loss = any_loss.build(vocabulary)
     logits, batch = question(RAGGED)
     right = torch.nn.functional.one_hot(batch.targets.clamp(min=0), VOCABULARY).float()
-    smoothed = getattr(any_loss, "smoothing", 0.0) > 0  # too sure costs more again, and nothing costs nothing
-    strengths = (0.0, 0.5, 1.0) if smoothed else (0.0, 2.0, 4.0, 40.0)
-    costs = [total(loss, whole(logits + strength * right), batch) for strength in strengths]
+    strengths = (0.0, 0.5, 1.0) if soft(any_loss) else (0.0, 2.0, 4.0, 40.0)
+
+    def answer(strength: float) -> Output:
+        numbers = batch.target_values * (strength / strengths[-1])  # type: ignore[operator]
+        return Output(logits + strength * right, lambda hidden: hidden, number_head=lambda hidden: numbers)
+
+    costs = [total(loss, answer(strength), batch) for strength in strengths]
     assert costs == sorted(costs, reverse=True)
-    assert smoothed or costs[-1] == pytest.approx(0.0, abs=1e-4)
+    assert soft(any_loss) or costs[-1] == pytest.approx(0.0, abs=1e-4)
 
 
 def test_half_precision_is_summed_in_full(any_loss: Any, vocabulary: Any) -> None:

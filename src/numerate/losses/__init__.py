@@ -2,5 +2,15 @@
 
 from numerate.catalogue import lazily
 
-CATALOGUE = {"Loss": {"CrossEntropy": "cross_entropy"}}
+CATALOGUE = {
+    "Loss": {
+        "CrossEntropy": "cross_entropy",
+        "GaussianCrossEntropy": "number_token",
+        "NumberLevel": "number_level",
+        "NumberToken": "number_token",
+        "Regression": "numbers_said",
+        "SoftLabels": "soft_labels",
+        "XVal": "numbers_said",
+    }
+}
 __getattr__ = lazily("losses", CATALOGUE)

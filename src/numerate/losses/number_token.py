@@ -1,0 +1,182 @@
+"""Cross-entropy with a number token loss, and cross-entropy with targets spread over neighbouring numbers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from numerate.batch import IGNORE, Batch, Output
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.losses.fused import cross_entropy_and_number
+from numerate.losses.head_fused import head_cross_entropy_and_number
+from numerate.losses.loss import Loss, LossPart
+from numerate.losses.number_tokens import NumberTable
+from numerate.losses.runs import Notation, place_weights
+from numerate.losses.token_level import Kind, Measure, Sums, plain_sums
+from numerate.vocabulary import Vocabulary
+
+Fusing = Literal["auto", "head", "logits", "none"]
+
+LARGE = 2**22
+"""From how many logits on `fused="auto"` makes them in chunks: 16 MB of float32."""
+
+
+@dataclass(frozen=True)
+class NumberToken(Loss):
+    """Cross-entropy + `weight` x a number token loss: Zausinger et al. (2025), https://arxiv.org/abs/2411.02083.
+
+    Where a number token must be said, the probabilities of all number tokens among themselves say how far off a model
+    is: `form="was"` by the Wasserstein-1 distance (sum p |v - y|), `was-cdf` by the same worked out from cumulated
+    probabilities, `mse`, `mae` and `huber` by the expected value. `numerate.losses.token_level` has the definitions.
+
+    `over="number tokens"` divides the number loss by their count, as published: the rarer numbers are, the more each
+    weighs against other tokens. `over="labels"` divides it by the count of all asked tokens, so that `weight` is one
+    number token's share against one token's cross-entropy. Both counts are of the whole batch, however it is cut.
+
+    `place_base=10` lets a digit weigh ten times as much as the digit behind it, 1 on average in each number; 1 treats
+    all alike, as published. `gaussian_sigma` spreads the targets of cross-entropy (and of `was-cdf`) over neighbouring
+    numbers. `reweigh` charges the probability that goes to text, as the package ntloss does by default and the paper
+    does not: before a model has learned to say numbers at all, it leaves hardly any gradient between them.
+    `squash=2` (`was`) makes the farthest number only twice as wrong as the nearest.
+
+    `fused` says how it is computed, with the same result up to rounding: from hidden states and head without holding
+    the logits ("head", where the head is one linear map), from logits in one pass ("logits"), written out ("none").
+    """
+
+    form: Kind = setting("was", "how numbers differ: was, was-cdf, mse, mae, huber")
+    weight: float = setting(0.3, "the factor of the number loss; cross-entropy has 1")
+    digits: Literal["digits", "numbers"] = setting("digits", "which tokens have a value: digits, or all numbers")
+    over: Literal["number tokens", "labels"] = setting("number tokens", "what the number loss is a mean over")
+    reweigh: bool = setting(False, "whether probability of text in a number's place is charged")
+    squash: float | None = setting(None, "how many times worse the farthest number is than the nearest; null: as far")
+    place_base: float = setting(1.0, "how many times a digit weighs what the digit behind it does")
+    first: Literal["high", "low"] = setting("high", "which end of a number is written first: low for backwards ones")
+    gaussian_sigma: float | None = setting(None, "spread of the targets over neighbouring numbers; null: none")
+    unit_gaps: bool = setting(False, "was-cdf: whether neighbouring values count as 1 apart, as published")
+    fused: Fusing = setting("auto", "how it is computed: auto, head, logits, none")
+
+    def __post_init__(self) -> None:
+        self.measure()
+        if not 0 <= self.weight < float("inf"):
+            raise Mistake(f"weight: {self.weight} is no factor; 0.3 is the paper's, 0 leaves cross-entropy alone")
+        if self.over not in ("number tokens", "labels"):
+            raise Mistake(f"over: {self.over!r} is neither 'number tokens' nor 'labels'")
+        if not 0 < self.place_base < float("inf"):
+            raise Mistake(f"place_base: {self.place_base} is no weight; 1 (all digits alike) to 10 is usual")
+        if self.first not in ("high", "low"):
+            raise Mistake(f"first: {self.first!r} is neither 'high' nor 'low'")
+        if self.fused not in ("auto", "head", "logits", "none"):
+            raise Mistake(f"fused: {self.fused!r} is none of 'auto', 'head', 'logits', 'none'")
+
+    def measure(self) -> Measure:
+        """What it compares numbers by. Raises `Mistake` for settings that cannot be."""
+        return Measure(self.form, self.gaussian_sigma, self.reweigh, self.squash, self.unit_gaps)
+
+    def build(self, vocabulary: Vocabulary) -> LossPart:
+        return NumberTokenPart(self, vocabulary)
+
+
+@dataclass(frozen=True)
+class GaussianCrossEntropy(Loss):
+    """Cross-entropy whose targets at number tokens are spread over neighbouring numbers by a Gaussian.
+
+    Of number token j it asks exp(-((v_j - y) / sigma)² / 2), divided by the sum of all (+ 1e-8); of all other tokens
+    what plain cross-entropy asks. `sigma=0` is plain cross-entropy. One of the baselines of Zausinger et al. (2025),
+    https://arxiv.org/abs/2411.02083; with a number token loss beside it: `NumberToken("was-cdf",
+    gaussian_sigma=1)`.
+    """
+
+    sigma: float = setting(1.0, "width of the spread, in units of the values; 0: none")
+    digits: Literal["digits", "numbers"] = setting("digits", "which tokens have a value: digits, or all numbers")
+    fused: Fusing = setting("auto", "how it is computed: auto, head, logits, none")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.sigma < float("inf"):
+            raise Mistake(f"sigma: {self.sigma} is no width; 0 (none) or more is right")
+        if self.fused not in ("auto", "head", "logits", "none"):
+            raise Mistake(f"fused: {self.fused!r} is none of 'auto', 'head', 'logits', 'none'")
+
+    def build(self, vocabulary: Vocabulary) -> LossPart:
+        return GaussianPart(self, vocabulary)
+
+
+class NumberTokenPart(LossPart):
+    """The part behind `NumberToken`: `cross_entropy` is a sum over labels, `number` one over number tokens."""
+
+    def __init__(self, spec: NumberToken, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.spec, self.measure = spec, spec.measure()
+        self.table = NumberTable.of_vocabulary(vocabulary, spec.digits)
+        self.notation = Notation.of_vocabulary(vocabulary, spec.first)
+        self.weights: Mapping[str, float] = {"cross_entropy": 1.0, "number": spec.weight}
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        tokens = batch.counts["tokens"]
+        if self.spec.over == "labels":
+            return {"cross_entropy": tokens, "number": tokens}
+        return {"cross_entropy": tokens, "number": int((self.table.of_labels(batch.targets) >= 0).sum())}
+
+    def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
+        weights = None
+        if self.spec.place_base != 1:
+            weights = place_weights(batch.targets, self.table, self.notation, self.spec.place_base)
+            if output.asked is not None:
+                weights = torch.take_along_dim(weights, output.asked, dim=1)
+        found = sums_of(output, batch, self.table, self.measure, self.spec.fused, weights)
+        return {"cross_entropy": found.cross_entropy, "number": found.number}
+
+
+class GaussianPart(LossPart):
+    """The part behind `GaussianCrossEntropy`; its only term is `cross_entropy`."""
+
+    weights: Mapping[str, float] = {"cross_entropy": 1.0}
+
+    def __init__(self, spec: GaussianCrossEntropy, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.spec, self.measure = spec, Measure("was", gaussian_sigma=spec.sigma)
+        self.table = NumberTable.of_vocabulary(vocabulary, spec.digits)
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return {"cross_entropy": batch.counts["tokens"]}
+
+    def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
+        return {"cross_entropy": sums_of(output, batch, self.table, self.measure, self.spec.fused).cross_entropy}
+
+
+def sums_of(
+    output: Output,
+    batch: Batch,
+    table: NumberTable,
+    measure: Measure,
+    fused: Fusing = "auto",
+    loss_weights: Tensor | None = None,
+) -> Sums:
+    """The two sums of an output, computed in the way that `fused` says and the model allows."""
+    targets = batch.targets_of(output)
+    head = _linear(output.head)
+    if fused == "head" and head is None:
+        raise Mistake("fused: this model's head is not one linear map; 'auto', 'logits' and 'none' are right for it")
+    given: dict[str, Any] = {"loss_weights": loss_weights, "ignore_index": IGNORE}
+    if fused != "none":
+        given |= {
+            "kind": measure.kind,
+            "gaussian_sigma": measure.gaussian_sigma,
+            "reweigh": measure.reweigh,
+            "squash": measure.squash,
+            "unit_gaps": measure.unit_gaps,
+        }
+    if head is not None and (fused == "head" or (fused == "auto" and targets.numel() * len(head.weight) >= LARGE)):
+        return head_cross_entropy_and_number(output.hidden, head.weight, targets, table, bias=head.bias, **given)
+    if fused == "none":
+        return plain_sums(output.logits, targets, table, measure, **given)
+    return cross_entropy_and_number(output.logits, targets, table, **given)
+
+
+def _linear(head: object) -> nn.Linear | None:
+    """A head that is one linear map and nothing else: no subclass, no hooks, no weights spread over processes."""
+    if type(head) is not nn.Linear or type(head.weight) not in (nn.Parameter, Tensor):
+        return None
+    return None if head._forward_hooks or head._forward_pre_hooks else head

@@ -1,0 +1,94 @@
+"""Losses on number tokens that compare probabilities with a soft target, or each probability by itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from numerate.batch import Batch, Output
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.losses.fused import entropy_and_columns
+from numerate.losses.loss import Loss, LossPart
+from numerate.losses.number_tokens import NumberTable
+from numerate.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class SoftLabels(Loss):
+    """Cross-entropy + a loss that trains number tokens on soft targets (DIST2) or one by one (DEL).
+
+    With p the probabilities of the number tokens among themselves, v their values and y the label's:
+
+    - `dist2`: KL(g || p) with g ~ exp(-(v - y)² / temperature). Chung et al. (2025), "Teaching Metric Distance to
+      Discrete Autoregressive Language Models", https://arxiv.org/abs/2503.02379.
+    - `del`: the mean over number tokens of p_j x the binary cross-entropy of token j's own logit against "is it the
+      label". Zheng et al. (2026), "DEL: Digit Entropy Loss", https://arxiv.org/abs/2605.20369, after the code that its
+      authors published (https://github.com/PolyU-VCLab/DEL). Logits are held to an absolute level by it.
+
+    Ours are: any values, not digits alone; no weights of places (the authors of DEL weigh each digit by a measure of
+    its place, and train the decimal point too); the default weight of `dist2`. The default weight 0.1 is that of DEL.
+    """
+
+    form: Literal["dist2", "del"] = setting("dist2", "dist2: KL to a soft target; del: binary cross-entropies")
+    weight: float = setting(0.1, "the factor of the number loss; cross-entropy has 1")
+    temperature: float = setting(1.0, "dist2: how wide the target is, in squared units of the values")
+    digits: Literal["digits", "numbers"] = setting("digits", "which tokens have a value: digits, or all numbers")
+
+    def __post_init__(self) -> None:
+        if self.form not in ("dist2", "del"):
+            raise Mistake(f"form: {self.form!r} is neither 'dist2' nor 'del'")
+        if not 0 <= self.weight < float("inf"):
+            raise Mistake(f"weight: {self.weight} is no factor; 0 or more is right")
+        if not 0 < self.temperature < float("inf"):
+            raise Mistake(f"temperature: {self.temperature} is none; more than 0 is right")
+
+    def build(self, vocabulary: Vocabulary) -> LossPart:
+        return SoftLabelsPart(self, vocabulary)
+
+
+class SoftLabelsPart(LossPart):
+    """The part behind `SoftLabels`: `number` is a sum over number tokens."""
+
+    def __init__(self, spec: SoftLabels, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.spec = spec
+        self.table = NumberTable.of_vocabulary(vocabulary, spec.digits)
+        self.weights: Mapping[str, float] = {"cross_entropy": 1.0, "number": spec.weight}
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        numbers = int((self.table.of_labels(batch.targets) >= 0).sum())
+        return {"cross_entropy": batch.counts["tokens"], "number": numbers}
+
+    def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
+        logits, targets = output.logits, batch.targets_of(output)
+        self.table.check(logits.shape[-1], targets)
+        entropy, columns, _ = entropy_and_columns(logits, targets, self.table.ids)
+        index = self.table.of_labels(targets)
+        chosen = index.clamp(min=0)
+        if self.spec.form == "dist2":
+            each = dist2(columns, self.table, chosen, self.spec.temperature)
+        else:
+            each = digit_entropy(columns, self.table, chosen)
+        return {"cross_entropy": entropy, "number": torch.where(index >= 0, each, 0).sum()}
+
+
+def dist2(
+    columns: Float[Tensor, "*places numbers"], table: NumberTable, index: Int[Tensor, "*places"], temperature: float
+) -> Float[Tensor, "*places"]:
+    """KL(g || p) at each place, g ~ exp(-(v - y)² / temperature), where the label is number token `index`."""
+    target = (-(table.values - table.values[index][..., None]).square() / temperature).log_softmax(-1).to(columns.dtype)
+    return (target.exp() * (target - columns.log_softmax(-1))).sum(-1)
+
+
+def digit_entropy(
+    columns: Float[Tensor, "*places numbers"], table: NumberTable, index: Int[Tensor, "*places"]
+) -> Float[Tensor, "*places"]:
+    """The mean over number tokens of p x binary cross-entropy, where the label is number token `index`."""
+    right = torch.arange(table.count, device=columns.device) == index[..., None]
+    entropy = -torch.where(right, logsigmoid(columns), logsigmoid(-columns))
+    return (columns.softmax(-1) * entropy).mean(-1)

@@ -1,0 +1,223 @@
+"""Whole numbers in rows of labels: how they are read, what they weigh, and how far off they are."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.errors import Mistake
+from numerate.losses.number_level import NumberLevel, number_level_loss
+from numerate.losses.number_tokens import NumberTable
+from numerate.losses.runs import Notation, place_weights, runs
+from numerate.vocabulary import DIGIT, Vocabulary
+
+TEXTS = "0123456789.-,a"
+TABLE = NumberTable.of({i: float(i) for i in range(10)}, len(TEXTS))
+WRITTEN = Notation(minus=(11,), point=(10,), comma=(12,))
+
+
+def labels_of(text: str) -> torch.Tensor:
+    return torch.tensor([[TEXTS.index(character) for character in text]])
+
+
+def numbers_in(labels: torch.Tensor, table: NumberTable, notation: Notation) -> list[float]:
+    index = table.of_labels(labels)
+    found = runs(labels, index, table, notation)
+    worth = torch.where(found.there, table.values[index.clamp(min=0)], 0) * 10.0 ** found.exponent.double()
+    signed = torch.where(found.negative, -1.0, 1.0) * found.total(worth)
+    return [round(value, 9) for value in signed[found.starts].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("12.5", [12.5]),
+        ("-12a3", [-12, 3]),
+        ("a-7", [-7]),
+        ("5-3", [5, 3]),
+        ("007", [7]),
+        ("1,000", [1000]),
+        ("1,234,567.8", [1234567.8]),
+        ("1,0000", [1, 0]),
+        ("1234,567", [1234, 567]),
+        ("3,14", [3, 14]),
+        ("1.2.3", [1.2, 3]),
+        ("12,345.67a-0.05", [12345.67, -0.05]),
+        ("a1.", [1]),
+        ("..5", [5]),
+        ("a", []),
+    ],
+)
+def test_numbers_are_read_as_people_write_them(text: str, numbers: list[float]) -> None:
+    assert numbers_in(labels_of(text), TABLE, WRITTEN) == numbers
+
+
+def test_rows_do_not_run_into_each_other() -> None:
+    labels = torch.cat([labels_of("a12"), labels_of("3.4")])
+    assert numbers_in(labels, TABLE, WRITTEN) == [12, 3.4]
+
+
+def test_backward_numbers_are_read_from_their_end() -> None:
+    assert numbers_in(labels_of("21a500"), TABLE, Notation(first="low")) == [12, 5]
+
+
+def test_tokens_of_several_digits_are_joined_and_numbers_of_one_token_stand_alone() -> None:
+    table = NumberTable.of({0: 12.0, 1: 7.0, 2: 0.0, 3: -5.0}, 6, digits={0: 2, 1: 1, 2: 3})
+    assert numbers_in(torch.tensor([[0, 1, 5, 0, 2]]), table, Notation()) == [127, 12000]
+    assert numbers_in(torch.tensor([[1, 3, 1]]), table, Notation()) == [7, -5, 7]
+    assert numbers_in(torch.tensor([[0, 4, 0]]), table, Notation(point=(4,))) == [12.12]
+
+
+def test_tokens_that_say_their_power_of_ten_go_on_while_it_falls() -> None:
+    values, powers = {0: 1.0, 1: 2.0, 2: 5.0}, {0: 1, 1: 0, 2: -1}
+    table = NumberTable.of(values, 3, significance=powers)
+    assert numbers_in(torch.tensor([[0, 1, 2, 0, 2]]), table, Notation()) == [12.5, 10.5]
+
+
+def test_a_digit_weighs_what_its_place_is_worth_and_one_on_average() -> None:
+    found = place_weights(labels_of("503a7"), TABLE, WRITTEN, 2.0)
+    torch.testing.assert_close(found, torch.tensor([[12 / 7, 6 / 7, 3 / 7, 0.0, 1.0]]))
+    backward = place_weights(labels_of("503a7"), TABLE, Notation(first="low"), 2.0)
+    torch.testing.assert_close(backward, torch.tensor([[3 / 7, 6 / 7, 12 / 7, 0.0, 1.0]]))
+    torch.testing.assert_close(
+        place_weights(labels_of("503a7"), TABLE, WRITTEN, 1.0), torch.tensor([[1.0, 1.0, 1.0, 0.0, 1.0]])
+    )
+    decimal = place_weights(labels_of("1.2"), TABLE, WRITTEN, 10.0)
+    torch.testing.assert_close(decimal, torch.tensor([[20 / 11, 0.0, 2 / 11]]))
+
+
+# How far off ----------------------------------------------------------------------------------------------------------
+
+
+def sure_of(text: str) -> torch.Tensor:
+    """Logits that leave no doubt."""
+    return 1000 * torch.nn.functional.one_hot(labels_of(text), len(TEXTS)).double()
+
+
+@pytest.mark.parametrize(
+    ("said", "right", "off"),
+    [
+        ("12", "12", 0.0),
+        ("13", "12", 1 / 12),
+        ("22", "12", 10 / 12),
+        ("5", "0", 5.0),
+        ("05", "00", 5.0),
+        ("1.5", "1.2", 0.25),
+        ("0.9", "0.4", 0.5),
+        ("-12", "-15", 0.2),
+        ("1,500", "1,000", 0.5),
+    ],
+)
+def test_the_loss_is_the_relative_error_and_at_zero_the_error(said: str, right: str, off: float) -> None:
+    found = number_level_loss(sure_of(said), labels_of(right), TABLE, WRITTEN)
+    assert found.item() == pytest.approx(off, abs=1e-9)
+
+
+def test_a_missing_sign_costs_twice_the_number() -> None:
+    logits = sure_of("-5")
+    logits[0, 0] = sure_of("5")[0, 0]  # a digit where the minus belongs
+    assert number_level_loss(logits, labels_of("-5"), TABLE, WRITTEN).item() == pytest.approx(2.0)
+    unwanted = sure_of("5")
+    unwanted[0, 0, 11] = 2000.0
+    assert number_level_loss(unwanted, labels_of("5"), TABLE, WRITTEN).item() > 1.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_thirtieth_digit_counts(dtype: torch.dtype) -> None:
+    right, wrong = "7" + "3" * 29, "7" + "3" * 28 + "4"
+    found = number_level_loss(sure_of(wrong).to(dtype), labels_of(right), TABLE, WRITTEN)
+    assert found.item() == pytest.approx(1 / float(right), rel=1e-5, abs=0)
+    assert number_level_loss(sure_of(right).to(dtype), labels_of(right), TABLE, WRITTEN).item() == 0.0
+
+
+def test_a_label_of_zero_has_a_gradient() -> None:
+    logits = torch.zeros(1, 1, len(TEXTS), dtype=torch.float64, requires_grad=True)
+    number_level_loss(logits, labels_of("0"), TABLE, WRITTEN).backward()
+    assert logits.grad is not None
+    assert logits.grad[0, 0, 0] < 0 < logits.grad[0, 0, 9]
+    own = torch.zeros(1, 1, len(TEXTS), dtype=torch.float64, requires_grad=True)
+    number_level_loss(own, labels_of("0"), TABLE, WRITTEN, published=True).backward()
+    assert own.grad is not None
+    assert own.grad.abs().max() < 1e-7, "the published form has none there"
+
+
+def test_it_is_differentiable_everywhere_but_where_it_is_right() -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(1, 5, len(TEXTS), generator=generator, dtype=torch.float64).requires_grad_()
+    labels = labels_of("-12.5")
+    for settings in ({"reweigh": True}, {"published": True}):
+
+        def loss(z: torch.Tensor, settings: Any = settings) -> torch.Tensor:
+            return number_level_loss(z, labels, TABLE, WRITTEN, reduction="sum", **settings)
+
+        assert torch.autograd.gradcheck(loss, (logits,))
+
+
+def test_without_a_number_it_is_an_attached_zero() -> None:
+    logits = torch.zeros(1, 2, len(TEXTS), requires_grad=True)
+    found = number_level_loss(logits, labels_of("aa"), TABLE, WRITTEN)
+    found.backward()
+    assert found.item() == 0.0
+
+
+@pytest.mark.parametrize("name", ["number_level_int", "number_level_int_reweigh", "number_level_float"])
+def test_published_it_gives_the_published_values(name: str, shared: Path) -> None:
+    found = json.loads((shared / "cases" / "number_token_loss.json").read_text())["cases"]
+    case = next((case for case in found if case["name"] == name), None)
+    if case is None:
+        pytest.skip("this case is not handed out")
+    vocabulary, options, expected = case["vocab"], case["options"], case["expected"]
+    table = NumberTable.of({i: float(t) for i, t in enumerate(vocabulary) if t.isdigit()}, len(vocabulary))
+    notation = Notation(minus=(vocabulary.index("-"),), point=(vocabulary.index("."),))
+    settings = {"published": True, "reweigh": options["reweigh"], "join_points": options.get("float_level", False)}
+    logits = torch.tensor(case["logits"], dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor(case["labels"])
+    mean = number_level_loss(logits, labels, table, notation, **settings)
+    mean.backward()
+    assert mean.item() == pytest.approx(expected["mean"], abs=1e-5)
+    each = number_level_loss(logits, labels, table, notation, reduction="none", **settings)
+    torch.testing.assert_close(each.detach(), torch.tensor(expected["none"]).double(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(logits.grad, torch.tensor(expected["grad_of_mean"]).double(), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_published_it_agrees_with_ntloss(joined: bool) -> None:
+    ntloss = pytest.importorskip("ntloss", reason="ntloss 0.3.2 is the oracle of the number-level loss")
+
+    class Texts:
+        def get_vocab(self) -> dict[str, int]:
+            return {text: i for i, text in enumerate(TEXTS)}
+
+        def __len__(self) -> int:
+            return len(TEXTS)
+
+        def add_tokens(self, tokens: Any) -> int:
+            return 0
+
+        def convert_tokens_to_ids(self, token: str) -> int:
+            return TEXTS.index(token)
+
+    theirs = ntloss.NumberLevelLoss(Texts(), len(TEXTS), float_level=joined, reweigh=False)
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(3):
+        logits = torch.randn(5, 8, len(TEXTS), generator=generator, requires_grad=True)
+        labels = torch.randint(0, 12, (5, 8), generator=generator)
+        labels[:, 0] = torch.randint(1, 10, (5,), generator=generator)
+        if joined:  # theirs reads 1.2.3 as one number
+            labels[:, 4:] = torch.where(labels[:, 4:] == 10, 13, labels[:, 4:])
+        expected = theirs(logits, labels)
+        found = number_level_loss(logits, labels, TABLE, WRITTEN, published=True, join_points=joined)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            torch.autograd.grad(found, logits), torch.autograd.grad(expected, logits), rtol=1e-3, atol=1e-5
+        )
+
+
+def test_a_vocabulary_of_digits_with_powers_counts_whole_numbers() -> None:
+    plain = Vocabulary.of(["-", ".", "+"])
+    assert Notation.of_vocabulary(plain) == Notation(minus=(14,), point=(15,))
+    assert plain.kinds[4] == DIGIT
+    with pytest.raises(Mistake, match=r"weight: -1.0 is no factor"):
+        NumberLevel(weight=-1.0)

@@ -1,0 +1,218 @@
+"""What is only true of the recipes' number losses: how they are computed, divided and weighed, and models' numbers."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from numerate.batch import IGNORE, Batch, Output, Tokens
+from numerate.errors import Mistake
+from numerate.losses import number_token
+from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
+from numerate.losses.number_tokens import NumberTable
+from numerate.losses.numbers_said import Regression, XVal, standardised_error
+from numerate.losses.soft_labels import SoftLabels, digit_entropy, dist2
+from numerate.losses.token_level import number_token_loss
+from numerate.vocabulary import Vocabulary
+
+NUMBER = Vocabulary.of(["+", "[NUM]"])
+
+
+def batch_of(targets: list[list[int]], values: list[list[float]] | None = None) -> Batch:
+    """Rows that are asked for these targets at all their places."""
+    wanted = torch.tensor(targets)
+    rows, time = wanted.shape
+    places = torch.arange(time).expand(rows, time).contiguous()
+    tokens = Tokens(wanted.clamp(min=0), torch.full((rows,), time), torch.arange(rows))
+    counts = {"tokens": int((wanted != IGNORE).sum()), "examples": rows}
+    numbers = None if values is None else torch.tensor(values)
+    return Batch(tokens, wanted, places, wanted, counts, rows * time, target_values=numbers)
+
+
+def drawn(width: int = 8) -> tuple[torch.Tensor, nn.Linear, Batch]:
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(4)
+        head, hidden = nn.Linear(width, 19), torch.randn(3, 5, width, requires_grad=True)
+        targets = torch.randint(4, 19, (3, 5))
+    targets[0, :2] = IGNORE
+    return hidden, head, batch_of(targets.tolist())
+
+
+def means(loss: Any, vocabulary: Any, output: Output, batch: Batch) -> dict[str, float]:
+    part = loss.build(vocabulary)
+    terms, counts = part(output, batch), part.counts(batch)
+    return {name: terms[name].item() / counts[name] for name in terms}
+
+
+def test_all_ways_of_computing_it_agree(vocabulary: Any) -> None:
+    hidden, head, batch = drawn()
+    found: dict[str, Any] = {}
+    for fused in ("none", "logits", "head", "auto"):
+        part = NumberToken(reweigh=True, place_base=3.0, fused=fused).build(vocabulary)  # type: ignore[arg-type]
+        terms = part(Output(hidden, head), batch)
+        total = terms["cross_entropy"] + terms["number"]
+        found[fused] = (total, *torch.autograd.grad(total, (hidden, head.weight, head.bias)))
+    for fused in ("logits", "head", "auto"):
+        for mine, plain in zip(found[fused], found["none"], strict=True):
+            torch.testing.assert_close(mine, plain)
+
+
+def test_large_outputs_never_hold_their_logits(vocabulary: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, head, batch = drawn()
+    output = Output(hidden, head)
+    monkeypatch.setattr(number_token, "LARGE", 1)
+    monkeypatch.setattr(Output, "logits", property(lambda self: pytest.fail("the logits were made")))
+    NumberToken().build(vocabulary)(output, batch)
+    wrapped = Output(hidden, lambda x: head(x))
+    with pytest.raises(pytest.fail.Exception, match="the logits were made"):
+        NumberToken().build(vocabulary)(wrapped, batch)
+    with pytest.raises(Mistake, match="fused: this model's head is not one linear map"):
+        NumberToken(fused="head").build(vocabulary)(wrapped, batch)
+
+
+def test_it_is_the_mean_over_labels_and_the_mean_over_number_tokens(vocabulary: Any) -> None:
+    hidden, head, batch = drawn()
+    output = Output(hidden, head)
+    logits, targets = output.logits, batch.targets
+    table = NumberTable.of_vocabulary(vocabulary)
+    number = number_token_loss(logits, targets, table).item()
+    found = means(NumberToken(), vocabulary, output, batch)
+    assert found["number"] == pytest.approx(number, rel=1e-5)
+    assert found["cross_entropy"] == pytest.approx(
+        cross_entropy(logits.flatten(0, 1), targets.flatten()).item(), rel=1e-5
+    )
+    numbers = int((table.of_labels(targets) >= 0).sum())
+    labels = means(NumberToken(over="labels"), vocabulary, output, batch)
+    assert labels["number"] == pytest.approx(number * numbers / 13, rel=1e-5)
+    assert NumberToken(weight=2.0).build(vocabulary).weights == {"cross_entropy": 1.0, "number": 2.0}
+
+
+def test_a_batch_without_a_number_counts_none_and_learns_its_tokens(vocabulary: Any) -> None:
+    batch = batch_of([[14, 15], [16, IGNORE]])
+    hidden = torch.randn(2, 2, 19, requires_grad=True)
+    for loss in (NumberToken(), NumberToken(fused="none"), SoftLabels(), NumberToken("was-cdf", gaussian_sigma=1.0)):
+        part = loss.build(vocabulary)
+        terms = part(Output(hidden, nn.Identity()), batch)
+        assert part.counts(batch) == {"cross_entropy": 3, "number": 0}
+        assert terms["number"].item() == 0.0
+        (found,) = torch.autograd.grad(sum(terms.values()), hidden)
+        assert bool(found.isfinite().all())
+        assert found[0].abs().sum() > 0
+
+
+def test_a_spread_of_nothing_is_plain_cross_entropy(vocabulary: Any) -> None:
+    hidden, head, batch = drawn()
+    output = Output(hidden, head)
+    plain = means(GaussianCrossEntropy(sigma=0.0), vocabulary, output, batch)["cross_entropy"]
+    expected = cross_entropy(output.logits.flatten(0, 1), batch.targets.flatten()).item()
+    assert plain == pytest.approx(expected, rel=1e-5)
+    assert means(GaussianCrossEntropy(), vocabulary, output, batch)["cross_entropy"] != pytest.approx(expected)
+
+
+# Soft labels ----------------------------------------------------------------------------------------------------------
+
+
+def test_soft_labels_by_hand() -> None:
+    table = NumberTable.of({0: 0.0, 1: 1.0, 2: 2.0}, 4)
+    columns, label = torch.tensor([[0.5, -1.0, 2.0]], dtype=torch.float64), torch.tensor([1])
+    odds = [math.exp(x) for x in (0.5, -1.0, 2.0)]
+    p = [x / sum(odds) for x in odds]
+    near = [math.exp(-1), 1.0, math.exp(-1)]
+    target = [x / sum(near) for x in near]
+    kl = sum(t * math.log(t / x) for t, x in zip(target, p, strict=True))
+    assert dist2(columns, table, label, 1.0).item() == pytest.approx(kl)
+    yes = [1 / (1 + math.exp(-x)) for x in (0.5, -1.0, 2.0)]
+    binary = [-math.log(1 - yes[0]), -math.log(yes[1]), -math.log(1 - yes[2])]
+    assert digit_entropy(columns, table, label).item() == pytest.approx(
+        sum(x * b for x, b in zip(p, binary, strict=True)) / 3
+    )
+
+
+# Numbers said ---------------------------------------------------------------------------------------------------------
+
+
+def outputs(batch: Batch, said: list[list[float]], logarithms: bool = False) -> Output:
+    numbers = torch.tensor(said, requires_grad=True)
+    back = (lambda x: x.sign() * x.abs().expm1()) if logarithms else None
+    rows, time = batch.targets.shape
+    return Output(torch.zeros(rows, time, NUMBER.size), nn.Identity(), number_head=lambda h: numbers, unscaled=back)
+
+
+def test_numbers_are_compared_where_they_must_be_said() -> None:
+    num = NUMBER.ids["[NUM]"]
+    batch = batch_of([[14, num, 3], [num, num, IGNORE]], [[1.0, 54.0, 1.0], [2.0, -3.0, 1.0]])
+    output = outputs(batch, [[9.0, 50.0, 9.0], [2.0, 0.0, 9.0]])
+    found = means(XVal(scale="number"), NUMBER, output, batch)
+    assert found["number"] == pytest.approx((16 + 0 + 9) / 3)
+    logs = [(math.log(55) - math.log(51)) ** 2, 0.0, math.log(4) ** 2]
+    assert means(XVal(), NUMBER, output, batch)["number"] == pytest.approx(sum(logs) / 3, rel=1e-5)
+    assert means(Regression(), NUMBER, output, batch)["number"] == pytest.approx((16 + 0) / 2)
+    assert means(Regression(scale="ln"), NUMBER, output, batch)["number"] == pytest.approx(logs[0] / 2, rel=1e-5)
+
+
+def test_a_head_that_says_logarithms_is_compared_as_it_is_or_as_what_it_means() -> None:
+    num = NUMBER.ids["[NUM]"]
+    batch = batch_of([[num]], [[54.0]])
+    output = outputs(batch, [[math.log(51)]], logarithms=True)
+    found = means(XVal(), NUMBER, output, batch)["number"]
+    assert found == pytest.approx((math.log(55) - math.log(51)) ** 2, rel=1e-4)
+    assert means(XVal(scale="number"), NUMBER, output, batch)["number"] == pytest.approx(16.0, rel=1e-4)
+
+
+def test_the_published_number_loss_is_that_of_joint_z_scores(shared: Path) -> None:
+    found = json.loads((shared / "cases" / "number_token_loss.json").read_text())["cases"]
+    case = next(case for case in found if case["name"] == "xval_t5_number_loss")
+    for (said, right), expected in zip(case["inputs"], case["expected"], strict=True):
+        there = torch.ones(len(said), dtype=torch.bool)
+        total = standardised_error(torch.tensor(said), torch.tensor(right), there)
+        assert total.item() / len(said) == pytest.approx(expected, abs=1e-5)
+    assert XVal(published=True).build(NUMBER).weights == {"cross_entropy": 0.5, "number": 0.5}
+
+
+def test_numbers_without_values_or_a_head_are_refused() -> None:
+    num = NUMBER.ids["[NUM]"]
+    batch = batch_of([[num]], [[54.0]])
+    for loss in (XVal(), Regression()):
+        part = loss.build(NUMBER)
+        with pytest.raises(Mistake, match="the tokenizer gives no values; the spelling XVal does"):
+            part.counts(replace(batch, target_values=None))
+        with pytest.raises(Mistake, match="model: it has no number head"):
+            part(Output(torch.zeros(1, 1, NUMBER.size), nn.Identity()), batch)
+        with pytest.raises(Mistake, match=r"loss.token: the tokenizer has no \[NUM\]"):
+            loss.build(Vocabulary.of(["+"]))
+
+
+def test_published_without_a_number_is_an_attached_zero() -> None:
+    batch = batch_of([[14, 3]], [[1.0, 1.0]])
+    output = outputs(batch, [[9.0, 9.0]])
+    terms = XVal(published=True).build(NUMBER)(output, batch)
+    assert terms["number"].item() == 0.0
+    terms["number"].backward()
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: NumberToken(weight=-0.1), "weight: -0.1 is no factor"),
+        (lambda: NumberToken(place_base=0.0), "place_base: 0.0 is no weight"),
+        (lambda: NumberToken(squash=0.5), "squash: 0.5 makes all numbers alike"),
+        (lambda: GaussianCrossEntropy(sigma=-1.0), "sigma: -1.0 is no width"),
+        (lambda: SoftLabels(temperature=0.0), "temperature: 0.0 is none"),
+        (lambda: XVal(weight=-1.0), "weight: -1.0 is no factor"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(make: Any, says: str) -> None:
+    with pytest.raises(Mistake, match=says):
+        make()
+
+
+def test_the_code_on_the_page_runs() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "losses.md").read_text()
+    (code,) = (part.split("```")[0] for part in page.split("```python\n")[1:])
+    exec(compile(code, "docs/losses.md", "exec"), {})
