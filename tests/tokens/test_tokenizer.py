@@ -18,11 +18,16 @@ from numerate.tasks.draws import Draws
 from numerate.tasks.questions import EMPTY, Example, Numbers, Questions
 from numerate.tasks.task import Task
 from numerate.tokens.numbers import Digits
+from numerate.tokens.subwords import Subwords
 from numerate.tokens.tokenizer import Characters, Rows, Tokenizer, blanks_before
 from numerate.tokens.words import Words
 from numerate.vocabulary import END, PAD
 
-EVERY = [getattr(tokens, name)() for name in tokens.CATALOGUE["Tokenizer"]]
+TINY = str(Path(__file__).parent / "tiny")
+EVERY = [
+    Subwords(tokenizer=TINY) if name == "Subwords" else getattr(tokens, name)()
+    for name in tokens.CATALOGUE["Tokenizer"]
+]
 every_tokenizer = pytest.mark.parametrize("tokenizer", EVERY, ids=lambda tokenizer: type(tokenizer).__name__)
 VARIANTS = [
     Characters(),

@@ -4,7 +4,16 @@ from numerate.catalogue import lazily
 
 CATALOGUE = {
     "NumberSpelling": {"Digits": "numbers"},
-    "Tokenizer": {"Characters": "tokenizer", "Words": "words"},
-    "Layout": {"Continuation": "layout", "Aligned": "layout", "Pair": "layout"},
+    "TextSpelling": {
+        "AsIs": "text_spellings",
+        "PerDigit": "text_spellings",
+        "Groups": "text_spellings",
+        "XVal": "text_spellings",
+        "RegressionTransformer": "regression_transformer",
+        "FoNE": "fone",
+        "IEEEBits": "ieee",
+    },
+    "Tokenizer": {"Characters": "tokenizer", "Words": "words", "Subwords": "subwords"},
+    "Layout": {"Continuation": "layout", "Aligned": "layout", "Pair": "layout", "Masked": "layout"},
 }
 __getattr__ = lazily("tokens", CATALOGUE)

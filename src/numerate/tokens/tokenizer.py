@@ -81,6 +81,10 @@ class Tokenizer(ABC):
     def decode(self, ids: Iterable[int], vocabulary: Vocabulary) -> str:
         """The text of ids, without the text of [PAD], [BOS] and [EOS]."""
 
+    def decode_with_values(self, ids: Sequence[int], values: Sequence[float], vocabulary: Vocabulary) -> str:
+        """The text of ids of which each may carry a number; of a tokenizer whose tokens carry none it is `decode`'s."""
+        return self.decode(ids, vocabulary)
+
 
 @dataclass(frozen=True)
 class Characters(Tokenizer):

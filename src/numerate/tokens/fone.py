@@ -1,0 +1,66 @@
+"""One token per number, which a model reads as waves whose periods are powers of ten."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.tokens import found_numbers
+from numerate.tokens.text_spellings import NUM, TEN, Meaning, TextSpelling, Written, carried, numbers_read
+from numerate.vocabulary import NUMBER, TEXT
+
+
+@dataclass(frozen=True)
+class FoNE(TextSpelling):
+    """One token `[NUM]` per number, which carries the number; a model reads it as waves: Fourier number embedding.
+
+    A number x is read as the cosines and sines of 2 pi x / 10^i, two entries per digit, and each digit can be said from
+    its own two (Zhou et al., 2025, https://arxiv.org/abs/2502.09741): the model's part is `FoNEEmbedding`, with as many
+    digits. The sign stays text. A number with more digits before or behind the point, or with more than float32 holds
+    (6, and some with 7 or 8), keeps its characters, one token a digit.
+    """
+
+    carries: ClassVar[bool] = True
+
+    digits: int = setting(5, "digits before the decimal point")
+    decimals: int = setting(5, "digits behind it")
+
+    def __post_init__(self) -> None:
+        if self.digits < 1 or self.decimals < 0:
+            raise Mistake(
+                f"digits: {self.digits} digits and {self.decimals} decimals cannot be; 1 or more and 0 or more can"
+            )
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        return found_numbers.UNSIGNED
+
+    def symbols(self) -> tuple[str, ...]:
+        return (*TEN, NUM)
+
+    def write(self, found: Sequence[str]) -> Written:
+        values, beyond = carried(found)
+        ones = np.ones(len(found), np.int64)
+        return Written(10 * ones, ones, values, beyond | np.fromiter(map(self._long, found), np.bool_, len(found)))
+
+    def _long(self, number: str) -> bool:
+        whole, _, fraction = (number if number.isdigit() else found_numbers.plain(number)).partition(".")
+        return len(whole.lstrip("0")) > self.digits or len(fraction.rstrip("0")) > self.decimals
+
+    def spell(self, number: str) -> list[str]:
+        if self._long(number) or carried([number])[1][0]:
+            raise Mistake(
+                f"numbers: {number} has more than {self.digits} digits or {self.decimals} decimals, or more than "
+                "float32 holds"
+            )
+        return [NUM]
+
+    def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:
+        return numbers_read(symbols, values)
+
+    def meaning(self, symbol: str) -> Meaning:
+        return Meaning(NUMBER if symbol == NUM else TEXT)

@@ -1,0 +1,458 @@
+"""Somebody else's fast tokenizer with our spelling of numbers: texts to ids and back.
+
+Numbers are found in all texts at once, and each is marked by a single `0`, a token of its own; what the tokenizer makes
+of the text around it is what it makes of the text around a digit. Then each mark becomes the symbols of its number. So
+a number costs nothing but its own symbols, whatever its spelling.
+"""
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.errors import Mistake
+from numerate.tokens import found_numbers
+from numerate.tokens.numbers import Ids, id_type
+from numerate.tokens.text_spellings import TextSpelling, Written, digits_of, sizes_of
+from numerate.vocabulary import (
+    BEGIN,
+    DIGIT,
+    END,
+    NUMBER,
+    PAD,
+    POINT,
+    SIGN,
+    SPECIAL,
+    SPECIALS,
+    TEXT,
+    UNKNOWN,
+    Vocabulary,
+)
+
+MARK = "\ue000"
+"""A character of nobody's (private use) that stands for a number in a text."""
+
+_PUT_IN = f"{MARK}put in\ue001"
+"""What stands for a text that is put in after decoding; a text that no tokens say by accident."""
+
+USUAL = {
+    "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>"),
+    "unk": ("<unk>", "[UNK]", "<|unk|>"),
+    "bos": ("<s>", "[CLS]", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>"),
+    "eos": ("</s>", "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
+}
+"""What special tokens are called, where no tokenizer_config.json says."""
+
+_ROLES = {"pad": PAD, "unk": UNKNOWN, "bos": BEGIN, "eos": END}
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
+_SPACES = " \u2581\u0120"  # a space, that of SentencePiece, and that of byte-level tokenizers
+_APART = "\0"
+
+
+@dataclass(frozen=True)
+class TokenizerFile:
+    """A fast tokenizer as it is stored: its JSON, and what its special tokens are called."""
+
+    text: str
+    roles: tuple[tuple[str, str], ...]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of its content."""
+        whole = json.dumps([self.text, self.roles]).encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(whole, digest_size=16).hexdigest()
+
+
+def stored(name: str, revision: str | None = None) -> TokenizerFile:
+    """The tokenizer of a folder, of a tokenizer.json, or of a model of the Hugging Face hub.
+
+    A folder has a tokenizer.json, or the vocab.json and merges.txt of GPT-2. Raises `Mistake` where there is none.
+    """
+    _library()
+    path = Path(name).expanduser()
+    if not path.exists():
+        path = _fetched(name, revision)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file() and all((path / part).is_file() for part in ("vocab.json", "merges.txt")):
+        stamps = [(path / part).stat() for part in ("vocab.json", "merges.txt")]
+        return _byte_level(path, *(stamp.st_mtime_ns for stamp in stamps))
+    if not file.is_file():
+        known = sorted(one.name for one in path.iterdir())[:8]
+        raise Mistake(
+            f"tokenizer: {path} has no tokenizer.json (it has: {', '.join(known) or 'nothing'}); transformers writes "
+            "one: AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
+        )
+    stamp = file.stat()
+    return _read(file, stamp.st_mtime_ns, stamp.st_size)
+
+
+@lru_cache(maxsize=16)
+def _read(file: Path, _changed: int, _size: int) -> TokenizerFile:
+    try:
+        text = file.read_text(encoding="utf-8")
+        known = _tokens_of(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Mistake(f"tokenizer: {file} is no tokenizer.json of the library tokenizers") from error
+    told: dict[str, Any] = {}
+    for beside in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (file.parent / beside).is_file():
+            told |= json.loads((file.parent / beside).read_text(encoding="utf-8"))
+    return TokenizerFile(text, _roles(known, told))
+
+
+@lru_cache(maxsize=4)
+def _byte_level(folder: Path, *_changed: int) -> TokenizerFile:
+    """GPT-2's two files as one tokenizer."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    made = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([name for names in USUAL.values() for name in names if made.token_to_id(name) is not None])
+    return TokenizerFile(made.to_str(), _roles(set(made.get_vocab()), {}))
+
+
+def _tokens_of(tokenizer: dict[str, Any]) -> set[str]:
+    vocabulary = tokenizer["model"]["vocab"]
+    names = vocabulary if isinstance(vocabulary, dict) else (name for name, _ in vocabulary)
+    return {*names, *(added["content"] for added in tokenizer.get("added_tokens", ()))}
+
+
+def _roles(known: set[str], told: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    found = {}
+    for role, names in USUAL.items():
+        said = told.get(f"{role}_token")
+        content = said.get("content") if isinstance(said, dict) else said
+        wanted = names if not told else (content,)
+        name = next((name for name in wanted if name in known), None)
+        if name is not None:
+            found[role] = name
+    return tuple(sorted(found.items()))
+
+
+def _fetched(name: str, revision: str | None) -> Path:
+    """The folder of the local cache that a hub name's tokenizer is in, fetched where it is not."""
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        raise Mistake(f"tokenizer: {name} is not there; a folder, a tokenizer.json or a name of the hub is right")
+    from huggingface_hub import hf_hub_download
+
+    try:
+        file = hf_hub_download(name, "tokenizer.json", revision=revision)
+    except Exception as error:  # of many kinds: no network, no such name, no permission
+        raise Mistake(
+            f"tokenizer: {name} is no folder here, and the Hugging Face hub did not give its tokenizer.json "
+            f"({type(error).__name__}); a folder that has one is right"
+        ) from error
+    for beside in ("tokenizer_config.json", "special_tokens_map.json"):
+        try:
+            hf_hub_download(name, beside, revision=revision)
+        except Exception:  # many models have only one of the two
+            continue
+    return Path(file).parent
+
+
+def _library() -> None:
+    try:
+        import tokenizers  # noqa: F401
+    except ImportError as error:
+        raise Mistake(
+            "tokenizer: Subwords needs the package tokenizers: pip install 'numerate[huggingface]'"
+        ) from error
+
+
+def per_digit(tokenizer: Any) -> Any:
+    """A copy of a `tokenizers.Tokenizer` that gives every digit a token of its own, and is else the same.
+
+    The rule comes behind the tokenizer's own, so that no other text is cut differently: `▁a12b` is `▁a 1 2 b`.
+    """
+    from tokenizers import Regex, Tokenizer, pre_tokenizers
+
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    rule = pre_tokenizers.Split(Regex("[0-9]"), "isolated")
+    own = copy.pre_tokenizer
+    copy.pre_tokenizer = rule if own is None else pre_tokenizers.Sequence([own, rule])
+    return copy
+
+
+def _keeping(found: Sequence[str], written: Written, beyond: NDArray[np.bool_], mark: str) -> tuple[list[str], Written]:
+    """The mark of each number, and all numbers as symbols, where those `beyond` a spelling keep their characters: each
+    run of their digits is then a number that is written digit by digit."""
+    marks = [mark] * len(found)
+    runs: list[str] = []
+    entries = np.ones(len(found), dtype=np.int64)
+    for place in np.flatnonzero(beyond).tolist():
+        own = found_numbers.DIGITS.findall(found[place])
+        runs += own
+        entries[place] = len(own)
+        marks[place] = found_numbers.DIGITS.sub(mark, found[place])
+    kept = np.repeat(beyond, entries)
+    counts = np.empty(len(kept), dtype=np.int64)
+    counts[kept], counts[~kept] = sizes_of(runs), written.counts[~beyond]
+    inside = np.repeat(kept, counts)
+    codes = np.empty(len(inside), dtype=np.int64)
+    codes[inside], codes[~inside] = digits_of(runs), written.codes[np.repeat(~beyond, written.counts)]
+    if written.values is None:
+        return marks, Written(codes, counts)
+    values = np.ones(len(kept), dtype=np.float32)
+    values[~kept] = written.values[~beyond]
+    return marks, Written(codes, counts, values)
+
+
+def _marking(own: Any, text: str) -> tuple[Any, str]:
+    """A copy of a tokenizer that keeps a mark apart as a token of its own, and the mark.
+
+    In general it is the digit 0 under the rule of one token a digit. A Unigram model takes the mark into its vocabulary
+    instead: no other piece has this character, so that it cuts a text where the rule would, in less time.
+    """
+    from tokenizers import Tokenizer
+
+    stored = json.loads(text)
+    if stored["model"].get("type") == "Unigram" or ("unk_id" in stored["model"] and "merges" not in stored["model"]):
+        stored["model"]["vocab"].append([MARK, 0.0])
+        made = Tokenizer.from_str(json.dumps(stored))
+        made.no_truncation()
+        made.no_padding()
+        if made.encode(f"a{MARK}{MARK}b", add_special_tokens=False).tokens.count(MARK) == 2:
+            return made, MARK
+    return per_digit(own), "0"
+
+
+class Encoded(NamedTuple):
+    """Texts as ids, one behind the other: `ids` `[tokens]`, `lengths` int64 `[texts]`, `values` float32 `[tokens]`, 1
+    where no number is; None where tokens carry none."""
+
+    ids: Ids
+    lengths: NDArray[np.int64]
+    values: NDArray[np.float32] | None
+
+
+@lru_cache(maxsize=8)
+def speller(file: TokenizerFile, spelling: TextSpelling) -> "Speller":
+    """A tokenizer with a spelling, made once."""
+    return Speller(file, spelling)
+
+
+class Speller:
+    """A tokenizer with a spelling of numbers. `vocabulary` has all that it can write."""
+
+    def __init__(self, file: TokenizerFile, spelling: TextSpelling) -> None:
+        from tokenizers import Tokenizer
+
+        self.file, self.spelling = file, spelling
+        try:
+            own = Tokenizer.from_str(file.text)
+        except Exception as error:  # what the library raises is an Exception
+            raise Mistake(f"tokenizer: the library tokenizers cannot read it: {error}") from error
+        own.no_truncation()
+        own.no_padding()
+        theirs, roles = own.get_vocab(with_added_tokens=True), dict(file.roles)
+        self.vocabulary = _vocabulary(theirs, roles, spelling)
+        self.own, self.mark = own, ""
+        if spelling.pattern is not None:
+            self._prepare(own)
+        self.ours = _ours(self.own.get_vocab(with_added_tokens=True), roles, self.vocabulary)
+
+    def _prepare(self, own: Any) -> None:
+        for digit in "0123456789":
+            if own.token_to_id(digit) is None:
+                raise Mistake(
+                    f"tokenizer: it has no token {digit!r}, which every spelling of numbers but AsIs needs; "
+                    "a tokenizer with the ten digits, or numbers=AsIs, is right"
+                )
+        assert self.spelling.pattern is not None
+        self.around = re.compile(f"({self.spelling.pattern.pattern})")
+        self.own, self.mark = _marking(own, self.file.text)
+        self.marked = self.own.token_to_id(self.mark)
+        self.codes = np.array([self.vocabulary.ids[symbol] for symbol in self.spelling.symbols()], dtype=np.int64)
+        named = [added.content for added in own.get_added_tokens_decoder().values()]
+        with_digits = [re.escape(name) for name in named if re.search("[0-9]", name)]
+        self.named = re.compile("|".join(with_digits)) if with_digits else None
+        self.folded: dict[str, str | None] = {}
+
+    @cached_property
+    def decoder(self) -> Any:
+        from tokenizers import AddedToken, Tokenizer
+
+        made = Tokenizer.from_str(self.file.text)
+        made.add_tokens([AddedToken(_PUT_IN, normalized=False, special=False)])
+        return made
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """The ids of texts in `vocabulary`, without special tokens around them."""
+        if self.spelling.pattern is None:
+            flat, lengths = self._ids(texts)
+            return Encoded(self.ours[flat], lengths, None)
+        marked, written = self._marked(texts)
+        flat, lengths = self._ids(marked)
+        mark = flat == self.marked
+        counts = np.ones(len(flat), dtype=np.int64)
+        if np.count_nonzero(mark) != len(written.counts):
+            raise Mistake(
+                f"tokenizer: of {len(written.counts)} numbers it keeps {np.count_nonzero(mark)} apart; "
+                "numbers=AsIs leaves them to it"
+            )
+        counts[mark] = written.counts
+        inside = np.repeat(mark, counts)
+        ids = np.repeat(self.ours[flat], counts)
+        ids[inside] = self.codes[written.codes]
+        ends = np.concatenate([[0], counts.cumsum()])[lengths.cumsum()]
+        if written.values is None:
+            return Encoded(ids, np.diff(ends, prepend=0), None)
+        values = np.ones(len(ids), dtype=np.float32)
+        values[inside] = np.repeat(written.values, written.counts)
+        return Encoded(ids, np.diff(ends, prepend=0), values)
+
+    def _ids(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What the tokenizer itself says, with its own ids."""
+        try:
+            each = [one.ids for one in self.own.encode_batch_fast(list(texts), add_special_tokens=False)]
+        except (TypeError, UnicodeError) as error:
+            raise Mistake(
+                "tokenizer: a text is not Unicode (half of a surrogate pair); its file is not UTF-8"
+            ) from error
+        lengths = np.fromiter(map(len, each), np.int64, len(each))
+        return np.fromiter(chain.from_iterable(each), np.int64, int(lengths.sum())), lengths
+
+    def _marked(self, texts: Sequence[str]) -> tuple[list[str], Written]:
+        """The texts with a 0 for each number, and the numbers of all of them as symbols."""
+        if not texts:
+            return [], self.spelling.write([])
+        joined = _APART.join(texts)
+        if joined.count(_APART) != len(texts) - 1:
+            joined = _APART.join(text.replace(_APART, "\ufffd") for text in texts)
+        if not joined.isascii():
+            joined = self._with_digits_folded(joined.replace(MARK, "\ufffd"))
+        parts = self.around.split(joined)
+        if self.named is not None and self.named.search(joined):
+            parts = self._without_names(joined)
+        found = parts[1::2]
+        written = self.spelling.write(found)
+        if written.beyond is not None and bool(written.beyond.any()):
+            parts[1::2], written = _keeping(found, written, written.beyond, self.mark)
+            marked = "".join(parts)
+        else:
+            marked = self.mark.join(parts[0::2])
+        return self.spelling.between(marked, self.mark).split(_APART), written
+
+    def _without_names(self, joined: str) -> list[str]:
+        """Texts and numbers in turn, where digits of special tokens such as `<extra_id_0>` are text."""
+        assert self.named is not None
+        parts = [""]
+        for text, name in zip_longest(self.named.split(joined), self.named.findall(joined), fillvalue=""):
+            first, *rest = self.around.split(text)
+            parts[-1] += first
+            parts += rest
+            parts[-1] += name
+        return parts
+
+    def _with_digits_folded(self, joined: str) -> str:
+        """The text with those characters rewritten that the tokenizer's normaliser makes into ASCII digits."""
+        if self.own.normalizer is None:
+            return joined
+        for character in set(joined) - set(self.folded):
+            self.folded[character] = None
+            compatible = unicodedata.normalize("NFKC", character)
+            if not character.isascii() and re.search("[0-9]", compatible):
+                made = self.own.normalizer.normalize_str(character).strip(_SPACES)
+                self.folded[character] = made if re.search("[0-9]", made) else None
+        told = {ord(character): made for character, made in self.folded.items() if made is not None}
+        return joined.translate(told) if told else joined
+
+    def decode(self, ids: Sequence[int], vocabulary: Vocabulary, values: Sequence[float] | None = None) -> str:
+        """The text of ids of a vocabulary cut from ours, with the numbers that tokens carry."""
+        assert vocabulary.foreign is not None
+        mark = self.decoder.token_to_id(_PUT_IN)
+        pieces: list[int] = []
+        texts: list[str] = []
+        run: list[int] = []
+
+        def close() -> None:
+            if run:
+                said = None if values is None else [values[place] for place in run]
+                texts.append(self.spelling.read([vocabulary.symbols[ids[place]] for place in run], said))
+                pieces.append(mark)
+                run.clear()
+
+        for place, i in enumerate(ids):
+            if i in (PAD, BEGIN, END):
+                continue
+            if i != UNKNOWN and vocabulary.foreign[i] < 0:
+                run.append(place)
+                continue
+            close()
+            if i == UNKNOWN:
+                texts.append(SPECIALS[UNKNOWN])
+            pieces.append(mark if i == UNKNOWN else int(vocabulary.foreign[i]))
+        close()
+        between = self.decoder.decode(pieces, skip_special_tokens=False).split(_PUT_IN)
+        return "".join(chain.from_iterable(zip(between, [*texts, ""], strict=True)))
+
+
+def _vocabulary(theirs: Mapping[str, int], roles: Mapping[str, str], spelling: TextSpelling) -> Vocabulary:
+    """All that a tokenizer and a spelling write."""
+    by_id = sorted(theirs.items(), key=lambda item: item[1])
+    special = {*roles.values(), *SPECIALS}
+    own = [(name, i) for name, i in by_id if name not in special]
+    new = [symbol for symbol in spelling.symbols() if symbol not in theirs]
+    symbols = (*SPECIALS, *(name for name, _ in own), *new)
+    foreign = np.full(len(symbols), -1, dtype=np.int64)
+    foreign[4 : 4 + len(own)] = [i for _, i in own]
+    for role, name in roles.items():
+        foreign[_ROLES[role]] = theirs[name]
+    spelled = frozenset(spelling.symbols())
+    meant = [(SPECIAL, np.nan, -1000)] * 4 + [_meaning(symbol, spelling, spelled) for symbol in symbols[4:]]
+    kinds, values, significance = zip(*meant, strict=True)
+    return Vocabulary(
+        symbols,
+        np.array(kinds, dtype=np.int8),
+        np.array(values, dtype=np.float64),
+        np.array(significance, dtype=np.int64),
+        foreign,
+    )
+
+
+def _ours(theirs: Mapping[str, int], roles: Mapping[str, str], vocabulary: Vocabulary) -> Ids:
+    """The id in a vocabulary of each of a tokenizer's ids. A token that has several roles is the end first of all."""
+    ours = np.full(max(theirs.values()) + 1, UNKNOWN, dtype=id_type(vocabulary))
+    for name, i in theirs.items():
+        ours[i] = vocabulary.ids.get(name, UNKNOWN)
+    for role in ("unk", "pad", "bos", "eos"):
+        if role in roles:
+            ours[theirs[roles[role]]] = _ROLES[role]
+    return ours
+
+
+def _meaning(symbol: str, spelling: TextSpelling, spelled: frozenset[str]) -> tuple[int, float, int]:
+    """Kind, value and power of ten of a token."""
+    if symbol in spelled:
+        return spelling.meaning(symbol)
+    bare = symbol.lstrip(_SPACES)
+    if bare in ("+", "-"):
+        return SIGN, np.nan, -1000
+    if bare == ".":
+        return POINT, np.nan, -1000
+    if spelling.pattern is not None or not _NUMBER.fullmatch(bare):
+        return TEXT, np.nan, -1000
+    return DIGIT if len(bare) == 1 else NUMBER, float(bare), -1000
+
+
+def cut(vocabulary: Vocabulary, kept: NDArray[np.int64]) -> Vocabulary:
+    """The vocabulary of only these ids, in their order."""
+    assert vocabulary.foreign is not None
+    return replace(
+        vocabulary,
+        symbols=tuple(vocabulary.symbols[i] for i in kept.tolist()),
+        kinds=vocabulary.kinds[kept],
+        values=vocabulary.values[kept],
+        significance=vocabulary.significance[kept],
+        foreign=vocabulary.foreign[kept],
+    )

@@ -1,0 +1,53 @@
+"""Numbers as they stand in texts: where one begins and ends, and which number it is.
+
+Found are whole numbers, decimals (`3.14`, `.5`), thousands (`1,000`, `12,345,678`) and powers of ten (`1e5`, `2.5E-3`),
+in ASCII digits. A minus belongs to a number where one asks for signs and it stands directly before the digits, behind
+nothing that could be subtracted from: `-5`, `2*-5` and `5 - -3` have a negative number, `5-3`, `x-5` and `(1)-5` have
+not. A plus never belongs to one.
+
+What is no number as a whole falls into its runs of digits, with the text between: `3.14.15` is 3, 14 and 15; `1,0000`
+is 1 and 0000; `a1e5` is 1 and 5; `5,3` is 5 and 3. Digits of other scripts (`٣`) are text.
+"""
+
+import re
+from decimal import Decimal
+
+# Each pattern begins with a set of characters, which is what `re` looks for quickly; what must stand before a number is
+# therefore said behind its first character.
+_WHOLE = r"(?:(?<=[1-9])(?<![0-9],[0-9])[0-9]{0,2}(?:,[0-9]{3})+(?!,?[0-9])|[0-9]*)"
+_DECIMAL = rf"(?<=[0-9])(?<!(?<!\.)\.[0-9]){_WHOLE}\.[0-9]+(?!\.?[0-9])"
+_BELOW_ONE = r"(?<=\.)(?<![0-9A-Za-z_)\]}.]\.)[0-9]+(?!\.?[0-9])"
+_ANY = rf"(?:{_DECIMAL}|{_BELOW_ONE}|(?<=[0-9]){_WHOLE})"
+_POWER = r"[eE][+-]?[0-9]{1,3}(?![0-9A-Za-z_]|\.[0-9])"
+_NUMBER = rf"(?:(?<![A-Za-z_][0-9.]){_ANY}{_POWER}|{_ANY})"
+_MINUS = r"(?<=-)(?<![0-9A-Za-z_)\]}%.]-)"
+
+UNSIGNED = re.compile(rf"[.0-9]{_NUMBER}")
+"""A number without its sign."""
+
+SIGNED = re.compile(rf"[-.0-9](?:{_MINUS}[.0-9]{_NUMBER}|(?<=[.0-9]){_NUMBER})")
+"""A number with its minus, where it has one."""
+
+PUBLISHED = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+"""What the published number token loss takes for a number: no sign, no `.5`, no power of ten, no thousands."""
+
+DIGITS = re.compile(r"[0-9]+")
+"""A run of digits, whatever stands around it."""
+
+
+def value_of(written: str) -> Decimal:
+    """The number that a found text is, exactly.
+
+    >>> value_of("1,000.50"), value_of("-2.5e3"), value_of(".5")
+    (Decimal('1000.50'), Decimal('-2.5E+3'), Decimal('0.5'))
+    """
+    return Decimal(written.replace(",", ""))
+
+
+def plain(written: str) -> str:
+    """The digits and point of a found text, without thousands and powers of ten.
+
+    >>> plain("1,000"), plain("2.50e3"), plain("007"), plain(".5")
+    ('1000', '2500', '7', '0.5')
+    """
+    return format(value_of(written), "f")

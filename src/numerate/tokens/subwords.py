@@ -1,0 +1,225 @@
+"""Pieces of words: a tokenizer of the Hugging Face kind, with numbers spelled as one likes."""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.tasks.questions import Example, Questions
+from numerate.tasks.task import Task
+from numerate.tasks.texts import Listed, Texts
+from numerate.tokens import foreign
+from numerate.tokens.foreign import per_digit as per_digit
+from numerate.tokens.numbers import Digits, Ids, id_type
+from numerate.tokens.text_spellings import AsIs, TextSpelling
+from numerate.tokens.tokenised import Tokenised, tokenised
+from numerate.tokens.tokenizer import Characters, Rows, Tokenizer
+from numerate.vocabulary import BEGIN, END, PAD, POINT, SIGN, SPECIAL, UNKNOWN, Vocabulary
+
+MASKS = ("<extra_id_0>", "<mask>", "[MASK]")
+"""Tokens that a layout may put for an answer, kept in every vocabulary."""
+
+
+@dataclass(frozen=True)
+class Subwords(Tokenizer):
+    """The pieces of words of a Hugging Face tokenizer, with numbers spelled as `numbers` says.
+
+    It reads a folder with a tokenizer.json, such a file, or a model of the hub by its name, with the library tokenizers
+    (`pip install 'numerate[huggingface]'`). `What is 12+9?` and `21` are `▁What ▁is ▁12 + 9 ?` and `▁21 [EOS]` for T5,
+    and with `numbers=PerDigit` `▁What ▁is ▁ 1 2 + 9 ?` and `▁ 2 1 [EOS]`. Ids are the house's; `Vocabulary.foreign` has
+    the tokenizer's own, by which a pretrained model's rows are found.
+
+    With `keep="occurring"` the vocabulary has only the tokens of the training questions and answers beside signs,
+    points, single characters of ASCII, masks and the symbols of numbers: a small model then has a small table. Any
+    other token is [UNK].
+
+    An answer has several tokenisations, so that answers are decoded, not read off one forward. Question and answer
+    have at most `most` tokens each; what is longer is cut at its end, with a warning that says how many were.
+
+    Raises `Mistake` for a tokenizer that cannot be read, and for one without the ten digits unless `numbers=AsIs`.
+    """
+
+    unique: ClassVar[bool] = False
+
+    tokenizer: str = setting("google-t5/t5-small", "a folder, a tokenizer.json, or a model of the Hugging Face hub")
+    numbers: TextSpelling = setting(AsIs(), "how the numbers in texts are spelled")
+    keep: Literal["all", "occurring"] = setting("all", "the tokenizer's whole vocabulary, or what training has of it")
+    begin: bool = setting(False, "whether every row begins with [BOS]")
+    before_answer: str = setting("", "a text in front of every answer; a space for most decoders")
+    most: int = setting(512, "how many tokens a question has at most, and an answer without its [EOS]")
+    revision: str | None = setting(None, "of a model of the hub: which of its revisions; null: the newest")
+
+    def __post_init__(self) -> None:
+        if self.keep not in ("all", "occurring"):
+            raise Mistake(f"keep: {self.keep!r} is neither 'all' nor 'occurring'")
+        if self.most < 1:
+            raise Mistake(f"most: {self.most} tokens are nothing to read; 1 or more are")
+
+    @property
+    def speller(self) -> foreign.Speller:
+        """The tokenizer with its spelling, opened once in a process."""
+        return foreign.speller(foreign.stored(self.tokenizer, self.revision), self.numbers)
+
+    def fingerprint(self) -> str:
+        """A hash of the tokenizer's content, whatever it is called: what has the same one writes the same ids."""
+        return self.speller.file.fingerprint
+
+    def vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
+        whole = self.speller.vocabulary
+        if self.keep == "all":
+            return whole
+        used = np.zeros(whole.size, dtype=np.bool_)
+        used[self._used(task)] = True
+        used |= np.isin(whole.kinds, (SPECIAL, SIGN, POINT))
+        used[[whole.ids[symbol] for symbol in self.numbers.symbols()]] = True
+        used |= np.array([(len(symbol) == 1 and symbol.isascii()) or symbol in MASKS for symbol in whole.symbols])
+        return foreign.cut(whole, np.flatnonzero(used))
+
+    def _used(self, task: Task | Iterable[str]) -> NDArray[np.int64]:
+        """The ids of a task's training questions and answers: of all that its files have, or of those drawn first."""
+        if not isinstance(task, Task):
+            return np.unique(self.speller.encode([*task]).ids).astype(np.int64)
+        questions = task.examples("train", 0, 0, task.block)
+        if questions.labels is not None:
+            return self._used(questions.alphabet)
+        texts = questions.texts if questions.texts is not None else _texts(questions)
+        return np.concatenate([self._tokens(texts, number).used for number in range(len(texts.sources))])
+
+    def _tokens(self, texts: Texts, number: int) -> Tokenised:
+        return tokenised(texts.sources[number], self.speller, self.before_answer)
+
+    def rows(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> Rows:
+        if not isinstance(questions, Questions):
+            texts = _listed(questions)
+        else:
+            texts = questions.texts if questions.texts is not None else _texts(questions)
+        first = int(self.begin)
+        parts = [
+            _Part(np.flatnonzero(texts.source == number), self._tokens(texts, number), texts.rows)
+            for number in range(len(texts.sources))
+        ]
+        prompts, answers = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
+        for part in parts:
+            prompts[part.at], answers[part.at] = part.sizes()
+        self._say_cut(prompts, answers)
+        prompts, answers = np.minimum(prompts, self.most), np.minimum(answers, self.most)
+        lengths = first + prompts + answers + 1
+        time = int(lengths.max(initial=0))
+        ids = np.full((len(texts), time), PAD, dtype=id_type(vocabulary))
+        values = np.ones((len(texts), time), dtype=np.float32) if self.numbers.carries else None
+        table = self._table(vocabulary)
+        for part in parts:
+            part.write(ids, values, first, prompts, answers, table)
+        ids[np.arange(len(texts)), lengths - 1] = END
+        if self.begin:
+            ids[:, 0] = BEGIN
+        places = np.arange(time)
+        asked = (places >= (first + prompts)[:, None]) & (places < lengths[:, None])
+        return Rows(ids, lengths, asked, None, values, vocabulary)
+
+    def _table(self, vocabulary: Vocabulary) -> Ids:
+        """The id in a vocabulary of each id of the whole one."""
+        whole = self.speller.vocabulary
+        tables = _tables.setdefault(vocabulary, WeakKeyDictionary())
+        if whole not in tables:
+            known = vocabulary.ids
+            ids = [known.get(symbol, UNKNOWN) for symbol in whole.symbols]
+            tables[whole] = np.array(ids, dtype=id_type(vocabulary))
+        return tables[whole]
+
+    def _say_cut(self, prompts: NDArray[np.int64], answers: NDArray[np.int64]) -> None:
+        cut = np.maximum(prompts, answers) > self.most
+        if bool(cut.any()):
+            longest = int(max(prompts.max(), answers.max()))
+            warnings.warn(
+                f"tokenizer.most: {int(cut.sum())} of {len(cut)} questions have more than {self.most} tokens and are "
+                f"cut at the end; the longest has {longest}",
+                stacklevel=3,
+            )
+
+    def encode(self, text: str, vocabulary: Vocabulary) -> list[int]:
+        found: list[int] = self._table(vocabulary)[self.speller.encode([text]).ids].tolist()
+        return found
+
+    def encode_with_values(self, text: str, vocabulary: Vocabulary) -> tuple[list[int], list[float]]:
+        """The ids of a text, and the number that each carries: 1 where it carries none."""
+        encoded = self.speller.encode([text])
+        values = np.ones(len(encoded.ids), np.float32) if encoded.values is None else encoded.values
+        return self._table(vocabulary)[encoded.ids].tolist(), values.tolist()
+
+    def decode(self, ids: Iterable[int], vocabulary: Vocabulary, values: Iterable[float] | None = None) -> str:
+        """The text of ids, with the numbers that they carry put in where `values` are given."""
+        said = None if values is None else [float(value) for value in values]
+        return self.speller.decode([int(i) for i in ids], vocabulary, said)
+
+    def decode_with_values(self, ids: Sequence[int], values: Sequence[float], vocabulary: Vocabulary) -> str:
+        return self.decode(ids, vocabulary, values)
+
+
+_tables: "WeakKeyDictionary[Vocabulary, WeakKeyDictionary[Vocabulary, Ids]]" = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """The rows of a block that come from one source: `at` which of them they are, `rows` where each row stands."""
+
+    at: NDArray[np.int64]
+    tokens: Tokenised
+    rows: NDArray[np.int64]
+
+    def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """How many tokens the questions and the answers have."""
+        which = self.rows[self.at]
+        prompts = self.tokens.prompts[which].astype(np.int64)
+        return prompts, self.tokens.starts[which + 1] - self.tokens.starts[which] - prompts
+
+    def write(
+        self,
+        ids: Ids,
+        values: NDArray[np.float32] | None,
+        first: int,
+        prompts: NDArray[np.int64],
+        answers: NDArray[np.int64],
+        table: Ids,
+    ) -> None:
+        """Writes the first `prompts` tokens of each question from place `first` on, and `answers` of its answer."""
+        which = self.rows[self.at]
+        begins = self.tokens.starts[which]
+        for start, source, counts in (
+            (np.full(len(which), first), begins, prompts[self.at]),
+            (first + prompts[self.at], begins + self.tokens.prompts[which], answers[self.at]),
+        ):
+            inside = np.arange(int(counts.sum())) - np.repeat(counts.cumsum() - counts, counts)
+            to = np.repeat(self.at, counts), np.repeat(start, counts) + inside
+            taken = np.repeat(source, counts) + inside
+            ids[to] = table[self.tokens.ids[taken]]
+            if values is not None and self.tokens.values is not None:
+                values[to] = self.tokens.values[taken]
+
+
+def _listed(examples: Sequence[Example]) -> Texts:
+    return Texts.of(Listed(tuple(examples)), np.arange(len(examples)))
+
+
+def _texts(questions: Questions) -> Texts:
+    """Questions with number slots as texts, with numbers as people write them. Raises `Mistake` for labels."""
+    if questions.labels is not None:
+        raise Mistake("tokenizer: Subwords writes texts, and these questions have a label per token; take Words")
+    writer = Characters(Digits("normal"))
+    vocabulary = writer.vocabulary(questions.alphabet)
+    rows = writer.rows(questions, vocabulary)
+    written = [vocabulary.symbols[i] for i in rows.ids.reshape(-1).tolist()]
+    time = rows.ids.shape[1]
+    prompts = rows.asked.argmax(axis=1).tolist()
+    return _listed(
+        [
+            Example("".join(written[at : at + prompt]), "".join(written[at + prompt : at + length - 1]))
+            for at, prompt, length in zip(range(0, time * len(rows), time), prompts, rows.lengths.tolist(), strict=True)
+        ]
+    )

@@ -1,0 +1,232 @@
+"""The tokens of questions in files, made once and kept: in memory where they are few, else in files mapped into it.
+
+The folder is the environment's NUMERATE_CACHE with `tokenised` in it, else `~/.cache/numerate/tokenised`; it may be
+deleted at any time. A folder of it is named by what its tokens are a function of: the texts, the tokenizer's content,
+and the spelling. It appears whole or not at all; one that is damaged is made anew.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.errors import Fault
+from numerate.tasks.texts import TextSource
+from numerate.tokens.foreign import Speller
+from numerate.tokens.numbers import Ids, id_type
+
+SMALL = 20_000
+"""So many questions at most are kept in memory alone."""
+
+_PORTION = 8192
+_BLOCK = 1 << 20
+_MOST_BLOCKS = 64
+_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Tokenised:
+    """The tokens of the questions of a source, one question behind the other, each before its answer.
+
+    - `ids` `[tokens]`: ids of the speller's vocabulary; `values` float32 `[tokens]`: the number of each, or None.
+    - `starts` int64 `[questions + 1]`: where each question begins, and where the last one's answer ends.
+    - `prompts` int32 `[questions]`: how many of the tokens are the question's.
+    - `used` int64: the ids that occur, sorted.
+    """
+
+    ids: Ids
+    starts: NDArray[np.int64]
+    prompts: NDArray[np.int32]
+    used: NDArray[np.int64]
+    values: NDArray[np.float32] | None = None
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+
+_known: "OrderedDict[str, Tokenised]" = OrderedDict()
+_fingerprints: "WeakKeyDictionary[TextSource, str]" = WeakKeyDictionary()
+
+
+def tokenised(source: TextSource, speller: Speller, before_answer: str = "") -> Tokenised:
+    """The tokens of all questions of a source, made at the first time that they are asked for.
+
+    `before_answer` is a text in front of every answer. Raises `Fault` where the folder cannot be written.
+    """
+    key = _key(source, speller, before_answer)
+    if key not in _known:
+        made = _kept(source, speller, before_answer, key) if source.count > SMALL else None
+        _known[key] = _in_memory(source, speller, before_answer) if made is None else made
+    _known.move_to_end(key)
+    while len(_known) > 32:
+        _known.popitem(last=False)
+    return _known[key]
+
+
+def cache_folder() -> Path:
+    """Where tokens are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.path.expanduser(os.environ.get("NUMERATE_CACHE") or f"{base}/numerate")) / "tokenised"
+
+
+def _key(source: TextSource, speller: Speller, before_answer: str) -> str:
+    texts = _fingerprints.get(source)
+    if texts is None:
+        texts = _fingerprints[source] = source.fingerprint
+    told = [_VERSION, texts, source.count, speller.file.fingerprint, repr(speller.spelling), before_answer]
+    return hashlib.blake2b(json.dumps(told).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Portion:
+    ids: Ids
+    lengths: NDArray[np.int64]
+    prompts: NDArray[np.int32]
+    values: NDArray[np.float32] | None
+
+
+def _portions(source: TextSource, speller: Speller, before_answer: str) -> Iterator[_Portion]:
+    for start in range(0, source.count, _PORTION):
+        pairs = source.pairs(np.arange(start, min(start + _PORTION, source.count)))
+        texts = [text for pair in pairs for text in (pair.question, before_answer + pair.answer)]
+        encoded = speller.encode(texts)
+        prompts = encoded.lengths[0::2]
+        yield _Portion(encoded.ids, prompts + encoded.lengths[1::2], prompts.astype(np.int32), encoded.values)
+
+
+def _in_memory(source: TextSource, speller: Speller, before_answer: str) -> Tokenised:
+    portions = [*_portions(source, speller, before_answer)]
+    kind = id_type(speller.vocabulary)
+    ids = np.concatenate([np.zeros(0, kind), *(portion.ids for portion in portions)])
+    values = [portion.values for portion in portions if portion.values is not None]
+    lengths = np.concatenate([np.zeros(1, np.int64), *(portion.lengths for portion in portions)])
+    prompts = np.concatenate([np.zeros(0, np.int32), *(portion.prompts for portion in portions)])
+    used = np.unique(ids).astype(np.int64)
+    return Tokenised(ids, lengths.cumsum(), prompts, used, np.concatenate(values) if values else None)
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
+
+
+def _kept(source: TextSource, speller: Speller, before_answer: str, key: str) -> Tokenised:
+    folder = cache_folder() / key
+    found = _opened(folder, speller)
+    if found is not None:
+        return found
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(folder):
+            found = _opened(folder, speller)  # another process may have made it meanwhile
+            if found is None:
+                _make(folder, source, speller, before_answer)
+                found = _opened(folder, speller)
+    except OSError as error:
+        raise Fault(
+            f"{folder.parent}: the tokens of {source.count:,} questions cannot be kept there ({error}); "
+            "NUMERATE_CACHE names another folder"
+        ) from error
+    if found is None:
+        raise Fault(f"{folder}: what was written there cannot be read again; is the disk sound?")
+    return found
+
+
+def _make(folder: Path, source: TextSource, speller: Speller, before_answer: str) -> None:
+    """Writes beside the folder, and gives it its name when all of it is on disk."""
+    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        used = np.zeros(speller.vocabulary.size, dtype=np.bool_)
+        lengths = [np.zeros(1, np.int64)]
+        prompts = [np.zeros(0, np.int32)]
+        carries = False
+        with open(beside / "ids", "wb") as ids, open(beside / "values", "wb") as values:
+            for portion in _portions(source, speller, before_answer):
+                used[portion.ids] = True
+                ids.write(portion.ids.astype(id_type(speller.vocabulary)).tobytes())
+                lengths.append(portion.lengths)
+                prompts.append(portion.prompts)
+                if portion.values is not None:
+                    carries = True
+                    values.write(portion.values.tobytes())
+            _to_disk(ids)
+            _to_disk(values)
+        if not carries:
+            (beside / "values").unlink()
+        rest = {"starts": np.concatenate(lengths).cumsum(), "prompts": np.concatenate(prompts)}
+        for name, array in (rest | {"used": np.flatnonzero(used)}).items():
+            with open(beside / name, "wb") as file:
+                file.write(np.ascontiguousarray(array).tobytes())
+                _to_disk(file)
+        sums = {file.name: [file.stat().st_size, _sum(file)] for file in sorted(beside.iterdir())}
+        with open(beside / "sums.json", "wb") as file:
+            file.write(json.dumps(sums).encode())
+            _to_disk(file)
+        beside.chmod(0o755)
+        with suppress(FileNotFoundError):
+            os.replace(folder, beside / "damaged")
+        os.replace(beside, folder)
+        shutil.rmtree(folder / "damaged", ignore_errors=True)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _to_disk(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _opened(folder: Path, speller: Speller) -> Tokenised | None:
+    """What is kept in a folder, mapped into memory; None where it is not there, or not what was written."""
+    try:
+        sums = json.loads((folder / "sums.json").read_text(encoding="utf-8"))
+        for name, (size, check) in sums.items():
+            if (folder / name).stat().st_size != size or _sum(folder / name) != check:
+                return None
+        ids, starts = _mapped(folder / "ids", id_type(speller.vocabulary)), _mapped(folder / "starts", np.int64)
+        prompts, used = _mapped(folder / "prompts", np.int32), _mapped(folder / "used", np.int64)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    if len(starts) != len(prompts) + 1 or int(starts[-1]) != len(ids):
+        return None
+    return Tokenised(ids, starts, prompts, used, _mapped(folder / "values", np.float32) if "values" in sums else None)
+
+
+def _mapped(file: Path, kind: Any) -> NDArray[Any]:
+    return np.memmap(file, dtype=kind, mode="r") if file.stat().st_size else np.zeros(0, dtype=kind)
+
+
+def _sum(path: Path) -> int:
+    """A checksum of a file: of all of it, or of blocks spread over it where it is larger than 64 MB."""
+    size, check = path.stat().st_size, 0
+    blocks = -(-size // _BLOCK)
+    chosen = range(blocks) if blocks <= _MOST_BLOCKS else np.linspace(0, blocks - 1, _MOST_BLOCKS).astype(int).tolist()
+    with open(path, "rb") as file:
+        for block in chosen:
+            file.seek(block * _BLOCK)
+            check = zlib.crc32(file.read(_BLOCK), check)
+    return check
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Holds other processes of this machine back from making the same folder, where the disk knows locks."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(folder.parent / f".{folder.name}.lock", "w") as file:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
