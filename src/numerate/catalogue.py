@@ -61,7 +61,8 @@ def find(kind: str, name: str, where: str = "") -> type:
 def presets(kind: str) -> dict[str, Any]:
     """Parts of a kind with settings that have a name of their own, as the tasks of a paper have: name to part.
 
-    A folder names the file that makes them: `PRESETS = {"Task": "counting_names"}`, whose `presets()` returns them.
+    A folder names the file that makes them, or several: `PRESETS = {"Task": ("counting_names",)}`, whose `presets()`
+    returns them.
     """
     found: dict[str, Any] = {}
     for module in preset_modules(kind):
@@ -142,7 +143,7 @@ def told(module: str) -> str:
 def preset_modules(kind: str) -> list[str]:
     """The modules that make parts of a kind with names of their own; see `presets`."""
     files = [(room, getattr(importlib.import_module(f"numerate.{room}"), "PRESETS", {})) for room in ROOMS]
-    return [f"numerate.{room}.{listed[kind]}" for room, listed in files if kind in listed]
+    return [f"numerate.{room}.{file}" for room, listed in files for file in listed.get(kind, ())]
 
 
 @lru_cache

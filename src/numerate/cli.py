@@ -37,16 +37,21 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "numerate sample Arithmetic digits=1:3\nnumerate sample addition_abacus count=2 split=test",
     ),
     "data": (
-        "write a task to files for use elsewhere, or say what is in one: lengths, carries, repeats",
+        "write a task to files, say what is in one (lengths, carries, repeats), or fetch a dataset",
         "write|stats TASK|RECIPE|FILE [SETTING ...] [out=FOLDER] [count=..] [split=..] [seed=..] [format=..]\n"
-        "                     [--as published]",
+        "                     [--as published]\n"
+        "       numerate data fetch [DATASET ...] [--from FOLDER]",
         "numerate data write Arithmetic out=sums count=20M\n"
         "numerate data write addition_abacus task.digits=1:5 out=short count=100k split=test format=text\n"
         "numerate data write sums/rows.txt out=tokens format=memmap\n"
         "numerate data write counting_samesymbol_mod10 --as published out=files   (the files of its paper)\n"
         "numerate data stats Arithmetic count=1M out=figures\n"
         "numerate data stats rows.txt sums\n"
-        "numerate data stats hf_tokenized_dataset/ split=test vocabulary=pad",
+        "numerate data stats hf_tokenized_dataset/ split=test vocabulary=pad\n"
+        "numerate data fetch   (which datasets there are)\n"
+        "numerate data fetch gsm8k   (goes on where it stopped)\n"
+        "numerate data fetch svamp --from /mnt/datasets\n"
+        "numerate data write gsm8k --as published out=prepared",
     ),
     "train": (
         "train a recipe; the same command again goes on where it stopped",
@@ -144,6 +149,10 @@ DRY = {
 """The commands that take `--dry-run`, and what it does there."""
 
 
+SKIPPING = ("sample", "data", "train", "run")
+"""The commands that take `--skip-bad`, which is the setting `task.skip_bad=true` of tasks over files."""
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status: 0, 2 for a mistake of the user's, 1 for a fault, 130 for Ctrl-C."""
     words = list(sys.argv[1:] if words is None else words)
@@ -204,9 +213,11 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     options, more = parser.parse_known_args(words)  # argparse takes no words behind an option by itself
     if unknown := next((word for word in more if word.startswith("-") and not word[1:2].isdigit()), None):
         known = ["--parts", "--traceback", "--help", *(["--dry-run"] if options.command in DRY else [])]
-        known += ["--as"] if options.command == "data" else []
+        known += ["--as", "--from"] if options.command == "data" else []
+        known += ["--skip-bad"] if options.command in SKIPPING else []
         parser.error(f"there is no option {unknown!r} here.{did_you_mean(unknown, known)}")
-    options.words = [*getattr(options, "words", []), *more]
+    skipping = ["task.skip_bad=true"] if getattr(options, "skip_bad", False) else []
+    options.words = [*getattr(options, "words", []), *more, *skipping]
     return options
 
 
@@ -252,6 +263,13 @@ def _parser() -> argparse.ArgumentParser:
         if name == "data":
             one.add_argument(
                 "--as", dest="published_as", metavar="published", help="write: the files of a paper, in its own format"
+            )
+            one.add_argument("--from", dest="mirror", metavar="FOLDER", help="fetch: a folder that has the files")
+        if name in SKIPPING:
+            one.add_argument(
+                "--skip-bad",
+                action="store_true",
+                help="leave out records of a file that cannot be read, and count them",
             )
         if name in DRY:
             one.add_argument("--dry-run", action="store_true", help=DRY[name])

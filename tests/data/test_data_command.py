@@ -48,7 +48,7 @@ def test_a_recipe_is_written_as_its_run_reads_it(here: Path) -> None:
 
 def test_every_task_can_be_written_and_looked_at(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in catalogue.kinds()["Task"]:
-        if name != "Written":
+        if name not in ("Jokes", "Mathematics", "QuestionFiles", "Reading", "WordProblems", "Written"):  # of files
             assert main(["data", "write", name, "count=50", f"out={name}"]) == 0, capsys.readouterr().err
             assert main(["data", "stats", name, "count=50"]) == 0, capsys.readouterr().err
             assert len(open_rows(name)) == 50
@@ -142,7 +142,7 @@ def test_files_are_written_in_another_spelling(here: Path) -> None:
     ("words", "told"),
     [
         ("", "what to do with data is missing; for example: numerate data stats Arithmetic"),
-        ("wirte Arithmetic", "data: there is no 'wirte'; there are: write, stats. Did you mean 'write'?"),
+        ("wirte Arithmetic", "data: there is no 'wirte'; there are: write, stats, fetch. Did you mean 'write'?"),
         ("write Arithmetic", "out: the folder is missing; for example: out=sums"),
         ("write Arithmetic out=x format=csv", "format: there is no 'csv'; there are: text, memmap, both."),
         ("write Arithmetic out=x count=many", "count: 'many' is not right (a whole number such as 1000, 64k or 20M)"),

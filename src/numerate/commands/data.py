@@ -1,4 +1,4 @@
-"""`numerate data write` and `numerate data stats`: rows to files, and what is in rows."""
+"""`numerate data`: rows to files, what is in rows, and datasets that others made."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 from numerate import catalogue
 from numerate.commands.words import first, no_more, options
-from numerate.config import load_user_parts, override
+from numerate.config import override
 from numerate.config.values import from_text
 from numerate.data.source import Source, Spelled
 from numerate.data.statistics import Histogram, Statistics, statistics
@@ -18,6 +18,7 @@ from numerate.errors import Mistake, did_you_mean
 from numerate.reports.table import text_table
 from numerate.tasks.plain import plain_text
 from numerate.tasks.task import SPLITS, Task
+from numerate.tasks.text_task import TextTask
 from numerate.tasks.written import Written
 from numerate.tokens.tokenizer import Characters, Tokenizer
 from numerate.tokens.words import Words
@@ -29,15 +30,24 @@ WRITTEN, LOOKED_AT = 1_000_000, 100_000
 
 
 def command(given: argparse.Namespace) -> int:
-    for path in given.parts:
-        load_user_parts(path)
     doing = first(given.words, "what to do with data", "numerate data stats Arithmetic")
-    known = {"write": _write, "stats": _stats}
+    known: dict[str, Callable[[list[str]], int]] = {"write": _write, "stats": _stats, "fetch": _fetch(given)}
     if doing not in known:
         raise Mistake(f"data: there is no {doing!r}; there are: {', '.join(known)}.{did_you_mean(doing, known)}")
     if given.published_as is not None and doing != "write":
         raise Mistake("--as: only what is written has a format; numerate data write debug --as published out=files")
+    if given.mirror is not None and doing != "fetch":
+        raise Mistake("--from: only what is fetched comes from a folder; numerate data fetch gsm8k --from FOLDER")
     return known[doing]([*given.words[1:], *(() if given.published_as is None else (f"as={given.published_as}",))])
+
+
+def _fetch(given: argparse.Namespace) -> Callable[[list[str]], int]:
+    def fetch(names: list[str]) -> int:
+        from numerate.commands.fetching import fetch_named
+
+        return fetch_named(names, given.mirror)
+
+    return fetch
 
 
 def _write(words: list[str]) -> int:
@@ -63,10 +73,12 @@ def _write(words: list[str]) -> int:
 
 def _write_published(name: str, words: list[str], form: str) -> int:
     """The files of a published task, as its own programs read them."""
-    from numerate.data import published
+    from numerate.data import published, published_texts
 
     if form != "published":
         raise Mistake(f"as: there is no {form!r}; there is: published.{did_you_mean(form, ['published'])}")
+    if name.replace("-", "_") in published_texts.NAMES:
+        return _write_published_texts(name.replace("-", "_"), words)
     known = ("out", "count", "seed")
     rest, own = options(words, {option: OWN[option] for option in known})
     no_more(rest, known)
@@ -83,6 +95,24 @@ def _write_published(name: str, words: list[str], form: str) -> int:
     return 0
 
 
+def _write_published_texts(name: str, words: list[str]) -> int:
+    """The published files of a dataset of texts. Further words are settings of its task."""
+    from numerate.data import published_texts
+
+    settings, own = options(words, {"out": str, "seed": int})
+    if not own.get("out"):
+        raise Mistake("out: the folder is missing; for example: out=files")
+    task = override(published_texts.task_of(name), [word.removeprefix("task.") for word in settings])
+    with Progress(published_texts.total(task), label="write") as progress:
+        written = published_texts.write(task, own["out"], own.get("seed", 0), progress.show)
+    for file, count in written.items():
+        path = Path(own["out"]) / file
+        print(f"{path}  {count:,} questions  {disk.size(path.stat().st_size)}")
+    if isinstance(task, TextTask):
+        print(f"read: {task.told()}")
+    return 0
+
+
 def _stats(words: list[str]) -> int:
     words, own = options(words, OWN)
     names = [word for word in words if "=" not in word or Path(word).exists()]
@@ -96,6 +126,8 @@ def _stats(words: list[str]) -> int:
         with Progress(source.count, label="read") as progress:
             found = statistics(source, progress.step)
         print(("\n" if number else "") + summary(found, source))
+        if isinstance(source.task, TextTask):
+            print(f"splits: {source.task.told()}")
         if "out" in own:
             folder = Path(own["out"])
             if len(sources) > 1:
@@ -164,8 +196,11 @@ def _source(name: str, settings: list[str], own: dict[str, Any], count: int) -> 
 
 
 def _spelled(task: Task) -> Spelled:
-    """A task with the tokenizer that writes all its texts: words, where one of them has several characters."""
-    return Spelled(task, Words() if any(len(text) > 1 for text in task.alphabet()) else Characters())
+    """A task with the tokenizer that writes all its texts: words, where one of them has several characters and there
+    are no numbers."""
+    long = any(len(text) > 1 for text in task.alphabet())
+    words = long and not task.examples("train", 0, 0, 1).numbers.lengths.shape[1]
+    return Spelled(task, Words() if words else Characters())
 
 
 def _of_split(

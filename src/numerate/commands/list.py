@@ -16,11 +16,13 @@ TITLES = {
     "Task": "tasks",
     "Tokenizer": "tokenizers",
     "NumberSpelling": "number spellings",
+    "TextSpelling": "text spellings",
     "Layout": "layouts",
     "Numbering": "numberings",
     "Position": "positions",
     "Mixer": "mixers",
     "ModelSpec": "models",
+    "NumberEmbedding": "number embeddings",
     "Trunk": "trunks",
     "Initialisation": "initialisations",
     "Loss": "losses",
@@ -71,7 +73,10 @@ def _listed(kind: str) -> dict[str, str]:
     for pattern, module in catalogue.families(kind).items():
         lines[pattern] = f"{catalogue.told(module)} See `numerate list {title} {pattern.partition('_')[0]}_`."
     for module in catalogue.preset_modules(kind):
-        begin = module.rpartition(".")[2].partition("_")[0]  # the file is named by how its names begin
+        begin, _, rest = module.rpartition(".")[2].partition("_")
+        if rest != "names":  # few names, which do not begin alike, so that they stand in the list
+            lines |= {name: f"{text[:90]} ..." if len(text) > 90 else text for name, text in _presets(module).items()}
+            continue
         lines[f"{begin}_..."] = f"{catalogue.told(module)} See `numerate list {title} {begin}_`."
     return lines
 
@@ -84,10 +89,17 @@ def _matching(kind: str, part: str) -> dict[str, str]:
 
 def _by_name(kind: str) -> dict[str, str]:
     """The names that are made by rule, or are those of papers."""
+    presets = {name: text for module in catalogue.preset_modules(kind) for name, text in _presets(module).items()}
+    return presets | catalogue.family_names(kind)
+
+
+def _presets(module: str) -> dict[str, str]:
+    """The names that a module gives parts with settings, each with what it stands for."""
+    from importlib import import_module
+
     from numerate.config.values import as_text
 
-    presets = {name: as_text(part) for name, part in catalogue.presets(kind).items()}
-    return presets | catalogue.family_names(kind)
+    return {name: as_text(part) for name, part in import_module(module).presets().items()}
 
 
 def list_runs(runs_dir: str | None) -> int:

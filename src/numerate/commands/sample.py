@@ -53,10 +53,22 @@ def _sample_task(name: str, words: list[str], split: str, count: int) -> None:
     questions = task.examples(split, 0, 0, count)
     for row in range(count):
         question, answer = plain_text(questions, row)
+        if questions.texts is not None:
+            print(_apart(question, answer))
+            continue
         print(f"{question}{answer}" if questions.labels is None else _aligned(question, answer))
     drawn_from = task.beyond() if split == "beyond-development" else task
     if split != "train" and drawn_from is not None and not drawn_from.held_out(split):
         print("some or all of these sizes have too few questions to hold any out: training may meet them too")
+
+
+def _apart(question: str, answer: str) -> str:
+    """A text and the answer below it, further in, and an empty line.
+
+    >>> _apart("How many?", "Two and one.\\n#### 3").splitlines()
+    ['How many?', '    Two and one.', '    #### 3', '']
+    """
+    return "\n".join([question, *(f"    {line}" for line in answer.split("\n")), ""])
 
 
 def _aligned(question: str, labels: str) -> str:

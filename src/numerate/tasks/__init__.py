@@ -8,13 +8,20 @@ CATALOGUE = {
         "Arithmetic": "arithmetic",
         "BitwiseOr": "bitwise",
         "Counting": "counting",
+        "Jokes": "jokes",
+        "Mathematics": "mathematics",
+        "MathematicsStandIn": "mathematics_stand_in",
         "Mixture": "mixture",
+        "Multiplication": "multiplication",
         "NumberLine": "number_line",
+        "QuestionFiles": "question_files",
         "RaspCounting": "rasp",
+        "Reading": "reading",
         "SelectiveCounting": "selective",
         "Sorting": "sorting",
+        "WordProblems": "word_problems",
         "Written": "written",
     }
 }
-PRESETS = {"Task": "counting_names"}
+PRESETS = {"Task": ("datasets_by_name", "counting_names")}
 __getattr__ = lazily("tasks", CATALOGUE)

@@ -51,7 +51,8 @@ class Counting(Task):
     random and nothing is held out by its start, rows of three or more are held out by their letters. All other rows up
     to the trained counts are seen; those beyond are new.
 
-    Deviations: every cell has all starts, none of them twice. Of the published test files some have only rows that end
+    Deviations: a cell of no more starts than an evaluation asks questions has all of them, none twice; of more, as many
+    are drawn as it asks, and some of these may be the same. Of the published test files some have only rows that end
     at the largest number (`shiftedstart3__tr..`, `shiftedstart4`) or many copies, and that of modulus 13 begins at a
     trained count; `numerate data write NAME as=published` writes those.
     """

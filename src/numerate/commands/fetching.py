@@ -1,0 +1,69 @@
+"""`numerate data fetch [NAME ...]`: datasets from their official addresses, or from a folder."""
+
+import os
+import re
+from pathlib import Path
+
+from numerate.data.datasets import ALL, Dataset, dataset
+from numerate.data.fetching import fetch, is_fetched
+from numerate.errors import Mistake
+from numerate.reports.table import text_table
+from numerate.tasks.folders import data_folder
+from numerate.training import disk
+from numerate.training.progress import Progress
+
+
+def fetch_named(names: list[str], mirror: str | None) -> int:
+    """Fetches datasets; without a name, says which there are. Raises as `fetch` does."""
+    place = None if mirror is None else Path(os.path.expanduser(mirror))
+    if place is not None and not place.is_dir():
+        raise Mistake(f"--from: {place} is no folder; one with the layout of {data_folder()} is right")
+    if not names:
+        print(_table())
+        return 0
+    for found in dict.fromkeys(map(dataset, names)):
+        with _Shown() as shown:
+            said = fetch(found, place, shown.heard)
+        print("\n".join([*said, f"{found.name}: {found.what}", f"licence: {found.licence}; {found.source}"]))
+    return 0
+
+
+def _table() -> str:
+    rows = [
+        (one.name, _size(one), "yes" if is_fetched(one) else "", re.split(r" \(|;", one.licence)[0], one.what)
+        for one in ALL.values()
+    ]
+    table = text_table(("", "size", "there", "licence", ""), rows)
+    return f"{table}\n\nThey come to {data_folder()} (NUMERATE_DATA names another place): numerate data fetch gsm8k"
+
+
+def _size(found: Dataset) -> str:
+    return "not known" if found.size is None else disk.size(found.size)
+
+
+_SHOWN = 10_000_000
+"""Files of fewer bytes come without a bar."""
+
+
+class _Shown:
+    """A bar for each large file that is fetched."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._bar: Progress | None = None
+
+    def heard(self, name: str, done: int, total: int | None) -> None:
+        if name != self._name:
+            self.__exit__()
+            large = total is None or total >= _SHOWN
+            self._name, self._bar = name, Progress((total or 0) // 1000, label=f"{name}, kB") if large else None
+        if self._bar is not None:
+            self._bar.step(done // 1000)
+
+    def __enter__(self) -> "_Shown":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        self._bar = None

@@ -1,0 +1,211 @@
+"""Datasets that others made: where each is to be had officially, how large it is, and under which licence."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from numerate.errors import Mistake, did_you_mean
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file at an address.
+
+    - `name`: its place in the folder of the dataset. An archive has it while it is fetched, and goes when it is
+      unpacked.
+    - `size` in bytes and `sha256` where they are pinned; None: what comes at the first time is noted, and said.
+    - `unpack`: whether it is an archive; `holds` are the files that must have come out of it, with their paths in the
+      folder. Members of an archive lose their first folder.
+    """
+
+    name: str
+    url: str
+    size: int | None = None
+    sha256: str | None = None
+    unpack: Literal["tar", "zip", "gz"] | None = None
+    holds: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What is in the folder when it has been fetched."""
+        return self.holds or (self.name,)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset: the files of a folder, what they are, whose, and on which terms."""
+
+    name: str
+    folder: str
+    what: str
+    licence: str
+    source: str
+    files: tuple[Remote, ...]
+
+    @property
+    def size(self) -> int | None:
+        """How many bytes are fetched; None where it is not known of all files."""
+        sizes = [file.size for file in self.files]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+_GITHUB = "https://raw.githubusercontent.com"
+_GSM8K = f"{_GITHUB}/openai/grade-school-math/3101c7d5072418e28b9008a6636bde82a006892c"
+_PAL = f"{_GITHUB}/reasoning-machines/pal/f81ca2a9777f002f98a6b4d0f10b61bd5c8feb02"
+_SVAMP = f"{_GITHUB}/arkilpatel/SVAMP/689d7ccac74b9983a2ac7cc3b264f441b99e7c53"
+_GSM_PLUS = f"{_GITHUB}/qtli/GSM-Plus/3474129ec12fcd3e8ac08cb037aca1928efca98c"
+_MATHEMATICS = f"{_GITHUB}/google-deepmind/mathematics_dataset/427f45075f84b8b9774950196ad63867ca20ffb3"
+_JOKES = f"{_GITHUB}/orionw/rJokesData/master/data"
+
+REGIMES = ("train-easy", "train-medium", "train-hard", "interpolate", "extrapolate")
+
+ALL: Mapping[str, Dataset] = {
+    found.name: found
+    for found in (
+        Dataset(
+            "mathematics",
+            "mathematics_dataset",
+            "DeepMind mathematics dataset v1.0, 56 modules of school mathematics",
+            "Apache-2.0",
+            "https://github.com/google-deepmind/mathematics_dataset",
+            (
+                Remote(
+                    "LICENSE",
+                    f"{_MATHEMATICS}/LICENSE",
+                    11_358,
+                    "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30",
+                ),
+                Remote(
+                    "mathematics_dataset-v1.0.tar.gz",
+                    "https://storage.googleapis.com/mathematics-dataset/mathematics_dataset-v1.0.tar.gz",
+                    2_333_082_954,
+                    "def638343403cb9ed60437d6b684c859dd23b72779f5cc5661b0a31e67c58576",
+                    "tar",
+                    REGIMES,
+                ),
+            ),
+        ),
+        Dataset(
+            "gsm8k",
+            "gsm8k",
+            "GSM8K, 7,473 + 1,319 word problems with solutions",
+            "MIT",
+            "https://github.com/openai/grade-school-math",
+            (
+                Remote(
+                    "LICENSE",
+                    f"{_GSM8K}/LICENSE",
+                    1062,
+                    "86bbb73e855821d7c401912fd4bf82e34313e6e3b6fd6f909f2b6cc9e209a53b",
+                ),
+                Remote(
+                    "train.jsonl",
+                    f"{_GSM8K}/grade_school_math/data/train.jsonl",
+                    4_166_206,
+                    "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
+                ),
+                Remote(
+                    "test.jsonl",
+                    f"{_GSM8K}/grade_school_math/data/test.jsonl",
+                    749_738,
+                    "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
+                ),
+            ),
+        ),
+        Dataset(
+            "svamp",
+            "svamp",
+            "SVAMP, 1,000 word problems as a further test",
+            "MIT",
+            "https://github.com/arkilpatel/SVAMP",
+            (
+                Remote(
+                    "LICENSE",
+                    f"{_SVAMP}/LICENSE",
+                    1068,
+                    "07ce3a34de7a865345634f9278bc26ddcacc2d0defd348c28e3f4603448b9ba4",
+                ),
+                Remote(
+                    "SVAMP.json",
+                    f"{_SVAMP}/SVAMP.json",
+                    339_970,
+                    "5be77703a6d891ae476d7c082787ad361392aa02453b132516cdd5f4e7934e3e",
+                ),
+            ),
+        ),
+        Dataset(
+            "gsm_hard",
+            "gsm_hard",
+            "GSM-Hard, GSM8K's test with larger numbers",
+            "Apache-2.0 (its repository; MIT on Hugging Face)",
+            "https://github.com/reasoning-machines/pal",
+            (
+                Remote(
+                    "LICENSE",
+                    f"{_PAL}/LICENSE",
+                    11_357,
+                    "c71d239df91726fc519c6eb72d318ec65820627232b2f796219e87dcf35d0ab4",
+                ),
+                Remote(
+                    "gsmhardv2.jsonl",
+                    f"{_PAL}/datasets/gsmhardv2.jsonl",
+                    1_138_151,
+                    "2032b0188a49ac0ec38cbe1e695e7d62d6dddc44bbb64f920728aca710e9ddef",
+                ),
+            ),
+        ),
+        Dataset(
+            "gsm_plus",
+            "gsm_plus",
+            "GSM-Plus testmini, 300 problems of GSM8K's test changed in 8 ways",
+            "CC BY-SA 4.0 (Li et al., ACL 2024; share alike)",
+            "https://github.com/qtli/GSM-Plus",
+            (
+                Remote(
+                    "gsmplus_testmini.jsonl",
+                    f"{_GSM_PLUS}/dataset/gsmplus_testmini.jsonl",
+                    3_128_556,
+                    "6653b4b941956da12ba0af2eae660800db13a901123553b163b77be2d20eb7d5",
+                ),
+            ),
+        ),
+        Dataset(
+            "rjokes",
+            "rjokes",
+            "r/Jokes, 432,000 jokes with the score of their readers, many of them offensive",
+            "Reddit's terms of service (https://www.reddit.com/wiki/api-terms)",
+            "https://github.com/orionw/rJokesData",
+            tuple(
+                Remote(f"{name}.tsv.gz", f"{_JOKES}/{name}.tsv.gz", unpack="gz", holds=(f"{name}.tsv",))
+                for name in ("train", "dev", "test")
+            ),
+        ),
+        Dataset(
+            "multirc",
+            "multirc",
+            "MultiRC of SuperGLUE, questions on passages",
+            "MultiRC's research licence; see https://cogcomp.org/multirc and https://super.gluebenchmark.com",
+            "https://super.gluebenchmark.com",
+            (
+                Remote(
+                    "MultiRC.zip",
+                    "https://dl.fbaipublicfiles.com/glue/superglue/data/v2/MultiRC.zip",
+                    unpack="zip",
+                    holds=("train.jsonl", "val.jsonl", "test.jsonl"),
+                ),
+            ),
+        ),
+    )
+}
+"""Every dataset that can be fetched, by its name."""
+
+
+def dataset(name: str) -> Dataset:
+    """The dataset of a name; `mathematics_arithmetic` is a part of `mathematics`. Raises `Mistake` for any other."""
+    plain = name.replace("-", "_").lower()
+    plain = "mathematics" if plain in ("mathematics_arithmetic", "mathematics_dataset") else plain
+    if plain == "multiplication":
+        raise Mistake("multiplication: is generated, and needs no files")
+    if plain not in ALL:
+        raise Mistake(f"{name!r} is no dataset; there are: {', '.join(ALL)}.{did_you_mean(name, ALL)}")
+    return ALL[plain]

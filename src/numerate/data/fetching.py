@@ -1,0 +1,406 @@
+"""Fetching datasets: whole and checked, or not at all, and going on where it stopped.
+
+A file is written beside its place under a name that ends in `.part`; it gets its own name when its size and sha256 are
+right. What was fetched stands in `fetched.json`: address, size and sha256 of each file, also of those that nobody has
+pinned, whose first fetch is then what later ones are compared with.
+"""
+
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+import tarfile
+import time
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import IO, Any
+
+from numerate.data.datasets import Dataset, Remote
+from numerate.errors import Fault, Mistake
+from numerate.tasks.folders import data_folder
+from numerate.training import disk
+
+RECORD = "fetched.json"
+PART = ".part"
+
+_PORTION = 1 << 18
+_TRIES = 4
+_PATIENCE = 60.0
+"""Seconds that a server may be silent."""
+
+Heard = Callable[[str, int, int | None], None]
+"""Told of progress: the file, how many bytes of it there are, and of how many (None: nobody knows)."""
+
+
+def fetch(dataset: Dataset, mirror: Path | None = None, heard: Heard | None = None, pause: float = 2.0) -> list[str]:
+    """Puts a dataset into the user's data folder, and returns what is to be said of it, line by line.
+
+    With `mirror` the files are copied from there, a folder of datasets as the data folder is one; without, from their
+    official addresses, going on where an earlier attempt stopped. A connection that breaks is opened again a few times,
+    with `pause` seconds between.
+
+    Raises `Fault` where the network or a server fails, and where size or sha256 are not what is pinned, or what came
+    before; `Mistake` for a mirror that has not the files, and for a folder that may not be written.
+    """
+    folder = data_folder() / dataset.folder
+    said = []
+    with _explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone(folder):
+            record = _record(folder)
+            for remote in dataset.files:
+                if _is_there(folder, remote, record):
+                    _remove_archive(folder, remote)
+                    said.append(
+                        f"{folder / remote.name}: is there, from {record.get(remote.name, {}).get('url', 'elsewhere')}"
+                    )
+                    continue
+                _refuse_another(folder, remote)
+                if mirror is None:
+                    noted = _from_address(folder, remote, record, heard, pause)
+                else:
+                    noted = _from_mirror(mirror / dataset.folder, folder, remote, heard)
+                record[remote.name] = noted
+                disk.replace(folder / RECORD, json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
+                _remove_archive(folder, remote)
+                said.append(f"{folder / remote.name}: {disk.size(noted['bytes'])}, {_told(noted, remote)}")
+    return said
+
+
+def is_fetched(dataset: Dataset) -> bool:
+    """Whether all files of a dataset are in the user's data folder."""
+    folder = data_folder() / dataset.folder
+    return all((folder / name).exists() for remote in dataset.files for name in remote.files)
+
+
+def _told(noted: dict[str, Any], remote: Remote) -> str:
+    sha256 = str(noted["sha256"])[:16]
+    if remote.sha256 is not None and noted["sha256"] == remote.sha256:
+        return f"sha256 {sha256} is the pinned one"
+    if "files" in noted and remote.sha256 is not None:
+        return f"{len(noted['files'])} files that may be others than those of the archive, whose sha256 is pinned"
+    return f"sha256 {sha256} is noted; none is pinned"
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        return {}  # it only says what was fetched; without it, it is checked anew
+    return found if isinstance(found, dict) else {}
+
+
+def _is_there(folder: Path, remote: Remote, record: dict[str, Any]) -> bool:
+    """Whether a file has been fetched and is still as long; one that somebody else has put there is hashed once."""
+    noted = record.get(remote.name)
+    if remote.unpack is not None:
+        if not noted or not all((folder / name).exists() for name in remote.holds):
+            return False
+        return all(_has_size(folder / name, size) for name, size in noted.get("files", {}).items())
+    if noted and _has_size(folder / remote.name, noted["bytes"]):
+        return True
+    path = folder / remote.name
+    return remote.sha256 is not None and _has_size(path, remote.size or -1) and sha256_of(path) == remote.sha256
+
+
+def _refuse_another(folder: Path, remote: Remote) -> None:
+    """Raises `Mistake` where a file that was not fetched stands in the way; it is somebody's. (Where its archive is
+    there, it has come out of that.)"""
+    if remote.unpack is not None and (folder / remote.name).is_file():
+        return
+    for name in (remote.name,) if remote.unpack is None else remote.holds:
+        if (folder / name).is_file():
+            raise Mistake(
+                f"{folder / name}: is there, and is not the file that is fetched; move it away, or name another place "
+                "for datasets by NUMERATE_DATA"
+            )
+
+
+def _has_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
+
+
+def sha256_of(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# From an address -----------------------------------------------------------------------------------------------------
+
+
+def _from_address(
+    folder: Path, remote: Remote, record: dict[str, Any], heard: Heard | None, pause: float
+) -> dict[str, Any]:
+    path = folder / remote.name
+    if not path.is_file():
+        part = path.with_name(path.name + PART)
+        tries, have = 0, _size(part)
+        while True:
+            try:
+                _download(remote, part, heard)
+                break
+            except _Broken as error:
+                tries, have = (tries + 1 if _size(part) <= have else 1), _size(part)
+                if tries == _TRIES:
+                    kept = f"; {disk.size(have)} are kept, and the same command goes on from there" if have else ""
+                    raise Fault(
+                        f"{remote.url}: {error}{kept}. --from DIR takes it from a folder that has the files"
+                    ) from error
+                time.sleep(pause * tries)
+        _check(part, remote, record)
+        _into_place(part, path)
+    noted = {"url": remote.url, "bytes": path.stat().st_size, "sha256": sha256_of(path)}
+    return noted if remote.unpack is None else noted | {"files": _unpack(path, folder, remote, heard)}
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+class _Broken(Exception):
+    """A connection that could not be made, or that ended early: worth another attempt."""
+
+
+def _download(remote: Remote, part: Path, heard: Heard | None) -> None:
+    """Appends what is lacking to a part of a file. Raises `_Broken` where that ends early."""
+    have, tag = _size(part), _tag(part)
+    if remote.size is not None and have > remote.size:
+        have = 0
+    if have and remote.size == have:
+        return
+    asked = urllib.request.Request(remote.url, headers={"User-Agent": "numerate", "Accept-Encoding": "identity"})
+    if have:
+        asked.add_header("Range", f"bytes={have}-")
+        if tag:
+            asked.add_header("If-Range", tag)
+    try:
+        with urllib.request.urlopen(asked, timeout=_PATIENCE) as answer:
+            _append(answer, remote, part, have, heard)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and have:  # what there is goes beyond the file, or is all of it, which the sha256 tells
+            if remote.sha256 is None:
+                part.unlink()
+                raise _Broken("the server has another file than before") from error
+            return
+        if error.code in (408, 429) or error.code >= 500:
+            raise _Broken(f"the server answers {error.code} {error.reason}") from error
+        raise Fault(f"{remote.url}: the server answers {error.code} {error.reason}") from error
+    except urllib.error.URLError as error:
+        raise _Broken(f"cannot be reached ({error.reason})") from error
+    except (HTTPException, TimeoutError, ConnectionError) as error:
+        raise _Broken(f"the connection broke ({error or type(error).__name__})") from error
+
+
+def _append(answer: HTTPResponse, remote: Remote, part: Path, have: int, heard: Heard | None) -> None:
+    goes_on = answer.status == 206 and (answer.headers.get("Content-Range") or "").startswith(f"bytes {have}-")
+    begin = have if goes_on else 0
+    length = answer.headers.get("Content-Length")
+    total = begin + int(length) if length and length.isdecimal() else remote.size
+    if remote.size is not None and total != remote.size:
+        raise Fault(
+            f"{remote.url}: the server has {total:,} bytes instead of {remote.size:,}: not the file that is meant"
+        )
+    _note_tag(part, answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "")
+    with open(part, "ab" if goes_on else "wb") as file:
+        done = begin
+        while portion := answer.read(_PORTION):
+            file.write(portion)
+            done += len(portion)
+            if heard is not None:
+                heard(remote.name, done, total)
+        file.flush()
+        os.fsync(file.fileno())
+    if total is not None and done < total:
+        raise _Broken(f"the connection ended after {disk.size(done)} of {disk.size(total)}")
+
+
+def _tag_path(part: Path) -> Path:
+    return part.with_name(part.name + ".tag")
+
+
+def _tag(part: Path) -> str:
+    try:
+        return _tag_path(part).read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def _note_tag(part: Path, tag: str) -> None:
+    """Notes which version of a file its part is of, so that another one is not taken for its rest."""
+    if tag.startswith("W/"):
+        tag = ""
+    if tag != _tag(part):
+        disk.replace(_tag_path(part), tag.encode())
+
+
+def _check(part: Path, remote: Remote, record: dict[str, Any]) -> None:
+    """Raises `Fault` for a file that is not the one that is pinned, or that came before; it is not kept."""
+    size, sha256 = part.stat().st_size, sha256_of(part)
+    noted = record.get(remote.name, {})
+    wanted = remote.sha256 or (noted.get("sha256") if noted.get("url") == remote.url else None)
+    if (remote.size is None or size == remote.size) and wanted in (None, sha256):
+        return
+    part.unlink()
+    _tag_path(part).unlink(missing_ok=True)
+    if remote.size is not None and size != remote.size:
+        raise Fault(f"{remote.url}: what came has {size:,} bytes instead of {remote.size:,}; it is not kept")
+    pinned = "the pinned one" if remote.sha256 else f"what came before (see {RECORD}, which may be removed)"
+    raise Fault(f"{remote.url}: what came has sha256 {sha256}, {pinned} is {wanted}; it is not kept")
+
+
+def _into_place(part: Path, path: Path) -> None:
+    disk.sync(part)
+    os.replace(part, path)
+    _tag_path(part).unlink(missing_ok=True)
+    disk.sync(path.parent)
+
+
+# From a mirror -------------------------------------------------------------------------------------------------------
+
+
+def _from_mirror(mirror: Path, folder: Path, remote: Remote, heard: Heard | None) -> dict[str, Any]:
+    """Copies a file, or what would come out of an archive."""
+    if (mirror / remote.name).is_file():
+        noted = _copy(mirror / remote.name, folder / remote.name, remote, heard)
+        if remote.unpack is None:
+            return noted
+        return noted | {"files": _unpack(folder / remote.name, folder, remote, heard)}
+    lacking = [name for name in remote.holds if not (mirror / name).exists()]
+    if remote.unpack is None or lacking:
+        what = mirror / (lacking[0] if lacking and len(lacking) < len(remote.holds) else remote.name)
+        raise Mistake(f"--from: {what} is not there; a folder with the layout of the data folder is right")
+    files: dict[str, int] = {}
+    sums = hashlib.sha256()
+    for name in remote.holds:
+        found = (
+            sorted(path for path in (mirror / name).rglob("*") if path.is_file()) if (mirror / name).is_dir() else []
+        )
+        for path in found or [mirror / name]:
+            place = path.relative_to(mirror).as_posix()
+            noted = _copy(path, folder / place, None, heard)
+            files[place] = noted["bytes"]
+            sums.update(f"{noted['sha256']}  {place}\n".encode())
+    return {"url": str(mirror), "bytes": sum(files.values()), "sha256": sums.hexdigest(), "files": files}
+
+
+def _copy(source: Path, path: Path, remote: Remote | None, heard: Heard | None) -> dict[str, Any]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + PART)
+    total = source.stat().st_size
+    with open(source, "rb") as read, open(part, "wb") as written:
+        _pour(read, written, source.name, total, heard)
+    if remote is not None:
+        _check(part, remote, {})
+    _into_place(part, path)
+    return {"url": str(source), "bytes": total, "sha256": sha256_of(path)}
+
+
+def _pour(read: IO[bytes], written: IO[bytes], name: str, total: int | None, heard: Heard | None) -> int:
+    done = 0
+    while portion := read.read(_PORTION):
+        written.write(portion)
+        done += len(portion)
+        if heard is not None:
+            heard(name, done, total)
+    written.flush()
+    os.fsync(written.fileno())
+    return done
+
+
+# Archives ------------------------------------------------------------------------------------------------------------
+
+
+def _unpack(archive: Path, folder: Path, remote: Remote, heard: Heard | None) -> dict[str, int]:
+    """Unpacks an archive file by file, each whole or not at all. Returns the size of each."""
+    files: dict[str, int] = {}
+    try:
+        for name, size, content in _members(archive, remote):
+            path = folder / name
+            if size is None or not _has_size(path, size):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                part = path.with_name(path.name + PART)
+                with open(part, "wb") as written:
+                    done = _pour(content, written, name, size, heard)
+                if size is not None and done != size:
+                    raise EOFError(f"{name} has {done} bytes instead of {size}")
+                os.replace(part, path)
+            files[name] = path.stat().st_size
+    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        archive.unlink()
+        raise Fault(
+            f"{archive}: cannot be unpacked ({error}) and is removed; the same command fetches it anew"
+        ) from error
+    lacking = [name for name in remote.holds if not (folder / name).exists()]
+    if lacking:
+        raise Fault(f"{archive}: has no {lacking[0]}; it is not the archive that is meant")
+    disk.sync(folder)
+    return files
+
+
+def _remove_archive(folder: Path, remote: Remote) -> None:
+    if remote.unpack is not None:
+        (folder / remote.name).unlink(missing_ok=True)
+
+
+def _members(archive: Path, remote: Remote) -> Iterator[tuple[str, int | None, IO[bytes]]]:
+    """Name, size and content of each file of an archive, without the folder that they are all in. Names that lead
+    elsewhere are left out, and so is what is no plain file."""
+    if remote.unpack == "gz":
+        with gzip.open(archive, "rb") as content:
+            yield remote.holds[0], None, content  # type: ignore[misc]
+    elif remote.unpack == "zip":
+        with zipfile.ZipFile(archive) as opened:
+            for info in opened.infolist():
+                name = _inside(info.filename)
+                if name and not info.is_dir():
+                    with opened.open(info) as content:
+                        yield name, info.file_size, content
+    else:
+        with tarfile.open(archive, "r|gz") as tar:
+            for member in tar:
+                name = _inside(member.name)
+                found = tar.extractfile(member) if member.isfile() and name else None
+                if found is not None and name:
+                    yield name, member.size, found
+
+
+def _inside(name: str) -> str | None:
+    """A path without its first folder; None for one that has none, is hidden, or leads out of it."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if len(parts) < 2 or ".." in parts or name.startswith("/") or "__MACOSX" in parts:
+        return None
+    return None if any(part.startswith(".") for part in parts) else "/".join(parts[1:])
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time fetches into a folder."""
+    import fcntl
+
+    with open(folder / ".lock", "ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Mistake(f"{folder}: another process is fetching it; wait for it, or end it") from error
+        yield
+
+
+@contextlib.contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (1, 13, 30):
+            raise Mistake(
+                f"{folder}: cannot be written ({error.strerror}); NUMERATE_DATA names another place for datasets"
+            ) from error
+        raise disk.explain(error, folder, "What came is kept, and the same command goes on.") from error

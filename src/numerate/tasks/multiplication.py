@@ -1,0 +1,92 @@
+"""Products asked for in words."""
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.config import Span, setting
+from numerate.errors import Mistake
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.draws import Draws
+from numerate.tasks.questions import Questions
+from numerate.tasks.task import Task
+
+ALPHABET = ("What is ", " times ", "?")
+_SYMBOLS = np.array([0, -1, 1, -2, 2, -3], dtype=np.int16)
+
+
+@dataclass(frozen=True)
+class Multiplication(Task):
+    """`What is 12 times 34?` is answered 408: the digit multiplication of Zausinger et al. (2024).
+
+    https://arxiv.org/abs/2411.02083: factors of 1 to 5 digits, tested up to 6. Every pair of lengths comes equally
+    often. A question and its mirror image (3 times 4, 4 times 3) belong to the same split; cells with fewer than 4,000
+    questions are seen, not held out. `numerate data write multiplication --as published` writes the published files,
+    which have the products of three digits by three alone.
+
+    The numbers are numbers, which a tokenizer of characters spells as its settings say.
+    """
+
+    digits: int | Span = setting(Span(1, 5), "how many digits the factors have")
+    first_digits: int | Span | None = setting(None, "how many digits the first factor has; null: as digits says")
+    second_digits: int | Span | None = setting(None, "how many digits the second factor has; null: as digits says")
+
+    def __post_init__(self) -> None:
+        _ = self._products
+
+    @property
+    def _products(self) -> Arithmetic:
+        return Arithmetic("x", self.digits, self.first_digits, self.second_digits)
+
+    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+        return in_words(self._products.draw(draws, index))
+
+    def longest(self) -> Questions | None:
+        found = self._products.longest()
+        return None if found is None else in_words(found)
+
+    def axes(self) -> tuple[str, ...]:
+        return self._products.axes()
+
+    def trained(self) -> dict[str, Span]:
+        return self._products.trained()
+
+    def beyond(self) -> "Multiplication":
+        """Both factors longer than any trained: `Span(1, 5)` is followed by 6."""
+        band = self._products.beyond()
+        return replace(self, first_digits=band.first_digits, second_digits=band.second_digits)
+
+    def canonical(self, questions: Questions) -> NDArray[np.uint64]:
+        """A hash of the two factors, whose order does not count: the same as of `12x34=`."""
+        return self._products.canonical(questions)
+
+    def space(self) -> int:
+        return self._products.space()
+
+    def held_out(self, split: str) -> bool:
+        return self._products.held_out(split)
+
+    def divided(self, questions: Questions) -> NDArray[np.bool_]:
+        return self._products.divided(questions)
+
+    def alphabet(self) -> tuple[str, ...]:
+        return ALPHABET
+
+    def read(self, text: str) -> Questions:
+        found = re.fullmatch(r"\s*(?:what is\s+)?([0-9]+)\s*(?:times|x|\*)\s*([0-9]+)\s*[?=]?\s*", text, re.IGNORECASE)
+        if found is None:
+            raise Mistake(f"question: {text!r} is no question of this task; it reads like What is 12 times 34?")
+        return in_words(self._products.read(f"{found[1]}x{found[2]}="))
+
+
+def in_words(products: Questions) -> Questions:
+    """Products as questions in words: `12x34=` becomes `What is 12 times 34?`."""
+    rows = len(products)
+    return replace(
+        products,
+        alphabet=ALPHABET,
+        symbols=np.broadcast_to(_SYMBOLS, (rows, len(_SYMBOLS))),
+        prompt_length=np.broadcast_to(np.int64(5), (rows,)),
+    )

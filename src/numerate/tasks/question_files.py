@@ -1,0 +1,121 @@
+"""Questions with answers in files of the user's own."""
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from numerate.config import Span, setting
+from numerate.errors import Mistake, did_you_mean
+from numerate.tasks.text_files import JSONLines, Reader, TabSeparated, TwoLines, open_lines, stamp
+from numerate.tasks.text_task import Holdings, Stock, TextTask, divided, refuse_part, refuse_share
+
+FORMATS = ("auto", "jsonl", "tsv", "two lines")
+
+
+@dataclass(frozen=True)
+class QuestionFiles(TextTask):
+    """Questions with answers in files of your own: JSON lines, columns with tabs, or a line for each.
+
+    `question` and `answer` name the keys of JSON lines, and the columns of a file with tabs: by its first line, where
+    both names stand there, or by their numbers from 1 on; by default the first is the question and the second the
+    answer. The format is told by the ending of the file (`.jsonl`, `.json`, `.tsv`; anything else is two lines each)
+    unless `format` says it.
+
+    Splits without a file of their own are shares of the training file, in an order that is a function of `division`.
+    Of several test files, each is a part: the first counts as trained, the others as beyond.
+
+    >>> QuestionFiles(train_file="mine.jsonl", test_files=("test.jsonl", "harder.jsonl"), development=0.05)
+    """
+
+    train_file: str | None = setting(None, "the file of training, and of splits that have none")
+    development_file: str | None = setting(None, "the file of development; null: a share of training")
+    test_files: tuple[str, ...] = setting((), "the files of the test; none: a share of training")
+    question: str = setting("question", "the key or column of the question")
+    answer: str = setting("answer", "the key or column of the answer")
+    format: Literal["auto", "jsonl", "tsv", "two lines"] = setting("auto", "how the files are written")
+    test: int | Span | None = setting(None, "the number of a test file, from 1 on; null: all")
+    development: float = setting(0.1, "the share of training that is development, where that has no file")
+    tested: float = setting(0.1, "the share of training that is the test, where that has no file")
+    division: int = setting(0, "key of the order by which the training file is divided")
+    repeats: bool = setting(False, "whether training keeps rows whose question is in another split too")
+    skip_bad: bool = setting(False, "whether records that cannot be read are left out and counted")
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            near = did_you_mean(self.format, FORMATS)
+            raise Mistake(f"format: there is no {self.format!r}; there are: {', '.join(FORMATS)}.{near}")
+        refuse_share("development", self.development)
+        refuse_share("tested", self.tested)
+        if self.development + self.tested >= 1:
+            raise Mistake(f"tested: {self.tested} and development={self.development} leave nothing to train on")
+        refuse_part("test", self.test)
+
+    @property
+    def holdings(self) -> Holdings:
+        if self.train_file is None:
+            raise Mistake("train_file: which questions? train_file=mine.jsonl names a file of questions with answers")
+        paths = [self.train_file, *filter(None, [self.development_file]), *self.test_files]
+        files = [Path(os.path.expanduser(path)) for path in paths]
+        readers = tuple(reader_of(file, self.format, self.question, self.answer) for file in files)
+        shares = (self.development, self.tested, self.division)
+        held = self.development_file is not None
+        return _read(tuple(map(stamp, files)), readers, held, shares, self.repeats, self.skip_bad)
+
+
+def reader_of(file: Path, format: str, question: str, answer: str) -> Reader:
+    """How the records of a file are read. Raises `Mistake` for columns that it has not."""
+    stamp(file)
+    endings = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
+    found = endings.get(file.suffix.lower(), "two lines") if format == "auto" else format
+    if found == "two lines":
+        return TwoLines()
+    if found == "jsonl":
+        return JSONLines(question, answer)
+    with open(file, encoding="utf-8", errors="replace") as text:
+        head = [column.strip() for column in text.readline().rstrip("\r\n").split("\t")]
+    if question in head and answer in head:
+        return TabSeparated(head.index(question), head.index(answer), 1)
+    names = [(name, usual) for name, usual in ((question, "question"), (answer, "answer")) if name != usual]
+    if not names:
+        return TabSeparated()
+    for name, setting_name in names:
+        if not name.isdecimal() or not 1 <= int(name) <= len(head):
+            raise Mistake(f"{setting_name}: {file} has no column {name!r}; its first line has: {', '.join(head)}")
+    first, second = (int(name) - 1 if name.isdecimal() else usual for name, usual in ((question, 0), (answer, 1)))
+    return TabSeparated(first, second)
+
+
+@lru_cache(maxsize=8)
+def _read(
+    stamps: tuple[tuple[str, int, int], ...],
+    readers: tuple[Reader, ...],
+    held_has_file: bool,
+    shares: tuple[float, float, int],
+    repeats: bool,
+    skip_bad: bool,
+) -> Holdings:
+    stocks = [
+        Stock.of(open_lines(Path(path), reader, skip_bad)) for (path, _, _), reader in zip(stamps, readers, strict=True)
+    ]
+    train, names = stocks[0], [Path(path).stem for path, _, _ in stamps]
+    tests, names = stocks[1 + held_has_file :], names[1 + held_has_file :]
+    count = len(train)
+    held_size = 0 if held_has_file else _size(shares[0], count)
+    test_size = 0 if tests else _size(shares[1], count)
+    if held_size + test_size >= count:
+        raise Mistake(f"train_file: {stamps[0][0]} has {count} questions, too few to divide; name the other files too")
+    first, rest = divided(count, (count - held_size - test_size, held_size + test_size), ("question files", shares[2]))
+    order, own = divided(len(rest), (held_size, test_size), ("question files", shares[2], "test"))
+    held = stocks[1] if held_has_file else train.take(rest[order])
+    if tests:
+        test = Stock.of_parts([stock.source for stock in tests])
+    else:
+        test, names = train.take(rest[own]), ["test"]
+    return Holdings.apart(names, 1, train.take(first), held, test, repeats)
+
+
+def _size(share: float, count: int) -> int:
+    """How many rows a share is: one at least, unless it is none."""
+    return max(1, round(share * count)) if share else 0

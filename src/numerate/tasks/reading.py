@@ -1,0 +1,132 @@
+"""Questions about a passage that was read, answered in words."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from numerate.config import Span, setting
+from numerate.tasks.folders import dataset_file, dataset_folder
+from numerate.tasks.text_files import JSONLines, json_object, open_lines, read_whole, stamp, text_of
+from numerate.tasks.text_task import Holdings, Stock, TextTask, divided, refuse_part, refuse_share
+from numerate.tasks.texts import Example
+
+FOLDERS = ("multirc", "multirc/data", "multirc/data/preprocessed", "MultiRC")
+FILES = ("train", "val", "test")
+
+BETWEEN = " | "
+"""What stands between the right answers of a question."""
+
+
+@dataclass(frozen=True)
+class Reading(TextTask):
+    """A passage and a question are answered with all right answers: MultiRC, Khashabi et al. (2018).
+
+    https://aclanthology.org/N18-1023/, as SuperGLUE hands it out (https://arxiv.org/abs/1905.00537), made a task of
+    text as in Zausinger et al. (2024), https://arxiv.org/abs/2411.02083: the question is the passage, an empty line and
+    `Question: ...`, the answer the right options with ` | ` between them. 5,131 questions of training, 953 of
+    validation.
+
+    The official test has no answers. (The published preparation tests on 1,820 empty ones.) So validation is the test
+    here, and the share `development` of the training passages, with all their questions, is development; with
+    `development=0` validation is both. Where the test file has answers, validation is development.
+
+    `folder` holds `train.jsonl`, `val.jsonl` and perhaps `test.jsonl`, or the files `*_clean.jsonl` that the published
+    program prepares.
+    """
+
+    folder: str | None = setting(None, "where the files are; null: the user's data folder")
+    test: int | Span | None = setting(None, "the number of a part: there is one, the test; null: all")
+    development: float = setting(0.1, "the share of the training passages that is development")
+    division: int = setting(0, "key of the order by which the passages are divided")
+    repeats: bool = setting(False, "whether training keeps rows whose question is in another split too")
+    skip_bad: bool = setting(False, "whether records that cannot be read are left out and counted")
+
+    def __post_init__(self) -> None:
+        refuse_share("development", self.development)
+        refuse_part("test", self.test)
+
+    @property
+    def place(self) -> Path:
+        """The folder of its files. Raises `Mistake` that says how to get them."""
+        return dataset_folder(self.folder, "multirc", FOLDERS, ("train.jsonl", "train_clean.jsonl"))
+
+    @property
+    def holdings(self) -> Holdings:
+        place = self.place
+        ending = "" if (place / "train.jsonl").is_file() else "_clean"
+        files = [dataset_file(place, f"{name}{ending}.jsonl", "multirc") for name in FILES[:2]]
+        test = place / f"test{ending}.jsonl"
+        files += [test] if test.is_file() else []
+        share = (self.development, self.division)
+        return _read(tuple(map(stamp, files)), bool(ending), share, self.repeats, self.skip_bad)
+
+
+@lru_cache(maxsize=4)
+def _read(
+    stamps: tuple[tuple[str, int, int], ...], ready: bool, share: tuple[float, int], repeats: bool, skip_bad: bool
+) -> Holdings:
+    sources = [
+        open_lines(Path(path), JSONLines(), skip_bad) if ready else read_whole(Path(path), Passages(), skip_bad)
+        for path, _, _ in stamps
+    ]
+    train, validation, *more = map(Stock.of, sources)
+    if more and _has_answers(more[0]) and more[0].texts() != validation.texts():
+        return Holdings.apart(("multirc",), 1, train, validation, more[0], repeats)
+    held = validation
+    if share[0]:
+        passages = [text.rpartition("\n\nQuestion: ")[0] for text in train.texts()]
+        numbers = {passage: number for number, passage in enumerate(dict.fromkeys(passages))}
+        of_passage = np.array([numbers[passage] for passage in passages])
+        size = max(1, round(share[0] * len(numbers)))
+        _, chosen = divided(len(numbers), (len(numbers) - size, size), ("reading", share[1]))
+        mine = np.isin(of_passage, chosen)
+        train, held = train.take(~mine), train.take(mine)
+        return Holdings.apart(("multirc",), 1, train, held, validation, repeats)
+    apart = Holdings.apart(("multirc",), 1, train, validation, validation, True)
+    taken = train.source.matching(frozenset(validation.texts()))[train.rows]
+    if repeats or not taken.any():
+        return apart
+    return Holdings(apart.names, 1, train.take(~taken), held, validation, int(taken.sum()))
+
+
+def _has_answers(stock: Stock) -> bool:
+    return any(pair.answer for pair in stock.source.pairs(stock.rows.astype(np.int64)))
+
+
+@dataclass(frozen=True)
+class Passages:
+    """A file of MultiRC: a passage per line, each with its questions, and each of those with options."""
+
+    version: int = 1
+
+    def __call__(self, content: bytes) -> Iterator[tuple[int, Example | ValueError]]:
+        for number, line in enumerate(content.split(b"\n"), start=1):
+            if line.strip():
+                try:
+                    found = [*self._examples(line)]
+                except ValueError as error:
+                    yield number, error
+                    continue
+                yield from ((number, one) for one in found)
+
+    def _examples(self, line: bytes) -> Iterator[Example]:
+        passage = json_object(line.decode("utf-8")).get("passage")
+        if not isinstance(passage, dict) or not isinstance(passage.get("questions"), list):
+            raise ValueError("has no passage with questions")
+        text = text_of(passage, "text").strip()
+        for question in passage["questions"]:
+            yield Example(f"{text}\n\nQuestion: {text_of(question, 'question').strip()}", right_answers(question))
+
+
+def right_answers(question: dict[str, Any]) -> str:
+    """The right options of a question.
+
+    >>> right_answers({"answers": [{"text": "7", "label": 1}, {"text": "8", "label": 0}]})
+    '7'
+    """
+    options = question.get("answers", [])
+    return BETWEEN.join(text_of(option, "text") for option in options if option.get("label") == 1)

@@ -1,0 +1,505 @@
+"""Questions with answers in files of text: JSON lines, columns with tabs between them, a line for each.
+
+A file is mapped into memory; where its lines begin is found once (4 bytes for each), and a record is read when somebody
+asks for it. How a record is read is a `Reader`: a frozen dataclass, whose settings are part of the fingerprint.
+"""
+
+import hashlib
+import json
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.errors import Mistake
+from numerate.tasks.texts import Example, TextSource
+
+_CHUNK = 1 << 22
+_CHECKED = 1 << 26
+"""Files of up to so many bytes are read once when they are opened, so that a broken line is told before any work."""
+
+_HELD = 1 << 23
+"""Of files of up to so many bytes what was read then is kept."""
+
+_SAMPLES = 5
+_BYTES = np.uint64(8)
+
+
+SKIPPING = "With skip_bad=true such records are left out and counted"
+
+
+class Reader(ABC):
+    """How one record of a file becomes a question with its answer. A frozen dataclass."""
+
+    lines: ClassVar[int] = 1
+    """How many lines a record has."""
+
+    plain: ClassVar[bool] = False
+    """Whether the characters of questions and answers are those of the file."""
+
+    @abstractmethod
+    def example(self, record: str) -> Example:
+        """The question of a record. Raises `ValueError` that says what is wrong with it."""
+
+    def head(self) -> int:
+        """How many lines of a file come before its first record, such as the names of columns."""
+        return 0
+
+
+@dataclass(frozen=True)
+class JSONLines(Reader):
+    """A JSON object per line.
+
+    >>> JSONLines().example('{"question": "1+1=", "answer": 2}')
+    Example(question='1+1=', answer='2')
+    """
+
+    question: str = "question"
+    answer: str = "answer"
+
+    def example(self, record: str) -> Example:
+        found = json_object(record)
+        return Example(text_of(found, self.question), text_of(found, self.answer))
+
+
+@dataclass(frozen=True)
+class TabSeparated(Reader):
+    """A line per question, with tabs between its columns, of which two are meant (from 0). Nothing is quoted. With
+    `rest` what comes behind the last of the two belongs to it. The first `heads` lines are no questions.
+
+    >>> TabSeparated(question=1, answer=0).example("7\\tWhy did it cross?")
+    Example(question='Why did it cross?', answer='7')
+    """
+
+    question: int = 0
+    answer: int = 1
+    heads: int = 0
+    rest: bool = False
+    plain: ClassVar[bool] = True
+
+    def head(self) -> int:
+        return self.heads
+
+    def example(self, record: str) -> Example:
+        last = max(self.question, self.answer)
+        columns = record.split("\t", last if self.rest else -1)
+        if len(columns) <= last:
+            raise ValueError(f"has {len(columns)} columns, and column {last + 1} is wanted; tabs stand between them")
+        if not columns[self.question].strip():
+            raise ValueError(f"has no question in column {self.question + 1}")
+        return Example(columns[self.question].strip(), columns[self.answer].strip())
+
+
+@dataclass(frozen=True)
+class TwoLines(Reader):
+    """The question on a line, its answer on the next: the files of the mathematics dataset.
+
+    >>> TwoLines().example("What is 7 + 5?\\n12\\n")
+    Example(question='What is 7 + 5?', answer='12')
+    """
+
+    lines: ClassVar[int] = 2
+    plain: ClassVar[bool] = True
+
+    def example(self, record: str) -> Example:
+        question, _, answer = record.partition("\n")
+        question, answer = question.strip(), answer.strip()
+        if not question or not answer:
+            raise ValueError(f"has no {'answer' if question else 'question'}; two lines each are right")
+        return Example(question, answer)
+
+
+def json_object(record: str) -> dict[str, Any]:
+    """The JSON object of a line. Raises `ValueError` for anything else."""
+    try:
+        found = json.loads(record)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is no JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"is no JSON object but {type(found).__name__}")
+    return found
+
+
+def text_of(record: dict[str, Any], key: str) -> str:
+    """A text or number of a JSON object as text. Raises `ValueError` where there is none."""
+    if key not in record:
+        raise ValueError(f"has no {key!r}; it has: {', '.join(map(repr, record)) or 'nothing'}")
+    value = record[key]
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"has in {key!r} neither text nor number but {type(value).__name__}")
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+class FileSource(TextSource):
+    """Texts of a file, or of several, that also know how much there is of each, and where."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> NDArray[np.int64]:
+        """How many bytes each record has in its file: its length, nearly."""
+
+    @abstractmethod
+    def characters(self) -> frozenset[str]:
+        """Every character of questions and answers, perhaps with more."""
+
+    @abstractmethod
+    def matching(self, questions: frozenset[str]) -> NDArray[np.bool_]:
+        """Of each record, whether its question is one of these."""
+
+    @property
+    def skipped(self) -> int:
+        """How many records could not be read and are left out."""
+        return 0
+
+
+class LineFile(FileSource):
+    """The records of a file of lines.
+
+    With `skip_bad` those that cannot be read are left out, and a warning says how many and which is the first. Raises
+    `Mistake` with file and line for one that cannot be read: at once in files of up to 64 MB, when it is asked for in
+    larger ones.
+    """
+
+    def __init__(self, path: Path, reader: Reader, skip_bad: bool = False) -> None:
+        self.path, self.reader, self._skip_bad = path, reader, skip_bad
+        self._bad, self._reason = 0, ""
+        self._held: list[Example] | None = None
+        size = path.stat().st_size
+        self._bytes: NDArray[np.uint8] = np.memmap(path, np.uint8, "r") if size else np.zeros(0, dtype=np.uint8)
+        self._view = self._bytes.data
+        self._starts = line_starts(self._bytes)
+        lines = len(self._starts) - 1
+        self._first: NDArray[np.int64] | None = None
+        if reader.lines == 1:
+            short = np.flatnonzero(np.diff(self._starts) < 3)
+            blank = short[[not self._record(line, 1).strip() for line in short.tolist()]]
+            if len(blank) or reader.head():
+                self._first = np.delete(np.arange(lines), np.union1d(blank, np.arange(min(reader.head(), lines))))
+        else:
+            while lines and not self._record(lines - 1, 1).strip():
+                lines -= 1
+            if lines % reader.lines:
+                self._refuse(lines - 1, f"is the last line, without the {reader.lines} that each question has")
+            self._first = np.arange(0, lines - lines % reader.lines, reader.lines)
+        self.count = lines if self._first is None else len(self._first)
+        if (skip_bad or size <= _CHECKED) and not self._is_whole():
+            self._check()
+        if self._bad:
+            warnings.warn(left_out(self._bad, self._reason), stacklevel=2)
+
+    def _is_whole(self) -> bool:
+        """Whether nothing can be wrong with two lines each: ASCII, and no line is empty."""
+        if not isinstance(self.reader, TwoLines) or not self.count:
+            return False
+        used = int(self._starts[int(self._first[-1]) + 2]) if self._first is not None else len(self._bytes)
+        short = np.diff(self._starts[: 1 + 2 * self.count]) < 2
+        return not short.any() and int(self._bytes[:used].max()) < 128
+
+    def _check(self) -> None:
+        """Reads every record once."""
+        good = np.ones(self.count, dtype=np.bool_)
+        held: list[Example] = []
+        for row in range(self.count):
+            try:
+                one = self._example(row)
+                if len(self._bytes) <= _HELD:
+                    held.append(one)
+            except ValueError as error:
+                self._refuse(self._line(row), str(error))
+                good[row] = False
+        if not good.all():
+            self._first = np.flatnonzero(good) if self._first is None else self._first[good]
+            self.count = len(self._first)
+        if len(held) == self.count:
+            self._held = held
+
+    def _refuse(self, line: int, reason: str) -> None:
+        """Counts a record that cannot be read. Raises `Mistake` where none may be."""
+        told = f"{self.path}, line {line + 1}: {reason}"
+        if not self._skip_bad:
+            raise Mistake(f"{told}. {SKIPPING}")
+        self._bad, self._reason = self._bad + 1, self._reason or told
+
+    def _line(self, row: int) -> int:
+        return row if self._first is None else int(self._first[row])
+
+    def _record(self, line: int, lines: int) -> bytes:
+        return bytes(self._view[int(self._starts[line]) : int(self._starts[line + lines])])
+
+    def _example(self, row: int) -> Example:
+        if self._held is not None:
+            return self._held[row]
+        record = self._record(self._line(row), self.reader.lines)
+        try:
+            text = record.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"is no text in UTF-8 ({error.reason})") from error
+        return self.reader.example(text.rstrip("\r\n"))
+
+    def pairs(self, rows: NDArray[np.int64]) -> list[Example]:
+        found = []
+        for row in rows.tolist():
+            try:
+                found.append(self._example(row))
+            except ValueError as error:
+                raise Mistake(f"{self.where(row)}: {error}") from error
+        return found
+
+    def where(self, row: int) -> str:
+        return f"{self.path}, line {self._line(row) + 1}"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        found = self.path.stat()
+        content = content_hash(self.path, found.st_size, found.st_mtime_ns)
+        return of_hashes([content, repr(self.reader), str(self._skip_bad)])
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        first = np.arange(self.count) if self._first is None else self._first
+        return self._starts[first + self.reader.lines].astype(np.int64) - self._starts[first].astype(np.int64)
+
+    def characters(self) -> frozenset[str]:
+        if not self.reader.plain:
+            return characters_of(self.pairs(np.arange(self.count)))
+        used = np.zeros(256, dtype=np.bool_)
+        for start in range(0, len(self._bytes), _CHUNK):
+            used[self._bytes[start : start + _CHUNK]] = True
+        if used[128:].any():
+            with open(self.path, encoding="utf-8", errors="ignore") as file:
+                found = frozenset().union(*(frozenset(text) for text in iter(lambda: file.read(_CHUNK), "")))
+        else:
+            found = frozenset(map(chr, np.flatnonzero(used).tolist()))
+        return found - frozenset("\r\n\t")
+
+    def matching(self, questions: frozenset[str]) -> NDArray[np.bool_]:
+        found = np.zeros(self.count, dtype=np.bool_)
+        for row in self._likely(questions).tolist():
+            found[row] = self._example(row).question in questions
+        return found
+
+    def _likely(self, questions: frozenset[str]) -> NDArray[np.int64]:
+        """The records whose question may be one of these: of large files few, by some of their bytes."""
+        if not isinstance(self.reader, TwoLines) or not self.count:
+            return np.arange(self.count)
+        first = np.arange(self.count) if self._first is None else self._first
+        starts = self._starts[first].astype(np.int64)
+        lengths = self._starts[first + 1].astype(np.int64) - 1 - starts
+        ends = self._bytes[np.maximum(starts + lengths - 1, starts)], self._bytes[starts]
+        spaced = (ends[0] <= ord(" ")) | (ends[1] <= ord(" "))
+        return np.flatnonzero(spaced | np.isin(_sampled(self._bytes, starts, lengths), _keys_of(questions)))
+
+    @property
+    def skipped(self) -> int:
+        return self._bad
+
+
+@dataclass(frozen=True, eq=False)
+class Held(FileSource):
+    """The questions of a file that is read as a whole, each with the line where it stands."""
+
+    path: Path
+    examples: tuple[Example, ...]
+    lines: tuple[int, ...]
+    hash: str
+    bad: int = 0
+
+    @property
+    def fingerprint(self) -> str:
+        return self.hash
+
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        return len(self.examples)
+
+    def pairs(self, rows: NDArray[np.int64]) -> list[Example]:
+        return [self.examples[row] for row in rows.tolist()]
+
+    def where(self, row: int) -> str:
+        return f"{self.path}, line {self.lines[row]}"
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        return np.array([len(one.question) + len(one.answer) for one in self.examples], dtype=np.int64)
+
+    def characters(self) -> frozenset[str]:
+        return characters_of(self.examples)
+
+    def matching(self, questions: frozenset[str]) -> NDArray[np.bool_]:
+        return np.array([one.question in questions for one in self.examples], dtype=np.bool_)
+
+    @property
+    def skipped(self) -> int:
+        return self.bad
+
+
+class Joined(FileSource):
+    """Several sources under one index, one after the other."""
+
+    def __init__(self, sources: Sequence[FileSource]) -> None:
+        self.sources = tuple(sources)
+        self.ends = np.cumsum([source.count for source in sources], dtype=np.int64)
+        self.count = int(self.ends[-1]) if len(self.ends) else 0
+
+    @property
+    def begins(self) -> NDArray[np.int64]:
+        """The index of the first record of each source."""
+        return self.ends - np.array([source.count for source in self.sources], dtype=np.int64)
+
+    def pairs(self, rows: NDArray[np.int64]) -> list[Example]:
+        which = np.searchsorted(self.ends, rows, side="right")
+        found: dict[int, Example] = {}
+        for number in np.unique(which).tolist():
+            places = np.flatnonzero(which == number)
+            read = self.sources[number].pairs(rows[places] - int(self.begins[number]))
+            found.update(zip(places.tolist(), read, strict=True))
+        return [found[place] for place in range(len(rows))]
+
+    def where(self, row: int) -> str:
+        number = int(np.searchsorted(self.ends, row, side="right"))
+        return self.sources[number].where(row - int(self.begins[number]))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return of_hashes([source.fingerprint for source in self.sources])
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        return np.concatenate([source.sizes for source in self.sources])
+
+    def characters(self) -> frozenset[str]:
+        return frozenset().union(*(source.characters() for source in self.sources))
+
+    def matching(self, questions: frozenset[str]) -> NDArray[np.bool_]:
+        return np.concatenate([source.matching(questions) for source in self.sources])
+
+    @property
+    def skipped(self) -> int:
+        return sum(source.skipped for source in self.sources)
+
+
+def line_starts(content: NDArray[np.uint8]) -> NDArray[np.unsignedinteger[Any]]:
+    """Where each line begins, and the end of the last.
+
+    >>> line_starts(np.frombuffer(b"ab\\nc", dtype=np.uint8)).tolist()
+    [0, 3, 4]
+    """
+    kind = np.uint32 if len(content) < 1 << 32 else np.uint64
+    found = [np.zeros(1, dtype=kind)]
+    for start in range(0, len(content), _CHUNK):
+        found.append((np.flatnonzero(content[start : start + _CHUNK] == ord("\n")) + (start + 1)).astype(kind))
+    if len(content) and content[-1] != ord("\n"):
+        found.append(np.array([len(content)], dtype=kind))
+    return np.concatenate(found)
+
+
+def _sampled(content: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """A hash of the length of each text and of five times eight of its bytes: equal for equal texts, whatever stands
+    around them."""
+    if not len(starts):
+        return np.zeros(0, dtype=np.uint64)
+    if len(content) < 8:
+        content = np.pad(content, (0, 8 - len(content)))
+    windows: NDArray[np.uint64] = np.ndarray((len(content) - 7,), "<u8", content.data, 0, (1,))
+    total = lengths.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    kept = np.where(lengths >= 8, np.uint64(2**64 - 1), _low_bytes(lengths))
+    for sample in range(_SAMPLES):
+        at = starts + np.maximum(lengths - 8, 0) * sample // (_SAMPLES - 1)
+        inside = np.minimum(at, len(windows) - 1)
+        words = windows[inside] >> (_BYTES * (at - inside).astype(np.uint64))
+        total = (total ^ (words & kept)) * np.uint64(0xBF58476D1CE4E5B9)
+        total ^= total >> np.uint64(29)
+    return total
+
+
+def _low_bytes(lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
+    return (np.uint64(1) << (_BYTES * np.clip(lengths, 0, 7).astype(np.uint64))) - np.uint64(1)
+
+
+def _keys_of(questions: Iterable[str]) -> NDArray[np.uint64]:
+    texts = [question.encode() for question in questions]
+    lengths = np.array([len(text) for text in texts], dtype=np.int64)
+    content = np.frombuffer(b"".join(texts) + bytes(8), dtype=np.uint8)
+    return _sampled(content, np.cumsum(lengths) - lengths, lengths)
+
+
+@lru_cache(maxsize=1024)
+def content_hash(path: Path, size: int, changed: int) -> str:
+    """A hash of a file's bytes, worked out once for each size and time of change."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def of_hashes(parts: Iterable[str]) -> str:
+    """One hash of several texts."""
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def characters_of(examples: Iterable[Example]) -> frozenset[str]:
+    found: set[str] = set()
+    for one in examples:
+        found.update(one.question, one.answer)
+    return frozenset(found)
+
+
+def left_out(count: int, first: str) -> str:
+    """What is said of records that cannot be read."""
+    return f"{count:,} record{'s' * (count > 1)} left out, which cannot be read; the first: {first}"
+
+
+def stamp(path: Path) -> tuple[str, int, int]:
+    """What tells whether a file is still the same: its path, size and time of change. Raises `Mistake` where it is not
+    there."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise Mistake(f"{path}: cannot be read ({error.strerror})") from error
+    if not path.is_file():
+        raise Mistake(f"{path}: is no file")
+    return str(path), found.st_size, found.st_mtime_ns
+
+
+def open_lines(path: Path, reader: Reader, skip_bad: bool = False) -> LineFile:
+    """A file of lines, opened once as long as it does not change. Raises `Mistake` for one without any record."""
+    return _opened(stamp(path), reader, skip_bad)
+
+
+@lru_cache(maxsize=256)
+def _opened(stamp: tuple[str, int, int], reader: Reader, skip_bad: bool) -> LineFile:
+    found = LineFile(Path(stamp[0]), reader, skip_bad)
+    if not found.count:
+        raise Mistake(f"{stamp[0]}: has no question that can be read")
+    return found
+
+
+def read_whole(
+    path: Path, parse: Callable[[bytes], Iterable[tuple[int, Example | ValueError]]], skip_bad: bool = False
+) -> Held:
+    """A file that is read as a whole. `parse` gives each question with its line, or in its place what is wrong with it.
+
+    Raises `Mistake` with file and line for one that cannot be read (with `skip_bad` a warning says how many there are),
+    and for a file without any.
+    """
+    size, changed = stamp(path)[1:]
+    found: list[tuple[int, Example]] = []
+    wrong: list[tuple[int, ValueError]] = []
+    for line, one in parse(path.read_bytes()):
+        if isinstance(one, Example):
+            found.append((line, one))
+            continue
+        if not skip_bad:
+            raise Mistake(f"{path}, line {line}: {one}. {SKIPPING}")
+        wrong.append((line, one))
+    if wrong:
+        warnings.warn(left_out(len(wrong), f"{path}, line {wrong[0][0]}: {wrong[0][1]}"), stacklevel=2)
+    if not found:
+        raise Mistake(f"{path}: has no question that can be read")
+    parser = f"{parse.__module__}.{getattr(parse, '__qualname__', repr(parse))}"
+    name = of_hashes([content_hash(path, size, changed), parser, str(skip_bad)])
+    return Held(path, tuple(one for _, one in found), tuple(line for line, _ in found), name, len(wrong))

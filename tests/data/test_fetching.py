@@ -1,0 +1,387 @@
+"""Promises of fetching: what came is whole and the right file, or it is not there, and nothing is fetched twice."""
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate.cli import main
+from numerate.data import datasets, fetching
+from numerate.data.datasets import ALL, Dataset, Remote
+from numerate.errors import Fault, Mistake
+
+CONTENT = bytes(range(256)) * 2000
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Server(ThreadingHTTPServer):
+    """Files at addresses, with the ranges asked for, and whatever goes wrong on the way."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.files: dict[str, bytes] = {}
+        self.asked: list[str] = []
+        self.ends_after: list[int] = []  # of each of the next answers, how many bytes come before the line breaks
+        self.ranges = True
+        self.status: list[int] = []
+        self.tag = '"one"'
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Answers(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        server, wanted = self.server, self.headers.get("Range")
+        server.asked.append(wanted or "all")
+        if server.status:
+            return self.send_error(server.status.pop(0))
+        content = server.files.get(self.path)
+        if content is None:
+            return self.send_error(404)
+        begin = 0
+        same = self.headers.get("If-Range") in (None, server.tag)
+        if wanted and server.ranges and same:
+            begin = int(wanted.removeprefix("bytes=").removesuffix("-"))
+            if begin >= len(content):
+                return self.send_error(416)
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", str(len(content) - begin))
+        self.send_header("ETag", server.tag)
+        self.end_headers()
+        end = begin + server.ends_after.pop(0) if server.ends_after else len(content)
+        self.wfile.write(content[begin:end])
+        self.close_connection = True
+        return None
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as found:
+        thread = threading.Thread(target=found.serve_forever, args=(0.01,))
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's data folder, and no proxy on the way."""
+    monkeypatch.setenv("NUMERATE_DATA", str(tmp_path / "data"))
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "data"
+
+
+def of(*files: Remote) -> Dataset:
+    return Dataset("thing", "thing", "a thing", "MIT", "https://example.org", files)
+
+
+def pinned(server: Server, content: bytes = CONTENT, **changed: Any) -> Dataset:
+    server.files["/f"] = content
+    settings = {"size": len(CONTENT), "sha256": SHA256} | changed
+    return of(Remote("f.bin", f"{server.address}/f", **settings))
+
+
+def fetched(found: Dataset, **more: Any) -> list[str]:
+    return fetching.fetch(found, pause=0.0, **more)
+
+
+def left(place: Path) -> set[str]:
+    """What is in the folder, beside the record and the lock."""
+    there = {path.relative_to(place / "thing").as_posix() for path in (place / "thing").rglob("*") if path.is_file()}
+    return there - {".lock", "fetched.json"}
+
+
+def test_a_file_comes_whole_and_is_compared_with_what_is_pinned(server: Server, place: Path) -> None:
+    heard: list[tuple[str, int, int | None]] = []
+    said = fetched(pinned(server), heard=lambda *told: heard.append(told))
+    assert (place / "thing/f.bin").read_bytes() == CONTENT
+    assert said == [f"{place}/thing/f.bin: 512.0 kB, sha256 {SHA256[:16]} is the pinned one"]
+    assert left(place) == {"f.bin"}
+    assert heard[-1] == ("f.bin", len(CONTENT), len(CONTENT))
+
+
+def test_what_is_there_is_not_fetched_again(server: Server, place: Path) -> None:
+    fetched(pinned(server))
+    assert fetched(pinned(server))[0].startswith(f"{place}/thing/f.bin: is there, from {server.address}")
+    (place / "thing/fetched.json").unlink()
+    assert "is there" in fetched(pinned(server))[0], "its sha256 is the pinned one, whoever has put it there"
+    assert server.asked == ["all"]
+
+
+def test_a_connection_that_ends_early_is_opened_again_from_there(server: Server, place: Path) -> None:
+    found = pinned(server)
+    server.ends_after = [1000, 2000, 0, 5]
+    fetched(found)
+    assert (place / "thing/f.bin").read_bytes() == CONTENT
+    assert server.asked == ["all", "bytes=1000-", "bytes=3000-", "bytes=3000-", "bytes=3005-"]
+
+
+def test_what_was_cut_in_half_is_never_whole_and_the_same_command_goes_on(server: Server, place: Path) -> None:
+    found = pinned(server)
+    server.ends_after = [100_000, 0, 0, 0, 0]
+    with pytest.raises(Fault, match=r"/f: the connection ended after 100\.0 kB of 512\.0 kB; 100\.0 kB are kept, and"):
+        fetched(found)
+    assert not (place / "thing/f.bin").exists()
+    assert not fetching.is_fetched(found)
+    server.asked, server.ends_after = [], []
+    fetched(found)
+    assert server.asked == ["bytes=100000-"]
+    assert (place / "thing/f.bin").read_bytes() == CONTENT
+    assert left(place) == {"f.bin"}
+
+
+def test_a_server_without_ranges_begins_anew(server: Server, place: Path) -> None:
+    found = pinned(server)
+    server.ranges, server.ends_after = False, [100_000]
+    fetched(found)
+    assert server.asked == ["all", "bytes=100000-"]
+    assert (place / "thing/f.bin").read_bytes() == CONTENT
+
+
+def test_the_rest_of_another_version_is_not_taken_for_that_of_the_first(server: Server, place: Path) -> None:
+    found = pinned(server, size=None, sha256=None)
+    server.ends_after = [100_000, 0, 0, 0, 0]
+    with pytest.raises(Fault):
+        fetched(found)
+    server.tag, server.files["/f"], server.ends_after = '"two"', b"new" * 70_000, []
+    fetched(found)
+    assert (place / "thing/f.bin").read_bytes() == b"new" * 70_000
+
+
+def test_another_checksum_is_refused_and_nothing_is_kept(server: Server, place: Path) -> None:
+    wrong = CONTENT[:-1] + b"?"
+    with pytest.raises(Fault, match=f"what came has sha256 {hashlib.sha256(wrong).hexdigest()}, the pinned one is"):
+        fetched(pinned(server, wrong))
+    assert left(place) == set()
+
+
+def test_another_size_is_refused_before_anything_comes(server: Server, place: Path) -> None:
+    with pytest.raises(Fault, match="the server has 3 bytes instead of 512,000"):
+        fetched(pinned(server, b"no!"))
+    assert left(place) == set()
+
+
+def test_without_a_pin_the_first_fetch_is_noted_and_held_against_later_ones(server: Server, place: Path) -> None:
+    found = pinned(server, size=None, sha256=None)
+    assert fetched(found)[0].endswith(f"sha256 {SHA256[:16]} is noted; none is pinned")
+    noted = json.loads((place / "thing/fetched.json").read_text())["f.bin"]
+    assert noted == {"url": f"{server.address}/f", "bytes": len(CONTENT), "sha256": SHA256}
+    (place / "thing/f.bin").unlink()
+    server.files["/f"] = b"other" * 10
+    with pytest.raises(Fault, match=r"what came before \(see fetched\.json, which may be removed\) is"):
+        fetched(found)
+    assert left(place) == set()
+
+
+def test_no_network_is_told_with_the_other_way(place: Path) -> None:
+    with pytest.raises(Fault, match=r"http://127\.0\.0\.1:9/f: cannot be reached .*--from DIR takes it from a folder"):
+        fetched(of(Remote("f.bin", "http://127.0.0.1:9/f")))
+    assert left(place) == set()
+
+
+def test_a_busy_server_is_asked_again_and_a_missing_file_is_not(server: Server, place: Path) -> None:
+    found = pinned(server)
+    server.status = [503, 500]
+    fetched(found)
+    assert (place / "thing/f.bin").read_bytes() == CONTENT
+    server.asked = []
+    with pytest.raises(Fault, match=r"/none: the server answers 404"):
+        fetched(of(Remote("other", f"{server.address}/none")))
+    assert server.asked == ["all"]
+
+
+def test_a_file_of_somebody_else_is_not_overwritten(server: Server, place: Path) -> None:
+    (place / "thing").mkdir(parents=True)
+    (place / "thing/f.bin").write_text("mine")
+    with pytest.raises(Mistake, match=r"f\.bin: is there, and is not the file that is fetched; move it away"):
+        fetched(pinned(server))
+    assert (place / "thing/f.bin").read_text() == "mine"
+
+
+def test_two_processes_do_not_fetch_into_one_folder(server: Server, place: Path) -> None:
+    import fcntl
+
+    (place / "thing").mkdir(parents=True)
+    with open(place / "thing/.lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(Mistake, match="another process is fetching it"):
+            fetched(pinned(server))
+
+
+# Archives ------------------------------------------------------------------------------------------------------------
+
+MEMBERS = {"train-easy/a.txt": b"1 + 1\n2\n", "train-easy/b.txt": b"x" * 500_000, "interpolate/a.txt": b"2 + 2\n4\n"}
+
+
+def tar() -> bytes:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as archive:
+        for name, content in (MEMBERS | {"../../out.txt": b"evil", ".hidden": b"no"}).items():
+            info = tarfile.TarInfo(f"v1.0/{name}")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+        link = tarfile.TarInfo("v1.0/train-easy/link.txt")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    return gzip.compress(held.getvalue(), mtime=0)
+
+
+def archived(server: Server, content: bytes) -> Dataset:
+    server.files["/t"] = content
+    sha256 = hashlib.sha256(content).hexdigest()
+    remote = Remote("t.tar.gz", f"{server.address}/t", len(content), sha256, "tar", ("train-easy", "interpolate"))
+    return of(remote)
+
+
+def test_an_archive_is_unpacked_without_its_first_folder_and_goes(server: Server, place: Path) -> None:
+    found = archived(server, tar())
+    fetched(found)
+    assert left(place) == set(MEMBERS), "and nothing that leads elsewhere"
+    assert all((place / "thing" / name).read_bytes() == content for name, content in MEMBERS.items())
+    assert not (place / "out.txt").exists()
+    assert fetching.is_fetched(found)
+    fetched(found)
+    assert server.asked == ["all"]
+
+
+def test_unpacking_that_was_ended_goes_on_without_fetching_again(
+    server: Server, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = archived(server, tar())
+    pour, poured = fetching._pour, []
+
+    def ended(read: Any, written: Any, name: str, *rest: Any) -> int:
+        if poured:
+            written.write(b"half")
+            raise KeyboardInterrupt
+        poured.append(name)
+        return pour(read, written, name, *rest)
+
+    monkeypatch.setattr(fetching, "_pour", ended)
+    with pytest.raises(KeyboardInterrupt):
+        fetched(found)
+    assert "train-easy/b.txt" not in left(place)
+    monkeypatch.setattr(fetching, "_pour", pour)
+    fetched(found)
+    assert left(place) == set(MEMBERS)
+    assert server.asked == ["all"]
+
+
+def test_an_archive_that_is_torn_is_said_and_removed(server: Server, place: Path) -> None:
+    with pytest.raises(Fault, match=r"cannot be unpacked .* and is removed; the same command fetches it anew"):
+        fetched(archived(server, tar()[:500]))
+    assert "t.tar.gz" not in left(place)
+
+
+def test_an_archive_of_something_else_is_said(server: Server, place: Path) -> None:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        archive.writestr("MultiRC/train.jsonl", "{}\n")
+    server.files["/z"] = held.getvalue()
+    remote = Remote("z.zip", f"{server.address}/z", unpack="zip", holds=("train.jsonl", "val.jsonl"))
+    with pytest.raises(Fault, match=r"has no val\.jsonl"):
+        fetched(of(remote))
+
+
+def test_compressed_files_and_zips_are_unpacked_too(server: Server, place: Path) -> None:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        archive.writestr("MultiRC/train.jsonl", "{}\n")
+        archive.writestr("__MACOSX/MultiRC/._train.jsonl", "no")
+    server.files |= {"/z": held.getvalue(), "/g": gzip.compress(b"3\tA joke\n")}
+    zipped = Remote("z.zip", f"{server.address}/z", unpack="zip", holds=("train.jsonl",))
+    fetched(of(zipped, Remote("a.tsv.gz", f"{server.address}/g", unpack="gz", holds=("a.tsv",))))
+    assert left(place) == {"train.jsonl", "a.tsv"}
+    assert (place / "thing/a.tsv").read_bytes() == b"3\tA joke\n"
+
+
+# From a folder -------------------------------------------------------------------------------------------------------
+
+
+def test_a_mirror_gives_the_same_files_checked_alike(server: Server, place: Path, tmp_path: Path) -> None:
+    mirror = tmp_path / "mirror"
+    (mirror / "thing").mkdir(parents=True)
+    with pytest.raises(Mistake, match=r"^--from: .*mirror/thing/f\.bin is not there"):
+        fetched(pinned(server), mirror=mirror)
+    (mirror / "thing/f.bin").write_bytes(CONTENT[:-1] + b"?")
+    with pytest.raises(Fault, match="the pinned one is"):
+        fetched(pinned(server), mirror=mirror)
+    assert left(place) == set()
+    (mirror / "thing/f.bin").write_bytes(CONTENT)
+    assert "is the pinned one" in fetched(pinned(server), mirror=mirror)[0]
+    assert (place / "thing/f.bin").read_bytes() == CONTENT
+    assert server.asked == []
+
+
+def test_a_mirror_may_have_an_archive_or_what_is_in_it(server: Server, place: Path, tmp_path: Path) -> None:
+    found, mirror = archived(server, tar()), tmp_path / "mirror" / "thing"
+    for name, content in MEMBERS.items():
+        (mirror / name).parent.mkdir(parents=True, exist_ok=True)
+        (mirror / name).write_bytes(content)
+    said = fetched(found, mirror=mirror.parent)
+    assert left(place) == set(MEMBERS)
+    assert "3 files that may be others than those of the archive" in said[0]
+    (place / "thing/train-easy/a.txt").write_bytes(b"cut")
+    (mirror / "t.tar.gz").write_bytes(tar())
+    fetched(found, mirror=mirror.parent)
+    assert (place / "thing/train-easy/a.txt").read_bytes() == MEMBERS["train-easy/a.txt"]
+
+
+# The command ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_lists_and_fetches_and_shows_the_licence(
+    server: Server, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(datasets, "ALL", {"thing": pinned(server)})
+    monkeypatch.setattr("numerate.commands.fetching.ALL", datasets.ALL)
+    assert main(["data", "fetch"]) == 0
+    assert "thing  512.0 kB         MIT" in capsys.readouterr().out
+    assert main(["data", "fetch", "thing"]) == 0
+    assert "licence: MIT; https://example.org" in capsys.readouterr().out
+    assert main(["data", "fetch"]) == 0
+    assert "thing  512.0 kB  yes    MIT" in capsys.readouterr().out
+    assert main(["data", "fetch", "thing", "--from", str(tmp_path / "none")]) == 2
+    assert "--from: " in capsys.readouterr().err
+    assert main(["data", "fetch", "thin"]) == 2
+    assert "Did you mean 'thing'?" in capsys.readouterr().err
+    assert main(["data", "stats", "thing", "--from", "x"]) == 2
+    assert "--from: only what is fetched" in capsys.readouterr().err
+
+
+def test_every_dataset_says_what_is_to_be_known_of_it() -> None:
+    for name, found in ALL.items():
+        assert found.name == name
+        assert found.licence
+        assert found.what
+        for remote in found.files:
+            assert remote.url.startswith("https://")
+            assert (remote.size is None) == (remote.sha256 is None)
+            assert remote.sha256 is None or len(remote.sha256) == 64
+    assert datasets.dataset("mathematics-arithmetic").name == "mathematics"
+
+
+def test_the_files_beside_this_checkout_are_the_pinned_ones(shared: Path, place: Path) -> None:
+    for name in ("gsm8k", "svamp", "gsm_hard", "gsm_plus"):
+        assert all("is the pinned one" in line for line in fetched(ALL[name], mirror=shared / "data"))

@@ -1,0 +1,249 @@
+"""Promises of the tasks over files of text: splits without a question in common, parts that have numbers."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from numerate.catalogue import presets
+from numerate.config import Span
+from numerate.errors import Mistake
+from numerate.evaluation.evaluator import default_grid
+from numerate.tasks import Jokes, Mathematics, QuestionFiles, Reading, WordProblems
+from numerate.tasks.draws import Draws
+from numerate.tasks.folders import data_folder
+from numerate.tasks.plain import plain_text
+from numerate.tasks.questions import Questions
+from numerate.tasks.text_task import TextTask, divided, in_order
+
+TEXTS = Path(__file__).parent / "texts"
+
+TASKS = [
+    Jokes(folder=str(TEXTS)),
+    Mathematics(("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), folder=str(TEXTS), development=0.1),
+    QuestionFiles(train_file=str(TEXTS / "questions.jsonl")),
+    Reading(folder=str(TEXTS)),
+    WordProblems(folder=str(TEXTS)),
+]
+every_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task).__name__)
+
+
+def pairs(questions: Questions) -> list[tuple[str, str]]:
+    return [plain_text(questions, row) for row in range(len(questions))]
+
+
+def whole(task: TextTask, split: str) -> list[tuple[str, str]]:
+    found = task.whole(split)
+    assert found is not None
+    return pairs(found)
+
+
+@every_task
+def test_splits_have_no_question_in_common(task: TextTask) -> None:
+    splits = {split: {question for question, _ in whole(task, split)} for split in ("train", "development", "test")}
+    assert all(splits.values())
+    for one in splits:
+        for other in splits:
+            assert one == other or not splits[one] & splits[other]
+    assert task.held_out("test")
+    assert not task.held_out("train")
+    assert task.space() == len(whole(task, "train"))
+
+
+@every_task
+@pytest.mark.parametrize("split", ["train", "development", "test"])
+def test_every_row_comes_once_in_each_pass_in_another_order(task: TextTask, split: str) -> None:
+    rows = Counter(whole(task, split))
+    count = sum(rows.values())
+    passes = [pairs(task.examples(split, 3, turn * count, count)) for turn in range(2)]
+    assert Counter(passes[0]) == Counter(passes[1]) == rows
+    if count > 5:
+        assert passes[0] != passes[1]
+        assert pairs(task.examples(split, 4, 0, count)) != passes[0]
+    portions = [pairs(task.examples(split, 3, start, 1))[0] for start in range(2 * count)]
+    assert portions == [*passes[0], *passes[1]]
+
+
+@every_task
+def test_parts_are_the_sizes_of_its_axis(task: TextTask) -> None:
+    (axis,) = task.axes()
+    for (number,) in task.cells():
+        pinned = task.pinned(**{axis: number})
+        asked = pinned.examples("test", 0, 0, 4)
+        assert set(asked.facts[axis].tolist()) == {number}
+        assert pinned.trained() == {axis: Span(number, number)}
+        assert len(pinned.draw(Draws(1), np.arange(5))) == 5
+        assert pinned.longest() is not None
+        assert task.cell_name(axis, number) != str(number)
+    assert str(default_grid(task)) == (f"1:{len(task.cells())}" if len(task.cells()) > 1 else "1")
+    with pytest.raises(Mistake, match=rf"^{axis}: there is no 9; there are: 1 "):
+        task.pinned(**{axis: 9}).examples("test", 0, 0, 1)
+
+
+@every_task
+def test_what_is_not_there_is_said(task: TextTask) -> None:
+    with pytest.raises(Mistake, match=r"there is no 'tset'.*Did you mean 'test'"):
+        task.examples("tset", 0, 0, 1)
+    with pytest.raises(Mistake, match="files have no next band"):
+        task.examples("beyond-development", 0, 0, 1)
+
+
+@every_task
+def test_its_alphabet_holds_every_character(task: TextTask) -> None:
+    used = {
+        c for split in ("train", "development", "test") for pair in whole(task, split) for text in pair for c in text
+    }
+    assert used <= set(task.alphabet())
+
+
+@every_task
+def test_the_longest_rows_are_found(task: TextTask) -> None:
+    longest = max(len(question) + len(answer) for question, answer in pairs(task.longest()))
+    assert longest >= max(len(q) + len(a) for q, a in whole(task, "train"))
+
+
+def test_without_files_a_name_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMERATE_DATA", str(tmp_path / "none"))
+    for name, dataset in (("mathematics", "mathematics"), ("svamp", "gsm8k"), ("rjokes", "rjokes"), ("multirc",) * 2):
+        told = rf"^folder: {tmp_path}/none/\w+ is not there; `numerate data fetch {dataset}` gets it"
+        with pytest.raises(Mistake, match=told):
+            presets("Task")[name].examples("train", 0, 0, 1)
+    with pytest.raises(Mistake, match=r"^train_file: which questions"):
+        QuestionFiles().examples("train", 0, 0, 1)
+
+
+def test_the_users_data_folder_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMERATE_DATA", str(TEXTS))
+    assert WordProblems().told().startswith("train 17, development 3, test gsm8k 6")
+    monkeypatch.setenv("NUMERATE_DATA", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert data_folder() == tmp_path / "numerate/data"
+    monkeypatch.setenv("NUMERATE_DATA", str(TEXTS / "questions.jsonl"))
+    with pytest.raises(Mistake, match=r"NUMERATE_DATA: .* is a file"):
+        data_folder()
+
+
+def test_an_order_has_every_row_and_a_division_takes_each_once() -> None:
+    assert sorted(in_order(np.arange(100, 200), 100, ("a", 1)).tolist()) == list(range(100))
+    for count, sizes in ((100, (90, 10)), (100, (30, 20)), (7, (0, 7))):
+        first, second = divided(count, sizes, ("b",))
+        assert (len(first), len(second)) == sizes
+        assert len({*first.tolist(), *second.tolist()}) == sum(sizes)
+    assert divided(100, (30, 20), ("b",))[0].tolist() == divided(100, (30, 70), ("b",))[0].tolist()
+
+
+# Files of one's own --------------------------------------------------------------------------------------------------
+
+
+def rows(path: Path, lines: list[Any]) -> str:
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return str(path)
+
+
+def asked(*numbers: int) -> list[dict[str, str]]:
+    return [{"question": f"{n}?", "answer": str(n)} for n in numbers]
+
+
+def test_a_question_of_a_test_is_not_trained_on(tmp_path: Path) -> None:
+    train = rows(tmp_path / "a.jsonl", asked(1, 2, 3, 4, 5, 2))
+    held, test = rows(tmp_path / "b.jsonl", asked(2, 6, 6, 7)), rows(tmp_path / "c.jsonl", asked(7, 3))
+    task = QuestionFiles(train_file=train, development_file=held, test_files=(test,))
+    assert [q for q, _ in whole(task, "train")] == ["1?", "4?", "5?"]
+    assert [q for q, _ in whole(task, "development")] == ["2?", "6?"]
+    assert [q for q, _ in whole(task, "test")] == ["7?", "3?"]
+    assert task.told() == (
+        "train 3, development 2, test c 2, 3 rows left out of training, whose questions are in another split"
+    )
+    kept = replace(task, repeats=True)
+    assert len(whole(kept, "train")) == 6
+    assert not kept.held_out("test")
+
+
+def test_several_test_files_are_parts_and_the_first_counts_as_trained(tmp_path: Path) -> None:
+    files = tuple(rows(tmp_path / f"{name}.jsonl", asked(n)) for name, n in (("near", 8), ("far", 9)))
+    task = QuestionFiles(train_file=rows(tmp_path / "a.jsonl", asked(*range(5))), test_files=files, development=0.2)
+    assert task.trained() == {"test": Span(1, 1)}
+    assert [task.cell_name("test", n) for n in (1, 2, 3)] == ["near", "far", "3"]
+    assert whole(task, "test") == [("8?", "8")]
+    assert whole(task.pinned(test=2), "test") == [("9?", "9")]
+    assert len(whole(task.pinned(test=2), "train")) == 4, "a part that is only tested trains on the others"
+
+
+def test_columns_are_named_by_the_first_line_or_by_their_number(tmp_path: Path) -> None:
+    lines = ["id\tq\ta", *(f"{n}\twhat {n}\t{n}" for n in range(10))]
+    path = rows(tmp_path / "a.tsv", lines)
+    task = QuestionFiles(train_file=path, question="q", answer="a")
+    assert set(whole(task, "train")) < {(f"what {n}", str(n)) for n in range(10)}
+    task = QuestionFiles(train_file=path, question="2", answer="1")
+    assert ("q", "id") in [*whole(task, "train"), *whole(task, "development"), *whole(task, "test")]
+    with pytest.raises(Mistake, match=r"^question: .*a\.tsv has no column 'quest'; its first line has: id, q, a"):
+        whole(QuestionFiles(train_file=path, question="quest"), "train")
+
+
+def test_two_lines_each_and_too_few_questions(tmp_path: Path) -> None:
+    path = rows(tmp_path / "a.txt", [text for n in range(10) for text in (f"what {n}", str(n))])
+    assert len(whole(QuestionFiles(train_file=path), "train")) == 8
+    with pytest.raises(Mistake, match=r"has 1 questions, too few to divide|leave nothing"):
+        whole(QuestionFiles(train_file=rows(tmp_path / "b.jsonl", asked(1)), development=0.5, tested=0.499), "train")
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"development": 1.0}, "development: 1.0 is no share"),
+        ({"development": 0.5, "tested": 0.5}, "tested: 0.5 and development=0.5 leave nothing"),
+        ({"format": "csv"}, "format: there is no 'csv'"),
+        ({"test": 0}, "test: parts have numbers from 1 on"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(Mistake, match=f"^{told}"):
+        QuestionFiles(**settings)
+
+
+# Jokes and reading ---------------------------------------------------------------------------------------------------
+
+
+def test_a_joke_is_answered_with_its_score(tmp_path: Path) -> None:
+    assert whole(Jokes(folder=str(TEXTS)), "test")[1] == ("Why did number 51 cross the road? It was odd.", "5")
+    for name in ("train", "dev", "test"):
+        rows(tmp_path / f"{name}.tsv", [f"3\tjoke of {name}"])
+    rows(tmp_path / "dev.tsv", ["4\tfine", "funny\tnot fine"])
+    with pytest.raises(Mistake, match=r"dev\.tsv, line 2: begins with 'funny', which is no score"):
+        whole(Jokes(folder=str(tmp_path)), "train")
+
+
+def test_a_passage_stays_in_one_split_and_validation_is_the_test_where_that_has_no_answers(tmp_path: Path) -> None:
+    task = Reading(folder=str(TEXTS))
+    assert [len(whole(task, split)) for split in ("train", "development", "test")] == [10, 2, 6]
+    question, answer = whole(task, "test")[0]
+    assert question == "On day 20 there came 22 boats and seven birds.\n\nQuestion: How many boats came?"
+    assert answer == "22"
+    passages = [{q.partition("\n\n")[0] for q, _ in whole(task, split)} for split in ("train", "development")]
+    assert not passages[0] & passages[1]
+    both = Reading(folder=str(TEXTS), development=0.0)
+    assert whole(both, "development") == whole(both, "test")
+    assert len(whole(both, "train")) == 12
+    for name in ("train", "val", "test"):
+        text = (TEXTS / "multirc" / f"{'val' if name == 'test' else name}.jsonl").read_text()
+        (tmp_path / f"{name}.jsonl").write_text(text.replace("On day 2", "On day 9") if name == "test" else text)
+    answered = Reading(folder=str(tmp_path))
+    assert [len(whole(answered, split)) for split in ("train", "development", "test")] == [12, 6, 6]
+
+
+def test_several_right_answers_stand_beside_each_other_and_a_broken_passage_is_named(tmp_path: Path) -> None:
+    options = [{"text": text, "label": label} for text, label in (("a", 1), ("b", 0), ("c", 1))]
+    passage = {"passage": {"text": "T", "questions": [{"question": "Q?", "answers": options}]}}
+    for name in ("train", "val"):
+        rows(tmp_path / f"{name}.jsonl", [passage | {"idx": 0}, {"passage": 3}])
+    with pytest.raises(Mistake, match=r"train\.jsonl, line 2: has no passage with questions"):
+        whole(Reading(folder=str(tmp_path), development=0.0, repeats=True), "test")
+    task = Reading(folder=str(tmp_path), development=0.0, repeats=True, skip_bad=True)
+    with pytest.warns(UserWarning, match="1 record left out"):
+        found = whole(task, "test")
+    assert found == [("T\n\nQuestion: Q?", "a | c")]
+    assert "skipped" in task.told()
