@@ -128,11 +128,13 @@ class Output:
         *,
         asked: Int[Tensor, "rows asked"] | None = None,
         number_head: Callable[[Tensor], Tensor] | None = None,
+        unscaled: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.hidden = hidden
         self.head = head
         self.asked = asked
         self.number_head = number_head
+        self.unscaled = unscaled
 
     @property
     def logits(self) -> Float[Tensor, "rows places vocabulary"]:
@@ -140,8 +142,14 @@ class Output:
 
     @property
     def numbers(self) -> Float[Tensor, "rows places"] | None:
-        """What the number head says, for models that have one."""
+        """What the number head says, for models that have one, on the scale that it is trained on."""
         return None if self.number_head is None else self.number_head(self.hidden)
+
+    @property
+    def values(self) -> Float[Tensor, "rows places"] | None:
+        """The numbers that the number head means, as in `Tokens.values`: `numbers` with their scale undone."""
+        numbers = self.numbers
+        return numbers if numbers is None or self.unscaled is None else self.unscaled(numbers)
 
 
 class Turns(NamedTuple):
@@ -227,6 +235,17 @@ class Model(nn.Module, ABC):
 
         Its backward costs twice what it goes back through: 2 * operations(rows, time, learning).
         """
+
+    def source_operations(self, rows: int, time: int, source: int) -> int:
+        """Floating-point operations that a source of so many places adds to a forward; 0 for a model without an
+        encoder."""
+        return 0
+
+    def chosen(self, state: Any, rows: Int[Tensor, " chosen"]) -> Any:
+        """The state of these rows, in this order, some of them perhaps several times, for a search that goes on from
+        several of its answers; the state that it is taken of is used up. None where a model cannot: what was read is
+        then read again."""
+        return None
 
     def turns(self) -> int:
         """How often a forward goes round its looped blocks by default; 1 for a model without a loop."""

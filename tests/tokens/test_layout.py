@@ -12,10 +12,10 @@ from numerate import tokens
 from numerate.batch import IGNORE, Batch
 from numerate.errors import Mistake
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.questions import Numbers, Questions
-from numerate.tokens.layout import Aligned, Continuation, Layout, Pair
+from numerate.tasks.questions import Example, Numbers, Questions
+from numerate.tokens.layout import Aligned, Continuation, Layout, Masked, Pair
 from numerate.tokens.tokenizer import Characters, Rows
-from numerate.vocabulary import BEGIN, END, PAD, Vocabulary
+from numerate.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
 
 torch.set_num_threads(1)
 
@@ -52,6 +52,10 @@ def plain(layout: Layout, rows: Rows, row: int) -> tuple[list[int], list[int]]:
         first = question_of(rows, row)
         said = [i if asks else IGNORE for i, asks in zip(ids, rows.asked[row], strict=False)][first:]
         return [PAD, *ids[first:-1]][: len(said)], said
+    if isinstance(layout, Masked):
+        here = rows.asked[row, :length]
+        read = [UNKNOWN if asks else i for i, asks in zip(ids, here, strict=True)]
+        return read, [i if asks else IGNORE for i, asks in zip(ids, here, strict=True)]
     asked = rows.asked[row, 1:length] if layout == Continuation() else [True] * (length - 1)
     return ids[:-1], [following if asks else IGNORE for following, asks in zip(ids[1:], asked, strict=True)]
 
@@ -193,3 +197,31 @@ def test_values_stay_with_their_tokens_on_both_sides(layout: Layout) -> None:
     assert question.values[0, :5].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert batch.tokens.values is not None
     assert batch.tokens.values[0, -2:].tolist() == [7.0, 7.0]
+
+
+def test_so_many_masks_behind_every_question_do_not_tell_how_long_its_answer_is() -> None:
+    rows = Characters().rows(Questions.of_texts([Example("ab=", "c"), Example("a=", "cba")]), Vocabulary.of("abc="))
+    batch = Masked(places=5).batch(rows, np.arange(2))
+    ids = Vocabulary.of("abc=").ids
+    assert batch.tokens.lengths.tolist() == [8, 7]
+    assert batch.tokens.ids.tolist() == [
+        [*(ids[c] for c in "ab="), *[UNKNOWN] * 5],
+        [*(ids[c] for c in "a="), *[UNKNOWN] * 5, PAD],
+    ]
+    assert batch.targets.tolist() == [
+        [*[IGNORE] * 3, ids["c"], END, *[IGNORE] * 3],
+        [*[IGNORE] * 2, *(ids[c] for c in "cba"), END, *[IGNORE] * 2],
+    ]
+    with pytest.raises(Mistake, match=r"^layout\.places: an answer has 4 tokens, and there are 3 masks"):
+        Masked(places=3).batch(rows, np.arange(2))
+
+
+def test_a_masked_number_is_not_read_and_stands_behind_its_place() -> None:
+    rows = Rows(np.array([[7, 8, 9, END]]), np.array([4]), np.array([[False, False, True, True]]))
+    rows = replace(rows, values=np.array([[1, 3.5, -2, 1]], dtype=np.float32))
+    batch = Masked().batch(rows, np.arange(1))
+    assert batch.tokens.ids.tolist() == [[7, 8, UNKNOWN, UNKNOWN]]
+    assert batch.tokens.values is not None
+    assert batch.tokens.values.tolist() == [[1, 3.5, 1, 1]]
+    assert batch.target_values is not None
+    assert batch.target_values.tolist() == [[1, 3.5, -2, 1]]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numerate.batch import Model
 from numerate.config import expand
 from numerate.errors import Mistake
-from numerate.evaluation.evaluator import Method, default_grid, method_for, readings, size_of
+from numerate.evaluation.evaluator import METHODS, Method, default_grid, method_for, readings, size_of
 from numerate.evaluation.grid import Cell, Grid, parse_shard, region, shard
 from numerate.laboratory.store import Key, Store
 from numerate.reports.records import settings_key
@@ -52,8 +52,8 @@ class Plan:
     def of(cls, run: "Run", grid: str | None, count: int | None, method: Method) -> "Plan":
         recipe, task = run.recipe, run.recipe.task
         text = grid or recipe.evaluation.grid
-        if method not in ("one pass", "decoding"):
-            raise Mistake(f"method: {method!r} is neither 'one pass' nor 'decoding'")
+        if method not in METHODS:
+            raise Mistake(f"method: {method!r} is none of: {', '.join(METHODS)}")
         if count is not None and count < 1:
             raise Mistake(f"count: {count} questions measure nothing; 100 give +-10 points at 50 %")
         beyond = task.beyond()

@@ -12,6 +12,9 @@ from numerate.evaluation.evaluator import Evaluation
 from numerate.laboratory.start import Listener, Start, Trained
 from numerate.models.decoder import Decoder
 from numerate.models.initialisation import FanIn
+from numerate.models.numformer import Numformer
+from numerate.models.pretrained import PretrainedDecoder
+from numerate.models.t5 import T5
 from numerate.tokens.layout import Aligned
 from numerate.training import provenance
 from numerate.training.optimizer import AdamW
@@ -76,6 +79,8 @@ def why_not_stacked(recipe: Recipe) -> str | None:
         return f"{where}: what is dropped is drawn for one model at a time; 0 drops nothing"
     if isinstance(recipe.model, Decoder):
         return recipe.model.mixer.why_not_stacked()
+    if isinstance(recipe.model, T5 | PretrainedDecoder | Numformer):
+        return f"model: a {type(recipe.model).__name__} is trained alone; a Decoder stacks"
     return None
 
 

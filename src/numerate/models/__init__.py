@@ -3,7 +3,17 @@
 from numerate.catalogue import lazily
 
 CATALOGUE = {
-    "ModelSpec": {"Decoder": "decoder"},
+    "ModelSpec": {
+        "Decoder": "decoder",
+        "T5": "t5",
+        "PretrainedDecoder": "pretrained",
+        "Numformer": "numformer",
+    },
+    "NumberEmbedding": {
+        "RegressionTransformerEmbedding": "number_inputs",
+        "XValScaling": "number_inputs",
+        "FoNEEmbedding": "number_inputs",
+    },
     "Trunk": {"Loop": "trunk", "Stack": "trunk"},
     "Initialisation": {
         "DeepNorm": "initialisation",

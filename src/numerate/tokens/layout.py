@@ -13,7 +13,7 @@ from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.tokens.numbers import Ids
 from numerate.tokens.tokenizer import Rows
-from numerate.vocabulary import BEGIN, END, PAD
+from numerate.vocabulary import BEGIN, END, PAD, UNKNOWN
 
 
 class Layout(ABC):
@@ -21,6 +21,9 @@ class Layout(ABC):
 
     continues: ClassVar[bool] = True
     """Whether answers are said token by token, each of which is read again; False where each place has a label."""
+
+    masks: ClassVar[bool] = False
+    """Whether a mask is read where the answer stands, so that a model may see all of a row and knows nothing of it."""
 
     @abstractmethod
     def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
@@ -60,8 +63,8 @@ class Continuation(Layout):
 
 @dataclass(frozen=True)
 class Pair(Layout):
-    """An encoder reads the question, a decoder says the answer, as in T5 (Raffel et al., 2020,
-    https://arxiv.org/abs/1910.10683).
+    """An encoder reads the question and a decoder says the answer: T5, Raffel et al. (2020),
+    https://arxiv.org/abs/1910.10683.
 
     `2 1 + 9 = 1 2 [EOS]` becomes the source `2 1 + 9 = [EOS]` and the decoder's input `[PAD] 1 2`, whose places must
     say `1`, `2` and `[EOS]`: T5 begins with its padding token, which `start="begin"` makes [BOS]. `end=False` leaves
@@ -102,6 +105,51 @@ class Pair(Layout):
             tokens = replace(tokens, values=_tensor(filled))
             batch = _with_values(batch, np.where(read, _behind(1, said_values)[:, :-1], 1), said_values)
         return replace(batch, source=tokens, real=batch.real + int(source_lengths.sum()))
+
+
+@dataclass(frozen=True)
+class Masked(Layout):
+    """A mask stands where each token of the answer would, and says that token: for models that see all of a row.
+
+    `2 1 + 9 = 1 2 [EOS]` is read as `2 1 + 9 =` and three masks, which must say `1`, `2` and `[EOS]`, as in masked
+    language models (Devlin et al., 2019, https://arxiv.org/abs/1810.04805). Nothing of the answer is read, its numbers
+    neither; each place is said by itself, not one after the other.
+
+    The number of masks tells how long the answer is, unless `places=8` puts eight behind every question, of which those
+    behind the answer's end are not asked. Raises `Mistake` for longer answers.
+    """
+
+    continues: ClassVar[bool] = False
+    masks: ClassVar[bool] = True
+
+    mask: str | None = setting(None, "the text of the mask; null: [UNK], which no vocabulary lacks")
+    places: int | None = setting(None, "masks behind every question; null: as many as its answer has tokens")
+
+    def __post_init__(self) -> None:
+        if self.places is not None and self.places < 1:
+            raise Mistake(f"places: {self.places} masks leave no room for an answer; 1 or more is right, or null")
+
+    def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
+        if rows.labels is not None:
+            raise Mistake("layout: Masked masks answers that follow their questions; for labels take Aligned")
+        mask = UNKNOWN if self.mask is None else _id_of(rows, self.mask, "mask")
+        said, masked, ends = rows.ids, rows.asked, rows.lengths
+        if self.places is not None:
+            first = np.where(rows.asked.any(axis=1), rows.asked.argmax(axis=1), rows.lengths)
+            longest = int((ends - first).max(initial=0))
+            if longest > self.places:
+                raise Mistake(f"layout.places: an answer has {longest} tokens, and there are {self.places} masks")
+            ends = first + self.places
+            said = np.pad(said, ((0, 0), (0, max(0, int(ends.max(initial=0)) - said.shape[1]))))
+            columns = np.arange(said.shape[1])
+            masked = (columns >= first[:, None]) & (columns < ends[:, None])
+        more = said.shape[1] - rows.ids.shape[1]
+        asked = np.pad(rows.asked, ((0, 0), (0, more)))
+        batch = _batch(np.where(masked, said.dtype.type(mask), said), ends, asked, said, row_index)
+        if rows.values is None:
+            return batch
+        values = np.pad(rows.values, ((0, 0), (0, more)), constant_values=1)
+        return _with_values(batch, np.where(masked, 1, values), values)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ CATALOGUE = {
         "Cosine": "schedule",
         "Trapezoid": "schedule",
         "Triangle": "schedule",
+        "Plateau": "schedule",
     },
 }
 __getattr__ = lazily("training", CATALOGUE)

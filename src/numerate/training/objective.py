@@ -39,7 +39,8 @@ class ObjectivePart(nn.Module, ABC):
         """Floating-point operations of a step on this part of a batch, padding included: a forward, and a backward that
         costs twice as much. With `draw` those of that step, without it what is to be expected of a step."""
         rows, time = batch.tokens.ids.shape
-        return 3 * model.operations(rows, time)
+        source = 0 if batch.source is None else model.source_operations(rows, time, batch.source.ids.shape[1])
+        return 3 * (model.operations(rows, time) + source)
 
 
 class Objective(ABC):

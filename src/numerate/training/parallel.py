@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from numerate.batch import Model
 from numerate.errors import Fault, Mistake
 from numerate.models.block import Block
+from numerate.models.held import Held
 from numerate.models.trunk import LoopPart
 from numerate.training.world import World
 
@@ -134,7 +135,7 @@ class Spread(Parallel):
                 f"training.parallel: fsdp spreads each block by itself, and {shared[0]} stands in several "
                 "(a position with shared=true); flat or ddp would do"
             )
-        for block in [module for module in model.modules() if isinstance(module, Block)]:
+        for block in blocks_of(model):
             if compiled:
                 block.compile(dynamic=True)
             fully_shard(block, mesh=self.mesh)
@@ -224,9 +225,16 @@ def _whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if _is_spread(tensor) else tensor  # type: ignore[attr-defined]
 
 
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The layers of a model: the house's blocks, or those of a held one."""
+    if isinstance(model, Held):
+        return model.blocks()
+    return [module for module in model.modules() if isinstance(module, Block)]
+
+
 def shared_by_blocks(model: nn.Module) -> list[str]:
     """Names of the parameters that stand in more than one block."""
-    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    blocks = blocks_of(model)
     stands = Counter(parameter for block in blocks for parameter in block.parameters())
     return [name for name, parameter in model.named_parameters() if stands[parameter] > 1]
 

@@ -1,8 +1,11 @@
-"""The learning rate as a function of progress: never of the clock, so that a run can be repeated."""
+"""The learning rate as a function of progress, and of evaluations: never of the clock, so that a run can be
+repeated."""
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from numerate.config import setting
 from numerate.errors import Mistake
@@ -32,6 +35,19 @@ class Schedule(ABC):
     @abstractmethod
     def after(self, progress: float, warm: float) -> float:
         """The factor at a progress from `warm` (the end of warm-up) to 1."""
+
+    def watches(self) -> Literal["loss", "score"] | None:
+        """What it goes by besides the budget, measured on the development split; None for nothing."""
+        return None
+
+    def after_evaluation(self, memory: Mapping[str, float], measured: float) -> dict[str, float]:
+        """What it remembers after one more evaluation, of which it had remembered `memory`: numbers by name, which a
+        checkpoint keeps."""
+        return dict(memory)
+
+    def judged(self, memory: Mapping[str, float]) -> float:
+        """What the factor is multiplied by, after the evaluations that are remembered."""
+        return 1.0
 
     def _refuse(self) -> None:
         if self.warmup < 0:
@@ -83,6 +99,64 @@ class Cosine(Schedule):
     def after(self, progress: float, warm: float) -> float:
         done = 1 - _down(progress, warm, 0.0)
         return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2
+
+
+@dataclass(frozen=True)
+class Plateau(Schedule):
+    """Warm-up, then the full rate, cut whenever evaluations stop getting better.
+
+    After more than `patience` evaluations in a row that are not better than the best, the rate is multiplied by `cut`,
+    and counting begins again: PyTorch's ReduceLROnPlateau. Better is lower by more than `threshold` of the best for the
+    loss, higher by as much for the score; a loss that is not finite is not better. It is measured on the development
+    split every `training.evaluate_every` steps, so that a rate is a function of the run's own evaluations, which a run
+    that goes on has kept.
+
+    As in Zausinger et al. (2025), https://arxiv.org/abs/2411.02083, who have no warm-up:
+
+    >>> Plateau(warmup=0, cut=0.5, patience=5)
+    """
+
+    warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
+    cut: float = setting(0.5, "what the rate is multiplied by")
+    patience: int = setting(5, "evaluations in a row that may be no better before it is cut")
+    watch: Literal["loss", "score"] = setting("loss", "what is to get better: development loss, or share right")
+    threshold: float = setting(1e-4, "the share of the best by which a better one must be better")
+    floor: float = setting(0.0, "the factor below which it is not cut")
+
+    def __post_init__(self) -> None:
+        self._refuse()
+        _refuse_floor(self.floor)
+        if not 0 < self.cut < 1:
+            raise Mistake(f"cut: {self.cut} does not make a rate smaller; above 0 and below 1 is right")
+        if self.patience < 0:
+            raise Mistake(f"patience: {self.patience} is negative; 0 cuts at the first that is no better")
+        if not 0 <= self.threshold < 1:
+            raise Mistake(f"threshold: {self.threshold} is no share of the best; from 0 to below 1 is right")
+        if self.watch not in ("loss", "score"):
+            raise Mistake(f"watch: {self.watch!r} is neither 'loss' nor 'score'")
+
+    def after(self, progress: float, warm: float) -> float:
+        return 1.0
+
+    def watches(self) -> Literal["loss", "score"]:
+        return self.watch
+
+    def after_evaluation(self, memory: Mapping[str, float], measured: float) -> dict[str, float]:
+        factor, worse = memory.get("factor", 1.0), memory.get("worse", 0)
+        if math.isfinite(measured) and ("best" not in memory or self._is_better(measured, memory["best"])):
+            return {"best": measured, "worse": 0, "factor": factor}
+        worse += 1
+        if worse > self.patience:
+            factor, worse = max(self.floor, factor * self.cut), 0
+        return {**memory, "worse": worse, "factor": factor}
+
+    def judged(self, memory: Mapping[str, float]) -> float:
+        return memory.get("factor", 1.0)
+
+    def _is_better(self, measured: float, best: float) -> bool:
+        if self.watch == "loss":
+            return measured < best * (1 - self.threshold)
+        return measured > best * (1 + self.threshold)
 
 
 @dataclass(frozen=True)

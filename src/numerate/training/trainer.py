@@ -10,7 +10,7 @@ import torch
 
 from numerate.batch import Batch, Draw, Model
 from numerate.errors import Fault, Mistake
-from numerate.evaluation.evaluator import Exam, Marks, mark, refuse_ahead
+from numerate.evaluation.evaluator import Exam, Marks, mark, pieces, refuse_ahead
 from numerate.evaluation.statistics import wilson
 from numerate.training import checkpoint
 from numerate.training.budget import Budget
@@ -41,6 +41,7 @@ class Progress:
     sums: dict[str, float] = field(default_factory=dict)
     scaler: dict[str, Any] = field(default_factory=dict)
     right: float = 0.0
+    judged: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -257,9 +258,9 @@ class Trainer:
 
     def rate(self, steps: int) -> float:
         """The learning rate of the next step."""
-        self._rate = self.recipe.optimizer.rate * self.recipe.schedule.factor(
-            self.budget.position(self.progress), steps
-        )
+        schedule, progress = self.recipe.schedule, self.progress
+        factor = schedule.factor(self.budget.position(progress), steps) * schedule.judged(progress.judged)
+        self._rate = self.recipe.optimizer.rate * factor
         return self._rate
 
     def count_step(self, examples: int, real: int, padded: int, operations: int) -> None:
@@ -350,11 +351,13 @@ class Trainer:
         """Exact match on the development splits; the best step is the one that does best beyond, ties to the later.
 
         Of labels the best step is chosen by the share of them that is right: as long as each row of the next band has
-        one that is wrong, exact match is 0 at every step and says nothing.
+        one that is wrong, exact match is 0 at every step and says nothing. All is asked at the first placement alone.
         """
         progress, scores, judged = self.progress, {}, {}
+        watched = self.recipe.schedule.watches()
         with self.parallel.answering() as model:
             marked = [(split, mark(model, self.exam, batch)) for split, batch in self._development()]
+            loss = self._development_loss(model) if watched == "loss" else None
         for split, marks in marked:
             counts = self.world.sum_counts(
                 {
@@ -377,6 +380,8 @@ class Trainer:
                 "count": counts["count"],
                 "digit_accuracy": _short(counts["digits right"] / counts["digits"]) if counts["digits"] else None,
             }
+            if loss is not None and split == "development":
+                record["development_loss"] = _short(loss)
             if counts["labels"]:
                 judged[split] = counts["labels right"] / counts["labels"]
                 record["accuracy"] = _short(judged[split])
@@ -387,6 +392,25 @@ class Trainer:
         if judged[progress.best_split] >= progress.best_score:
             progress.best, progress.best_score = progress.step, judged[progress.best_split]
         progress.right = scores["development"]
+        due = progress.step % self.training.evaluate_every == 0  # and not only because a budget happens to end here
+        if watched is not None and due:
+            measured = judged["development"] if loss is None else loss
+            progress.judged = self.recipe.schedule.after_evaluation(progress.judged, measured)
+
+    @torch.no_grad()
+    def _development_loss(self, model: Model) -> float:
+        """What training makes smaller, on the development split: the same forwards as those of step 0, without dropout.
+
+        Every process must call it; the sums of all are divided by the counts of all."""
+        batch = dict(self._development())["development"]
+        counts = self.world.sum_counts(self.objective.counts(batch))
+        sums: dict[str, float] = {}
+        for piece in pieces(batch):
+            placed = replace(piece, tokens=model.place(piece.tokens, Draw.fixed()))
+            for term, value in self.objective(model, placed, Draw(self.recipe.seed, 0)).items():
+                sums[term] = sums.get(term, 0.0) + float(value)
+        sums = self.world.sum_values(sums)
+        return sum(self.objective.weights[term] * value / max(1, counts[term]) for term, value in sums.items())
 
     def _labels(self, marks: Marks) -> dict[str, int]:
         """How many labels were asked and right, and of those beyond the places that training has; 0 for no labels."""

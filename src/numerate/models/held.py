@@ -1,0 +1,224 @@
+"""Models of Hugging Face, held inside a model of the house: loading them, their vocabulary, and decoding with rows of
+different length."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from numerate.batch import Draw, Model, Output, Tokens
+from numerate.errors import Mistake
+from numerate.models.number_inputs import NumberEmbedding, NumberHead
+from numerate.vocabulary import BEGIN, END, PAD, Vocabulary
+
+NEW_ROW_SPREAD = 0.1
+"""How far a row that no pretrained one belongs to is drawn from their mean, in their own standard deviations."""
+
+
+class Held(Model):
+    """A model of others with the house's number embedding before it and number head behind it."""
+
+    def __init__(self, held: nn.Module, embedding: nn.Module, head: nn.Module, width: int) -> None:
+        super().__init__()
+        self.held = held
+        self._embedding, self._head, self.width = (embedding,), (head,), width  # in tuples: they are parts of `held`
+        self.number_embedding: nn.Module | None = None
+        self.number_head: Any = None
+
+    @abstractmethod
+    def blocks(self) -> list[nn.Module]:
+        """Its layers: what FSDP spreads one by one."""
+
+    def add_numbers(self, vocabulary: Vocabulary, embedding: NumberEmbedding | None, head: NumberHead | None) -> None:
+        """Puts a number embedding before it and a number head behind it."""
+        self.number_embedding = None if embedding is None else embedding.build(vocabulary, self.width)
+        self.number_head = None if head is None else head.build(self.width)
+
+    def place(self, tokens: Tokens, draw: Draw) -> Tokens:
+        """Its positions are inside; nothing is drawn."""
+        return replace(tokens, places=())
+
+    def placements(self) -> int:
+        return 1
+
+    def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
+        return {name: (1.0, parameter.dim() >= 2) for name, parameter in self.named_parameters()}
+
+    def parameter_count(self) -> int:
+        """How many weights it has."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def vectors(
+        self, ids: Int[Tensor, "rows time"], values: Float[Tensor, "rows time"] | None
+    ) -> Float[Tensor, "rows time width"]:
+        """What is read of tokens."""
+        x: Tensor = self._embedding[0](ids)
+        return x if self.number_embedding is None else self.number_embedding(x, ids, values)
+
+    def output(
+        self,
+        hidden: Float[Tensor, "rows places width"],
+        asked: Int[Tensor, "rows asked"] | None = None,
+        *,
+        scale: float = 1.0,
+        first: Float[Tensor, "rows 1 width"] | None = None,
+    ) -> Output:
+        """What is said at hidden states of the last layer. `scale` is what they are multiplied with before the head;
+        `first` is the state at the answer's start, for number heads that read it alone."""
+        part = self.number_head
+        read = hidden
+        if asked is not None:
+            read = torch.take_along_dim(hidden, asked[..., None], dim=1)
+        head: Any = self._head[0]
+        said = read if scale == 1.0 else read * scale
+        if part is None:
+            return Output(said, head, asked=asked)
+        if part.reads == "start":
+            read = (hidden[:, :1] if first is None else first).expand(-1, read.shape[1], -1)
+        return Output(said, head, asked=asked, number_head=NumbersThere(part, read), unscaled=part.unscaled)
+
+
+class NumbersThere:
+    """A number head at the places of one output: it reads the states themselves, not those scaled for the head."""
+
+    def __init__(self, part: Callable[[Tensor], Tensor], states: Tensor) -> None:
+        self.part, self.states = part, states
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        return self.part(self.states)
+
+
+@dataclass
+class Reading:
+    """Rows whose last tokens stand in one column: HF's caches take one more column for all of them.
+
+    - `cache` is HF's own, `seen` says which columns are real, `lengths` how many tokens each row has.
+    - `memory` and `memory_seen` are what an encoder said of the source, and where that is no padding.
+    - `first` is the state at each row's last prompt token.
+    """
+
+    cache: Any
+    seen: Bool[Tensor, "rows columns"]
+    lengths: Int[Tensor, " rows"]
+    first: Float[Tensor, "rows 1 width"] | None = None
+    memory: Float[Tensor, "rows source width"] | None = None
+    memory_seen: Bool[Tensor, "rows source"] | None = None
+
+    def chosen(self, rows: Int[Tensor, " chosen"]) -> "Reading":
+        """These rows, in this order. The cache is changed in place."""
+        self.cache.reorder_cache(rows)
+        held = {name: None if part is None else part[rows] for name, part in vars(self).items() if name != "cache"}
+        return Reading(self.cache, **held)  # type: ignore[arg-type]
+
+
+def at_the_right(tokens: Tokens) -> tuple[Tokens, Bool[Tensor, "rows columns"]]:
+    """Rows whose padding stands on the left, so that one column is the last token of all; and what of it is real."""
+    time = tokens.ids.shape[1]
+    columns = torch.arange(time, device=tokens.ids.device)
+    from_column = columns + tokens.lengths[:, None] - time
+    real = from_column >= 0
+    place = from_column.clamp(min=0)
+    ids = torch.where(real, tokens.ids.gather(1, place), 0)
+    values = None if tokens.values is None else torch.where(real, tokens.values.gather(1, place), 1.0)
+    return replace(tokens, ids=ids, values=values), real
+
+
+def real_places(tokens: Tokens) -> Bool[Tensor, "rows time"]:
+    """Which places of right-padded rows are tokens."""
+    return torch.arange(tokens.ids.shape[1], device=tokens.ids.device) < tokens.lengths[:, None]
+
+
+def refuse_hidden(tokens: Tokens, name: str) -> None:
+    """Raises `Mistake` for tokens that nobody may attend to, which a held model cannot leave out."""
+    if tokens.hidden is not None:
+        raise Mistake(f"layout.hide: {name} cannot hide tokens from its attention; a Decoder with Attention can")
+
+
+def transformers(why: str) -> Any:
+    """The package. Raises `Mistake` where it is not installed."""
+    try:
+        import transformers as package
+    except ImportError as error:
+        raise Mistake(f"{why} needs transformers: pip install 'numerate[huggingface]'") from error
+    return package
+
+
+def pretrained(auto: Any, weights: str, **options: Any) -> Any:
+    """A model from a folder or the hub, in float32. Raises `Mistake` where there is none under that name."""
+    try:
+        return auto.from_pretrained(weights, dtype=torch.float32, **options)
+    except ImportError as error:
+        raise Mistake(f"model.weights: {weights}: {first_line(error)}") from error
+    except (OSError, ValueError) as error:
+        raise Mistake(
+            f"model.weights: {weights!r} is no folder with a model, and none of that name could be had from the hub: "
+            f"{first_line(error)}"
+        ) from error
+
+
+def compute_again(held: Any) -> None:
+    """Lets layers be computed again in the backward instead of being kept."""
+    newer = getattr(held, "activation_checkpointing_enable", None)
+    if newer is not None:  # the newer name, beside which the other is deprecated
+        newer()
+    else:
+        held.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first, at most 200 characters of it."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]
+
+
+def fit_vocabulary(held: Any, vocabulary: Vocabulary, seed: int) -> None:
+    """Gives a pretrained model the house's token ids: the rows of its embedding and its head in the vocabulary's order.
+
+    Rows of tokens that the vocabulary has not are cut; tokens that its tokenizer has not get rows around the mean of
+    the pretrained ones. Raises `Mistake` for a vocabulary that is not over a tokenizer of the model's.
+    """
+    foreign = vocabulary.foreign
+    if foreign is None:
+        raise Mistake(
+            "tokenizer: the weights are of another vocabulary, and this tokenizer does not say which of its ids are "
+            "theirs; Subwords(tokenizer=...) of the same model does, or weights=null"
+        )
+    inward, outward = held.get_input_embeddings(), held.get_output_embeddings()
+    if int(foreign.max()) >= inward.weight.shape[0]:
+        raise Mistake(
+            f"tokenizer: has id {int(foreign.max())}, the weights have {inward.weight.shape[0]} rows; "
+            "take the tokenizer of the same model"
+        )
+    ids = torch.from_numpy(foreign)
+    draws = torch.Generator().manual_seed(seed)
+    tied = outward.weight is inward.weight
+    table = nn.Parameter(rows_for(inward.weight.detach(), ids, draws))
+    # In place, since some models scale inside their own kind of embedding.
+    inward.weight, inward.num_embeddings, inward.padding_idx = table, vocabulary.size, None
+    outward.weight = table if tied else nn.Parameter(rows_for(outward.weight.detach(), ids, draws))
+    outward.out_features = vocabulary.size
+    if getattr(outward, "bias", None) is not None:
+        outward.bias = nn.Parameter(rows_for(outward.bias.detach()[:, None], ids, draws)[:, 0])
+    for name, value in {
+        "vocab_size": vocabulary.size,
+        "pad_token_id": PAD,
+        "bos_token_id": BEGIN,
+        "eos_token_id": END,
+    }.items():
+        setattr(held.config, name, value)
+
+
+def rows_for(
+    table: Float[Tensor, "foreign width"], ids: Int[Tensor, " vocabulary"], draws: torch.Generator
+) -> Float[Tensor, "vocabulary width"]:
+    """The rows of a table by their ids there; for -1 one that is drawn around their mean."""
+    new = ids < 0
+    found = table[ids.clamp(min=0)].clone()
+    if bool(new.any()):
+        spread, mean = torch.std_mean(table, dim=0, correction=0)
+        noise = torch.randn(int(new.sum()), table.shape[1], generator=draws, dtype=table.dtype)
+        found[new] = mean + NEW_ROW_SPREAD * spread * noise
+    return found

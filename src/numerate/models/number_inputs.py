@@ -1,0 +1,256 @@
+"""How a model takes numbers in beside their tokens, and gives them out: outside the model itself, so that any has it.
+
+An embedding changes the vectors of tokens by what their numbers are. A head reads a number off a place.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import log, pi
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.number_tables import LARGEST, digit_and_order, regression_transformer_vectors
+from numerate.vocabulary import Vocabulary
+
+NUMBER_TOKEN = "[NUM]"
+"""The text that stands for any number, which `Tokens.values` carries."""
+
+
+class NumberEmbeddingPart(nn.Module, ABC):
+    """The part behind a `NumberEmbedding`."""
+
+    @abstractmethod
+    def forward(
+        self,
+        vectors: Float[Tensor, "rows time width"],
+        ids: Int[Tensor, "rows time"],
+        values: Float[Tensor, "rows time"] | None,
+    ) -> Float[Tensor, "rows time width"]:
+        """The vectors of tokens with what their numbers add. Raises `Mistake` where values are needed and missing."""
+
+
+class NumberEmbedding(ABC):
+    """The description of a number embedding in a model: a frozen dataclass."""
+
+    @abstractmethod
+    def build(self, vocabulary: Vocabulary, width: int) -> NumberEmbeddingPart:
+        """The part for a model of this width. Raises `Mistake` for a vocabulary without the tokens that it is for."""
+
+
+@dataclass(frozen=True)
+class RegressionTransformerEmbedding(NumberEmbedding):
+    """Adds to each `_5_2_` token a fixed vector of its digit x 10^order, beside the learned one.
+
+    Born and Manica (2023), https://arxiv.org/abs/2202.01338; on a logarithmic scale as in Zausinger et al. (2025),
+    https://arxiv.org/abs/2411.02083. See `numerate.number_tables.regression_transformer_vectors`.
+
+    >>> T5(number_embedding=RegressionTransformerEmbedding(scale="linear"))
+    """
+
+    scale: Literal["log", "linear"] = setting("log", "of the vectors: logarithmic, or linear, almost 0 below a million")
+    form: Literal["float", "integer"] = setting("float", "shares of the value, or its sines and cosines")
+    largest: float = setting(LARGEST, "the value whose first entry is 10")
+
+    def __post_init__(self) -> None:
+        if not 1 < self.largest < float("inf"):
+            raise Mistake(f"largest: {self.largest} cannot be mapped to 10; 3e9 was published")
+
+    def build(self, vocabulary: Vocabulary, width: int) -> "FixedVectors":
+        found = {i: said for i, said in enumerate(map(digit_and_order, vocabulary.symbols)) if said is not None}
+        if not found:
+            raise Mistake(
+                "model.number_embedding: the tokenizer has no tokens such as _5_2_; RegressionTransformer spells them"
+            )
+        digits, orders = np.array(list(found.values())).T
+        vectors = regression_transformer_vectors(
+            digits, orders, width, form=self.form, scale=self.scale, largest=self.largest
+        )
+        index = torch.zeros(vocabulary.size, dtype=torch.long)
+        index[torch.tensor(list(found))] = torch.arange(1, len(found) + 1)
+        return FixedVectors(torch.from_numpy(np.concatenate([np.zeros_like(vectors[:1]), vectors])), index)
+
+
+class FixedVectors(NumberEmbeddingPart):
+    """Adds a vector that is never trained: row `index[id]` of a table whose row 0 is zero."""
+
+    table: Tensor
+    index: Tensor
+
+    def __init__(self, table: Tensor, index: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("table", table.to(torch.get_default_dtype()), persistent=False)
+        self.register_buffer("index", index, persistent=False)
+
+    def forward(
+        self,
+        vectors: Float[Tensor, "rows time width"],
+        ids: Int[Tensor, "rows time"],
+        values: Float[Tensor, "rows time"] | None,
+    ) -> Float[Tensor, "rows time width"]:
+        return vectors + self.table[self.index[ids]].to(vectors.dtype)
+
+
+@dataclass(frozen=True)
+class XValScaling(NumberEmbedding):
+    """Multiplies the one vector of [NUM] with the number that stands there.
+
+    Golkar et al. (2023), https://arxiv.org/abs/2310.02989. The number x is put on a scale first:
+
+    - `log10`: sign(x) log10(|x| + 1) x 10 / log10(3e9): 54 is 1.836, 3e9 is 10;
+    - `linear`: x + 1; both as in the T5 of Zausinger et al. (2025), https://arxiv.org/abs/2411.02083;
+    - `ln`: sign(x) ln(1 + |x|), as in its Numformer;
+    - `none`: x itself, for numbers that are small already.
+    """
+
+    scale: Literal["log10", "linear", "ln", "none"] = setting("log10", "what is made of a number before it multiplies")
+
+    def build(self, vocabulary: Vocabulary, width: int) -> "ScaledNumber":
+        return ScaledNumber(self.scale, number_token(vocabulary, "model.number_embedding"))
+
+
+class ScaledNumber(NumberEmbeddingPart):
+    """The part behind `XValScaling`."""
+
+    def __init__(self, scale: str, number: int) -> None:
+        super().__init__()
+        self.scale, self.number = scale, number
+
+    def forward(
+        self,
+        vectors: Float[Tensor, "rows time width"],
+        ids: Int[Tensor, "rows time"],
+        values: Float[Tensor, "rows time"] | None,
+    ) -> Float[Tensor, "rows time width"]:
+        here = ids == self.number
+        factor = torch.where(here, scaled(_there(values, here).to(vectors.dtype), self.scale), 1.0)
+        return vectors * factor[..., None]
+
+
+@dataclass(frozen=True)
+class FoNEEmbedding(NumberEmbedding):
+    """Adds to [NUM] a linear map of cosines and sines of the number, one pair for each of its digits.
+
+    Fourier number embedding, Zhou et al. (2025), https://arxiv.org/abs/2502.09741: cos and sin of 2 pi x / T with
+    T = 10^i, where i = 1 tells the ones, 2 the tens, 0 the tenths. Values are carried in float32: 7 digits of a number
+    are told apart.
+    """
+
+    digits: int = setting(5, "digits before the decimal point")
+    decimals: int = setting(5, "digits behind it")
+
+    def __post_init__(self) -> None:
+        if self.digits < 0 or self.decimals < 0 or self.digits + self.decimals < 1:
+            raise Mistake(f"digits: {self.digits} and {self.decimals} decimals tell nothing of a number; 5 and 5 do")
+
+    def build(self, vocabulary: Vocabulary, width: int) -> "FourierNumber":
+        number = number_token(vocabulary, "model.number_embedding")
+        return FourierNumber(range(1 - self.decimals, self.digits + 1), width, number)
+
+
+class FourierNumber(NumberEmbeddingPart):
+    """The part behind `FoNEEmbedding`."""
+
+    def __init__(self, orders: range, width: int, number: int) -> None:
+        super().__init__()
+        self.orders, self.number = orders, number
+        self.map = nn.Linear(2 * len(orders), width, bias=False)
+
+    def forward(
+        self,
+        vectors: Float[Tensor, "rows time width"],
+        ids: Int[Tensor, "rows time"],
+        values: Float[Tensor, "rows time"] | None,
+    ) -> Float[Tensor, "rows time width"]:
+        here = ids == self.number
+        added: Tensor = self.map(self.features(_there(values, here)).to(vectors.dtype))
+        return vectors + torch.where(here[..., None], added, 0.0)
+
+    def features(self, values: Float[Tensor, "rows time"]) -> Float[Tensor, "rows time features"]:
+        """Cosine and sine at each order, in float64: sines of large numbers are nothing in float32."""
+        periods = 10.0 ** torch.tensor(list(self.orders), dtype=torch.float64, device=values.device)
+        angles = 2 * pi * (values.double()[..., None] / periods).remainder(1.0)
+        return torch.stack([angles.cos(), angles.sin()], dim=-1).flatten(-2)
+
+
+@dataclass(frozen=True)
+class NumberHead:
+    """Reads a number off places: one linear map, or two with a GELU between.
+
+    `says="ln"`: what it says is sign(x) ln(1 + |x|) of the number x that it means; a number that is fed back, or
+    measured, is the one it means. `reads="start"` reads the answer's first place only, one number per question: a
+    regression head, whose number every place then has.
+    """
+
+    layers: int = setting(1, "linear maps: 1, or 2 with a GELU between")
+    inner: int | None = setting(None, "with two layers: width between them; null: four times the model's")
+    says: Literal["number", "ln"] = setting("number", "what is said of a number: itself, or its signed logarithm")
+    reads: Literal["place", "start"] = setting("place", "each place its own number, or one at the answer's start")
+
+    def __post_init__(self) -> None:
+        if self.layers not in (1, 2):
+            raise Mistake(f"layers: {self.layers}; a number head has 1 linear map, or 2")
+        if self.inner is not None and self.inner < 1:
+            raise Mistake(f"inner: {self.inner} is no width; 1 or more is right, or null")
+
+    def build(self, width: int) -> "NumberHeadPart":
+        return NumberHeadPart(self, width)
+
+
+class NumberHeadPart(nn.Module):
+    """The part behind `NumberHead`."""
+
+    def __init__(self, spec: NumberHead, width: int) -> None:
+        super().__init__()
+        self.says, self.reads = spec.says, spec.reads
+        inner = spec.inner or 4 * width
+        one = [nn.Linear(width, 1)]
+        self.maps = nn.Sequential(
+            *(one if spec.layers == 1 else [nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, 1)])
+        )
+
+    def forward(self, hidden: Float[Tensor, "rows places width"]) -> Float[Tensor, "rows places"]:
+        said: Tensor = self.maps(hidden)
+        return said.squeeze(-1)
+
+    def unscaled(self, said: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
+        """The numbers that are meant."""
+        return said.sign() * said.abs().expm1() if self.says == "ln" else said
+
+    def operations(self, places: int) -> int:
+        return 2 * places * sum(part.weight.numel() for part in self.maps if isinstance(part, nn.Linear))
+
+
+def scaled(values: Float[Tensor, "*any"], scale: str) -> Float[Tensor, "*any"]:
+    """Numbers on one of the scales of `XValScaling`.
+
+    >>> scaled(torch.tensor([54.0, 3e9]), "log10")
+    tensor([ 1.8364, 10.0000])
+    """
+    if scale == "linear":
+        return values + 1
+    if scale == "none":
+        return values
+    by = 10 / log(LARGEST) if scale == "log10" else 1.0
+    return values.sign() * values.abs().log1p() * by
+
+
+def number_token(vocabulary: Vocabulary, where: str) -> int:
+    """The id of [NUM]. Raises `Mistake` for a vocabulary that has none."""
+    if NUMBER_TOKEN not in vocabulary.ids:
+        raise Mistake(f"{where}: the tokenizer has no {NUMBER_TOKEN}, which carries a number; XVal spells it")
+    return vocabulary.ids[NUMBER_TOKEN]
+
+
+def _there(values: Tensor | None, here: Tensor) -> Tensor:
+    """The numbers at [NUM], 1 elsewhere."""
+    if values is None:
+        if bool(here.any()):
+            raise Mistake(f"model.number_embedding: {NUMBER_TOKEN} carries no value here; a number_head says values")
+        return torch.ones(here.shape, device=here.device)
+    return torch.where(here, values, 1.0)

@@ -1,0 +1,164 @@
+"""The Numformer: an encoder whose answer is masked, and which gives numbers out as numbers."""
+
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import torch
+import torch.utils.checkpoint
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import dropout, gelu, scaled_dot_product_attention
+
+from numerate.batch import Draw, ModelSpec, Output, Tokens, Turns
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.models.held import Held, real_places
+from numerate.models.number_inputs import NumberEmbedding, NumberHead, XValScaling
+from numerate.vocabulary import Vocabulary
+
+INITIAL_SPREAD = 0.02
+"""The standard deviation of the embeddings at first."""
+
+
+@dataclass(frozen=True)
+class Numformer(ModelSpec):
+    """A bidirectional encoder with a number head, for the layout Masked: xVal's own model.
+
+    Golkar et al. (2023), https://arxiv.org/abs/2310.02989, in the size that Zausinger et al. (2025),
+    https://arxiv.org/abs/2411.02083, compare with. Pre-norm layers, learned positions; both heads are two linear maps
+    with a GELU between. The tokenizer is to spell numbers as [NUM] (XVal), whose vector is multiplied by the number.
+
+    It sees all of its row, later tokens too, so answers must not stand in what it reads: `Masked` sees to that, and
+    every other layout is refused.
+    """
+
+    width: int = setting(768, "width of the residual stream")
+    depth: int = setting(12, "layers")
+    heads: int = setting(12, "how many heads; the width must be a multiple of it")
+    inner: int = setting(3072, "width inside feed-forwards and heads")
+    context: int = setting(512, "learned places: the longest row that can be read")
+    dropout: float = setting(0.1, "share dropped in training")
+    number_embedding: NumberEmbedding | None = setting(XValScaling("ln"), "what numbers do to their vectors, or null")
+    number_head: NumberHead | None = setting(
+        NumberHead(layers=2, says="ln"), "reads numbers off masked places, or null"
+    )
+    checkpointing: bool = setting(False, "whether layers are computed again in the backward instead of being kept")
+
+    def __post_init__(self) -> None:
+        for name in ("width", "depth", "heads", "inner", "context"):
+            if getattr(self, name) < 1:
+                raise Mistake(f"{name}: {getattr(self, name)} is too few; 1 or more is right")
+        if not 0 <= self.dropout < 1:
+            raise Mistake(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
+
+    def build(self, vocabulary: Vocabulary, seed: int) -> "NumformerModel":
+        if self.width % self.heads:
+            raise Mistake(f"model.heads: width {self.width} does not divide into {self.heads} heads")
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            return NumformerModel(self, vocabulary)
+
+
+class NumformerModel(Held):
+    """The model behind `Numformer`."""
+
+    def __init__(self, spec: Numformer, vocabulary: Vocabulary) -> None:
+        embedding, head = nn.Embedding(vocabulary.size, spec.width), nn.Linear(spec.inner, vocabulary.size)
+        super().__init__(nn.ModuleDict({"embedding": embedding, "head": head}), embedding, head, spec.width)
+        self.spec = spec
+        self.places = nn.Embedding(spec.context, spec.width)
+        self.layers = nn.ModuleList(NumformerLayer(spec) for _ in range(spec.depth))
+        self.norm = nn.LayerNorm(spec.width)
+        self.inward = nn.Linear(spec.width, spec.inner)
+        for table in (embedding, self.places):
+            nn.init.normal_(table.weight, std=INITIAL_SPREAD)
+        self.add_numbers(vocabulary, spec.number_embedding, spec.number_head)
+
+    def blocks(self) -> list[nn.Module]:
+        return list(self.layers)
+
+    def forward(
+        self,
+        tokens: Tokens,
+        source: Tokens | None = None,
+        *,
+        turns: Turns | tuple[int, int] | int | None = None,
+        asked: Int[Tensor, "rows asked"] | None = None,
+    ) -> Output:
+        if source is not None:
+            raise Mistake("model: a Numformer reads one text; for pairs (layout Pair) take T5")
+        time = tokens.ids.shape[1]
+        self._refuse_places(time)
+        seen = real_places(tokens)
+        seen = seen if tokens.hidden is None else seen & ~tokens.hidden
+        x = self.vectors(tokens.ids, tokens.values) + self.places.weight[:time]
+        x = dropout(x, self.spec.dropout, self.training)
+        for layer in self.layers:
+            if self.spec.checkpointing and self.training:
+                x = torch.utils.checkpoint.checkpoint(layer, x, seen, use_reentrant=False)
+            else:
+                x = layer(x, seen)
+        whole = self.output(self.norm(x), asked)
+        inner = gelu(self.inward(whole.hidden))
+        return Output(inner, whole.head, asked=asked, number_head=whole.number_head, unscaled=whole.unscaled)
+
+    def start(self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, placement: int = 0) -> NoReturn:
+        raise Mistake(f"model: {self.looks_ahead()}; it cannot be decoded token by token")
+
+    def step(self, ids: Int[Tensor, " rows"], values: Tensor | None, state: Any) -> NoReturn:
+        raise Mistake(f"model: {self.looks_ahead()}; it cannot be decoded token by token")
+
+    def place(self, tokens: Tokens, draw: Draw) -> Tokens:
+        """Its places are those of the row; nothing is drawn."""
+        return replace(tokens, places=())
+
+    def check(self, tokens: Tokens, trained: Tokens | None = None) -> list[str]:
+        longest = int(tokens.lengths.max())
+        self._refuse_places(longest)
+        known = longest if trained is None else int(trained.lengths.max())
+        if longest <= known:
+            return []
+        return [f"model: place {known} is the first that no training example had; its vector is as initialised"]
+
+    def operations(self, rows: int, time: int, turns: Turns | tuple[int, int] | int | None = None) -> int:
+        spec = self.spec
+        layer = 2 * time * (4 * spec.width**2 + 2 * spec.width * spec.inner) + 4 * spec.width * time * time
+        ends = 2 * time * (self.inward.weight.numel() + self._head[0].weight.numel())  # type: ignore[operator]
+        number = 0 if self.number_head is None else self.number_head.operations(time)
+        return int(rows * (spec.depth * layer + ends + number))
+
+    def looks_ahead(self) -> str:
+        return "a Numformer attends in both directions, so that each place sees what comes later in its row"
+
+    def _refuse_places(self, time: int) -> None:
+        if time > self.spec.context:
+            raise Mistake(
+                f"model.context: {time} tokens are beyond the {self.spec.context} places of the table; "
+                f"shorter examples or model.context={time} are right"
+            )
+
+
+class NumformerLayer(nn.Module):
+    """Pre-norm attention in both directions and a feed-forward, each added to the residual stream."""
+
+    def __init__(self, spec: Numformer) -> None:
+        super().__init__()
+        self.heads, self.dropout = spec.heads, spec.dropout
+        self.attention_norm, self.norm = nn.LayerNorm(spec.width), nn.LayerNorm(spec.width)
+        self.queries_keys_values = nn.Linear(spec.width, 3 * spec.width)
+        self.out = nn.Linear(spec.width, spec.width)
+        self.inward, self.outward = nn.Linear(spec.width, spec.inner), nn.Linear(spec.inner, spec.width)
+
+    def forward(
+        self, x: Float[Tensor, "rows time width"], seen: Bool[Tensor, "rows time"]
+    ) -> Float[Tensor, "rows time width"]:
+        rows, time, width = x.shape
+        parts = self.queries_keys_values(self.attention_norm(x)).view(rows, time, 3, self.heads, width // self.heads)
+        queries, keys, values = parts.permute(2, 0, 3, 1, 4)
+        share = self.dropout if self.training else 0.0
+        mixed = scaled_dot_product_attention(queries, keys, values, attn_mask=seen[:, None, None], dropout_p=share)
+        x = x + self._dropped(self.out(mixed.transpose(1, 2).flatten(2)))
+        return x + self._dropped(self.outward(self._dropped(gelu(self.inward(self.norm(x))))))
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return dropout(x, self.dropout, self.training)

@@ -1,0 +1,202 @@
+"""Any causal language model of Hugging Face, held: Llama, GPT-2, SmolLM and their like."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from numerate.batch import ModelSpec, Output, Started, Tokens, Turns
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.models.held import (
+    Held,
+    Reading,
+    at_the_right,
+    compute_again,
+    first_line,
+    fit_vocabulary,
+    pretrained,
+    refuse_hidden,
+    transformers,
+)
+from numerate.models.number_inputs import NumberEmbedding, NumberHead
+from numerate.vocabulary import Vocabulary
+
+SOMETHING = {"model_type": "gpt2", "n_embd": 128, "n_layer": 4, "n_head": 4}
+"""What stands there where neither weights nor a configuration are named: a small GPT-2 of random weights."""
+
+
+@dataclass(frozen=True)
+class PretrainedDecoder(ModelSpec):
+    """A decoder of Hugging Face, pretrained or random, for the layout Continuation.
+
+    `weights` is a folder or a name on the hub; with `gguf_file` the name of a GGUF file there, whose weights are
+    dequantised. Its rows of the vocabulary are kept: the tokenizer says which is whose, and only tokens that theirs has
+    not get new ones.
+
+    >>> PretrainedDecoder(weights="HuggingFaceTB/SmolLM2-135M-Instruct")
+
+    Without weights, `config` describes the model to draw at random, in the words of transformers:
+
+    >>> PretrainedDecoder(config='{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2}')
+
+    Raises `Mistake` for both at once, and for a model whose logits are more than a linear map of its last states.
+    """
+
+    weights: str | None = setting(None, "a folder or a name on the hub whose weights to start from; null: random")
+    gguf_file: str | None = setting(None, "the GGUF file among them to read, or null")
+    config: str | None = setting(None, "without weights: a configuration of transformers as JSON; null: a small GPT-2")
+    number_embedding: NumberEmbedding | None = setting(None, "what the numbers of tokens add to their vectors, or null")
+    number_head: NumberHead | None = setting(None, "reads numbers off the last states, or null")
+    checkpointing: bool = setting(False, "whether layers are computed again in the backward instead of being kept")
+
+    def __post_init__(self) -> None:
+        if self.weights is not None and self.config is not None:
+            raise Mistake("config: weights bring their own; leave one of the two out")
+
+    def build(self, vocabulary: Vocabulary, seed: int) -> "PretrainedModel":
+        if self.gguf_file is not None and self.weights is None:
+            raise Mistake(f"model.gguf_file: {self.gguf_file!r} is a file among weights; name their folder as weights")
+        package = transformers("model: PretrainedDecoder")
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            if self.weights is None:
+                held = self._random(package, vocabulary)
+            else:
+                file = {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
+                held = pretrained(package.AutoModelForCausalLM, self.weights, **file)
+                fit_vocabulary(held, vocabulary, seed)
+            return PretrainedModel(self, held, vocabulary)
+
+    def _random(self, package: Any, vocabulary: Vocabulary) -> Any:
+        try:
+            given = SOMETHING if self.config is None else dict(json.loads(self.config))
+            kind = given.pop("model_type") if self.config is not None else given["model_type"]
+            ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+            rest = {name: value for name, value in given.items() if name != "model_type"}
+            config = package.AutoConfig.for_model(kind, **{**ids, **rest, "vocab_size": vocabulary.size})
+            return package.AutoModelForCausalLM.from_config(config)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Mistake(
+                f"model.config: {self.config} is no configuration of a decoder ({first_line(error)}); "
+                '{"model_type": "llama", "hidden_size": 64} is one'
+            ) from error
+
+
+class PretrainedModel(Held):
+    """The model behind `PretrainedDecoder`."""
+
+    def __init__(self, spec: PretrainedDecoder, held: Any, vocabulary: Vocabulary) -> None:
+        super().__init__(
+            held, held.get_input_embeddings(), held.get_output_embeddings(), held.get_input_embeddings().embedding_dim
+        )
+        self.spec = spec
+        self.held: Any = held
+        self.base = (held.base_model,)
+        self.scale = _scale_of(held)
+        self._refuse_other_logits()
+        self.add_numbers(vocabulary, spec.number_embedding, spec.number_head)
+        if spec.checkpointing:
+            compute_again(held)
+
+    def blocks(self) -> list[nn.Module]:
+        lists: list[Any] = [part for part in self.held.modules() if isinstance(part, nn.ModuleList)]
+        return list(max(lists, key=_size))
+
+    def forward(
+        self,
+        tokens: Tokens,
+        source: Tokens | None = None,
+        *,
+        turns: Turns | tuple[int, int] | int | None = None,
+        asked: Int[Tensor, "rows asked"] | None = None,
+    ) -> Output:
+        self._refuse(tokens, source)
+        # No mask: of rows padded on the right, nothing real sees the padding.
+        said = self.base[0](inputs_embeds=self.vectors(tokens.ids, tokens.values), use_cache=False)
+        return self.output(said.last_hidden_state, asked, scale=self.scale)
+
+    def start(self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, placement: int = 0) -> Started:
+        self._refuse(tokens, source)
+        cache = transformers("model: PretrainedDecoder").DynamicCache(config=self.held.config)
+        moved, seen = at_the_right(tokens)
+        state = Reading(cache, seen, tokens.lengths)
+        places = (seen.long().cumsum(1) - 1).clamp(min=0)
+        state.first = self._read(self.vectors(moved.ids, moved.values), places, state)[:, -1:]
+        return Started(self.output(state.first, scale=self.scale, first=state.first), state)
+
+    def step(self, ids: Int[Tensor, " rows"], values: Tensor | None, state: Reading) -> Started:
+        seen = torch.cat([state.seen, torch.ones_like(state.seen[:, :1])], dim=1)
+        further = Reading(state.cache, seen, state.lengths + 1, state.first)
+        x = self.vectors(ids[:, None], None if values is None else values[:, None])
+        hidden = self._read(x, state.lengths[:, None], further)
+        return Started(self.output(hidden, scale=self.scale, first=state.first), further)
+
+    def chosen(self, state: Reading, rows: Int[Tensor, " chosen"]) -> Reading:
+        return state.chosen(rows)
+
+    def check(self, tokens: Tokens, trained: Tokens | None = None) -> list[str]:
+        longest, known = int(tokens.lengths.max()), getattr(self.held.config, "max_position_embeddings", None)
+        if known is None or longest <= known:
+            return []
+        inward = self.held.get_input_embeddings()
+        tables = [part for part in self.held.modules() if isinstance(part, nn.Embedding) and part is not inward]
+        if any(table.num_embeddings >= known for table in tables):
+            raise Mistake(f"model: {longest} tokens are beyond the table of {known} places; shorter examples are right")
+        return [f"model: {longest} tokens are more than the {known} that its weights were made for"]
+
+    def operations(self, rows: int, time: int, turns: Turns | tuple[int, int] | int | None = None) -> int:
+        maps: list[Any] = [part for block in self.blocks() for part in block.modules() if _is_map(part)]
+        inside: int = sum(part.weight.numel() for part in maps)
+        scores = 2 * len(self.blocks()) * self.width * time * (time + 1)
+        ends: int = self.held.get_output_embeddings().weight.numel()
+        return rows * (2 * time * (inside + ends) + scores)
+
+    # Inside ------------------------------------------------------------------------------------------------------
+
+    def _read(self, x: Tensor, places: Tensor, state: Reading) -> Float[Tensor, "rows read width"]:
+        """The last states of further columns, which the cache then has."""
+        said: Tensor = self.base[0](
+            inputs_embeds=x,
+            attention_mask=state.seen.long(),
+            position_ids=places,
+            past_key_values=state.cache,
+            use_cache=True,
+        ).last_hidden_state
+        return said
+
+    @torch.no_grad()
+    def _refuse_other_logits(self) -> None:
+        """Raises `Mistake` for a model that does more to its last states than a linear map and a factor."""
+        ids = torch.arange(1, min(4, self.held.config.vocab_size))[None]  # no padding among them
+        training, _ = self.held.training, self.held.eval()
+        theirs = self.held(input_ids=ids, use_cache=False).logits
+        ours = self.output(self.base[0](input_ids=ids, use_cache=False).last_hidden_state, scale=self.scale).logits
+        self.held.train(training)
+        if not torch.allclose(theirs, ours, rtol=1e-3, atol=1e-4):
+            raise Mistake(
+                f"model: the logits of a {self.held.config.model_type} are more than a linear map of its last states; "
+                "Llama, GPT-2, Mistral, Qwen, SmolLM and Granite are held rightly"
+            )
+
+    def _refuse(self, tokens: Tokens, source: Tokens | None) -> None:
+        refuse_hidden(tokens, "a PretrainedDecoder")
+        if source is not None:
+            raise Mistake("model: a PretrainedDecoder reads one text; for pairs (layout Pair) take T5")
+
+
+def _scale_of(held: Any) -> float:
+    """What the last states are multiplied with before the head: Granite divides its logits."""
+    return 1.0 / float(getattr(held.config, "logits_scaling", 1.0) or 1.0)
+
+
+def _size(part: Any) -> int:
+    return sum(int(weight.numel()) for weight in part.parameters())
+
+
+def _is_map(part: nn.Module) -> bool:
+    """Whether a module is a linear map; GPT-2 has its own class of them."""
+    return isinstance(part, nn.Linear) or type(part).__name__ == "Conv1D"

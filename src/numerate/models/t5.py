@@ -1,0 +1,279 @@
+"""Hugging Face's T5, held: an encoder reads the question, a decoder says the answer."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from numerate.batch import ModelSpec, Output, Started, Tokens, Turns
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.models.held import (
+    Held,
+    Reading,
+    at_the_right,
+    compute_again,
+    fit_vocabulary,
+    pretrained,
+    real_places,
+    refuse_hidden,
+    transformers,
+)
+from numerate.models.number_inputs import NumberEmbedding, NumberHead
+from numerate.vocabulary import Vocabulary
+
+
+class Dimensions(NamedTuple):
+    """What a T5 is made of: `depth` layers in the encoder, `decoder_depth` in the decoder, `inner` in feed-forwards."""
+
+    width: int
+    depth: int
+    decoder_depth: int
+    heads: int
+    head_width: int
+    inner: int
+
+    def parameters(self, rows: int, *, gated: bool = False, buckets: int = 32) -> int:
+        """How many weights it has with a vocabulary of so many rows, embedding and head being one.
+
+        >>> SIZES["small"].parameters(32128)
+        60506624
+        """
+        attention = 4 * self.width * self.heads * self.head_width
+        fed = (3 if gated else 2) * self.width * self.inner
+        encoder = self.depth * (attention + fed + 2 * self.width)
+        decoder = self.decoder_depth * (2 * attention + fed + 3 * self.width)
+        return rows * self.width + encoder + decoder + 2 * self.width + 2 * buckets * self.heads
+
+
+def training_bytes(parameters: int, processes: int = 1, *, half: bool = False) -> int:
+    """Bytes on each of so many processes (FSDP) for weights, gradient and both moments of AdamW, all in float32; with
+    `half` also for the bfloat16 copy that a forward computes with. What layers make of a batch comes on top of it.
+
+    >>> training_bytes(60_506_624), training_bytes(2_851_598_336, processes=8, half=True)
+    (968105984, 6416096256)
+    """
+    return parameters * (18 if half else 16) // processes
+
+
+SIZES = {
+    "small": Dimensions(512, 6, 6, 8, 64, 2048),
+    "base": Dimensions(768, 12, 12, 12, 64, 3072),
+    "large": Dimensions(1024, 24, 24, 16, 64, 4096),
+    "3b": Dimensions(1024, 24, 24, 32, 128, 16384),
+    "11b": Dimensions(1024, 24, 24, 128, 128, 65536),
+}
+"""The published sizes: Raffel et al. (2020), https://arxiv.org/abs/1910.10683, section 3.7."""
+
+PIECES = {"relu": "relu", "geglu": "gated-gelu"}
+
+
+@dataclass(frozen=True)
+class T5(ModelSpec):
+    """T5, from random weights or pretrained ones: an encoder-decoder for the layout Pair.
+
+    Raffel et al. (2020), https://arxiv.org/abs/1910.10683, as Hugging Face's transformers computes it. A size is one of
+    the published ones, of which each dimension may be another; weights from a folder or the hub bring their own.
+
+    >>> T5(size="small", width=128, depth=2, decoder_depth=2, heads=4, head_width=32, inner=512)
+    >>> T5(weights="google-t5/t5-small", number_embedding=RegressionTransformerEmbedding())
+
+    Weights that are pretrained keep their rows of the vocabulary: the tokenizer says which is whose, and only tokens
+    that theirs has not get new ones. `number_head=NumberHead(reads="start")` is a regression head: one number per
+    question, at the decoder's first place. Raises `Mistake` for dimensions that cannot be, or beside weights.
+    """
+
+    size: Literal["small", "base", "large", "3b", "11b"] = setting("small", "which published size; not beside weights")
+    weights: str | None = setting(None, "a folder or a name on the hub whose weights to start from; null: random")
+    width: int | None = setting(None, "width of the residual stream; null: the size's")
+    depth: int | None = setting(None, "layers of the encoder; null: the size's")
+    decoder_depth: int | None = setting(None, "layers of the decoder; null: as many as the encoder")
+    heads: int | None = setting(None, "how many heads; null: the size's")
+    head_width: int | None = setting(None, "width of a head; null: the size's")
+    inner: int | None = setting(None, "width inside feed-forwards; null: the size's")
+    feed_forward: Literal["relu", "geglu"] = setting("relu", "as in T5, or gated with GELU as in T5 1.1")
+    dropout: float = setting(0.1, "share dropped in training, everywhere that T5 does")
+    places: int | None = setting(None, "learned vectors of so many first places, added as in its xVal form; null: none")
+    number_embedding: NumberEmbedding | None = setting(None, "what the numbers of tokens add to their vectors, or null")
+    number_head: NumberHead | None = setting(None, "reads numbers off the decoder, or null")
+    checkpointing: bool = setting(False, "whether layers are computed again in the backward instead of being kept")
+
+    def __post_init__(self) -> None:
+        if self.size not in SIZES:
+            raise Mistake(f"size: {self.size!r} is none of: {', '.join(SIZES)}")
+        if self.feed_forward not in PIECES:
+            raise Mistake(f"feed_forward: {self.feed_forward!r} is neither relu nor geglu")
+        if not 0 <= self.dropout < 1:
+            raise Mistake(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
+        for name in (*Dimensions._fields, "places"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise Mistake(f"{name}: {value} is too few; 1 or more is right, or null")
+            if self.weights is not None and value is not None and name != "places":
+                raise Mistake(f"{name}: weights bring their own {name}; leave one of the two out")
+
+    def dimensions(self) -> Dimensions:
+        """What a random one is made of."""
+        own = {name: getattr(self, name) for name in Dimensions._fields}
+        own["decoder_depth"] = own["decoder_depth"] or own["depth"]
+        return SIZES[self.size]._replace(**{name: value for name, value in own.items() if value is not None})
+
+    def parameters(self, rows: int) -> int:
+        """How many weights a random one has with a vocabulary of so many rows, without number embedding and head."""
+        return self.dimensions().parameters(rows, gated=self.feed_forward == "geglu")
+
+    def build(self, vocabulary: Vocabulary, seed: int) -> "T5Model":
+        package = transformers("model: T5")
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            if self.weights is None:
+                held = package.T5ForConditionalGeneration(self._config(package, vocabulary))
+            else:
+                held = pretrained(package.T5ForConditionalGeneration, self.weights, dropout_rate=self.dropout)
+                fit_vocabulary(held, vocabulary, seed)
+            return T5Model(self, held, vocabulary)
+
+    def _config(self, package: Any, vocabulary: Vocabulary) -> Any:
+        made = self.dimensions()
+        return package.T5Config(
+            vocab_size=vocabulary.size,
+            d_model=made.width,
+            num_layers=made.depth,
+            num_decoder_layers=made.decoder_depth,
+            num_heads=made.heads,
+            d_kv=made.head_width,
+            d_ff=made.inner,
+            dropout_rate=self.dropout,
+            feed_forward_proj=PIECES[self.feed_forward],
+            tie_word_embeddings=True,
+        )
+
+
+class T5Model(Held):
+    """The model behind `T5`."""
+
+    def __init__(self, spec: T5, held: Any, vocabulary: Vocabulary) -> None:
+        super().__init__(held, held.shared, held.lm_head, held.config.d_model)
+        self.spec = spec
+        self.held: Any = held
+        self.scale = held.config.d_model**-0.5 if held.config.scale_decoder_outputs else 1.0
+        self.places = None if spec.places is None else nn.Embedding(spec.places, self.width)
+        if self.places is not None:
+            nn.init.zeros_(self.places.weight)  # what is pretrained begins as it was
+        self.add_numbers(vocabulary, spec.number_embedding, spec.number_head)
+        if spec.checkpointing:
+            compute_again(held)
+
+    def blocks(self) -> list[nn.Module]:
+        return [*self.held.encoder.block, *self.held.decoder.block]
+
+    def forward(
+        self,
+        tokens: Tokens,
+        source: Tokens | None = None,
+        *,
+        turns: Turns | tuple[int, int] | int | None = None,
+        asked: Int[Tensor, "rows asked"] | None = None,
+    ) -> Output:
+        refuse_hidden(tokens, "T5")
+        memory, seen = self._encoded(source)
+        # No mask for what is read: of rows padded on the right, nothing real sees the padding.
+        said = self.held.decoder(
+            inputs_embeds=self._placed(tokens),
+            encoder_hidden_states=memory,
+            encoder_attention_mask=seen,
+            use_cache=False,
+        )
+        return self.output(said.last_hidden_state, asked, scale=self.scale)
+
+    def start(self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, placement: int = 0) -> Started:
+        refuse_hidden(tokens, "T5")
+        memory, memory_seen = self._encoded(source)
+        cache = transformers("model: T5").EncoderDecoderCache(*(self._empty() for _ in range(2)))
+        moved, seen = at_the_right(tokens)
+        state = Reading(cache, seen, tokens.lengths, None, memory, memory_seen)
+        places = (seen.long().cumsum(1) - 1).clamp(min=0)
+        state.first = self._read(self._placed(moved, places), state)[:, -1:]
+        return Started(self.output(state.first, scale=self.scale, first=state.first), state)
+
+    def step(self, ids: Int[Tensor, " rows"], values: Tensor | None, state: Reading) -> Started:
+        one = Tokens(ids[:, None], state.lengths, state.lengths, None if values is None else values[:, None])
+        seen = torch.cat([state.seen, torch.ones_like(state.seen[:, :1])], dim=1)
+        further = Reading(state.cache, seen, state.lengths + 1, state.first, state.memory, state.memory_seen)
+        hidden = self._read(self._placed(one, state.lengths[:, None]), further)
+        return Started(self.output(hidden, scale=self.scale, first=state.first), further)
+
+    def chosen(self, state: Reading, rows: Int[Tensor, " chosen"]) -> Reading:
+        return state.chosen(rows)
+
+    def check(self, tokens: Tokens, trained: Tokens | None = None) -> list[str]:
+        if self.places is not None:
+            self._refuse_places(int(tokens.lengths.max()))
+        return []
+
+    def operations(self, rows: int, time: int, turns: Turns | tuple[int, int] | int | None = None) -> int:
+        config = self.held.config
+        attention, fed = self._maps()
+        layer = 2 * time * (attention + attention // 2 + fed) + 2 * config.num_heads * config.d_kv * time * (time + 1)
+        ends = 2 * time * self.held.lm_head.weight.numel()
+        ends += 0 if self.number_head is None else self.number_head.operations(time)
+        return int(rows * (config.num_decoder_layers * layer + ends))
+
+    def source_operations(self, rows: int, time: int, source: int) -> int:
+        config = self.held.config
+        attention, fed = self._maps()
+        inside = config.num_heads * config.d_kv
+        encoder = config.num_layers * (2 * source * (attention + fed) + 4 * inside * source * source)
+        return int(rows * (encoder + config.num_decoder_layers * (source * attention + 4 * inside * time * source)))
+
+    # Inside ------------------------------------------------------------------------------------------------------
+
+    def _maps(self) -> tuple[int, int]:
+        """The weights of one attention and of one feed-forward."""
+        config = self.held.config
+        fed = (3 if config.is_gated_act else 2) * config.d_model * config.d_ff
+        return 4 * config.d_model * config.num_heads * config.d_kv, fed
+
+    def _encoded(self, source: Tokens | None) -> tuple[Float[Tensor, "rows source width"], Bool[Tensor, "rows source"]]:
+        if source is None:
+            raise Mistake("model: T5 reads a question and says its answer; layout=Pair gives it both")
+        refuse_hidden(source, "T5")
+        seen = real_places(source)
+        said = self.held.encoder(inputs_embeds=self._placed(source), attention_mask=seen.long())
+        return said.last_hidden_state, seen
+
+    def _read(self, x: Tensor, state: Reading) -> Float[Tensor, "rows read width"]:
+        """The decoder's states of further columns, which the cache then has."""
+        said: Tensor = self.held.decoder(
+            inputs_embeds=x,
+            attention_mask=state.seen.long(),
+            encoder_hidden_states=state.memory,
+            encoder_attention_mask=state.memory_seen,
+            past_key_values=state.cache,
+            use_cache=True,
+        ).last_hidden_state
+        return said
+
+    def _placed(self, tokens: Tokens, places: Tensor | None = None) -> Float[Tensor, "rows time width"]:
+        x = self.vectors(tokens.ids, tokens.values)
+        if self.places is None:
+            return x
+        if places is None:
+            places = torch.arange(tokens.ids.shape[1], device=x.device)
+        if x.device.type == "cpu":
+            self._refuse_places(int(places.max()) + 1)
+        added: Tensor = self.places(places)
+        return x + added
+
+    def _refuse_places(self, time: int) -> None:
+        assert self.places is not None
+        if time > self.places.num_embeddings:
+            raise Mistake(
+                f"model.places: {time} tokens are beyond the table of {self.places.num_embeddings} places; "
+                f"shorter examples or model.places={time} are right"
+            )
+
+    def _empty(self) -> Any:
+        return transformers("model: T5").DynamicCache(config=self.held.decoder.config)

@@ -1,0 +1,143 @@
+"""Promises of beam search: transformers' own answers, on rows of different length, cached or not."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.batch import Model, Tokens
+from numerate.errors import Mistake
+from numerate.evaluation.beams import beam_search
+from numerate.evaluation.generate import Generated, greedy
+from numerate.models.decoder import Decoder
+from numerate.models.pretrained import PretrainedDecoder
+from numerate.models.t5 import T5
+from numerate.positions.rotary import Rotary
+from numerate.vocabulary import END, PAD, Vocabulary
+
+pytest.importorskip("transformers", reason="the extra huggingface is not installed")
+
+TINY = T5(width=16, depth=2, heads=2, head_width=8, inner=32)
+LLAMA = PretrainedDecoder(
+    config='{"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, '
+    '"intermediate_size": 32}'
+)
+
+
+@torch.no_grad()
+def lively(model: Any, draws: torch.Generator | None = None) -> Any:
+    """A model of large random weights, which says the end now and then and not the same token for ever."""
+    draws = torch.Generator().manual_seed(0) if draws is None else draws
+    for parameter in model.parameters():
+        parameter.normal_(0, 0.45, generator=draws)
+    return model.eval()
+
+
+@pytest.fixture
+def begun() -> Tokens:
+    return Tokens(torch.full((6, 1), PAD), torch.ones(6, dtype=torch.long), torch.arange(6))
+
+
+def said(generated: Generated) -> list[list[int]]:
+    return [row[: int(length)].tolist() for row, length in zip(generated.ids, generated.lengths, strict=True)]
+
+
+def theirs(ids: torch.Tensor) -> list[list[int]]:
+    rows = [row.tolist() for row in ids]
+    return [row[: row.index(END) + 1] if END in row else row for row in rows]
+
+
+@pytest.mark.parametrize("beams", [2, 4])
+@pytest.mark.parametrize("length_penalty", [1.0, 0.3])
+def test_a_t5_says_what_transformers_generates(vocabulary: Vocabulary, beams: int, length_penalty: float) -> None:
+    model, draws = TINY.build(vocabulary, 0), torch.Generator().manual_seed(0)
+    lively(model, draws=draws)
+    source = torch.randint(1, 19, (40, 8), generator=draws)
+    lengths = torch.randint(1, 9, (40,), generator=draws)
+    seen = torch.arange(8) < lengths[:, None]
+    source[~seen] = PAD
+    found = model.held.generate(
+        input_ids=source,
+        attention_mask=seen.long(),
+        num_beams=beams,
+        length_penalty=length_penalty,
+        max_new_tokens=12,
+        do_sample=False,
+        eos_token_id=END,
+        pad_token_id=PAD,
+        decoder_start_token_id=PAD,
+    )
+    row = torch.arange(40)
+    begun = Tokens(torch.full((40, 1), PAD), torch.ones(40, dtype=torch.long), row)
+    asked = Tokens(source, lengths, row)
+    ours = said(beam_search(model, begun, 12, source=asked, beams=beams, length_penalty=length_penalty))
+    assert [filled(one) for one in ours] == [filled(one) for one in theirs(found[:, 1:])]
+    assert len({len(one) for one in ours}) > 3, "some answers end early"
+
+
+def filled(answer: list[int]) -> list[int]:
+    return answer + [PAD] * (12 - len(answer))
+
+
+def test_a_decoder_says_what_transformers_generates(vocabulary: Vocabulary, make_tokens: Any) -> None:
+    model, prompts = lively(LLAMA.build(vocabulary, 0)), make_tokens([5, 2, 7])
+    ours = said(beam_search(model, prompts, 6))
+    for row, length in enumerate([5, 2, 7]):
+        found = model.held.generate(
+            input_ids=prompts.ids[row : row + 1, :length],
+            attention_mask=torch.ones(1, length, dtype=torch.long),
+            num_beams=4,
+            max_new_tokens=6,
+            do_sample=False,
+            eos_token_id=END,
+            pad_token_id=PAD,
+        )
+        assert ours[row] == theirs(found[:, length:])[0]
+
+
+def test_a_state_that_cannot_be_taken_apart_is_read_again(
+    vocabulary: Vocabulary, make_tokens: Any, begun: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, source = lively(TINY.build(vocabulary, 0)), make_tokens([5, 3, 8, 1, 6, 8])
+    cached = beam_search(model, begun, 7, source=source)
+    monkeypatch.setattr(type(model), "chosen", Model.chosen)
+    again = beam_search(model, begun, 7, source=source)
+    assert said(cached) == said(again)
+    torch.testing.assert_close(cached.log_probability, again.log_probability)
+
+
+def every_answer(model: Model, prompts: Tokens, vocabulary: Vocabulary, most: int) -> list[tuple[float, Sequence[int]]]:
+    """Every answer of a row up to `most` tokens with its score, by reading each of them whole."""
+    found, frontier = [], [([], 0.0)]
+    while frontier:
+        answer, total = frontier.pop()
+        ids = torch.cat([prompts.ids, torch.tensor([answer], dtype=torch.long)], 1)
+        tokens = replace(prompts, ids=ids, lengths=prompts.lengths + len(answer))
+        scores = model(tokens).logits[0, -1].log_softmax(-1).tolist()
+        for token, score in enumerate(scores):
+            longer, sum_ = [*answer, token], total + score
+            if token == END or len(longer) == most:
+                found.append((sum_ / len(longer), longer))
+            else:
+                frontier.append((longer, sum_))
+    return found
+
+
+@torch.no_grad()
+def test_enough_beams_find_the_best_answer_of_all_on_a_model_of_the_house(make_tokens: Any) -> None:
+    vocabulary = Vocabulary.of_words(["a", "b"])
+    model = Decoder(width=16, positions=(Rotary(),)).build(vocabulary, 3).eval()
+    prompts = Tokens(torch.tensor([[4, 5, 4]]), torch.tensor([3]), torch.tensor([0]))
+    best, answer = max(every_answer(model, prompts, vocabulary, 3))
+    found = beam_search(model, prompts, 3, beams=40)
+    assert said(found) == [answer]
+    assert float(found.log_probability) == pytest.approx(best * len(answer), rel=1e-4)
+    likeliest_next = greedy(model, prompts, 3)
+    assert float(likeliest_next.log_probability / likeliest_next.lengths) < best
+
+
+def test_no_beam_at_all_is_refused(vocabulary: Vocabulary, begun: Tokens) -> None:
+    with pytest.raises(Mistake, match=r"^beams: 0"):
+        beam_search(TINY.build(vocabulary, 0), begun, 3, source=begun, beams=0)

@@ -1,0 +1,92 @@
+"""Promises of the Numformer: it answers behind masks, is trained and evaluated so, and nothing else is let through."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.api import load, recipe
+from numerate.batch import Tokens
+from numerate.errors import Mistake
+from numerate.laboratory.train import train
+from numerate.models.numformer import Numformer
+from numerate.training.recipe import Recipe
+from numerate.vocabulary import UNKNOWN, Vocabulary
+
+SMALL = [
+    "task.digits=1",
+    "model=Numformer(width=32,depth=2,heads=2,inner=64,context=16,number_embedding=null,number_head=null,dropout=0)",
+    "training.batch=64",
+    "training.window=4",
+    "training.steps=150",
+    "training.evaluate_every=75",
+    "evaluation.during=32",
+    "evaluation.grid=1:1x1:1",
+    "evaluation.count=40",
+    "schedule=Constant(warmup=10)",
+    "optimizer.rate=0.003",
+    "device=cpu",
+]
+
+
+def masked(*more: str) -> Recipe:
+    return recipe("addition_rotary", *SMALL, "layout=Masked", *more)
+
+
+@torch.no_grad()
+def test_what_it_says_does_not_depend_on_the_answer(tmp_path: Path) -> None:
+    made = masked()
+    vocabulary = made.tokenizer.vocabulary(made.task)
+    model = made.model.build(vocabulary, 0).eval()
+    rows = made.tokenizer.rows(made.task.examples("test", 0, 0, 20), vocabulary)
+    other = rows.ids.copy()
+    other[rows.asked] = vocabulary.ids["7"]
+    index = torch.arange(20).numpy()
+    first = made.layout.batch(rows, index)
+    second = made.layout.batch(type(rows)(other, rows.lengths, rows.asked), index)
+    assert not torch.equal(first.targets, second.targets)
+    assert torch.equal(model(first.tokens).logits, model(second.tokens).logits)
+    assert int((first.tokens.ids == UNKNOWN).sum()) == first.counts["tokens"]
+
+
+def test_it_is_trained_and_evaluated_behind_masks_and_claims_are_allowed(tmp_path: Path) -> None:
+    made = train(masked(), runs_dir=tmp_path, quiet=True)
+    run = load(str(made.run.path), runs_dir=tmp_path)
+    run.evaluate("1:1x1:1")
+    (record,) = [json.loads(line) for line in (made.run.path / "evaluation.jsonl").read_text().splitlines()]
+    assert record["method"] == "one pass"
+    assert "looks_ahead" not in record
+    assert "labels" not in record
+    losses = [json.loads(line).get("loss") for line in (made.run.path / "metrics.jsonl").read_text().splitlines()]
+    known = [loss for loss in losses if loss is not None]
+    assert known[-1] < 0.6 * known[0], "it learns"
+    assert run.ask("3+4=").said.isdigit()
+
+
+def test_layouts_from_which_it_could_read_the_answer_are_refused(tmp_path: Path) -> None:
+    for layout in ("Continuation", "Continuation(ask=all)"):
+        with pytest.raises(Mistake, match=r"both directions.*layout=Masked is right"):
+            train(masked(f"layout={layout}"), runs_dir=tmp_path, quiet=True)
+
+
+def test_its_first_size_is_the_published_one() -> None:
+    spec: Any = Numformer(number_embedding=None)
+    with torch.device("meta"):
+        model = spec.build(Vocabulary.of([]), 0)
+    layers = sum(parameter.numel() for parameter in model.layers.parameters())
+    assert layers == 12 * (4 * 768**2 + 2 * 768 * 3072 + 9 * 768 + 3072)
+    assert model.places.weight.shape == (512, 768)
+
+
+def test_shapes_that_cannot_be_are_refused(vocabulary: Vocabulary) -> None:
+    with pytest.raises(Mistake, match=r"^model\.heads: width 10 does not divide into 3 heads"):
+        Numformer(width=10, heads=3).build(vocabulary, 0)
+    with pytest.raises(Mistake, match=r"^depth: 0"):
+        Numformer(depth=0)
+    with pytest.raises(Mistake, match=r"the tokenizer has no \[NUM\]"):
+        Numformer(width=16, heads=2).build(vocabulary, 0)
+    model = Numformer(width=16, depth=1, heads=2, inner=8, context=4, number_embedding=None).build(vocabulary, 0)
+    with pytest.raises(Mistake, match=r"^model\.context: 5 tokens are beyond the 4 places"):
+        model(Tokens(torch.full((1, 5), 5), torch.tensor([5]), torch.tensor([0])))

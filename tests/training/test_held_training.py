@@ -1,0 +1,112 @@
+"""Promises of training held models: they learn, go on bit by bit, and two processes train what one does.
+
+This file is also the work of each of two processes, which torchrun starts: `test_held_training.py FOLDER`.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.api import load, recipe
+from numerate.laboratory.stacked import why_not_stacked
+from numerate.laboratory.train import train
+from numerate.training.recipe import Recipe
+
+pytest.importorskip("transformers", reason="the extra huggingface is not installed")
+
+torch.set_num_threads(1)
+
+MODELS = {
+    "t5": "T5(width=32,depth=2,heads=2,head_width=16,inner=64,dropout=0.1,checkpointing=true)",
+    "llama": 'PretrainedDecoder(config=\'{"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, '
+    '"num_attention_heads": 2, "intermediate_size": 64}\')',
+}
+LAYOUTS = {"t5": "Pair", "llama": "Continuation"}
+SMALL = [
+    "task.digits=1",
+    "training.batch=32",
+    "training.window=4",
+    "training.log_every=1",
+    "training.evaluate_every=10",
+    "training.checkpoint_every=10",
+    "training.keep=null",
+    "evaluation.during=16",
+    "evaluation.grid=1:1x1:1",
+    "evaluation.count=40",
+    "schedule=Plateau(warmup=3,patience=1)",
+    "optimizer.rate=0.003",
+    "device=cpu",
+]
+
+
+def small(model: str, *more: str) -> Recipe:
+    return recipe("addition_rotary", *SMALL, f"model={MODELS[model]}", f"layout={LAYOUTS[model]}", *more)
+
+
+def losses(runs: Path) -> list[float]:
+    (file,) = runs.glob("*/*/metrics.jsonl")
+    return [record["loss"] for record in map(json.loads, file.read_text().splitlines()) if "loss" in record]
+
+
+def weights(made: Any) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = made.run.checkpoints("final")[0].read(["weights"])["weights"]
+    return found
+
+
+def work(folder: Path) -> None:
+    """What each process does: a T5 without dropout, its layers spread."""
+    for way in ("fsdp", "flat"):
+        train(small("t5", "training.steps=12", "model.dropout=0", f"training.parallel={way}"), runs_dir=folder / way)
+
+
+@pytest.mark.parametrize("model", list(MODELS))
+def test_a_held_model_learns_is_asked_and_goes_on_bit_by_bit(model: str, tmp_path: Path) -> None:
+    whole = train(small(model, "training.steps=40"), runs_dir=tmp_path / "whole", quiet=True)
+    for steps in (20, 40):
+        halves = train(small(model, f"training.steps={steps}"), runs_dir=tmp_path / "halves", quiet=True)
+    one, other = weights(whole), weights(halves)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert losses(tmp_path / "whole") == losses(tmp_path / "halves")
+    found = losses(tmp_path / "whole")
+    assert sum(found[-5:]) < 0.8 * sum(found[:5]), "it learns"
+    run = load(str(whole.run.path), runs_dir=tmp_path / "whole")
+    for method in ("one pass", "decoding", "beams"):
+        run.evaluate("1:1x1:1", method=method)  # type: ignore[arg-type]
+    lines = (whole.run.path / "evaluation.jsonl").read_text().splitlines()
+    records = {record["method"]: record for record in map(json.loads, lines)}
+    assert records["one pass"]["correct"] == records["decoding"]["correct"]
+    assert set(records) == {"one pass", "decoding", "beams"}
+    assert run.ask("3+4=").gold == "7"
+
+
+def test_two_processes_with_spread_layers_train_what_one_does(tmp_path: Path) -> None:
+    made = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=240,
+    )
+    assert made.returncode == 0, made.stderr[-3000:]
+    train(small("t5", "training.steps=12", "model.dropout=0"), runs_dir=tmp_path / "alone", quiet=True)
+    alone = losses(tmp_path / "alone")
+    for way in ("fsdp", "flat"):
+        found = losses(tmp_path / way)
+        assert len(found) == 12
+        assert max(abs(a - b) for a, b in zip(alone, found, strict=True)) < 1e-4, way
+    assert max(alone) - min(alone) > 0.1
+
+
+@pytest.mark.parametrize("model", list(MODELS))
+def test_a_held_model_is_never_stacked(model: str) -> None:
+    assert "is trained alone" in str(why_not_stacked(small(model, *["model.dropout=0"] * (model == "t5"))))
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]))

@@ -1,0 +1,127 @@
+"""Promises of the rate that is cut on a plateau: PyTorch's own rule, and the same rates after a stop."""
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.api import recipe
+from numerate.batch import Draw
+from numerate.laboratory.train import train
+from numerate.training.recipe import Recipe
+from numerate.training.run import RunFolder
+from numerate.training.schedule import Constant, Plateau
+from numerate.training.trainer import Trainer
+from numerate.training.world import World
+
+SMALL = [
+    "task.digits=1:3",
+    "model.width=16",
+    "model.trunk.depth=1",
+    "model.dropout=0.2",
+    "training.batch=16",
+    "training.window=4",
+    "training.log_every=1",
+    "training.evaluate_every=3",
+    "training.checkpoint_every=7",
+    "training.keep=null",
+    "evaluation.during=16",
+    "device=cpu",
+]
+
+
+def small(*more: str) -> Recipe:
+    return recipe("addition_abacus", *SMALL, *more)
+
+
+def rates_of(schedule: Plateau, measured: list[float]) -> list[float]:
+    memory: dict[str, float] = {}
+    found = []
+    for value in measured:
+        memory = json.loads(json.dumps(schedule.after_evaluation(memory, value)))  # as a checkpoint keeps it
+        found.append(0.01 * schedule.judged(memory))
+    return found
+
+
+def rates_of_torch(schedule: Plateau, measured: list[float]) -> list[float]:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.01)
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer,
+        mode="min" if schedule.watch == "loss" else "max",
+        factor=schedule.cut,
+        patience=schedule.patience,
+        threshold=schedule.threshold,
+        min_lr=0.01 * schedule.floor,
+        eps=0.0,
+    )
+    found = []
+    for value in measured:
+        theirs.step(value)
+        found.append(optimizer.param_groups[0]["lr"])
+    return found
+
+
+@pytest.mark.parametrize("watch", ["loss", "score"])
+@pytest.mark.parametrize("patience", [0, 2, 5])
+def test_it_cuts_when_pytorch_would(watch: Any, patience: int) -> None:
+    draws = random.Random(patience)
+    schedule = Plateau(watch=watch, patience=patience, threshold=0.05, floor=0.1)
+    for start in range(20):
+        trend = 1 if watch == "score" else -1
+        measured = [max(0.01, 1 + trend * 0.02 * min(step, 20) + draws.gauss(0, 0.2)) for step in range(60)]
+        found = rates_of(schedule, measured)
+        assert found == pytest.approx(rates_of_torch(schedule, measured), rel=1e-12), start
+        assert len(set(found)) > 1
+
+
+def test_by_hand() -> None:
+    schedule = Plateau(patience=1, warmup=0)
+    losses = [1.0, 0.9, 0.9, 0.95, 0.8, math.nan, math.inf, 0.8]
+    factors = [rate / 0.01 for rate in rates_of(schedule, losses)]
+    assert factors == pytest.approx([1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25])
+
+
+def rates(runs: Path) -> dict[int, float]:
+    (file,) = runs.glob("*/*/metrics.jsonl")
+    return {line["step"]: line["rate"] for line in map(json.loads, file.read_text().splitlines()) if "rate" in line}
+
+
+PLATEAU = "schedule=Plateau(warmup=2,cut=0.5,patience=0,threshold=0.5)"
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_same_rates_and_weights(tmp_path: Path) -> None:
+    whole = train(small(PLATEAU, "training.steps=30"), runs_dir=tmp_path / "whole", quiet=True)
+    train(small(PLATEAU, "training.steps=14"), runs_dir=tmp_path / "halves", quiet=True)
+    halves = train(small(PLATEAU, "training.steps=30"), runs_dir=tmp_path / "halves", quiet=True)
+    assert rates(tmp_path / "whole") == rates(tmp_path / "halves")
+    assert rates(tmp_path / "whole")[14] < rates(tmp_path / "whole")[3], "it was cut before the stop"
+    one, other = (run.run.checkpoints("final")[0] for run in (whole, halves))
+    assert one.state["progress"]["judged"] == other.state["progress"]["judged"]
+    weights = [found.read(["weights"])["weights"] for found in (one, other)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_the_development_loss_is_that_of_the_objective_and_is_recorded(tmp_path: Path) -> None:
+    made = train(small(PLATEAU, "training.steps=6"), runs_dir=tmp_path, quiet=True)
+    lines = [json.loads(line) for line in (made.run.path / "metrics.jsonl").read_text().splitlines()]
+    told = [line["development_loss"] for line in lines if "development_loss" in line]
+    assert len(told) == 2
+    trainer = Trainer(small(PLATEAU, "training.steps=6"), World.join("cpu"), RunFolder.open(made.run.path))
+    trainer.resume()
+    trainer.model.eval()
+    (_, batch), *_ = trainer._development()
+    with torch.no_grad():
+        loss = trainer.objective(trainer.model, batch, Draw.fixed())
+    counts = trainer.objective.counts(batch)
+    assert told[-1] == pytest.approx(float(loss["cross_entropy"]) / counts["cross_entropy"], rel=1e-5)
+
+
+def test_other_schedules_measure_no_loss(tmp_path: Path) -> None:
+    assert Constant().watches() is None
+    made = train(small("schedule=Constant(warmup=2)", "training.steps=4"), runs_dir=tmp_path, quiet=True)
+    assert "development_loss" not in (made.run.path / "metrics.jsonl").read_text()
+    assert made.run.checkpoints("final")[0].state["progress"]["judged"] == {}
