@@ -113,6 +113,15 @@ def test_a_record_comes_back_as_it_was(marks: list[list[bool]], trained: int) ->
     assert Labels.read({"correct": 1, "count": 2}) is None
 
 
+def test_a_cell_of_few_starts_has_each_once_and_one_of_many_so_many_draws() -> None:
+    """140 starts can be counted on by 60 up to 200, but only 5 by 195."""
+    task = Counting(count=50, number="before", starts=Span(1, 199), most=200)
+    for count, rows, each_once in ((195, 5, True), (60, 100, False)):
+        found = questions_of(task, {"count": count}, count=100)
+        assert len(found) == rows
+        assert (len(set(found.hashes().tolist())) == rows) is each_once
+
+
 def test_labels_of_unlike_training_are_not_taken_together() -> None:
     with pytest.raises(ValueError, match="other numbers of labels"):
         Labels.together([rows([3], 1), rows([3], 2)])

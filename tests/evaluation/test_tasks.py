@@ -54,6 +54,7 @@ def test_a_cell_of_every_task_is_scored_alike_at_once_and_by_decoding(task: Task
     once, decoded = (
         evaluate_cell(model, exam, cell_of(task, 6), count=20, method=method) for method in ("one pass", "decoding")
     )
+    decoded.pop("numbers", None)  # what was said wrongly is known by decoding alone
     assert {**decoded, "method": "one pass", "digit_accuracy": once["digit_accuracy"]} == once
     assert json.loads(json.dumps(once)) == once
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from numerate.commands.showing import show_evaluation
 from numerate.config import Span
 from numerate.errors import Mistake
 from numerate.evaluation.evaluator import Evaluation
@@ -65,6 +66,35 @@ def test_the_best_checkpoint_is_chosen_by_the_labels_of_the_next_band(trained: T
     assert best["chosen_on"] == "beyond-development"
     inside = [line for line in lines if line.get("split") == "development"]
     assert not any("unseen" in line for line in inside), "no trained row has labels beyond the trained places"
+
+
+def test_the_choice_is_made_on_rows_of_the_grid_at_the_first_placement_and_the_command_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Counting one symbol has no other rows for the band: what training scored is what the grid has at these."""
+    run = train(SMALL, runs_dir=tmp_path, quiet=True).run
+    lines = run.folder.records("metrics.jsonl")
+    chosen = {line["step"]: line["accuracy"] for line in lines if line.get("split") == "beyond-development"}
+    records = [one for one in run.evaluate(checkpoint="all") if one["region"] == "band"]
+    drawn = SMALL.task.examples("beyond-development", SMALL.seed, 0, 8).facts["count"].tolist()
+
+    def score(step: int, placement: int) -> float:
+        """The share of labels right of what was drawn in training, by the rows of the grid."""
+        there = [one for one in records if (one["step"], one["placement"]) == (step, placement)]
+        found = {one["cell"]["count"]: one["labels"] for one in there}
+        assert found.keys() == set(drawn)
+        right, asked = (sum(sum(found[count][name]) for count in drawn) for name in ("right_at", "asked_at"))
+        return float(right / asked)
+
+    steps = sorted({one["step"] for one in records} & chosen.keys())
+    assert len(steps) > 1
+    assert [score(step, 0) for step in steps] == pytest.approx([chosen[step] for step in steps], abs=1e-6)
+    assert [score(step, 1) for step in steps] != pytest.approx([chosen[step] for step in steps], abs=1e-6)
+    show_evaluation(run.evaluate(checkpoint="best"))
+    out = " ".join(capsys.readouterr().out.split())
+    assert "on the next lengths, so that what it has there says how it was chosen, not how good it is" in out
+    show_evaluation(run.evaluate(checkpoint="best", grid="15"))
+    assert "how it was chosen" not in capsys.readouterr().out
 
 
 def test_measures_of_a_region_are_of_all_its_labels_and_means_over_placements_are_said(run: Run) -> None:

@@ -2,6 +2,7 @@
 a model looks ahead."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,13 +26,15 @@ from numerate.positions.bias import ALiBi
 from numerate.positions.rotary import Rotary
 from numerate.reports.claims import same_everywhere
 from numerate.reports.compare import comparison_text, write_comparison
-from numerate.reports.counts import by_count, counted
-from numerate.reports.finding import finding
+from numerate.reports.counts import by_count, counted, floor_line
+from numerate.reports.figures import training_panels
+from numerate.reports.finding import finding, outcome
+from numerate.reports.grid import above, floor_curve
 from numerate.reports.groups import Group, by_metric, grouped
 from numerate.reports.page import run_page
-from numerate.reports.plots import write_plot
+from numerate.reports.plots import counts_figure, write_plot
 from numerate.reports.records import read, read_each
-from numerate.reports.success import success_rows
+from numerate.reports.success import by_length, study_finding, success_rows
 from numerate.tasks.counting import Counting
 from numerate.tokens.words import Words
 
@@ -46,10 +49,11 @@ RECIPE: dict[str, Any] = {
 Make = Callable[..., Path]
 
 
-def cell(count: int, knows: int, **more: Any) -> dict[str, Any]:
-    """Two rows of `count` symbols, of which the first is counted right up to `knows` and the second to one less."""
+def cell(count: int, knows: int | None, **more: Any) -> dict[str, Any]:
+    """Two rows of `count` symbols, of which the first is counted right up to `knows` and the second to one less; with
+    None the answer is 3 everywhere."""
     places = np.arange(count)
-    right = np.stack([places < knows, places < knows - 1])
+    right = np.stack([places % 3 == 2] * 2 if knows is None else [places < knows, places < knows - 1])
     answers = np.broadcast_to((places % 3 + 1).astype(str), right.shape)
     labels = Labels.of(right, np.ones_like(right), answers, TRAINED)
     low, high = wilson(labels.exact, 2)
@@ -63,14 +67,22 @@ def cell(count: int, knows: int, **more: Any) -> dict[str, Any]:
 def make(tmp_path: Path) -> Make:
     """make("lstm", knows=12, seed=0, placements=..., recipe=...) -> the folder of a run that counts so far."""
 
-    def run(name: str, knows: int | Sequence[int], seed: int = 0, recipe: Any = RECIPE, **more: Any) -> Path:
+    def run(
+        name: str,
+        knows: int | Sequence[int] | None,
+        seed: int = 0,
+        recipe: Any = RECIPE,
+        best: bool = False,
+        **more: Any,
+    ) -> Path:
         folder = tmp_path / "runs" / name / f"{name}{seed}"
         folder.mkdir(parents=True)
         head = {"recipe": recipe | {"seed": seed, "title": name}, "id": folder.name}
         (folder / "recipe.yaml").write_text(yaml.safe_dump(head))
-        each = [knows] if isinstance(knows, int) else knows
+        each = [knows] if isinstance(knows, int | None) else knows
         cells = [
-            cell(count, far, placement=placement, seed=seed, **more)
+            cell(count, far, placement=placement, seed=seed, checkpoint=checkpoint, **more)
+            for checkpoint in ("final", "best")[: 1 + best]
             for placement, far in enumerate(each)
             for count in range(1, LONGEST + 1)
         ]
@@ -124,12 +136,168 @@ def test_the_floor_stands_beside_every_number_beyond_training(make: Make) -> Non
     assert group.floor == pytest.approx(floor)
     page = run_page(read(folder))
     assert f"floor {100 * floor:.1f}" in page
-    assert f", floor {100 * floor:.1f} %" in finding([group]) or f"(floor {100 * floor:.1f} %)" in finding([group])
+    assert "up to count 7 (100 % [34.2, 100] there, floor 50 %)" in finding([group])
     facts = page[page.index('class="facts"') :].split("</dl>")[0]
     assert facts.count("floor") == 3, "next lengths, further beyond and all untrained; not what was trained"
     header, rows = success_rows([group])
     assert rows[-1][0] == "floor, %"
     assert [bool(text) for text in rows[-1][3:]] == [int(name.removeprefix("n=")) > TRAINED for name in header[3:]]
+
+
+FLOORS = {6: 1.0, 7: 1 / 2, 8: 1 / 3, 9: 2 / 4, 10: 2 / 5, 11: 2 / 6, 12: 3 / 7}
+"""What the best single answer gives of the labels 6 to n."""
+
+
+def test_at_each_length_stands_the_floor_of_that_length(make: Make, tmp_path: Path) -> None:
+    folders = [make("lstm", 12, seed) for seed in (0, 1)]
+    group = group_of(*folders)
+    assert {n: point.floor for n, point in group.diagonal.items() if n > TRAINED} == pytest.approx(FLOORS)
+    assert all(group.diagonal[n].floor is None for n in range(1, TRAINED + 1))
+    assert replace(group, metric="accuracy").diagonal[10].floor == pytest.approx(5 / 10)
+    header, rows = success_rows([group])
+    told = dict(zip(header, rows[-1], strict=True))
+    assert {name: told[name] for name in ("n=5", "n=7", "n=10", "n=12")} == {
+        "n=5": "", "n=7": "50", "n=10": "40", "n=12": "42.9"
+    }  # fmt: skip
+    assert "n=6" not in header, "memorising alone has all of it"
+    page = write_comparison(folders, tmp_path / "page.html").read_text()
+    lengths = page[page.index("<h2>Length by length") :]
+    assert re.search(r"count 11</td>.*?>33\.3</td>", lengths)
+    across, floors = floor_curve([group.diagonal])
+    assert (across, floors) == ([1.0, 5.5, *FLOORS], pytest.approx([1.0, 1.0, *FLOORS.values()]))
+
+
+def test_a_model_at_its_floor_goes_nowhere_and_one_above_it_is_not_held_up(make: Make) -> None:
+    """All that says 3 everywhere has right of the 6th label; at 6 that is all, and of 6 and 7 it is a half."""
+    chance = group_of(make("chance", None))
+    found = outcome(chance)
+    assert chance.diagonal[6].value == 1.0
+    assert found.reach is None
+    assert found.first is not None
+    assert found.first.at == {"count": 7}
+    assert "has 50 % [9.5, 90.5] at count 7 (floor 50 %)" in finding([chance])
+    reach = outcome(group_of(make("lstm", 13))).reach
+    assert reach is not None
+    assert reach.at == {"count": 12}
+
+
+def test_clearly_above_a_floor_is_at_least_half_of_what_it_leaves() -> None:
+    assert above(0.99, 0.98)
+    assert not above(0.985, 0.98)
+    assert not above(1.0, 1.0), "nothing is left"
+    assert above(0.0, None)
+
+
+def test_the_floor_of_the_curve_by_count_is_the_same_whatever_is_measured(make: Make) -> None:
+    group = group_of(make("lstm", 8))
+    lines = []
+    for metric in METRICS:
+        found = counted(replace(group, metric=metric))
+        assert found is not None
+        lines.append(floor_line([found]))
+        assert found.points()[12].floor == group.floor
+    assert lines[0] is not None
+    assert all(line == lines[0] for line in lines)
+
+
+def test_having_learned_what_was_trained_is_about_all_its_labels(make: Make) -> None:
+    """As where an addend stands behind the symbols: the last label of the longest trained row has place 6."""
+
+    def with_sums(folder: Path) -> Path:
+        path = folder / "evaluation.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            if line["cell"]["count"] == TRAINED:
+                right = np.array([[True] * TRAINED + [False]] * 2)
+                line["labels"] = Labels.of(right, np.ones_like(right), trained=TRAINED).record()
+                line |= {"correct": 0}
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return folder
+
+    group = group_of(with_sums(make("lstm", 12)))
+    assert group.measure == "unseen"
+    trained = group.regions[0]["trained"]
+    assert trained.labels is not None
+    assert trained.labels.share("unseen") == 0.0
+    assert trained.share.value == trained.labels.share("accuracy") == pytest.approx(30 / 32)
+    assert group.diagonal[TRAINED].value == pytest.approx(5 / 6)
+
+
+def test_of_the_best_checkpoint_the_lengths_it_was_chosen_on_are_left_out(make: Make, tmp_path: Path) -> None:
+    folders = [make("lstm", 12, seed, best=True, step=100 + seed) for seed in (0, 1)]
+    best = replace(group_of(*folders), checkpoint="best")
+    assert 6 not in best.diagonal
+    assert {7, 12} <= set(best.diagonal)
+    assert 6 in group_of(*folders).diagonal
+    page = write_comparison(folders, tmp_path / "page.html").read_text()
+    assert "never on the lengths tested" not in page
+    assert "did best on the next lengths, which are left out of what is said of it" in page
+    report = run_page(read(folders[0]))
+    table = report[report.index("<h2>Checkpoints and placements") :].split("</table>")[0]
+    next_lengths = table.split("</th>")[:-1].index(
+        next(cell for cell in table.split("</th>") if "next lengths" in cell)
+    )
+    found = {row.split("</td>")[0]: row.split("</td>") for row in table.split("<tr><td>")[1:]}
+    assert found["best"][next_lengths].endswith(">")
+    assert not found["final"][next_lengths].endswith(">")
+    assert "chosen on the next lengths" in report
+
+
+def test_what_cannot_converge_is_shown_and_not_called_slow(make: Make, tmp_path: Path) -> None:
+    blind = RECIPE | {"model": to_tree(BLIND)}
+    schemes = {"nope": (None, blind), "gru": (None, RECIPE), "lstm": (12, RECIPE), "rnn": (9, RECIPE)}
+    models = {"gru": 8, "lstm": 16, "rnn": 24}
+    folders = [
+        make(
+            name,
+            knows,
+            seed,
+            recipe | ({"model": to_tree(Decoder(mixer=LSTM(), width=models[name]))} if name in models else {}),
+        )
+        for name, (knows, recipe) in schemes.items()
+        for seed in (0, 1)
+    ]
+    groups = grouped(read_each(folders))
+    rows = {row[0]: row for row in success_rows(groups)[1]}
+    assert rows["nope"][2] == "0/2 by a symmetry"
+    assert rows["nope"][4].startswith("0/2 [0, 66] 50")
+    assert rows["gru"][3] == "did not converge"
+    text = study_finding(groups)
+    assert "nope cannot, by a symmetry" in text
+    assert "gru did not converge in this budget" in text
+    assert "2 of 4 schemes converged" in text
+    assert "nope up to" not in text
+    curves, missed = by_length(groups)
+    assert curves[0].label == "nope (2 seeds, at chance by a symmetry)"
+    assert missed == "Not drawn, as no seed converged: gru (0 of 2)."
+    page = write_comparison(folders, tmp_path / "page.html").read_text()
+    assert "gru did not solve the trained region" in page
+    assert "nope did not solve the trained region" not in page
+
+
+def test_figures_have_a_panel_for_each_task_and_say_what_they_leave_out(make: Make) -> None:
+    def recipe(modulus: int, width: int) -> dict[str, Any]:
+        task = to_tree(Counting(count=TRAINED, modulus=modulus))
+        return RECIPE | {"task": task, "model": to_tree(Decoder(mixer=LSTM(), width=width))}
+
+    folders = [make(f"three{i}", 8, recipe=recipe(3, 8 * i)) for i in range(1, 15)]
+    folders += [make(f"four{i}", 8, recipe=recipe(4, 8 * i)) for i in (1, 2)]
+    groups = grouped(read_each(folders))
+    three, four = counts_figure(groups).axes
+    assert len(four.get_legend().get_texts()) == 2
+    assert len(three.get_legend().get_texts()) == 12
+    assert "These are 12 of 14 groups" in three.get_title(loc="left").replace("\n", " ")
+    assert "floor" in [text.get_text().split(" ")[0] for text in four.texts]
+    assert len(training_panels({"a": {"x": groups[0].runs}, "b": {"y": groups[1].runs}}).axes) == 4
+
+
+def test_a_metric_of_what_was_not_evaluated_is_refused_as_not_evaluated(make: Make) -> None:
+    folder = make("lstm", 8)
+    (folder / "evaluation.jsonl").unlink()
+    with pytest.raises(Mistake, match="lstm, which was not evaluated"):
+        by_metric([group_of(folder)], "unseen")
+    both = [group_of(folder), group_of(make("rnn", 8))]
+    assert "not evaluated yet: lstm" in finding(by_metric(both, "unseen"))
 
 
 def test_the_curve_has_a_place_for_each_count_and_the_spread_of_seeds(make: Make) -> None:

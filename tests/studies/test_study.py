@@ -18,6 +18,8 @@ from numerate.commands.run import short_table
 from numerate.config import override
 from numerate.errors import Mistake
 from numerate.executors.executor import Executor
+from numerate.reports.groups import Group
+from numerate.reports.records import Records
 from numerate.studies.folder import StudyFolder
 from numerate.studies.newcomer import quickstart
 from numerate.studies.running import effort, ordered
@@ -343,10 +345,46 @@ def test_many_variants_are_shown_as_a_short_table(capsys: pytest.CaptureFixture[
     variants = {f"width={number}": [record(number / 100), record(number / 50)] for number in range(20)}
     text = short_table("mine", variants)
     lines = text.splitlines()
-    assert lines[0].split() == ["variant", "runs", "trained", "beyond"]
-    assert lines[2].split() == ["width=19", "2", "100.0%", "28.5%"]
-    assert len(lines) == 2 + 12 + 1
-    assert lines[-1] == "8 more: numerate results mine group=label"
+    assert lines[0].split() == ["variant", "runs", "converged", "trained", "beyond"]
+    assert lines[2].split() == ["width=19", "2", "2/2", "100.0%", "28.5%"]
+    assert len(lines) == 2 + 20 + 2
+    assert "Medians over runs, exact match. Converged: at least 99 % of what it was trained on." in lines[-1]
+    many = {f"width={number}": [record(0.5)] for number in range(50)}
+    assert "10 more: numerate results mine group=label" in short_table("mine", many)
+
+
+def test_a_short_table_of_labels_has_each_task_with_its_floors_and_who_did_not_converge(tmp_path: Path) -> None:
+    def record(trained: float, unseen: float, floor: float = 0.1, **more: Any) -> dict[str, Any]:
+        labels = {"accuracy": {"value": trained, "floor": 1.0}}
+        far = {"unseen": {"value": unseen, "floor": floor}, "accuracy": {"value": 0.9, "floor": 0.7}}
+        return {
+            "final": {"trained": {"mean": 0.0, "labels": labels} | more, "beyond": {"mean": 0.0, "labels": far} | more}
+        }
+
+    def group(label: str, positions: list[Any], **task: Any) -> Group:
+        decoder = {"kind": "Decoder", "mixer": {"kind": "Attention"}, "positions": positions}
+        alike = {"kind": "Counting", "symbol": "same", "number": "none", "begin": "", "helper": "none"} | task
+        return Group(label, (Records(tmp_path, {"recipe": {"task": alike, "model": decoder}}),))
+
+    learned = [{"kind": "Learned"}]
+    found = {
+        "mod: NoPE": ([record(0.1, 0.118)], group("mod: NoPE", [], modulus=10)),
+        "mod: learned": ([record(1.0, 0.5), record(1.0, 0.7)], group("mod: learned", learned, modulus=10)),
+        "shifted: zoom": ([record(1.0, 1.0, looks_ahead="it sees")], group("shifted: zoom", learned, number="before")),
+        "shifted: sines": ([record(0.6, 0.2, 0.03)], group("shifted: sines", learned, number="before")),
+    }
+    text = short_table(
+        "mine", {label: one for label, (one, _) in found.items()}, {label: one for label, (_, one) in found.items()}
+    )
+    mod, shifted, note = (part.splitlines() for part in text.split("\n\n"))
+    assert (mod[0], shifted[0]) == ("mod", "shifted")
+    assert [" ".join(line.split()) for line in (*mod[3:], *shifted[3:])] == [
+        "mod: learned 2 2/2 100.0% 60.0% (10.0%)",
+        "mod: NoPE 1 no, by a symmetry 10.0% 11.8% (10.0%)",
+        "shifted: zoom 1 no claim 100.0% 100.0% (10.0%)",
+        "shifted: sines 1 none 60.0% 20.0% (3.0%)",
+    ]
+    assert "accuracy on unseen counts (trained: label accuracy), in brackets the floor" in note[0]
 
 
 # Stopped and begun again ----------------------------------------------------------------------------------------------

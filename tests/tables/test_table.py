@@ -935,6 +935,39 @@ def test_of_labels_success_is_accuracy_on_unseen_counts_unless_another_column_is
         table.group("label", success="step")
 
 
+def test_each_run_on_labels_is_judged_by_its_farthest_region_and_no_failure_is_left_out(study: Studies) -> None:
+    """Some were asked beyond 100 and some not; a scheme of which a run failed does not look as if none had."""
+    far = labelled(0.5)
+    unseen = {"unseen": {"value": 1.0, "low": 0.9, "high": 1.0, "floor": 0.1}}
+    far["final"] = {**far["final"], "100+": region(1.0) | {"labels": unseen}}
+    runs: Any = [(recipe("far", seed=seed), far) for seed in (0, 1)]
+    runs += [(recipe("near", seed=seed), labelled(1.0)) for seed in (0, 1, 2)] + [(recipe("near", seed=3), failed())]
+    table = study([*runs, (recipe("sums", seed=0), done(trained=1.0, beyond=0.0))])
+    groups = table.group("label")
+    assert groups["label"] == ["far", "near", "sums"]
+    assert groups["success.of"] == ["final.100+.unseen", "final.beyond.unseen", "final.trained"]
+    assert groups["success"] == [1.0, 0.75, 1.0]
+    assert groups["success.count"] == [2, 4, 1]
+    text = groups.text()
+    assert "3/4 [30, 95]" in text
+    assert "success.of" in text.splitlines()[0]
+    told = " ".join(text.split())
+    assert (
+        "runs with final.100+.unseen, final.beyond.unseen or final.trained, each the farthest that it has, of at least"
+        in told
+    )
+
+
+def test_of_the_best_checkpoint_the_band_it_was_chosen_on_has_no_column(study: Studies) -> None:
+    record = labelled(0.75)
+    regions = {**record["final"], "band": record["final"]["beyond"]}
+    table = study([(recipe(), record | {"final": regions, "best": regions})])
+    assert "final.band.unseen" in table.names
+    assert "best.beyond.unseen" in table.names
+    assert not any(name.startswith("best.band") for name in table.names)
+    assert "these have no column" in " ".join(table.text().split())
+
+
 def test_of_a_run_without_a_claim_no_success_is_counted(study: Studies) -> None:
     runs = [(recipe(seed=0), labelled(1.0)), (recipe(seed=1), labelled(1.0, looks_ahead="it sees the end"))]
     table = study(runs)

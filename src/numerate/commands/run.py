@@ -5,23 +5,31 @@ import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from numerate.commands.recipes import Wanted
-from numerate.commands.showing import summary
+from numerate.commands.showing import cell_of, summary
 from numerate.errors import Mistake
+from numerate.evaluation.labels import METRICS
 from numerate.executors.slurm import Slurm
-from numerate.reports.grid import REGIONS
+from numerate.reports.grid import REGIONS, percent
+from numerate.reports.groups import CONVERGED, Group
+from numerate.reports.limits import MOST_ROWS
+from numerate.reports.records import Records
+from numerate.reports.success import NO_CLAIM, SYMMETRY
 from numerate.reports.table import text_table
+from numerate.reports.tasks import by_task
 from numerate.studies.folder import StudyFolder
 from numerate.studies.running import Done
 from numerate.studies.status import SHOWN
 from numerate.studies.study import Study, run_study, survey
+from numerate.training import disk
 from numerate.training.run import runs_directory
 
 MANY, MANY_RUNS = 12, 200
-"""More variants, or runs, than this are shown as a short table instead of side by side."""
+"""More variants, or runs, than this are shown as a short table, each in a line, instead of side by side."""
 
 
 def command(given: argparse.Namespace) -> int:
@@ -70,31 +78,86 @@ def _show_failures(study: Study, done: Sequence[Done], runs_dir: str | None, tra
 
 def _summary(study: Study, folder: StudyFolder, folders: Sequence[Path]) -> str:
     """Heat maps side by side for a few variants, a short table for many."""
-    runs = {f"{path.parent.name}/{path.name}" for path in folders}
+    runs = {f"{path.parent.name}/{path.name}": path for path in folders}
     results = folder.results()
     variants: dict[str, list[Mapping[str, Any]]] = {}
+    groups: dict[str, Group] = {}
     for planned in folder.plan():
         if planned.run in runs and planned.at in results:
             variants.setdefault(planned.label, []).append(results[planned.at])
+            if planned.label not in groups:
+                groups[planned.label] = _first_of(planned.label, runs[planned.run], planned.tree)
     if len(variants) <= MANY and len(folders) <= MANY_RUNS:
         return summary(folders, study.labels)
-    return short_table(study.title, variants)
+    return short_table(study.title, variants, groups)
 
 
-def short_table(title: str, variants: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """The best dozen of many variants, by the farthest region that was measured: medians over their runs."""
-    there = {region for records in variants.values() for record in records for region in record["final"]}
-    names = [region for region in REGIONS if region in there]
-    rows = []
-    for label, records in variants.items():
-        means = [
-            [record["final"][region]["mean"] for record in records if region in record["final"]] for region in names
+def _first_of(label: str, folder: Path, recipe: Mapping[str, Any]) -> Group:
+    """As much of a variant as tells its task: its recipe, and one cell that it was asked."""
+    cells = [cell_of(record) for record in disk.records(folder / "evaluation.jsonl")[:1]]
+    return Group(label, (Records(folder, {"recipe": recipe}, cells=cells),))
+
+
+def short_table(
+    title: str, variants: Mapping[str, Sequence[Mapping[str, Any]]], groups: Mapping[str, Group] | None = None
+) -> str:
+    """Many variants line by line, for each task by itself, the best in the farthest region first: medians over their
+    runs, of labels the accuracy on unseen counts with its floor.
+
+    `variants` has what was found of their runs, `groups` what tells their tasks, where it is known.
+    """
+    tasks = by_task(list(groups.values())) if groups else []
+    together = [(task.name, [group.label for group in task.groups]) for task in tasks] or [("", list(variants))]
+    parts = []
+    for name, labels in together:
+        rows = [_variant(label, variants[label], groups[label] if groups else None) for label in labels]
+        header = [region for region in REGIONS if any(region in row.told for row in rows)]
+        rows.sort(key=lambda row: [row.median.get(region, -1.0) for region in reversed(header)], reverse=True)
+        shown = [
+            [row.label, str(row.runs), row.converged, *(row.told.get(region, "") for region in header)]
+            for row in rows[:MOST_ROWS]
         ]
-        rows.append((label, len(records), [statistics.median(each) if each else None for each in means]))
-    rows.sort(key=lambda row: [-1.0 if value is None else value for value in reversed(row[2])], reverse=True)
-    shown = [
-        [label, str(count), *("" if value is None else f"{value:.1%}" for value in values)]
-        for label, count, values in rows[:MANY]
-    ]
-    more = f"{len(rows) - MANY} more: numerate results {title} group=label" if len(rows) > MANY else ""
-    return "\n".join(filter(None, (text_table(["variant", "runs", *names], shown), more)))
+        parts.append(f"{name}\n" * bool(name) + text_table(["variant", "runs", "converged", *header], shown))
+        if len(rows) > MOST_ROWS:
+            parts[-1] += f"\n{len(rows) - MOST_ROWS} more: numerate results {title} group=label"
+    labelled = any("labels" in region for each in variants.values() for one in each for region in one["final"].values())
+    what = f"{METRICS['unseen']} (trained: {METRICS['accuracy']}), in brackets the floor" if labelled else "exact match"
+    note = f"Medians over runs, {what}. Converged: at least {percent(CONVERGED)} % of what it was trained on."
+    return "\n\n".join([*parts, note])
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """A line of the table: by region the median of its runs, and the same in words."""
+
+    label: str
+    runs: int
+    converged: str
+    median: Mapping[str, float]
+    told: Mapping[str, str]
+
+
+def _variant(label: str, records: Sequence[Mapping[str, Any]], group: Group | None) -> _Variant:
+    found = [record["final"] for record in records]
+    medians, told = {}, {}
+    for region in REGIONS:
+        each = [_measured(one[region], region) for one in found if region in one]
+        if each:
+            medians[region] = statistics.median(value for value, _ in each)
+            floors = [floor for _, floor in each if floor is not None]
+            told[region] = f"{medians[region]:.1%}" + f" ({max(floors, default=0.0):.1%})" * bool(floors)
+    trained = [_measured(one["trained"], "trained")[0] >= CONVERGED for one in found if "trained" in one]
+    converged = f"{sum(trained)}/{len(trained)}" if trained else ""
+    if trained and not any(trained):
+        converged = f"no, {SYMMETRY}" if group is not None and group.by_symmetry else "none"
+    reasons = [region["looks_ahead"] for one in found for region in one.values() if region.get("looks_ahead")]
+    return _Variant(label, len(records), NO_CLAIM if reasons else converged, medians, told)
+
+
+def _measured(region: Mapping[str, Any], name: str) -> tuple[float, float | None]:
+    """What a region is told by, with its floor: of labels accuracy on unseen counts, within training on all."""
+    labels = region.get("labels", {})
+    found = labels.get("accuracy" if name == "trained" else "unseen")
+    if found is None:
+        return region["mean"], None
+    return found["value"], None if name == "trained" else found["floor"]

@@ -8,6 +8,7 @@ from typing import Any
 from numerate.evaluation.labels import METRICS, Labels, Metric
 from numerate.evaluation.statistics import wilson
 from numerate.laboratory.results import Results
+from numerate.reports.answers import split_metric
 from numerate.reports.colour import Look
 from numerate.reports.compare import comparison_text
 from numerate.reports.grid import grids, points
@@ -24,7 +25,7 @@ def show_evaluation(results: Results) -> None:
     for record in results:
         words = settings_words(record.get("settings", {}))
         key = (record["checkpoint"], record["step"], record["placement"], words)
-        groups.setdefault(key, []).append(_cell(record))
+        groups.setdefault(key, []).append(cell_of(record))
     changed = any(key[3] for key in groups)
     known = all("labels" in record and record["labels"]["trained"] is not None for record in results)
     metric: Metric = "unseen" if known else "exact"
@@ -47,10 +48,18 @@ def show_evaluation(results: Results) -> None:
         best = results.best
         right = "of labels right" if all("labels" in record for record in results) else "right"
         score = f"{best['score']:.1%} {right}"
-        print(f"best: step {best['step']}, chosen on {best['chosen_on']} ({score}), never on this grid")
+        print(f"best: step {best['step']}, chosen on {best['chosen_on']} ({score}){_choice(results)}")
     slow = {record["method"] for record in results} - {"one pass"}
     if slow:
         print(f"method: {', '.join(sorted(slow))}")
+
+
+def _choice(results: Results) -> str:
+    """What of the grid the choice of the best checkpoint was made on."""
+    there = any((record["checkpoint"], record["region"]) == ("best", "band") for record in results)
+    if not there or results.best is None or results.best["chosen_on"] != "beyond-development":
+        return ""
+    return ": on the next lengths, so that what it has there says how it was chosen, not how good it is"
 
 
 def _first_tokens(results: Results) -> str:
@@ -67,7 +76,7 @@ def _words(cell: Mapping[str, int]) -> str:
     return "+".join(str(value) for value in cell.values())
 
 
-def _cell(record: Mapping[str, Any]) -> Cell:
+def cell_of(record: Mapping[str, Any]) -> Cell:
     return Cell(
         record["cell"],
         record["correct"],
@@ -85,6 +94,7 @@ def _cell(record: Mapping[str, Any]) -> Cell:
     )
 
 
-def summary(folders: Sequence[Path], labels: Mapping[str, str] | None = None, metric: Metric | None = None) -> str:
+def summary(folders: Sequence[Path], labels: Mapping[str, str] | None = None, metric: str | None = None) -> str:
     """Heat maps of several runs side by side, their regions, and the finding in words."""
-    return comparison_text(by_metric(grouped(read_each(folders), labels), metric), Look.of(sys.stdout))
+    measure, answer = split_metric(metric)
+    return comparison_text(by_metric(grouped(read_each(folders), labels), measure), Look.of(sys.stdout), answer)

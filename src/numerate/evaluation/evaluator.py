@@ -22,24 +22,32 @@ from torch import Tensor
 from numerate.batch import IGNORE, Batch, Draw, Model, Tokens
 from numerate.config import setting
 from numerate.errors import Mistake
+from numerate.evaluation.beams import PUBLISHED_SPARE, beam_search
 from numerate.evaluation.generate import greedy
 from numerate.evaluation.grid import Cell, Grid
 from numerate.evaluation.labels import Labels
 from numerate.evaluation.statistics import wilson
+from numerate.evaluation.text_answers import TextAnswers
 from numerate.tasks.draws import Draws, key
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
 from numerate.tokens.layout import Continuation, Layout
 from numerate.tokens.tokenizer import Tokenizer
-from numerate.vocabulary import DIGIT
+from numerate.vocabulary import DIGIT, PAD
 
-Method = Literal["one pass", "decoding"]
+Method = Literal["one pass", "decoding", "beams"]
+"""How answers are scored: in one forward, by greedy decoding, or by a search with the published number of beams."""
+
+METHODS: tuple[Method, ...] = ("one pass", "decoding", "beams")
 
 CHUNK = 32_768
 """Tokens that are read at once (rows x time): a fixed number, so that a cell is always computed in the same pieces."""
 
 PIECE = 4_096
 """Tokens that one forward of `mark` reads on a CPU: what a layer makes of them is small enough for the cache."""
+
+SPARE = 10
+"""Tokens that an answer which is a text may be longer than the longest right one of its batch: it is to be read."""
 
 COST_DRAWS = 8
 """Questions from which the cost of a cell is told."""
@@ -84,7 +92,12 @@ class Exam:
     @property
     def labelled(self) -> bool:
         """Whether what is asked are labels, each at its own place, so that right ones are counted by place too."""
-        return not self.layout.continues
+        return not self.layout.continues and not self.layout.masks
+
+    @cached_property
+    def texts(self) -> bool:
+        """Whether questions and answers are texts in a file: one of them tells."""
+        return self.task.draw(Draws(key("cost")), np.arange(1)).texts is not None
 
     @cached_property
     def trained_labels(self) -> int | None:
@@ -128,8 +141,24 @@ class Marks:
 @torch.no_grad()
 def mark(model: Model, exam: Exam, batch: Batch, placement: int = 0) -> Marks:
     """Scores a batch in one forward (on a CPU, in one per piece: rows know nothing of each other)."""
-    said = [_said_in(model, piece, placement) for piece in pieces(batch)]
-    return _marked(exam, torch.cat(said), batch.asked_targets)
+    return _mark_at_once(model, exam, batch, placement)[0]
+
+
+def _mark_at_once(model: Model, exam: Exam, batch: Batch, placement: int) -> tuple[Marks, Tensor, Tensor | None]:
+    said = torch.cat([_said_in(model, piece, placement) for piece in pieces(batch)])
+    values = _numbers_in(model, batch, placement) if exam.layout.masks else None
+    return _marked(exam, said, batch.asked_targets), said, values
+
+
+def _numbers_in(model: Model, batch: Batch, placement: int) -> Tensor | None:
+    """The numbers that are said at the asked places, of a model that says numbers."""
+    found: list[Tensor] = []
+    for piece in pieces(batch):
+        values = model(model.place(piece.tokens, Draw.fixed(placement)), piece.source, asked=piece.asked).values
+        if values is None:
+            return None
+        found.append(values)
+    return torch.cat(found)
 
 
 def _said_in(model: Model, batch: Batch, placement: int) -> Int[Tensor, "rows asked"]:
@@ -185,14 +214,47 @@ def _tokens_of(tokens: Tokens, chosen: slice) -> Tokens:
 
 
 @torch.no_grad()
-def mark_by_decoding(model: Model, exam: Exam, batch: Batch, placement: int = 0) -> tuple[Marks, Tensor]:
-    """Scores a batch by decoding every answer; returns what was said as well (rows x places, PAD behind the end)."""
+def mark_by_decoding(
+    model: Model, exam: Exam, batch: Batch, placement: int = 0, spare: int = 0, *, beams: bool = False
+) -> tuple[Marks, Tensor]:
+    """Scores a batch by decoding every answer; returns what was said as well (rows x places, PAD behind the end).
+
+    `spare` tokens beyond the longest right answer may be said. They change nothing of what is right, as that has ended.
+    With `beams` by beam search, which is given the published number of spare tokens at least.
+    """
+    marks, said, _ = _mark_decoded(model, exam, batch, placement, spare, beams)
+    return marks, said
+
+
+def _mark_decoded(
+    model: Model, exam: Exam, batch: Batch, placement: int, spare: int, beams: bool
+) -> tuple[Marks, Tensor, Tensor | None]:
+    """And the numbers that were said beside the tokens, of a model that says numbers."""
     prompts, most = prompts_of(batch)
-    said = greedy(model, prompts, most, source=batch.source, placement=placement).ids
+    most += max(spare, PUBLISHED_SPARE) if beams else spare
+    search = beam_search if beams else greedy
+    found = search(model, prompts, most, source=batch.source, placement=placement)
     targets = batch.asked_targets
     width = targets.shape[1]
-    said = torch.nn.functional.pad(said, (0, max(0, width - said.shape[1])))[:, :width]
-    return _marked(exam, said, targets), said
+    more = max(0, width - found.ids.shape[1])
+    said = torch.nn.functional.pad(found.ids, (0, more))
+    values = None if found.values is None else torch.nn.functional.pad(found.values, (0, more), value=1.0)
+    return _marked(exam, said[:, :width], targets), said, values
+
+
+@torch.no_grad()
+def likelihood(model: Model, batch: Batch, placement: int = 0) -> tuple[float, int, int]:
+    """Of the right answers of a batch, their ends included and padding not: the sum of -ln(probability) of their tokens
+    behind the right prefix, in nats; how many tokens that are; and how many of them are the likeliest."""
+    nll, tokens, right = 0.0, 0, 0
+    for piece in pieces(batch):
+        logits = model(model.place(piece.tokens, Draw.fixed(placement)), piece.source, asked=piece.asked).logits
+        scores, targets = logits.float().flatten(0, 1), piece.asked_targets.flatten()
+        each = torch.nn.functional.cross_entropy(scores, targets, ignore_index=IGNORE, reduction="none")
+        nll += float(each.double().sum())
+        tokens += int((targets != IGNORE).sum())
+        right += int((scores.argmax(-1) == targets).sum())
+    return nll, tokens, right
 
 
 def prompts_of(batch: Batch) -> tuple[Tokens, int]:
@@ -202,7 +264,9 @@ def prompts_of(batch: Batch) -> tuple[Tokens, int]:
     ids = batch.tokens.ids[:, :width]
     within = torch.arange(width, device=ids.device)[None, :] < lengths[:, None]
     hidden = None if batch.tokens.hidden is None else batch.tokens.hidden[:, :width]
-    prompts = replace(batch.tokens, ids=torch.where(within, ids, 0), lengths=lengths, hidden=hidden, places=None)
+    values = None if batch.tokens.values is None else torch.where(within, batch.tokens.values[:, :width], 1.0)
+    ids = torch.where(within, ids, 0)
+    prompts = replace(batch.tokens, ids=ids, lengths=lengths, values=values, hidden=hidden, places=None)
     return prompts, batch.asked_targets.shape[1]
 
 
@@ -215,10 +279,13 @@ def one_pass_holds(exam: Exam) -> bool:
 
 
 def method_for(exam: Exam, wanted: Method) -> Method:
-    """How answers are scored: as wanted, unless one forward would not be exact, or labels leave nothing to decode."""
+    """How answers are scored: as wanted, unless one forward would not be exact, labels leave nothing to decode, or
+    answers are texts, of which it is measured how far they are from the right ones."""
     if not exam.layout.continues:
         return "one pass"
-    return wanted if one_pass_holds(exam) else "decoding"
+    if wanted == "beams":
+        return wanted
+    return wanted if one_pass_holds(exam) and not exam.texts else "decoding"
 
 
 def evaluate_cell(
@@ -247,6 +314,10 @@ def evaluate_cell(
     A cell that has no more than `count` different questions is asked each of them once; `count` in the record is then
     how many there were. `seen` says that training may have met them, as they are too few to hold any out.
 
+    Where answers are decoded `numbers` says how far those said are from the right ones, and of answers that are texts
+    `texts` how near they are as such: sums by which cells can be taken together
+    (`numerate.evaluation.number_metrics`, `text_metrics`).
+
     For a task with labels the record has `labels` as well: by place in the row how many were asked and right, what
     follows from it, and what a model that had only memorised would score (`numerate.evaluation.labels`). `looks_ahead`
     is there where a model sees at each place what comes later, and says how: nothing may then be claimed of it.
@@ -261,11 +332,19 @@ def evaluate_cell(
     correct = digits = digits_right = 0
     first_wrong: list[np.ndarray] = []
     labels: list[Labels] = []
+    decoded = method != "one pass" or exam.layout.masks
+    told = TextAnswers(exam.tokenizer, exam.vocabulary, questions) if decoded else None
     for batch in chunks(exam, questions, model):
         if method == "one pass":
-            marks = mark(model, exam, batch, placement)
+            marks, said, values = _mark_at_once(model, exam, batch, placement)
         else:
-            marks, _ = mark_by_decoding(model, exam, batch, placement)
+            spare = SPARE if exam.texts else 0
+            marks, said, values = _mark_decoded(model, exam, batch, placement, spare, method == "beams")
+        if told is not None:
+            said = said.where(batch.asked_targets != IGNORE, PAD) if exam.layout.masks else said
+            told.add(said.tolist(), None if values is None else values.tolist())
+            if exam.texts:
+                told.read(*likelihood(model, batch, placement))
         correct += int(marks.right.sum())
         digits, digits_right = digits + marks.digits, digits_right + marks.digits_right
         first_wrong.append(marks.first_wrong.cpu().numpy())
@@ -286,6 +365,7 @@ def evaluate_cell(
         "seen": not task.held_out(split),
         "method": method,
         **({"labels": Labels.together(labels).record()} if labels else {}),
+        **(told.record() if told is not None else {}),
         **({"looks_ahead": ahead} if ahead is not None else {}),
     }
 
@@ -293,12 +373,16 @@ def evaluate_cell(
 def refuse_ahead(model: Model, exam: Exam) -> str | None:
     """How a model sees at each place what comes later in its row, in words; None where it does not, as a model should.
 
-    Raises `Mistake` where answers would have to be decoded, token by token: what such a model says to a prefix is not
-    what it says to the whole row.
+    Where answers are masked it has nothing to see of them. Raises `Mistake` where answers would have to be decoded,
+    token by token: what such a model says to a prefix is not what it says to the whole row.
     """
+    if exam.layout.masks:
+        return None
     ahead = model.looks_ahead()
     if ahead is not None and not exam.labelled:
-        raise Mistake(f"model: {ahead}, so that it cannot answer by continuing a text; a task with labels is right")
+        raise Mistake(
+            f"model: {ahead}, so that it cannot answer by continuing a text; layout=Masked is right, or labels"
+        )
     return ahead
 
 

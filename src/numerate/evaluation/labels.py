@@ -155,6 +155,16 @@ class Labels:
         low, high = wilson(min(right / asked, 1.0) * rows, rows)
         return Share(right / asked, float(low), float(high), asked // self.repeats)
 
+    def measured_by(self, metric: Metric, region: str) -> Metric:
+        """By what a region's rows are measured where `metric` is wanted: accuracy on unseen counts is that on all
+        labels within training, and where rows have no unseen count.
+
+        Also rows of training may have labels behind the trained places, such as the sum behind an addend: few, and not
+        what is meant by having learned what was trained.
+        """
+        inside = metric == "unseen" and region == "trained"
+        return "accuracy" if inside or self.share(metric) is None else metric
+
     def rows_of(self, metric: Metric) -> int:
         """How many different rows are asked what `metric` is about; at least 1."""
         beyond = metric == "unseen" and self.trained is not None and self.trained < len(self.asked_at)

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from numerate.batch import IGNORE, Batch, Draw, Model
-from numerate.evaluation.evaluator import Exam, chunks, prompts_of
+from numerate.evaluation.evaluator import SPARE, Exam, chunks, prompts_of
 from numerate.evaluation.generate import greedy
+from numerate.evaluation.text_answers import plainly
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Questions
-from numerate.tokens.tokenizer import Characters
 from numerate.vocabulary import BEGIN, END
 
 
@@ -40,12 +40,14 @@ class Said:
         return {"cell": dict(cell), **fields}
 
 
-def answers(model: Model, exam: Exam, questions: Questions, placement: int = 0, spare: int = 2) -> list[Said]:
-    """Decodes every question greedily; `spare` tokens beyond the right answer's length are allowed.
+def answers(model: Model, exam: Exam, questions: Questions, placement: int = 0, spare: int | None = None) -> list[Said]:
+    """Decodes every question greedily; `spare` tokens beyond the right answer's length are allowed: 2 unless said, and
+    `SPARE` where answers are texts.
 
     For aligned labels the argmax at every asked place is what is said.
     """
     found: list[Said] = []
+    spare = (2 if questions.texts is None else SPARE) if spare is None else spare
     for batch in chunks(exam, questions, model):
         rows = batch.tokens.ids.shape[0]
         targets = batch.asked_targets
@@ -104,6 +106,4 @@ def _labels(model: Model, exam: Exam, batch: Batch, placement: int) -> tuple[tor
 
 def as_a_person_writes(exam: Exam, words: str) -> str:
     """Numbers in a model's spelling turned back: with `Digits(order="reversed")`, `579` is said for `975`."""
-    if not isinstance(exam.tokenizer, Characters):
-        return words
-    return exam.tokenizer.numbers.plain(words, answer=True)
+    return plainly(exam.tokenizer, words)

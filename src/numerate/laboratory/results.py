@@ -2,11 +2,16 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from textwrap import fill
 from typing import Any
 
+from numerate.evaluation import answer_metrics
 from numerate.evaluation.labels import METRICS, Labels, Metric
 from numerate.evaluation.statistics import region_mean
 from numerate.training.checkpoint import Checkpoint
+
+SHOWN = ("number_accuracy", "missing", "mae", "log_mae", "log_r2", "bleu", "rougeL", "perplexity")
+"""The metrics of numbers and texts that the table of an evaluation has room for."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,7 +33,9 @@ class Results:
         interval; `seen` regions have no such cell, and their mean is over all there are.
 
         Where answers are labels, `labels` has each metric of `numerate.evaluation.labels` by its name with its `value`,
-        `low`, `high` and `floor`; over all labels or rows of the region, each weighing the same.
+        `low`, `high` and `floor`; over all labels or rows of the region, each weighing the same. Where answers are
+        numbers or texts that were decoded, `answers` has each metric of `numerate.evaluation.answer_metrics` by its
+        name: over all questions of the region, and as the mean over its cells.
         """
         return self._lines(together=False)
 
@@ -71,17 +78,20 @@ class Results:
                 "seen": all(record["seen"] for record in records),
             }
             found.append(line | ({"labels": _measures(new, repeats)} if "labels" in new[0] else {}))
+            found[-1] |= {"answers": answers} if (answers := answer_metrics.of_records(new)) else {}
             if records[0].get("looks_ahead"):
                 found[-1]["looks_ahead"] = records[0]["looks_ahead"]
         return found
 
     def __str__(self) -> str:
+        from numerate.reports.answers import answer_text
         from numerate.reports.groups import settings_words
         from numerate.reports.table import text_table
 
         lines = [*self.regions(), *self.over_placements()]
         changed = any(line["settings"] for line in lines)
         labelled = [name for name in METRICS if name != "exact"] if any("labels" in line for line in lines) else []
+        answered = [name for name in SHOWN if any(line.get("answers", {}).get(name) is not None for line in lines)]
         header = ["checkpoint", "step", *(["settings"] * changed), "placement", "region", "cells"]
         rows = [
             [
@@ -94,10 +104,15 @@ class Results:
                 f"{line['mean']:.1%}",
                 f"{line['low']:.1%} to {line['high']:.1%}",
                 *(_told(line, name) for name in labelled),
+                *(answer_text(name, line.get("answers", {}).get(name)) for name in answered),
             ]
             for line in lines
         ]
-        told = [text_table([*header, "right", "95 % interval", *labelled], rows)]
+        told = [text_table([*header, "right", "95 % interval", *labelled, *answered], rows)]
+        if answered:
+            meant = "; ".join(f"{name}: {answer_metrics.METRICS[name]}" for name in answered)
+            more = "results and the report have more, and the means over cells."
+            told.append(fill(f"Over all questions of a region: {meant}. {more}", 118, break_on_hyphens=False))
         if labelled:
             told.append(
                 "right: whole rows; unseen: labels at places that training did not have; accuracy: all labels; last: "

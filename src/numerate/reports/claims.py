@@ -1,10 +1,12 @@
 """What may not be claimed of a run whatever its numbers are, and what is known of it before any training."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from __future__ import annotations
 
-from numerate.reports.groups import Group
-from numerate.reports.limits import listed
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numerate.reports.groups import Group
 
 RELATIVE = ("Rotary", "ALiBi", "T5Bias", "FIRE", "CoPE")
 """Positions that change which places attention looks at, and nothing of what it finds there."""
@@ -17,6 +19,8 @@ SAME_EVERYWHERE = (
 
 def no_claims(groups: Sequence[Group]) -> list[str]:
     """In words, of which groups nothing may be claimed and why, those of one reason together."""
+    from numerate.reports.limits import listed
+
     reasons: dict[str, list[str]] = {}
     for group in groups:
         if group.looks_ahead is not None:
@@ -31,7 +35,9 @@ def claimable(groups: Sequence[Group]) -> list[Group]:
 
 def theorems(groups: Sequence[Group]) -> list[str]:
     """In words, of which groups chance is known before any training."""
-    found = [group.label for group in groups if same_everywhere(group.runs[0].recipe)]
+    from numerate.reports.limits import listed
+
+    found = [group.label for group in groups if group.by_symmetry]
     return [f"of {listed(found)} {SAME_EVERYWHERE}"] if found else []
 
 

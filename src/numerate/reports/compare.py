@@ -6,17 +6,26 @@ from html import escape
 from pathlib import Path
 
 from numerate.errors import Mistake, did_you_mean
-from numerate.evaluation.labels import METRICS, Metric
+from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import difference
 from numerate.reports import overview, sections
+from numerate.reports.answers import (
+    answer_pair_rows,
+    answer_pair_sentences,
+    answer_pairs,
+    answers,
+    lacking,
+    pairs_by,
+    split_metric,
+)
 from numerate.reports.claims import no_claims
 from numerate.reports.colour import Look
 from numerate.reports.counts import MEMORISED, by_count, measure_words
 from numerate.reports.curve import length_curve
 from numerate.reports.drawing import folded, heat_map, table
-from numerate.reports.finding import REACHED, SOLVED, finding, outcome
+from numerate.reports.finding import SOLVED, finding, going_words, outcome
 from numerate.reports.forest import forest
-from numerate.reports.grid import Grid, bracket, percent, place_words
+from numerate.reports.grid import Grid, bracket, floors_along, percent, place_words
 from numerate.reports.groups import Group, by_metric, differing, grouped
 from numerate.reports.heat_map import heat_map as terminal_map
 from numerate.reports.heat_map import legend
@@ -49,7 +58,7 @@ def write_comparison(
     baseline: str | None = None,
     failed: Sequence[tuple[str, str]] = (),
     absent: Sequence[str] = (),
-    metric: Metric | None = None,
+    metric: str | None = None,
 ) -> Path:
     """Writes one offline HTML page about several runs and returns its path.
 
@@ -57,11 +66,14 @@ def write_comparison(
     succeed. `labels` renames them (`{"addition_abacus": "Abacus"}`). `baseline` is the label of the group that stands
     first, with which all others are compared where they are many (default: the first that is named). `failed` are runs
     that failed and so have no folder here, each with its error, and `absent` the variants of which no run is left: the
-    page begins with them. `metric` is what all are measured by (default: each as its reports are, `Group.metric`).
-    Raises `Mistake` for no folders, a folder that is no run, a baseline that is no group, or a metric that they lack.
+    page begins with them. `metric` is what all are measured by (default: each as its reports are, `Group.metric`); one
+    of numbers or texts, such as `log_mae`, has tests of its own, and the rest of the page is of exact match. Raises
+    `Mistake` for no folders, a folder that is no run, a baseline that is no group, or a metric that they lack.
     """
-    groups = with_baseline(by_metric(grouped(_read(folders), labels), metric), baseline)
-    return write_text(Path(path), comparison_page(groups, title, failed=failed, absent=absent))
+    measure, answer = split_metric(metric)
+    groups = with_baseline(by_metric(grouped(_read(folders), labels), measure), baseline)
+    lacking(groups, answer)
+    return write_text(Path(path), comparison_page(groups, title, failed=failed, absent=absent, answer=answer))
 
 
 def write_figure(
@@ -69,7 +81,7 @@ def write_figure(
     path: str | Path,
     *,
     labels: Mapping[str, str] | None = None,
-    metric: Metric | None = None,
+    metric: str | None = None,
 ) -> Path:
     """Writes the figure of a comparison, for a paper: .png, .svg or .pdf as its name ends. Returns its path.
 
@@ -79,7 +91,10 @@ def write_figure(
     from numerate.reports.figures import save
     from numerate.reports.plots import compare_figure
 
-    return save(compare_figure(by_metric(grouped(_read(folders), labels), metric)), path)
+    measure, answer = split_metric(metric)
+    if answer is not None:
+        raise Mistake(f"metric: {answer} has no figure; out=compare.html has its tests")
+    return save(compare_figure(by_metric(grouped(_read(folders), labels), measure)), path)
 
 
 def with_baseline(groups: Sequence[Group], baseline: str | None) -> list[Group]:
@@ -100,8 +115,9 @@ def comparison_page(
     *,
     failed: Sequence[tuple[str, str]] = (),
     absent: Sequence[str] = (),
+    answer: str | None = None,
 ) -> str:
-    """The page as text; `failed` and `absent` as in `write_comparison`."""
+    """The page as text; `failed` and `absent` as in `write_comparison`, `answer` a metric of numbers or texts."""
     # Ways in which the same runs were evaluated are groups of their own; each run counts once.
     runs = list({str(run.folder): run for group in groups for run in group.runs}.values())
     title = title or " and ".join(group.label for group in groups[:4]) + (" ..." if len(groups) > 4 else "")
@@ -112,18 +128,18 @@ def comparison_page(
         f'<p class="over">numerate · a comparison · {what}</p><h1>{escape(title)}</h1>',
         sections.warning(missing_words(len(runs), failed, absent)),
         sections.warning("; ".join(no_claims(groups))),
-        *_by_task(groups),
+        *_by_task(groups, answer),
         sections.heading("To run it again", sections.reproduce(runs)),
         sections.heading("Left out of this report", sections.warnings(runs)),
     ]
     return page(title, "\n".join(part for part in body if part))
 
 
-def _by_task(groups: Sequence[Group]) -> list[str]:
+def _by_task(groups: Sequence[Group], answer: str | None) -> list[str]:
     """What is said and shown of all groups; of several tasks first what is said of each, then each by itself."""
     tasks = by_task(groups)
     if len(tasks) == 1:
-        return [sections.sentence(study_finding(groups) or finding(groups)), *_sections(groups)]
+        return [sections.sentence(study_finding(groups) or finding(groups)), *_sections(groups, answer)]
     said = [
         f"<h3>{escape(task.name)}</h3>{sections.sentence(study_finding(task.groups) or finding(task.groups))}"
         for task in tasks
@@ -135,14 +151,16 @@ def _by_task(groups: Sequence[Group]) -> list[str]:
     )
     told = f"{table(['task', 'groups', 'as trained'], rows, numbers=[1], mono=[2])}<figcaption>{note}</figcaption>"
     shown = [
-        f'<section><h1 style="margin-top:4rem">{escape(task.name)}</h1>{"".join(_sections(task.groups))}</section>'
+        f'<section><h1 style="margin-top:4rem">{escape(task.name)}</h1>'
+        f"{''.join(_sections(task.groups, answer))}</section>"
         for task in tasks
     ]
     return [*said, sections.heading(f"{len(tasks)} tasks", told), *shown]
 
 
-def _sections(groups: Sequence[Group]) -> list[str]:
+def _sections(groups: Sequence[Group], answer: str | None) -> list[str]:
     return [
+        sections.heading(f"Which groups differ in {answer}", answer_pairs(groups, answer)),
         sections.heading("Accuracy per count", by_count(groups)),
         sections.lengths(groups),
         sections.heading("Which seeds converged, and how far those go", success_table(groups)),
@@ -151,6 +169,7 @@ def _sections(groups: Sequence[Group]) -> list[str]:
         sections.heading("What differs between the recipes", _differences(groups)),
         sections.heading("How to read this", _reading(groups)),
         sections.heading("Regions", sections.region_table(groups)),
+        sections.heading("Numbers and texts in the answers", answers(groups)),
         sections.heading("Length by length", _gaps(groups)),
         sections.heading("Seed by seed", _seeds(groups)),
         sections.heading("Training", sections.training(groups)),
@@ -158,16 +177,18 @@ def _sections(groups: Sequence[Group]) -> list[str]:
     ]
 
 
-def comparison_text(groups: Sequence[Group], look: Look | None = None) -> str:
+def comparison_text(groups: Sequence[Group], look: Look | None = None, answer: str | None = None) -> str:
     """The comparison for a terminal: heat maps side by side, the diagonal, the table of regions, the finding; of
     several tasks one after the other."""
     look, tasks = look or Look(), by_task(groups)
     if len(tasks) == 1:
-        return _text(groups, look)
-    return "\n\n\n".join(f"{task.name}\n{'=' * text_width(task.name)}\n\n{_text(task.groups, look)}" for task in tasks)
+        return _text(groups, look, answer)
+    return "\n\n\n".join(
+        f"{task.name}\n{'=' * text_width(task.name)}\n\n{_text(task.groups, look, answer)}" for task in tasks
+    )
 
 
-def _text(groups: Sequence[Group], look: Look) -> str:
+def _text(groups: Sequence[Group], look: Look, answer: str | None) -> str:
     shown = drawn(groups)
     maps = [terminal_map(_titled(grid, group.label), look) for group in shown for grid in group.grids if grid.row_axis]
     header, rows = sections.region_rows(shown)
@@ -185,7 +206,16 @@ def _text(groups: Sequence[Group], look: Look) -> str:
     found = pairs_of(groups)
     if found.pairs:
         parts += [text_table(*pair_rows(found)), "\n".join([*pair_sentences(found), TOLD_APART])]
+    parts += _answer_text(groups, answer) if answer is not None else []
     return "\n\n".join([*parts, study_finding(groups) or finding(groups)])
+
+
+def _answer_text(groups: Sequence[Group], answer: str) -> list[str]:
+    """What differs in a metric of numbers or texts."""
+    told = pairs_by(groups, answer)
+    if not told:
+        return []
+    return [text_table(*answer_pair_rows(told, answer)), "\n".join([*answer_pair_sentences(told, answer), TOLD_APART])]
 
 
 def _titled(grid: Grid, label: str) -> Grid:
@@ -222,15 +252,15 @@ def _reading(groups: Sequence[Group]) -> str:
     outcomes = [outcome(group) for group in groups]
     both = "" if any(group.labels for group in groups) else ", both numbers n digits long"
     notes = [
-        f"“Solves” means a mean {_solving(groups)}. “Goes to n” means at least {percent(REACHED)} % at every untrained "
-        f"length up to n{both}, as measured; the interval at n may reach below."
+        f"“Solves” means a mean {_solving(groups)}. “Goes to n” means {going_words(groups)} at every untrained length "
+        f"up to n{both}, as measured; the interval at n may reach below."
     ]
     if all(len(group.regions) <= 1 for group in groups):
         notes.append(
             "One seed per recipe. The intervals say how well each of these models was measured; they say nothing about "
             "what another seed would give, which can differ by more than the intervals. Add seeds=3 or more."
         )
-    unsolved = [one for one in outcomes if one.trained and not one.solves]
+    unsolved = [one for one in outcomes if one.trained and not one.solves and not one.group.by_symmetry]
     if len(unsolved) > MOST_NAMED:
         notes.append(
             f"{listed([one.label for one in unsolved])} did not solve the trained region in every seed: "
@@ -281,8 +311,7 @@ def _gaps(groups: Sequence[Group]) -> str:
     lengths = sorted(set().union(*along))
     if not lengths:
         return ""
-    floors = {curve.group.floor for curve in curves}
-    floor = floors.pop() if len(floors) == 1 else None
+    floors = floors_along(along)
     pair = len(groups) == len(curves) == 2 and all(len(group.regions) == 1 for group in groups)
     rows = []
     for n in lengths:
@@ -297,17 +326,22 @@ def _gaps(groups: Sequence[Group]) -> str:
         elif pair:
             row.append("")
         region = sections.REGION_WORDS.get(first.region, first.region)
-        row += ["" if first.region == "trained" or floor is None else percent(floor)] * (floor is not None)
+        row += [_span(floors[n]) if n in floors else ""] * bool(floors)
         rows.append([*row, region.replace(" ", "\N{NO-BREAK SPACE}")])
     labels = [f"{escape(curve.label)}, %" for curve in curves]
-    header = ["length", *labels, *(["difference, points"] * pair), *(["floor, %"] * (floor is not None)), "region"]
+    header = ["length", *labels, *(["difference, points"] * pair), *(["floor, %"] * bool(floors)), "region"]
     notes = ["Differences carry Newcombe's 95 % interval, for each length by itself."] * pair
-    notes += [MEMORISED] * (floor is not None)
+    notes += [MEMORISED] * bool(floors)
     notes += [missed] * bool(missed)
     notes += [left_out(groups, shown)] * (len(shown) < len(groups))
     caption = f"<figcaption>{escape(' '.join(notes))}</figcaption>" if notes else ""
     shares = table(header, rows, numbers=range(1, len(header) - 1)) + caption
     return folded(shares, len(rows), f"All {len(rows)} lengths")
+
+
+def _span(floors: tuple[float, float]) -> str:
+    """The floor of a length, or from the lowest to the highest where groups have unlike ones."""
+    return " to ".join(map(percent, dict.fromkeys(floors)))
 
 
 def _seeds(groups: Sequence[Group]) -> str:

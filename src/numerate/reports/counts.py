@@ -35,7 +35,7 @@ class Counted:
 
     def points(self) -> dict[int, Point]:
         """The same as points by count, as figures draw them."""
-        labels = self.group.labels[0]
+        labels, floor = self.group.labels[0], self.floor
         along = {}
         for i, t in enumerate(self.t):
             trained = labels.trained is not None and t <= labels.trained
@@ -49,8 +49,16 @@ class Counted:
                 region="trained" if trained else "beyond",
                 seen=False,
                 metric="accuracy",
+                floor=None if trained else floor,
             )
         return along
+
+    @property
+    def floor(self) -> float | None:
+        """What the best single answer gives of the labels behind the trained counts, whatever the group is measured by;
+        None where it is not known which were trained."""
+        labels = self.group.labels[0]
+        return None if labels.trained is None else labels.floor("unseen")
 
 
 def counted(group: Group) -> Counted | None:
@@ -71,9 +79,9 @@ def counted(group: Group) -> Counted | None:
 
 
 def floor_line(found: Sequence[Counted]) -> Line | None:
-    """The floor as a line by count: all right up to the last trained one, then what the best single answer gives. None
-    where groups were trained on unlike counts, so that there is not one floor."""
-    known = {(one.group.labels[0].trained, one.group.floor) for one in found}
+    """The floor as a line by count: all right up to the last trained one, then what the best single answer gives on
+    average over further counts. None where groups have unlike floors, or were trained on unlike counts."""
+    known = {(one.group.labels[0].trained, one.floor) for one in found}
     last = max(t for one in found for t in one.t)
     trained, floor = known.pop() if len(known) == 1 else (None, None)
     if trained is None or trained >= last:
@@ -111,7 +119,9 @@ def by_count(groups: Sequence[Group]) -> str:
     )
     parts = [
         f"Share of all rows whose t-th label is right. {band}",
-        f"Dashed: {FLOOR}. {MEMORISED}" if limit is not None else "",
+        f"Dashed: {FLOOR}; behind the trained counts that is the mean over these. {MEMORISED}"
+        if limit is not None
+        else "",
         _placements([one.group for one in found]),
         left_out(groups, shown) if len(shown) < len(groups) else "",
     ]
@@ -153,7 +163,7 @@ def measures_table(groups: Sequence[Group]) -> str:
             for metric in METRICS:
                 values = [value for labels in several if (value := labels.share(metric)) is not None]
                 floor = several[0].floor(metric) if name != "trained" else None
-                row.append(_told(values, floor))
+                row.append("" if metric == "unseen" and name == "trained" else _told(values, floor))
             rows.append(row)
     if not rows:
         return ""

@@ -58,6 +58,8 @@ def tip(point: Point, operator: str | None = None) -> str:
         several = len(point.each) > MOST_TOLD
         told = f"{len(point.each)} seeds" if several else "each: " + ", ".join(percent(share) for share in point.each)
         lines.append(told)
+    if point.floor is not None:
+        lines.append(f"floor {percent(point.floor)} %")
     if point.note and point.value < 1:
         lines.append(point.note)
     if point.seen:

@@ -18,7 +18,7 @@ from numerate.errors import Mistake
 from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import seeds_band
 from numerate.reports.colour import FRAME, LIGHT, SERIES, hexadecimal, ink, ramp
-from numerate.reports.grid import Grid, Point, axis_words, length_ticks, percent, tick_step, whole_percent
+from numerate.reports.grid import Grid, Point, axis_words, floor_curve, length_ticks, percent, tick_step, whole_percent
 from numerate.reports.records import Records, split_measure
 
 if TYPE_CHECKING:
@@ -100,12 +100,12 @@ def length_curves(
     *,
     axis: str = "n",
     notes: Sequence[str] = (),
-    floor: float | None = None,
 ) -> Figure:
     """Share right along the diagonal of grids, one line per label, the interval as a band, trained lengths shaded.
 
     What the bands are, and of how many seeds, stands above with the `notes`, and the name of a single line. Where
-    memorising what was trained gives something by itself, it is drawn dashed: all of it, and the `floor` beyond.
+    memorising what was trained gives something by itself, it is drawn dashed: all of it, and the floor of each point
+    beyond.
     Raises `Mistake` without cells of equal sizes.
     """
     series = {label: along for label, along in series.items() if along}
@@ -114,7 +114,7 @@ def length_curves(
     with styled():
         figure = blank(4.8, 3.1 + 0.17 * _lines(list(series), 4.8))
         axes = figure.subplots()
-        _draw_lengths(axes, series, axis, floor=floor)
+        _draw_lengths(axes, series, axis)
         if len(series) > 1:
             _legend(figure, axes)
         name = [next(iter(series))] if len(series) == 1 else []
@@ -157,7 +157,6 @@ class Panel:
     series: Mapping[str, Mapping[int, Point]]
     axis: str = "n"
     notes: Sequence[str] = ()
-    floor: float | None = None
 
 
 def length_panels(panels: Sequence[Panel], *, columns: int = 3) -> Figure:
@@ -180,7 +179,7 @@ def length_panels(panels: Sequence[Panel], *, columns: int = 3) -> Figure:
         for axes in table.flat[len(filled) :]:
             axes.set_axis_off()
         for axes, panel in zip(table.flat, filled, strict=False):
-            _draw_lengths(axes, panel.series, panel.axis, floor=panel.floor)
+            _draw_lengths(axes, panel.series, panel.axis)
             told = _above(axes, [_doubt(panel.series), *panel.notes], letters=72)
             title, over = "\n".join(wrap(panel.title, 48)), (0, 6 + 8 * told)
             axes.annotate(title, (0, 1), over, xycoords="axes fraction", textcoords="offset points", fontsize=9)
@@ -194,33 +193,51 @@ def training_curves(runs: Mapping[str, Sequence[Records]]) -> Figure:
 
     One seed: exact match carries the interval over its questions; several: the median with lowest and highest.
     """
+    return training_panels({"": runs})
+
+
+def training_panels(tasks: Mapping[str, Mapping[str, Sequence[Records]]]) -> Figure:
+    """The same with a row for each task, by its name."""
+    width = 6.6 if len(tasks) == 1 else 3.3
+    lines = [_lines(list(runs), width) for runs in tasks.values()]
     with styled():
-        figure = blank(6.6, 2.6 + 0.17 * _lines(list(runs), 6.6))
-        loss, exact = figure.subplots(1, 2)
-        words = METRICS["exact"]
-        for i, (label, seeds) in enumerate(runs.items()):
-            colour = SERIES[i % len(SERIES)]
-            _band(loss, [_series(run.training(), "loss") for run in seeds], colour, "-", label)
-            for name, line in (("development", "-"), ("beyond-development", "--")):
-                what = split_measure([run.split(name) for run in seeds])
-                words = METRICS[what] if what != "exact" else words
-                curves = [_series(run.split(name), what) for run in seeds if run.split(name)]
-                _band(exact, curves, colour, line, label, scale=100.0)
-                if len(seeds) == 1 and curves and what == "exact":
-                    lines = seeds[0].split(name)
-                    low, high = ([100.0 * row.get(key, row["exact"]) for row in lines] for key in ("low", "high"))
-                    exact.fill_between([row["step"] for row in lines], low, high, color=colour, alpha=0.18, linewidth=0)
-        loss.set(xlabel="step", ylabel="loss, nats per token", yscale="log")
-        exact.set(xlabel="step", ylabel=f"{words}, %", ylim=(-3, 103))
-        for axes in (loss, exact):
-            axes.grid(color="#dddddd", linewidth=0.5)
-            axes.set_axisbelow(True)
-        exact.set_title("solid: trained lengths, dashed: next lengths", fontsize=7.5, color=_QUIET)
-        several = any(len(seeds) > 1 for seeds in runs.values())
-        loss.set_title("medians, lowest to highest seed" if several else "", fontsize=7.5, color=_QUIET)
-        if len(runs) > 1:
-            _legend(figure, loss)
+        figure = blank(6.6, (2.6 + 0.17 * max(lines)) * len(tasks))
+        table = figure.subplots(len(tasks), 2, squeeze=False)
+        for (name, runs), (loss, exact) in zip(tasks.items(), table, strict=True):
+            _draw_training(loss, exact, runs)
+            if len(tasks) > 1:
+                told = loss.get_title()
+                loss.set_title("\n".join(filter(None, (name, told))), fontsize=7.5, color=_QUIET)
+                beside = -(-len(runs) // _lines(list(runs), width))
+                if loss.get_legend_handles_labels()[0]:
+                    loss.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.2), ncols=beside, handlelength=2.8)
+            elif len(runs) > 1:
+                _legend(figure, loss)
     return figure
+
+
+def _draw_training(loss: Axes, exact: Axes, runs: Mapping[str, Sequence[Records]]) -> None:
+    words = METRICS["exact"]
+    for i, (label, seeds) in enumerate(runs.items()):
+        colour = SERIES[i % len(SERIES)]
+        _band(loss, [_series(run.training(), "loss") for run in seeds], colour, "-", label)
+        for name, line in (("development", "-"), ("beyond-development", "--")):
+            what = split_measure([run.split(name) for run in seeds])
+            words = METRICS[what] if what != "exact" else words
+            curves = [_series(run.split(name), what) for run in seeds if run.split(name)]
+            _band(exact, curves, colour, line, label, scale=100.0)
+            if len(seeds) == 1 and curves and what == "exact":
+                lines = seeds[0].split(name)
+                low, high = ([100.0 * row.get(key, row["exact"]) for row in lines] for key in ("low", "high"))
+                exact.fill_between([row["step"] for row in lines], low, high, color=colour, alpha=0.18, linewidth=0)
+    loss.set(xlabel="step", ylabel="loss, nats per token", yscale="log")
+    exact.set(xlabel="step", ylabel=f"{words}, %", ylim=(-3, 103))
+    for axes in (loss, exact):
+        axes.grid(color="#dddddd", linewidth=0.5)
+        axes.set_axisbelow(True)
+    exact.set_title("solid: trained lengths, dashed: next lengths", fontsize=7.5, color=_QUIET)
+    several = any(len(seeds) > 1 for seeds in runs.values())
+    loss.set_title("medians, lowest to highest seed" if several else "", fontsize=7.5, color=_QUIET)
 
 
 def save(figure: Figure, path: str | Path) -> Path:
@@ -363,7 +380,6 @@ def _draw_lengths(
     series: Mapping[str, Mapping[int, Point]],
     axis: str,
     title: str = "",
-    floor: float | None = None,
 ) -> None:
     lengths = sorted({n for along in series.values() for n in along})
     trained = sorted({n for along in series.values() for n, point in along.items() if point.region == "trained"})
@@ -373,11 +389,12 @@ def _draw_lengths(
         narrow = 20 * (trained[-1] + 1 - lengths[0]) < lengths[-1] + 1 - lengths[0]  # no room before the border
         place, side = (trained[-1] + 0.65, "left") if narrow else (trained[-1] + 0.35, "right")
         axes.text(place, 4, "trained", color=FRAME, fontsize=7, ha=side, va="bottom", rotation=90)
-    if trained and floor is not None and lengths[-1] > trained[-1]:
-        across = [trained[0], trained[-1] + 0.5, trained[-1] + 0.5, lengths[-1]]
-        heights = [100.0, 100.0, 100 * floor, 100 * floor]
+    across, floors = floor_curve(list(series.values()))
+    if across:
+        heights = [100 * floor for floor in floors]
         axes.plot(across, heights, color=_QUIET, linestyle=(0, (1.5, 2)), linewidth=1, zorder=1.5)
-        axes.text(lengths[-1], 100 * floor + 1.5, f"floor {percent(floor)} %", color=_QUIET, fontsize=6.5, ha="right")
+        told = f"floor {percent(floors[-1])} %"
+        axes.text(across[-1], heights[-1] + 1.5, told, color=_QUIET, fontsize=6.5, ha="right")
     for i, (label, along) in enumerate(series.items()):
         # From the seventh on colours come again, with another marker and another line than the first time.
         again = i // len(SERIES)

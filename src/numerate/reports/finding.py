@@ -13,7 +13,7 @@ from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import difference
 from numerate.reports.claims import claimable, no_claims, theorems
 from numerate.reports.counts import measure_of, measure_words
-from numerate.reports.grid import Point, bracket, percent, place_words, span_words
+from numerate.reports.grid import CLEAR, Point, above, bracket, percent, place_words, span_words
 from numerate.reports.groups import CONVERGED, Group
 from numerate.reports.limits import MOST_NAMED, listed
 
@@ -33,7 +33,8 @@ class Outcome:
 
     `trained` are the trained-region means of each seed. What follows is of the seeds that solve it (`solving`): `reach`
     is the last n such that all untrained lengths up to n+n have at least `REACHED` (the median, where there are several
-    seeds), None if not even the first has; `reaches` the same for each seed alone; `first` the first untrained length.
+    seeds), clearly above the floor; None if not even the first has. `reaches` is the same for each seed alone; `first`
+    the first untrained length at which memorising does not give as much by itself.
     """
 
     group: Group
@@ -96,7 +97,7 @@ def outcome(group: Group) -> Outcome:
         high=high,
         reach=reach,
         reaches=tuple(None if point is None else _n(point) for point in alone),
-        first=beyond[0] if beyond else None,
+        first=next((point for point in beyond if _telling(point)), beyond[0] if beyond else None),
         at_the_end=bool(beyond) and reach is beyond[-1],
         weak=weak,
         only_seen=bool(found) and all(region.only_seen for region in found),
@@ -113,12 +114,20 @@ def solving(group: Group) -> Group:
 
 
 def _reach(along: Sequence[tuple[Point, float]]) -> Point | None:
+    """The last length up to which all have `REACHED` and are clearly above their floors. A length at which memorising
+    gives `REACHED` by itself says nothing of those behind it: it may be passed, and is the last only if it is above."""
     last = None
     for point, share in along:
-        if share < REACHED:
+        if share < REACHED or (_telling(point) and not above(share, point.floor)):
             break
-        last = point
+        if above(share, point.floor):
+            last = point
     return last
+
+
+def _telling(point: Point) -> bool:
+    """Whether memorising alone does not give `REACHED` there."""
+    return point.floor is None or point.floor < REACHED
 
 
 def _n(point: Point) -> int:
@@ -263,7 +272,7 @@ def _goes(one: Outcome, name: str) -> str:
     if one.seeds > 1 and len(set(one.reaches)) > 1:
         seeds = "; seed by seed up to " + listed(["none" if n is None else str(n) for n in one.reaches])
     solved = f", in the {one.solved} of {one.seeds} seeds that solve it" if 0 < one.solved < one.seeds else ""
-    there = f"{percent(point.value)} % {bracket(point.low, point.high)} there{_floor(one)}{solved}{seeds}"
+    there = f"{percent(point.value)} % {bracket(point.low, point.high)} there{_floor(point)}{solved}{seeds}"
     return f"{name} stays at {percent(REACHED)} % or more up to {one.words(point)}{end} ({there})"
 
 
@@ -272,8 +281,10 @@ def _stays(one: Outcome) -> str:
     if point is None:
         return "was not evaluated beyond"
     verb = "falls to" if one.solves else "has"
-    text = f"{verb} {percent(point.value)} % {bracket(point.low, point.high)} at {one.words(point)}{_bracketed(one)}"
+    text = f"{verb} {percent(point.value)} % {bracket(point.low, point.high)} at {one.words(point)}{_bracketed(point)}"
     if one.solves or not one.trained:
+        return text
+    if one.group.by_symmetry:
         return text
     if one.solved:
         return f"{text}, in the {one.solved} of {one.seeds} seeds that have learned what it was trained on"
@@ -291,13 +302,19 @@ def _apart(one: Outcome, other: Outcome) -> bool:
     return here.low > there.high or there.low > here.high
 
 
-def _floor(one: Outcome) -> str:
-    """What memorising would give, to stand beside a number beyond training."""
-    return "" if one.group.floor is None else f", floor {percent(one.group.floor)} %"
+def _floor(point: Point) -> str:
+    """What memorising would give at a length, to stand beside a number there."""
+    return "" if point.floor is None else f", floor {percent(point.floor)} %"
 
 
-def _bracketed(one: Outcome) -> str:
-    return f" ({told.removeprefix(', ')})" if (told := _floor(one)) else ""
+def _bracketed(point: Point) -> str:
+    return f" ({told.removeprefix(', ')})" if (told := _floor(point)) else ""
+
+
+def going_words(groups: Sequence[Group]) -> str:
+    """What "goes to n" means, in words."""
+    clear = f" and clearly above the floor there (at least {percent(CLEAR)} % of what the floor leaves)"
+    return f"at least {percent(REACHED)} %{clear * any(group.floor is not None for group in groups)}"
 
 
 def _measured(outcomes: Sequence[Outcome]) -> str:

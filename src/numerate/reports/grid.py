@@ -21,7 +21,9 @@ class Point:
     """One cell over the seeds at hand.
 
     With one seed `low` to `high` is the Wilson interval over its questions; with several, `value` is the median of the
-    seeds and `low` to `high` are the lowest and the highest of them. `each` holds every seed's share right.
+    seeds and `low` to `high` are the lowest and the highest of them. `each` holds every seed's share right. `floor` is
+    what memorising gives here, or one answer everywhere: the most of the seeds; None within training and for other
+    tasks.
     """
 
     at: Mapping[str, int]
@@ -34,6 +36,7 @@ class Point:
     seen: bool
     note: str = ""
     metric: Metric = "exact"
+    floor: float | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ def points(seeds: Sequence[Sequence[Cell]]) -> list[Point]:
                 seen=cell.seen,
                 note=_first_wrong(same),
                 metric=cell.metric,
+                floor=max((one.floor for one in same if one.floor is not None), default=None),
             )
         )
     return joined
@@ -168,6 +172,42 @@ def diagonal(found: Iterable[Point]) -> dict[int, Point]:
     return dict(sorted(along.items()))
 
 
+CLEAR = 0.5
+"""How much of what the floor leaves a number must have to be clearly above it."""
+
+
+def above(share: float, floor: float | None) -> bool:
+    """Whether a share says more than that training was memorised: it has at least half of what its floor leaves.
+
+    At a floor of 98 % that is from 99 % on; where the floor is 100 % no share says more.
+    """
+    return floor is None or (floor < 1 and share - floor >= CLEAR * (1 - floor))
+
+
+def floors_along(several: Iterable[Mapping[int, Point]]) -> dict[int, tuple[float, float]]:
+    """By length the lowest and the highest floor of several diagonals; those within training have none."""
+    found: dict[int, list[float]] = {}
+    for along in several:
+        for n, point in along.items():
+            if point.floor is not None:
+                found.setdefault(n, []).append(point.floor)
+    return {n: (min(floors), max(floors)) for n, floors in sorted(found.items())}
+
+
+def floor_curve(several: Sequence[Mapping[int, Point]]) -> tuple[list[float], list[float]]:
+    """The floor as a line by length, x and y: all right up to the last trained one, then that of each. Empty where
+    groups have unlike floors, or none, and where nothing trained was asked."""
+    known = floors_along(several)
+    trained = [n for along in several for n, point in along.items() if point.region == "trained"]
+    if not known or not trained or any(low != high for low, high in known.values()):
+        return [], []
+    x, y = [float(min(trained)), max(trained) + 0.5], [1.0, 1.0]
+    for n, (floor, _) in known.items():
+        x.append(float(n))
+        y.append(floor)
+    return x, y
+
+
 def regions(cells: Sequence[Cell]) -> dict[str, Region]:
     """The regions that were evaluated, nearest to training first, each with its mean; "untrained" is all beyond
     "trained", where it holds more than one region."""
@@ -183,9 +223,7 @@ def _region(name: str, inside: Sequence[Cell]) -> Region:
     scored = held_out or inside
     several = [cell.labels for cell in scored if cell.labels is not None]
     labels = Labels.together(several) if len(several) == len(scored) else None
-    metric = scored[0].metric
-    if labels is not None and labels.share(metric) is None:
-        metric = "accuracy"
+    metric = scored[0].metric if labels is None else labels.measured_by(scored[0].metric, name)
     share = None if labels is None or metric == "exact" else labels.measured(metric)
     return Region(
         name=name,

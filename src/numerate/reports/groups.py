@@ -7,7 +7,9 @@ from functools import cached_property
 from typing import Any
 
 from numerate.errors import Mistake
+from numerate.evaluation import answer_metrics
 from numerate.evaluation.labels import METRICS, Labels, Metric
+from numerate.reports.claims import same_everywhere
 from numerate.reports.grid import Grid, Point, Region, diagonal, grids, points, regions
 from numerate.reports.records import Cell, Records, settings_key
 
@@ -36,11 +38,11 @@ class Group:
         return [cell.of(self.measure) for cell in self.recorded(run)]
 
     def recorded(self, run: Records) -> list[Cell]:
-        """The same as they were recorded."""
+        """The same as they were recorded. Those of the best checkpoint are without the lengths it was chosen on."""
         if self.checkpoint is None:
-            return run.select(settings=self.settings)
+            return fairly(run.select(settings=self.settings))
         named = [pair for pair in run.checkpoints() if pair[0] == self.checkpoint]
-        return run.select(named[-1], settings=self.settings) if named else []
+        return fairly(run.select(named[-1], settings=self.settings)) if named else []
 
     @cached_property
     def measure(self) -> Metric:
@@ -48,8 +50,9 @@ class Group:
         cells = [cell for run in self.runs for cell in self.recorded(run)]
         labelled = bool(cells) and all(cell.labels is not None for cell in cells)
         if self.metric is not None and self.metric not in METRICS:
-            raise Mistake(f"metric: there is no {self.metric!r}; there are: {', '.join(METRICS)}")
-        if self.metric in (None, "exact") or labelled:
+            there = f"there are: {', '.join(METRICS)}; of numbers and texts {', '.join(answer_metrics.METRICS)}"
+            raise Mistake(f"metric: there is no {self.metric!r}; {there}")
+        if self.metric in (None, "exact") or labelled or not cells:
             known = labelled and all(cell.labels.trained is not None for cell in cells if cell.labels is not None)
             return self.metric or ("unseen" if known else "exact")
         raise Mistake(f"metric: {self.label} has no labels of which {METRICS[self.metric]} is known; metric=exact is")
@@ -73,6 +76,11 @@ class Group:
             if beyond:
                 return found.get("untrained", beyond[-1]).floor
         return None
+
+    @cached_property
+    def by_symmetry(self) -> bool:
+        """Whether chance is all that it can reach, whatever its weights: then it is no matter of training longer."""
+        return same_everywhere(self.runs[0].recipe)
 
     @cached_property
     def looks_ahead(self) -> str | None:
@@ -127,7 +135,9 @@ class Group:
     @cached_property
     def converged(self) -> "Group":
         """Without the seeds that did not converge, which say nothing about going beyond what they were trained on;
-        those of which it is not known stay."""
+        those of which it is not known stay, and all of which it is known that none can converge."""
+        if self.by_symmetry:
+            return self
         missed = {id(run) for run, share in self.learned if share < CONVERGED}
         return replace(self, runs=tuple(run for run in self.runs if id(run) not in missed)) if missed else self
 
@@ -171,11 +181,20 @@ def grouped(runs: Sequence[Records], labels: Mapping[str, str] | None = None) ->
     return [one for group in groups for one in _by_settings(group)]
 
 
+def fairly(cells: Sequence[Cell]) -> list[Cell]:
+    """Cells that say how good a checkpoint is: of the best one without the next lengths, on which it was chosen (where
+    questions are few, on the very same ones)."""
+    return [cell for cell in cells if cell.checkpoint != "best" or cell.region != "band"]
+
+
 def by_metric(groups: Sequence[Group], metric: Metric | None) -> list[Group]:
-    """The groups as measured by a metric. Raises `Mistake` for one that they do not have."""
+    """The groups as measured by a metric. Raises `Mistake` for one that they lack, or where none is evaluated."""
     found = [replace(group, metric=metric) for group in groups]
     for group in found:
         assert group.measure
+    if metric is not None and found and not any(group.evaluated for group in found):
+        names = ", ".join(group.label for group in found[:4]) + ", ..." * (len(found) > 4)
+        raise Mistake(f"metric: nothing is known yet of {names}, which was not evaluated; numerate evaluate does that")
     return found
 
 

@@ -8,7 +8,7 @@ from numerate.reports.colour import SERIES
 from numerate.reports.counts import FLOOR, measure_words
 from numerate.reports.drawing import Line, chart, csv_link, heat_map, map_axes, scale, tip
 from numerate.reports.finding import REACHED, Outcome, outcome
-from numerate.reports.grid import Grid, Point, axis_words, grids, percent
+from numerate.reports.grid import Grid, Point, axis_words, floor_curve, grids, percent
 from numerate.reports.groups import Group
 from numerate.reports.limits import MOST_CSV_ROWS, MOST_MAP_CELLS, drawn, left_out
 from numerate.reports.small_map import small_map
@@ -153,12 +153,9 @@ def lengths_chart(groups: Sequence[Group]) -> tuple[str, str]:
         )
     two = _two_numbers(groups)
     several = any(len(group.points[0].at) > 1 for group in groups if group.points)
-    floors = {curve.group.floor for curve in found}
-    longest = max((n for curve in found for n in curve.group.diagonal), default=0)
-    if lines and trained and len(floors) == 1 and (floor := floors.pop()) is not None and longest > max(trained):
-        inside = 0.5 + max(trained)
-        across = [min(trained), inside, inside, longest]
-        lines.append(Line(FLOOR, across, [1.0, 1.0, floor, floor], floor=True))
+    across, floors = floor_curve([curve.group.diagonal for curve in found])
+    if across:
+        lines.append(Line(FLOOR, across, floors, floor=True))
     drawing = chart(
         lines,
         x_label="n, digits of each number" if two else "n" if several else "length",

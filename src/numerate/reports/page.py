@@ -6,12 +6,13 @@ from pathlib import Path
 from numerate.errors import Fault, Mistake
 from numerate.evaluation.labels import METRICS, Metric
 from numerate.reports import overview, sections
+from numerate.reports.answers import answers
 from numerate.reports.claims import no_claims
 from numerate.reports.counts import by_count
 from numerate.reports.drawing import facts, table
 from numerate.reports.finding import REACHED, finding, outcome
 from numerate.reports.grid import REGIONS, Region, bracket, percent, regions
-from numerate.reports.groups import Group, grouped, settings_words
+from numerate.reports.groups import Group, fairly, grouped, settings_words
 from numerate.reports.records import Records, read
 from numerate.reports.sheet import page
 
@@ -38,6 +39,7 @@ def run_page(run: Records) -> str:
         sections.heading("Accuracy per count", by_count([group])),
         sections.lengths([group]),
         sections.heading("Regions", sections.region_table([group])),
+        sections.heading("Numbers and texts in the answers", answers([group])),
         sections.heading("Checkpoints and placements", _other_evaluations(run, group.measure)),
         sections.heading("Run with other settings", _other_settings(run)),
         sections.heading("Training", sections.training([group])),
@@ -111,7 +113,7 @@ def _other_evaluations(run: Records, measure: Metric) -> str:
     for settings in run.settings():
         for checkpoint in run.checkpoints():
             for placement in placements:
-                cells = [cell.of(measure) for cell in run.select(checkpoint, placement, settings)]
+                cells = [cell.of(measure) for cell in fairly(run.select(checkpoint, placement, settings))]
                 if cells:
                     found = regions(cells)
                     texts = [_share_text(found[name]) if name in found else "" for name in words]
@@ -120,7 +122,14 @@ def _other_evaluations(run: Records, measure: Metric) -> str:
                     rows.append([escape(checkpoint[0]), f"{checkpoint[1]:,}", *how, where, *texts])
     header = ["checkpoint", "step", *(["settings"] * several), "placement", *(f"{text}, %" for text in words.values())]
     numbers = [1, *range(2 + several, len(header))]
-    return table(header, rows, numbers=numbers) if len(rows) > 1 else ""
+    if len(rows) < 2:
+        return ""
+    chosen = any(cell.checkpoint == "best" and cell.region == "band" for cell in run.cells)
+    note = f"<figcaption>{CHOSEN}</figcaption>" if chosen else ""
+    return table(header, rows, numbers=numbers) + note
+
+
+CHOSEN = "The best checkpoint was chosen on the next lengths, which are therefore left out of what is said of it."
 
 
 def _share_text(region: Region) -> str:

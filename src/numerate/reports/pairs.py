@@ -18,7 +18,7 @@ from numerate.evaluation.statistics import (
 from numerate.reports.claims import claimable
 from numerate.reports.drawing import table
 from numerate.reports.finding import REACHED
-from numerate.reports.grid import Point, percent, place_words
+from numerate.reports.grid import Point, above, percent, place_words
 from numerate.reports.groups import CONVERGED, Group
 from numerate.reports.limits import listed
 
@@ -149,6 +149,12 @@ def _untrained(one: Group, other: Group) -> tuple[tuple[float, ...], tuple[float
 
 def _scores(one: Group, other: Group, first: Sequence[float], second: Sequence[float], pairs: int) -> Tested:
     seeds = [[run.seed for run, _ in group.measured] for group in (one, other)]
+    return tested(seeds, (first, second), pairs)
+
+
+def tested(seeds: Sequence[Sequence[object]], scores: Sequence[Sequence[float]], pairs: int) -> Tested:
+    """Two groups by one score of each of their seeds, as one of so many pairs; by the test that `pairs_of` says."""
+    first, second = scores
     same = sorted(map(str, seeds[0])) == sorted(map(str, seeds[1])) and len(set(seeds[0])) == len(seeds[0])
     a, b = tuple(map(float, first)), tuple(map(float, second))
     if same and smallest_p(len(a), len(b), paired=True) * pairs < LEVEL:
@@ -163,10 +169,10 @@ def _by_seed(seeds: Sequence[object], values: Sequence[float]) -> list[float]:
 
 
 def _far(groups: Sequence[Group]) -> Point | None:
-    """The longest untrained equal lengths at which a seed of any group has `REACHED`: chosen from all groups alike, so
-    that it favours none of them."""
+    """The longest untrained equal lengths at which a seed of any group has `REACHED`, clearly above the floor: chosen
+    from all groups alike, so that it favours none of them."""
     found = [point for group in groups for point in group.diagonal.values() if point.region != "trained"]
-    reached = [point for point in found if max(point.each) >= REACHED]
+    reached = [point for point in found if max(point.each) >= REACHED and above(max(point.each), point.floor)]
     return max(reached, key=_n, default=None)
 
 
@@ -182,9 +188,9 @@ def pair_rows(found: Pairs) -> tuple[list[str], list[list[str]]]:
     rows = []
     for pair in found.pairs:
         converged, untrained, far = (pair.tests.get(measure) for measure in MEASURES)
-        row = [pair.label, _counts(converged), _p_words(converged)]
-        row += [_points(untrained), _ahead(untrained), _p_words(untrained)] * bool(found.of("untrained"))
-        row += [_points(far), _p_words(far)] * bool(found.of("far"))
+        row = [pair.label, _counts(converged), p_words(converged)]
+        row += [_points(untrained), _ahead(untrained), p_words(untrained)] * bool(found.of("untrained"))
+        row += [_points(far), p_words(far)] * bool(found.of("far"))
         rows.append(row)
     return header, rows
 
@@ -201,7 +207,7 @@ def _ahead(tested: Tested | None) -> str:
     return percent(probability_of_improvement(tested.first, tested.second), 0) if tested else ""
 
 
-def _p_words(tested: Tested | None) -> str:
+def p_words(tested: Tested | None) -> str:
     """`0.048 (0.0079)`: the p corrected for all pairs, and alone."""
     return f"{_p(tested.adjusted)} ({_p(tested.p)})" if tested else ""
 
@@ -224,10 +230,10 @@ def pair_sentences(found: Pairs) -> list[str]:
         if not apart:
             parts = ["no pair is told apart"]
         elif equal and found.baseline:
-            parts.append(f"not told apart from it {_are(equal)} {listed([pair.one.label for pair in equal])}")
+            parts.append(f"not told apart from it {are(equal)} {listed([pair.one.label for pair in equal])}")
         elif equal:
-            parts.append(f"not told apart {_are(equal)} {listed([pair.label for pair in equal])}")
-        needed = _needed(told)
+            parts.append(f"not told apart {are(equal)} {listed([pair.label for pair in equal])}")
+        needed = needed_words([tested for _, tested in told])
         told_before = needed and any(note.endswith(needed) for note in notes)
         notes.append(f"{where[measure]}: {'; '.join(parts)}.{' The same holds.' if told_before else needed}")
     left = [pair for pair in found.pairs if "untrained" not in pair.tests]
@@ -248,13 +254,13 @@ def _sides(apart: Sequence[tuple[Pair, Tested]], baseline: Group | None) -> list
     below = [pair.one.label for pair, tested in apart if tested.difference < 0]
     name = [baseline.label, "it" if above else baseline.label]
     return [
-        f"{word} {label} {_are(names)} {listed(names)}"
+        f"{word} {label} {are(names)} {listed(names)}"
         for word, label, names in zip(("above", "below"), name, (above, below), strict=True)
         if names
     ]
 
 
-def _are(things: Sequence[object]) -> str:
+def are(things: Sequence[object]) -> str:
     return "is" if len(things) == 1 else "are"
 
 
@@ -262,9 +268,9 @@ def _few(group: Group) -> bool:
     return len(group.converged.evaluated) < 2
 
 
-def _needed(told: Sequence[tuple[Pair, Tested]]) -> str:
+def needed_words(told: Sequence[Tested]) -> str:
     """Where no difference however large could be told with these seeds, how many it takes."""
-    lowest = min(tested.lowest for _, tested in told) * len(told)
+    lowest = min(tested.lowest for tested in told) * len(told)
     if lowest < LEVEL:
         return ""
     seeds = next(n for n in range(2, 100) if smallest_p(n, n) * len(told) < LEVEL)
@@ -300,7 +306,7 @@ def _marked(text: str, tested: Tested | None) -> str:
     if tested is None:
         return ""
     first = f"<b>{text}</b>" if tested.apart else text
-    return f'{first}<br><span class="quiet">p {escape(_p_words(tested))}</span>'
+    return f'{first}<br><span class="quiet">p {escape(p_words(tested))}</span>'
 
 
 def _caption(found: Pairs) -> str:
@@ -310,6 +316,9 @@ def _caption(found: Pairs) -> str:
         f"Each group against the first, {found.baseline.label}." if found.baseline else "",
         f"Converged: seeds with at least {percent(CONVERGED)} % of what they were trained on, by Fisher's exact test.",
         f"Points: the mean of the one over its converged seeds less that of the other, in per cent, by the {by}.",
+        "Where none can converge, by a symmetry, all its seeds are meant."
+        if any(group.by_symmetry for pair in found.pairs for group in (pair.one, pair.other))
+        else "",
         "Ahead: how often a seed of the one is ahead of a seed of the other, over all untrained cells.",
         f"{found.far_words} is the longest at which any seed of any group has {percent(REACHED)} %."
         if found.far

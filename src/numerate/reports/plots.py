@@ -13,7 +13,7 @@ from numerate.reports.counts import counted
 from numerate.reports.forest import forest_figure
 from numerate.reports.grid import Grid, Point, grids
 from numerate.reports.groups import Group, by_metric, grouped
-from numerate.reports.limits import drawn
+from numerate.reports.limits import drawn, left_out
 from numerate.reports.records import read_each
 from numerate.reports.sections import trained_once
 from numerate.reports.success import by_length
@@ -35,36 +35,39 @@ def grid_figure(groups: Sequence[Group]) -> "Figure":
 def curves_figure(groups: Sequence[Group]) -> "Figure":
     """Exact match by length with bands over seeds, or intervals about the questions where there is one seed. In a study
     of the seeds that converged; what is not drawn stands above. Of several tasks a panel for each."""
-    panels = [_panel(task) for task in by_task(groups)]
+    return _panels([_panel(task) for task in by_task(groups)])
+
+
+def _panels(panels: Sequence[figures.Panel]) -> "Figure":
+    """A panel for each task, or the curves of the only one in a figure of their own."""
     if len(panels) > 1:
         return figures.length_panels(panels)
     (one,) = panels
-    return figures.length_curves(one.series, axis=one.axis, notes=one.notes, floor=one.floor)
+    return figures.length_curves(one.series, axis=one.axis, notes=one.notes)
 
 
 def _panel(task: OneTask) -> figures.Panel:
     axis = next((figures.along_words(grid) for group in task.groups for grid in group.grids), "n")
     series, notes = _by_length(task.groups)
-    floors = {group.floor for group in task.groups}
-    floor = floors.pop() if len(floors) == 1 else None
-    return figures.Panel(task.name, series, axis, [*no_claims(task.groups), *notes], floor)
+    return figures.Panel(task.name, series, axis, [*no_claims(task.groups), *notes])
 
 
 def counts_figure(groups: Sequence[Group]) -> "Figure":
-    """Of labels the accuracy per count, with what memorising gives. Raises `Mistake` for groups without labels."""
-    found = [one for group in drawn(groups) if (one := counted(group)) is not None]
-    if not found:
+    """Of labels the accuracy per count, with what memorising gives; of several tasks a panel for each. Raises `Mistake`
+    for groups without labels."""
+    panels = []
+    for task in by_task([group for group in groups if group.labels]):
+        shown = drawn(task.groups)
+        found = [one for group in shown if (one := counted(group)) is not None]
+        notes = [f"{sentence}." for sentence in no_claims([one.group for one in found])]
+        notes += [left_out(task.groups, shown)] * (len(shown) < len(task.groups))
+        series = {_with_seeds(one.group): one.points() for one in found}
+        panels.append(figures.Panel(task.name, series, "count, the t-th label of a row", notes))
+    if not any(panel.series for panel in panels):
         raise Mistake(
             "plot: the answers of these runs are no labels, so there is no accuracy per count; curves is right"
         )
-    floors = {one.group.floor for one in found}
-    ahead = [f"{sentence}." for sentence in no_claims([one.group for one in found])]
-    return figures.length_curves(
-        {_with_seeds(one.group): one.points() for one in found},
-        axis="count, the t-th label of a row",
-        notes=ahead,
-        floor=floors.pop() if len(floors) == 1 else None,
-    )
+    return _panels(panels)
 
 
 def pair_figure(groups: Sequence[Group]) -> "Figure":
@@ -96,11 +99,14 @@ def intervals_figure(groups: Sequence[Group]) -> "Figure":
 
 
 def training_figure(groups: Sequence[Group]) -> "Figure":
-    """Loss, and exact match on the development sets, by step."""
-    runs = {_with_seeds(group): group.runs for group in drawn(trained_once(groups))}
-    if not any(run.training() for members in runs.values() for run in members):
+    """Loss, and exact match on the development sets, by step; of several tasks a row for each."""
+    tasks = {
+        task.name: {_with_seeds(group): group.runs for group in drawn(task.groups)}
+        for task in by_task(trained_once(groups))
+    }
+    if not any(run.training() for runs in tasks.values() for members in runs.values() for run in members):
         raise Mistake("plot: these runs have no metrics yet; train them first")
-    return figures.training_curves(runs)
+    return figures.training_panels(tasks)
 
 
 KINDS: dict[str, Callable[[Sequence[Group]], "Figure"]] = {

@@ -10,7 +10,9 @@ from typing import Any
 
 from numerate.errors import Fault, Mistake
 from numerate.evaluation.labels import Labels, Metric
+from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.statistics import wilson
+from numerate.evaluation.text_metrics import TextScores
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Cell:
     those that were changed for the evaluation (`{"model.trunk.times": 8}`), {} where the model was run as trained.
     `first_correct` counts the answers whose first token is right, None where the record does not say.
 
+    `numbers` and `texts` say how far decoded answers are from the right ones, None where the record does not say.
     `labels` are those of a task with labels, by place in the row. `repeats` is at how many placements each question was
     asked, where several are taken together. `looks_ahead` says how the model sees what comes later in a row, None where
     it does not. `metric` is what `correct` counts: with another than exact match it is a number of rows' worth.
@@ -44,6 +47,8 @@ class Cell:
     settings: Mapping[str, Any] = field(default_factory=dict)
     first_correct: int | None = None
     labels: Labels | None = None
+    numbers: NumberScores | None = None
+    texts: TextScores | None = None
     repeats: int = 1
     looks_ahead: str | None = None
     metric: Metric = "exact"
@@ -55,12 +60,12 @@ class Cell:
     def of(self, metric: Metric) -> "Cell":
         """The same cell as measured by a metric of its labels, with the interval about its rows.
 
-        Accuracy on unseen counts is that on all labels in a cell whose rows have no unseen ones. A cell without labels
-        has exact match alone.
+        Accuracy on unseen counts is that on all labels in a trained cell, and in one whose rows have no unseen ones. A
+        cell without labels has exact match alone.
         """
         if metric == "exact" or self.labels is None:
             return self
-        name = metric if self.labels.share(metric) is not None else "accuracy"
+        name = self.labels.measured_by(metric, self.region)
         share = self.labels.measured(name)
         if share is None:
             return self
@@ -68,6 +73,14 @@ class Cell:
         return replace(
             self, correct=share.value * rows, count=rows, low=share.low, high=share.high, repeats=1, metric=metric
         )
+
+    @property
+    def floor(self) -> float | None:
+        """What memorising gives of this cell by its metric, or one answer everywhere; None within training, and where
+        that is not known."""
+        if self.labels is None or self.region in ("trained", "below"):
+            return None
+        return self.labels.floor(self.labels.measured_by(self.metric, self.region))
 
     def of_first(self) -> "Cell | None":
         """The same cell as measured by the first token alone, with Wilson's interval; None where it is not known."""
@@ -317,9 +330,11 @@ def _cell(line: Mapping[str, Any], path: Path, number: int) -> Cell:
             settings=dict(line.get("settings") or {}),
             first_correct=_first_correct(line, count),
             labels=Labels.read(line),
+            numbers=NumberScores.read(line),
+            texts=TextScores.read(line),
             looks_ahead=None if line.get("looks_ahead") is None else str(line["looks_ahead"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise Fault(f"{path}, line {number}: no record of a cell ({type(error).__name__}: {error})") from None
 
 

@@ -152,7 +152,7 @@ def _reached(group: Group, name: str) -> str:
     found = [regions for regions in group.regions if name in regions]
     known = [one for one in found if "trained" in one]
     able = [one for one in known if one["trained"].share.value >= SOLVED]
-    partly = name != "trained" and len(known) == len(found) and len(able) < len(found)
+    partly = name != "trained" and not group.by_symmetry and len(known) == len(found) and len(able) < len(found)
     judged = able if partly else found
     reached = sum(one[name].share.value >= SOLVED for one in judged)
     if partly and not able:

@@ -1,7 +1,8 @@
 """Which seeds converged, and how many of those go how far: the table of a study.
 
 A seed that has not learned what it was trained on says nothing about going beyond it. It is therefore listed as not
-converged in its budget, and is not counted as a failure to generalise: rates are over the seeds that converged.
+converged in its budget, and is not counted as a failure to generalise: rates are over the seeds that converged. Where
+it is known that no seed can converge, by a symmetry, this is no matter of the budget, and all seeds are shown.
 """
 
 from collections.abc import Sequence
@@ -14,27 +15,30 @@ from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import Share, success_rate, wilson
 from numerate.reports.claims import claimable, no_claims, theorems
 from numerate.reports.counts import MEMORISED, measure_words
-from numerate.reports.grid import bracket, percent
+from numerate.reports.grid import above, bracket, floors_along, percent
 from numerate.reports.groups import CONVERGED, Group
 from numerate.reports.limits import MOST_NAMED, listed
 from numerate.reports.records import Records
 
 SUCCESS = 0.99
-"""The exact match at a length from which on a seed succeeds there."""
+"""The share right at a length from which on a seed succeeds there."""
 
 MOST_LENGTHS = 7
 """Columns of lengths beside each other on a page."""
 
 CHECKPOINTS = ("final", "best")
-"""The checkpoints that are reported: the last one, and the one that was best on the next lengths, never on the test."""
+"""The checkpoints that are reported: the last one, and the one that was best on the next lengths; these say nothing of
+it and are left out."""
 
 
 @dataclass(frozen=True)
 class AtLength:
-    """What the converged seeds show at one length: how many succeed, of how many, and the median of their shares."""
+    """What the converged seeds show at one length: how many succeed, of how many, and the median of their shares;
+    `floor` is what memorising gives there."""
 
     rate: Share
     median: float
+    floor: float | None = None
 
     @property
     def words(self) -> str:
@@ -45,7 +49,8 @@ class AtLength:
 
 @dataclass(frozen=True)
 class Success:
-    """One scheme at one checkpoint. `missed` are the seeds that did not converge with their trained exact match."""
+    """One scheme at one checkpoint. `missed` are the seeds that did not converge with what they have right of what they
+    were trained on."""
 
     group: Group
     checkpoint: str
@@ -56,18 +61,34 @@ class Success:
     def seeds(self) -> int:
         return len(self.converged) + len(self.missed)
 
+    @property
+    def unable(self) -> bool:
+        """Whether no seed converged and none can, by a symmetry."""
+        return self.group.by_symmetry and not self.converged
+
+    @property
+    def judged(self) -> Sequence[Records]:
+        """The seeds that are shown by length: those that converged, or all where it is known that none can."""
+        return [run for run, _ in self.missed] if self.unable else self.converged
+
     @cached_property
     def at(self) -> dict[int, AtLength]:
-        """By length, what the converged seeds show."""
+        """By length, what the judged seeds show."""
         group = self.group.converged
-        if len(group.runs) != len(self.converged):
-            group = replace(group, runs=tuple(self.converged))
-        along = group.diagonal if self.converged else {}
-        return {n: AtLength(success_rate(point.each, SUCCESS), median(point.each)) for n, point in along.items()}
+        if len(group.runs) != len(self.judged):
+            group = replace(group, runs=tuple(self.judged))
+        along = group.diagonal if self.judged else {}
+        return {
+            n: AtLength(success_rate(point.each, SUCCESS), median(point.each), point.floor)
+            for n, point in along.items()
+        }
 
     @property
     def told(self) -> str:
-        """`4/5 [38, 96]`: how many of the seeds converged, with Wilson's interval about the seeds in per cent."""
+        """`4/5 [38, 96]`: how many of the seeds converged, with Wilson's interval about the seeds in per cent. None of
+        a scheme that cannot has no interval: `0/5 by a symmetry`."""
+        if self.unable:
+            return f"0/{self.seeds} {SYMMETRY}"
         return f"{len(self.converged)}/{self.seeds} {bracket(*wilson(len(self.converged), self.seeds), 0)}"
 
 
@@ -82,13 +103,17 @@ class Curve:
 
 def by_length(groups: Sequence[Group]) -> tuple[list[Curve], str]:
     """What is drawn by length, and in words what is not: in a study the seeds that converged, and no scheme of which
-    none did. Where every group has one seed, or nothing converged, all are drawn and those that did not say so."""
+    none did although it could. Where every group has one seed, or nothing converged, all are drawn and those that did
+    not say so."""
     found, missed = [], []
     able = [group.converged for group in groups]
     study = any(len(group.evaluated) > 1 for group in groups) and any(one.evaluated for one in able)
     for i, (group, one) in enumerate(zip(groups, able, strict=True)):
         seeds, count = len(group.evaluated), len(one.evaluated)
-        if study and seeds and not count:
+        if group.by_symmetry:
+            told = ", ".join([f"{seeds} seeds"] * (seeds > 1) + [f"at chance {SYMMETRY}"] * (seeds > 0))
+            found.append(Curve(group, f"{group.label} ({told})" if told else group.label, i))
+        elif study and seeds and not count:
             missed.append(f"{group.label} (0 of {seeds})")
         elif study:
             told = f"{seeds} seeds" * (seeds > 1) if count == seeds else f"{count} of {seeds} seeds"
@@ -122,10 +147,11 @@ def lengths_told(found: Sequence[Success]) -> list[int]:
     where a page has no room for all of them without the second next and 2.5 times, or three times.
 
     Trained on 1 to 6 digits and asked 1 to 18: 6, 7, 8, 9, 12, 15, 18; on 50 and asked up to 200: 50, 51, 75, 100, 125,
-    150, 200.
+    150, 200. Lengths at which memorising alone succeeds say nothing and have no column.
     """
     points = [point for one in found for point in one.group.diagonal.items()]
-    asked = sorted({n for n, _ in points})
+    empty = {n for n, (floor, _) in floors_along(one.group.diagonal for one in found).items() if floor >= SUCCESS}
+    asked = sorted({n for n, _ in points} - empty)
     longest = max((n for n, point in points if point.region == "trained"), default=0)
     wanted = {longest, longest + 1, longest + 2, *(longest * half // 2 for half in (3, 4, 5, 6, 8)), *asked[-1:]}
     told = [n for n in asked if n in wanted]
@@ -146,20 +172,24 @@ def success_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
         cells = [at[n].words if n in at else "" for n in lengths]
         if one.group.looks_ahead is not None:
             cells = [f"{NO_CLAIM}: {one.group.looks_ahead}", *([""] * (len(lengths) - 1))] if lengths else []
-        elif not one.converged:
+        elif not one.judged:
             cells = ["did not converge", *([""] * (len(lengths) - 1))] if lengths else []
         rows.append([one.group.label, one.checkpoint, one.told, *cells])
-    for label, floor in _floors(found):
-        rows.append([label, "", "", *("" if n <= _trained(found) else f"{percent(floor)}" for n in lengths)])
+    for label, floors in _floors(found):
+        rows.append([label, "", "", *(percent(floors[n]) if n in floors else "" for n in lengths)])
     return header, rows
 
 
-def _floors(found: Sequence[Success]) -> list[tuple[str, float]]:
-    """The floors of all groups beyond training, each once under what it is."""
-    known = {one.group.label: one.group.floor for one in found if one.group.floor is not None}
-    if len(set(known.values())) == 1:
-        return [("floor, %", next(iter(known.values())))]
-    return [(f"floor of {label}, %", floor) for label, floor in known.items()]
+def _floors(found: Sequence[Success]) -> list[tuple[str, dict[int, float]]]:
+    """The floors of all groups by length, each once under what it is."""
+    known: dict[str, dict[int, float]] = {}
+    for one in found:
+        floors = {n: point.floor for n, point in one.group.diagonal.items() if point.floor is not None}
+        known[one.group.label] = floors | known.get(one.group.label, {})
+    together = floors_along(one.group.diagonal for one in found)
+    if together and all(low == high for low, high in together.values()):
+        return [("floor, %", {n: low for n, (low, _) in together.items()})]
+    return [(f"floor of {label}, %", floors) for label, floors in known.items() if floors]
 
 
 def _trained(found: Sequence[Success]) -> int:
@@ -172,6 +202,9 @@ def unconverged(groups: Sequence[Group]) -> list[str]:
     return [_sentence(one) for one in successes(groups) if one.missed]
 
 
+SYMMETRY = "by a symmetry"
+"""What stands beside a scheme that cannot converge, whatever its weights."""
+
 NO_CLAIM = "no claim"
 """What stands in the place of numbers where a model sees what comes later in a row."""
 
@@ -180,16 +213,20 @@ def note_of(groups: Sequence[Group]) -> str:
     """What the numbers of the table are."""
     words = measure_words(groups)
     floors = any(group.floor is not None for group in groups)
+    best = any(cell.checkpoint == "best" for group in groups for run in group.runs for cell in run.cells)
+    within = {METRICS["unseen"]: METRICS["accuracy"], METRICS["exact"]: "held-out questions"}.get(words, words)
     return (
         f"A seed has converged if at least {percent(CONVERGED)} % is right of what it was trained on "
-        f"({'label accuracy' if words == METRICS['unseen'] else 'held-out questions'}); so many of all seeds, with "
+        f"({within}); so many of all seeds, with "
         "Wilson's 95 % interval about the seeds in per cent. "
         f"By length n: the converged seeds with at least {percent(SUCCESS)} % right there, of all that converged, with "
         f"Wilson's 95 % interval about the seeds in per cent; then the median of their {words} in per cent. "
-        "Seeds that did not converge say nothing about generalising and are not counted. "
-        "“best” is the checkpoint that did best on the next lengths, never on the lengths tested."
-        + f" {MEMORISED}"
-        * floors
+        "Seeds that did not converge say nothing about generalising and are not counted."
+        + f" “{SYMMETRY}” stands where none can, whatever the budget; then all seeds are shown."
+        * any(group.by_symmetry for group in groups)
+        + " “best” is the checkpoint that did best on the next lengths, which are left out of what is said of it."
+        * best
+        + f" {MEMORISED}" * floors
     )
 
 
@@ -214,16 +251,17 @@ def success_table(groups: Sequence[Group]) -> str:
         if one.group.looks_ahead is not None:
             why = escape(f"{NO_CLAIM}: {one.group.looks_ahead}")
             body = f'<td class="quiet" colspan="{len(lengths)}">{why}</td>'
-        elif one.converged:
+        elif one.judged:
             at = one.at
             body = "".join(f'<td class="num">{_cell(at[n])}</td>' if n in at else "<td></td>" for n in lengths)
         else:
             body = f'<td class="quiet" colspan="{len(lengths)}">did not converge in this budget: {_missed(one)}</td>'
         rows.append(f"<tr>{start}{body}</tr>")
-    for label, floor in _floors(found):
-        cells = "".join(f'<td class="num quiet">{"" if n <= longest else f"{percent(floor)} %"}</td>' for n in lengths)
+    for label, floors in _floors(found):
+        told_at = (f"{percent(floors[n])} %" if n in floors else "" for n in lengths)
+        cells = "".join(f'<td class="num quiet">{text}</td>' for text in told_at)
         rows.append(f'<tr><td class="quiet">{escape(label)}</td><td></td><td></td>{cells}</tr>')
-    some = [line for one in found if one.converged and one.missed for line in (_sentence(one),)]
+    some = [_sentence(one) for one in found if one.judged and one.missed]
     notes = f'<ul class="reading">{"".join(f"<li>{escape(line)}.</li>" for line in some)}</ul>' if some else ""
     if len(some) > MOST_NAMED:
         notes = f"<details><summary>{len(some)} with seeds that did not converge</summary>{notes}</details>"
@@ -246,6 +284,8 @@ def _missed(one: Success) -> str:
 
 
 def _sentence(one: Success) -> str:
+    if one.unable:
+        return f"{one.group.label} ({one.checkpoint}) cannot converge, {SYMMETRY}: {_missed(one)} right"
     who = "has seeds that did not converge" if one.converged else "did not converge in this budget"
     return f"{one.group.label} ({one.checkpoint}) {who}: {_missed(one)} right on what it was trained on"
 
@@ -259,15 +299,18 @@ def study_finding(groups: Sequence[Group]) -> str:
     found = [one for one in successes(groups) if one.checkpoint == "final"] or successes(groups)
     if len(groups) < 4 or all(one.seeds < 2 for one in found):
         return ""
-    able, unable = [one for one in found if one.converged], [one for one in found if not one.converged]
+    able, unable = [one for one in found if one.converged], [one for one in found if not one.judged]
+    never = [one.group.label for one in found if one.unable]
     parts = []
     if able:
         told = _some([f"{one.group.label} {len(one.converged)}/{one.seeds}" for one in able])
-        everyone = f"all {len(found)}" if not unable else f"{len(able)} of {len(found)}"
+        everyone = f"all {len(found)}" if len(able) == len(found) else f"{len(able)} of {len(found)}"
         parts.append(f"{everyone} schemes converged on what they were trained on, in so many of their seeds: {told}")
     if unable:
         names = listed([one.group.label for one in unable])
         parts.append(f"{names} did not converge in this budget, which says nothing about how far they would go")
+    if never:
+        parts.append(f"{listed(never)} cannot, {SYMMETRY}")
     goes = {one.group.label: (_farthest(one), one) for one in able}
     far = sorted((pair for pair in goes.values() if pair[0] is not None), key=lambda pair: -(pair[0] or 0))
     if far:
@@ -292,7 +335,7 @@ def _farthest(one: Success) -> int | None:
         if n > longest:
             if at.rate.value <= 0.5:
                 break
-            far = n
+            far = n if above(SUCCESS, at.floor) else far
     return far
 
 

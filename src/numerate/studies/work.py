@@ -287,7 +287,7 @@ def regions(results: Results) -> dict[str, dict[str, Any]]:
     has any. Of labels all regions and the means over placements: what is trained there has rarely more than one row."""
     lines = [line for line in results.headline() if not line["settings"]]
     lines = [line for line in lines if not line["seen"] or "labels" in line] or lines
-    names = ("mean", "low", "high", "cells", "labels", "looks_ahead")
+    names = ("mean", "low", "high", "cells", "labels", "answers", "looks_ahead")
     return {line["region"]: {name: line[name] for name in names if name in line} for line in lines}
 
 

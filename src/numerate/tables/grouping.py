@@ -9,7 +9,7 @@ import numpy as np
 
 from numerate.errors import Mistake, did_you_mean
 from numerate.evaluation.statistics import interquartile_mean, median_spread, stratified_bootstrap, success_rate
-from numerate.reports.grid import bracket, percent
+from numerate.reports.grid import REGIONS, bracket, percent
 from numerate.tables.showing import follows, interval_text, value_text
 from numerate.tables.table import Column, Lazily, Row, Table, Value, names_listed
 
@@ -17,7 +17,7 @@ Statistic = Literal["median", "iqm", "mean"]
 
 SOLVED = "final.trained"
 """The column that says whether a run succeeded: exact match on what it was trained on, at the last checkpoint. Where
-answers are labels it is the accuracy on unseen counts of the farthest region instead (`solved_by`)."""
+its answers are labels it is the accuracy on unseen counts of the farthest region that it has instead (`solved_by`)."""
 
 THRESHOLD = 0.99
 """From which share on it did."""
@@ -46,9 +46,10 @@ def grouped(
     """A row per group of rows with equal values in the columns `by`.
 
     Of a table of runs: how many are `done`, `failed` and not done yet (`left`); `success`, the share of the runs that
-    ended, done or failed, with at least `threshold` (0.99) in the column `success` (`final.trained`, of labels
-    `final.beyond.unseen`), with Wilson's interval about the runs: a run that failed (its loss was not finite, say) did
-    not succeed, and one of which nothing may be claimed is not counted. Then for each column of
+    ended, done or failed, with at least `threshold` (0.99) in the column `success` (`final.trained`; of a run on labels
+    the farthest of `final.100+.unseen`, `final.beyond.unseen` and `final.band.unseen` that it has, which `success.of`
+    names), with Wilson's interval about the runs: a run that failed (its loss was not finite, say) did not succeed, and
+    one of which nothing may be claimed is not counted. Then for each column of
     numbers, or each of `columns`: `.count` of the values, `.median`, `.lowest`, `.highest`, and the interquartile mean
     `.iqm` with its bootstrap interval `.iqm.low`, `.iqm.high`; or with `statistic` (median, iqm, mean) that alone with
     its bootstrap interval. Seeds are drawn anew within each setting by itself; a single seed has no interval, nor have
@@ -64,10 +65,10 @@ def grouped(
         raise Mistake(f"statistic: there is no {statistic!r}; there are: {', '.join(known)}.{hint}")
     if threshold is not None and not 0 < threshold <= 1:
         raise Mistake(f"threshold: {threshold} is not a share; above 0 up to 1 is right, for example threshold=0.99")
-    solved = solved_by(table) if success is None else table.names[table.at(success, "success")]
-    if solved is not None and table.columns[table.at(solved)].type is not float:
-        raise Mistake(f"success: {solved} is no share; {SOLVED} is one")
-    if threshold is not None and solved is None:
+    solved = solved_by(table) if success is None else [table.names[table.at(success, "success")]]
+    if success is not None and table.columns[table.at(solved[0])].type is not float:
+        raise Mistake(f"success: {solved[0]} is no share; {SOLVED} is one")
+    if threshold is not None and not solved:
         raise Mistake(f"threshold: there is no {SOLVED} here, which it is compared with")
     at = [table.at(name, "group") for name in dict.fromkeys(by)]
     if not at:
@@ -79,11 +80,12 @@ def grouped(
     return _Grouping(table, at, measured, main, statistic, threshold or THRESHOLD, solved).found
 
 
-def solved_by(table: Table) -> str | None:
-    """The column that says whether a run succeeded: accuracy on unseen counts in the farthest region that has it, else
-    exact match on what was trained; None where there is neither."""
-    unseen = [name for name in table.names if name.startswith("final.") and name.endswith(".unseen")]
-    return unseen[-1] if unseen else SOLVED if SOLVED in table.names else None
+def solved_by(table: Table) -> list[str]:
+    """The columns that say whether a run succeeded, of which the first that it has counts: accuracy on unseen counts
+    in the regions beyond training, farthest first, then what is right of what was trained, of labels all of them."""
+    beyond = [name for name in REGIONS if name != "trained"]
+    wanted = [f"final.{region}.unseen" for region in reversed(beyond)]
+    return [name for name in (*wanted, f"{SOLVED}.accuracy", SOLVED) if name in table.names]
 
 
 def _measured(table: Table, columns: Sequence[str], at: Sequence[int]) -> list[int]:
@@ -155,7 +157,7 @@ class _Grouping:
     main: Sequence[int]
     statistic: str | None
     threshold: float
-    solved: str | None
+    solved: Sequence[str]
 
     @property
     def found(self) -> Table:
@@ -219,9 +221,9 @@ class _Grouping:
         keys = [replace(self.table.columns[i], tells=True, main=True) for i in self.at]
         counts = ["done", "failed", "left"] if "status" in self.table.names else ["count"]
         columns = [*keys, *(Column(name, int, "count") for name in counts)]
-        if self.solved is not None:
+        if self.solved and "status" in self.table.names:
             columns += [Column(f"success{end}", float, "share") for end in ("", ".low", ".high")]
-            columns.append(Column("success.count", int, "count"))
+            columns += [Column("success.count", int, "count"), Column("success.of")]
         for column in (self.table.columns[i] for i in wanted):
             result = Column("", float, "share" if column.shown == "share" else "measure")
             for end in ends:
@@ -242,16 +244,21 @@ class _Grouping:
         status = names.index("status")
         failed = sum(row[status] == "failed" for row in group.rows)
         found: list[Value] = [len(group.done), failed, len(group.rows) - len(group.done) - failed]
-        if self.solved is not None:
+        if self.solved:
             barred = names.index("no_claim") if "no_claim" in names else None
             claimed = [row for row in group.done if barred is None or row[barred] is None]
-            values = replace(group, done=claimed).values(names.index(self.solved))
-            if values or not group.done:
-                values += [0.0] * failed
+            judged = [told for row in claimed if (told := self._judged(row)) is not None]
+            values = [value for _, value in judged] + [0.0] * failed
             rate = success_rate(values, self.threshold) if values else None
             found += [rate.value, rate.low, rate.high] if rate is not None else [None, None, None]
-            found.append(len(values))
+            by = {name for name, _ in judged}
+            found += [len(values), ", ".join(name for name in self.solved if name in by) or None]
         return found
+
+    def _judged(self, row: Row) -> tuple[str, float] | None:
+        """By which column it is said whether a run succeeded, with what it has there."""
+        told = ((name, row[self.table.names.index(name)]) for name in self.solved)
+        return next(((name, float(value)) for name, value in told if isinstance(value, int | float)), None)
 
     def _summary(self, group: _Group, i: int, ends: Sequence[str]) -> list[Value]:
         """The numbers that `ends` name, of one column of one group."""
@@ -282,6 +289,9 @@ class _Grouping:
         if "success" in names:
             columns.append(Column("success"))
             texts.append([_success(row) for row in rows])
+            if len({row["success.of"] for row in rows} - {None}) > 1:
+                columns.append(Column("success.of"))
+                texts.append([str(row["success.of"] or "") for row in rows])
         for column in (self.table.columns[i] for i in self.main):
             columns.append(Column(column.name))
             texts.append([self._told(column, row) for row in rows])
@@ -313,15 +323,20 @@ class _Grouping:
         if "no_claim" in self.table.names:
             reasons = dict.fromkeys(str(reason) for reason in self.table["no_claim"] if reason is not None)
             notes += [f"no claim, and no success counted: {reason}" for reason in reasons]
-        if self.solved is not None:
+        if self.solved:
+            judged = [self._judged(row) for group in self.groups for row in group.done]
+            by = {one[0] for one in judged if one is not None}
+            named = names_listed([name for name in self.solved if name in by] or self.solved[-1:], "or")
+            farthest = ", each the farthest that it has," * (len(by) > 1)
+            least = f"at least {percent(self.threshold)} %"
             notes.append(
-                f"success: runs with {self.solved} of at least {percent(self.threshold)} %, of those done or failed; "
+                f"success: runs with {named}{farthest} of {least}, of those done or failed; "
                 "one that failed did not succeed [Wilson's 95 % interval, in per cent]."
             )
         if together := self._together():
-            by = ",".join([*(self.table.names[i] for i in self.at), *together])
+            apart = ",".join([*(self.table.names[i] for i in self.at), *together])
             told = names_listed(together, "and")
-            notes.append(f"{what} that differ in {told} are taken together; group={by} keeps them apart.")
+            notes.append(f"{what} that differ in {told} are taken together; group={apart} keeps them apart.")
         return tuple(notes)
 
     def _together(self) -> list[str]:

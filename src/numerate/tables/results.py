@@ -6,8 +6,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from numerate.evaluation import answer_metrics
 from numerate.evaluation.labels import METRICS
 from numerate.executors.executor import Kind
 from numerate.reports.grid import REGIONS
@@ -42,13 +43,21 @@ _SAID = 5
 """Different errors that are written below a table; `where=status=failed columns=label,seed,error` has all."""
 
 LEGEND = (
-    "final: the last checkpoint; best: the one that did best on the next lengths. Exact match, mean over the cells of "
-    "each region."
+    "final: the last checkpoint; best: the one that did best on the next lengths, so that these have no column of it. "
+    "Exact match, mean over the cells of each region."
 )
 LABELS = (
     "unseen, accuracy, last and prefix: of labels, over all of a region; floor: what memorising the counts of training "
     "gives, or one answer everywhere."
 )
+ANSWERS = (
+    "Of numbers and texts each metric is over all questions of a region; with (mean of modules) behind its name it is "
+    "the mean over the cells, each weighing the same. r2 and mae are of the numbers, log_r2 and log_mae of sign(x) "
+    "log10(|x| + 1)."
+)
+MAIN_ANSWERS = ("number_accuracy", "mae", "log_mae", "log_r2", "bleu", "perplexity")
+"""The metrics of numbers and texts that people see first."""
+
 MEASURES = tuple(name for name in METRICS if name != "exact")
 """The measures of labels that have columns of their own, behind exact match."""
 
@@ -64,7 +73,8 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     which runs differ, by its path; what training measured last; per region the mean exact match of the `final` and the
     `best` checkpoint with its interval about the questions (`final.beyond`, `final.beyond.low`, `final.beyond.high`);
     where answers are labels also their measures with interval and floor (`final.beyond.unseen`,
-    `final.beyond.unseen.floor`; `accuracy`, `last` and `prefix` alike);
+    `final.beyond.unseen.floor`; `accuracy`, `last` and `prefix` alike); where they are numbers or texts each metric of
+    `numerate.evaluation.answer_metrics` (`final.beyond.log_mae`, `final.beyond.log_mae (mean of modules)`);
     `no_claim`, why nothing may be claimed of a run; `seconds` and `worker`; and of what failed, how (`failure`) and
     with which `error`.
 
@@ -149,6 +159,8 @@ def _region_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
         names = dict.fromkeys(name for record in records for name in record.get(checkpoint) or {})
         ordered = [*(name for name in REGIONS if name in names), *(name for name in names if name not in REGIONS)]
         for name in ordered:
+            if checkpoint == "best" and name == "band":  # where it was chosen, so that it says nothing of it
+                continue
             path = f"{checkpoint}.{name}"
             regions = [(record.get(checkpoint) or {}).get(name) or {} for record in records]
             labelled = any("labels" in region for region in regions)
@@ -162,6 +174,15 @@ def _region_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
                     found += [Column(f"{path}.{measure}.{end}", float, "share") for end in ("low", "high")]
                     floor = main and name != "trained"
                     found.append(Column(f"{path}.{measure}.floor", float, "share", main=floor))
+            for metric in answer_metrics.NAMES:
+                if any(region.get("answers", {}).get(metric) is not None for region in regions):
+                    shown: Literal["share", "measure"] = (
+                        "share" if answer_metrics.base(metric) in answer_metrics.SHARES else "measure"
+                    )
+                    main = checkpoint == "final" and metric in MAIN_ANSWERS
+                    found.append(Column(f"{path}.{metric}", float, shown, main=main))
+                    if metric == "number_accuracy":
+                        found += [Column(f"{path}.{metric}.{end}", float, "share") for end in ("low", "high")]
     return found
 
 
@@ -176,6 +197,8 @@ def _at(record: Mapping[str, Any], name: str) -> Any:
     checkpoint, dot, region = name.partition(".")
     if checkpoint in _CHECKPOINTS and dot:
         region, _, end = region.partition(".")
+        if answer_metrics.is_one(end.removesuffix(".low").removesuffix(".high")):
+            return (((record.get(checkpoint) or {}).get(region) or {}).get("answers") or {}).get(end)
         measure, _, end = end.partition(".") if end.partition(".")[0] in MEASURES else ("", "", end)
         if measure:
             told = ((record.get(checkpoint) or {}).get(region) or {}).get("labels", {})
@@ -194,6 +217,7 @@ def _view(table: Table) -> Table:
     statuses = [row[names.index("status")] for row in rows]
     notes = [LEGEND] if any(column.main for column in table.columns) else []
     notes += [LABELS] if any(name.endswith(".floor") for name in names) else []
+    notes += [ANSWERS] if any(name.rpartition(".")[2] in answer_metrics.METRICS for name in names) else []
     if "no_claim" in names:
         notes += [f"no claim: {reason}" for reason in dict.fromkeys(table["no_claim"]) if reason is not None]
     if any(status != "done" for status in statuses):
@@ -247,18 +271,28 @@ _OF_LABELS = tuple(
     for end in ("", ".floor")
 )
 """What is measured of the labels of a cell beside, with the measure and whether it is its floor."""
+_OF_ANSWERS = tuple(
+    Column(name, float, "share" if name in answer_metrics.SHARES else "measure", main=name in MAIN_ANSWERS)
+    for name in answer_metrics.METRICS
+)
+"""What is measured of the numbers and texts of a cell beside."""
 
 
 def _cells(runs: Path, told: Sequence[tuple[Column, list[Value]]], wanted: Collection[str]) -> Table:
     """A row per run, checkpoint, placement and cell, of done runs. The files are read twice: which axes, which rows."""
     by_run = [row for row in zip(*(values for _, values in told), strict=True) if row[0] in wanted]
     taken = {"checkpoint", "step", "placement", "settings", "region", *(column.name for column, _ in _FIXED)}
-    taken |= {column.name for column, _, _ in _OF_LABELS} | {column.name for column, _ in told}
+    taken |= (
+        {column.name for column in _OF_ANSWERS}
+        | {column.name for column, _, _ in _OF_LABELS}
+        | {column.name for column, _ in told}
+    )
     axes: dict[str, Column] = {}
-    labelled = False
+    labelled = answered = False
     for row in by_run:
         content = _content(runs / str(row[0]) / "evaluation.jsonl")
         labelled = labelled or b'"labels":' in content
+        answered = answered or b'"measures":' in content
         for name in _axes(content):
             axes.setdefault(name, Column(f"cell.{name}" if name in taken else name, int, tells=True))
     columns = (
@@ -271,12 +305,14 @@ def _cells(runs: Path, told: Sequence[tuple[Column, list[Value]]], wanted: Colle
         *axes.values(),
         *(column for column, _ in _FIXED),
         *(column for column, _, _ in _OF_LABELS if labelled),
+        *(column for column in _OF_ANSWERS if answered),
     )
 
     def rows() -> Iterator[Row]:
         for row in by_run:
             for record in disk.records(runs / str(row[0]) / "evaluation.jsonl"):
-                yield (*row, *_cell(record, axes), *(_of_labels(record) if labelled else ()))
+                of_labels = _of_labels(record) if labelled else ()
+                yield (*row, *_cell(record, axes), *of_labels, *(_of_answers(record) if answered else ()))
 
     return Table(columns, Lazily(rows), "cells", telling)
 
@@ -301,6 +337,15 @@ def _of_labels(record: Mapping[str, Any]) -> list[Value]:
     return [
         column.read((told.get("floor") or {}).get(name) if end else told.get(name)) for column, name, end in _OF_LABELS
     ]
+
+
+def _of_answers(record: Mapping[str, Any]) -> list[Value]:
+    told = {name: value for kind in ("numbers", "texts") for name, value in _measures_of(record, kind).items()}
+    return [column.read(told.get(column.name)) for column in _OF_ANSWERS]
+
+
+def _measures_of(record: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    return (record.get(kind) or {}).get("measures") or {}
 
 
 def _content(path: Path) -> bytes:

@@ -1,0 +1,170 @@
+"""Numbers in texts: which number a text ends with, read exactly.
+
+| text | its last number |
+|---|---|
+| `so it is -12.50.` | -12.5 |
+| `about 1,000,000` | 1000000 |
+| `1e5`, `2.5E-3` | 100000, 0.0025 |
+| `5-3`, `5 - 3` | 3: a minus behind a number, or apart from its own, takes away |
+| `3*-2`, `= −2`, `-$2` | -2: any other minus is a sign, that of Unicode too |
+| `-1/4` | -1/4, exactly |
+| `1,2`, `1.2.3`, `1,0000`, `1/0`, `3 1/2` | none: invalid, as nobody knows what was meant |
+| `twelve`, an empty text | none: missing |
+
+Digits are the ten of ASCII. A point or comma behind a number ends a sentence; a comma between digits stands before
+thousands, so that `1,234` is 1234 wherever it comes from.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
+from typing import NamedTuple
+
+Exact = Decimal | Fraction
+"""An exact number: a fraction where it was written as a quotient, else a decimal. Equal ones are equal across both."""
+
+MOST_DIGITS = 1000
+"""A number with more digits, or with an exponent beyond, is invalid: no sum of squares is then beyond reason."""
+
+_MINUS = "-\N{MINUS SIGN}"
+_CANDIDATE = re.compile(
+    r"(?:(?<![\w)\]}%])(?P<sign>[+\-\N{MINUS SIGN}]))?(?P<currency>[$€£¥]?)"
+    r"(?P<body>(?:[0-9]+|(?<![0-9.])\.[0-9]+)(?:[.,][0-9]+)*)"
+    r"(?:[eE](?P<exponent>[+\-\N{MINUS SIGN}]?[0-9]+)(?![0-9A-Za-z_]))?"
+    r"(?P<more>(?:[.,][0-9]+)*)"
+)
+_DECIMAL = re.compile(r"(?:[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+)(?:\.[0-9]+)?|\.[0-9]+")
+_BEFORE_QUOTIENT = frozenset("=:($€£¥\"'[{,~≈")
+
+
+class Found(NamedTuple):
+    """What stands at the end of a text: a number, nothing at all (`missing`), or something that is none (`invalid`)."""
+
+    value: Exact | None
+    invalid: bool = False
+
+    @property
+    def missing(self) -> bool:
+        return self.value is None and not self.invalid
+
+
+def last_number(text: str) -> Found:
+    """The last number of a text.
+
+    >>> last_number("5-3 is 2, not 1,000.5").value
+    Decimal('1000.5')
+    >>> last_number("version 1.2.3").invalid, last_number("none").missing
+    (True, True)
+    """
+    return next(iter(deque(_found(text), maxlen=1)), Found(None))
+
+
+def numbers_in(text: str) -> list[Exact]:
+    """All numbers of a text in their order, what is invalid left out.
+
+    >>> [str(number) for number in numbers_in("-3 and 1e2, then 1/4")]
+    ['-3', '1E+2', '1/4']
+    """
+    return [found.value for found in _found(text) if found.value is not None]
+
+
+def whole_number(text: str) -> Exact | None:
+    """The number that a text is as a whole, but for spaces around it; None for any other text.
+
+    >>> whole_number(" 975 "), whole_number("9 7 5"), whole_number("x=5")
+    (Decimal('975'), None, None)
+    """
+    text = text.strip()
+    matches = list(_CANDIDATE.finditer(text))
+    if not matches or matches[0].start() or matches[-1].end() != len(text) or len(matches) > 2:
+        return None
+    found = list(_found(text))
+    return found[0].value if len(found) == 1 else None
+
+
+def _found(text: str) -> Iterator[Found]:
+    matches = list(_CANDIDATE.finditer(text))
+    place = 0
+    while place < len(matches):
+        one, value = matches[place], _value(matches[place], text)
+        divisor = _divisor(matches, place, text)
+        place += 1
+        if divisor is None:
+            yield Found(value, invalid=value is None)
+            continue
+        place += 1
+        by = _value(divisor, text)
+        mixed = re.search(r"[0-9]\s+$", text[: one.start()]) is not None
+        if value is None or not by or mixed:
+            yield Found(None, invalid=True)
+        else:
+            yield Found(Fraction(value) / Fraction(by))
+
+
+def _value(match: re.Match[str], text: str) -> Decimal | None:
+    """The number of a candidate; None where it is invalid."""
+    body, exponent = match["body"], (match["exponent"] or "0").replace("\N{MINUS SIGN}", "-")
+    if match["more"] or _DECIMAL.fullmatch(body) is None:
+        return None
+    if len(body) > MOST_DIGITS or len(exponent) > 5 or abs(int(exponent)) + len(body) > MOST_DIGITS:
+        return None
+    value = Decimal(f"{body.replace(',', '')}e{exponent}")
+    sign = match["sign"] or ""
+    if not sign and text[match.end() :].strip() in ("", "."):
+        before = text[: match.start()].strip()  # `- 3` and nothing else: there is nothing to take it from
+        sign = before if before in tuple(_MINUS) else ""
+    return value.copy_negate() if sign in tuple(_MINUS) else value
+
+
+def _divisor(matches: list[re.Match[str]], place: int, text: str) -> re.Match[str] | None:
+    """What the number at a place is divided by, where the two are a quotient by themselves: `1/4`, not `12/25/2020`."""
+    if place + 1 >= len(matches):
+        return None
+    one, other = matches[place], matches[place + 1]
+    if text[one.end() : other.start()] != "/" or other["sign"] or other["currency"]:
+        return None
+    before = text[one.start() - 1] if one.start() else " "
+    alone = before.isspace() or before in _BEFORE_QUOTIENT
+    return other if alone and text[other.end() : other.end() + 1] != "/" else None
+
+
+# As published ---------------------------------------------------------------------------------------------------------
+
+PUBLISHED = re.compile(r"[+-]?\s*\d+(?:\.\d+)?")
+"""A number as the published evaluation reads one: the sign of a subtraction is its own, `1,000` ends with 0, and `1e5`
+with 5. tum-ai/number-token-loss, src/ntl/evaluation.py."""
+
+_PUBLISHED_CANDIDATE = re.compile(r"[+-]?[\d,.]*\d")
+
+PUBLISHED_LIMIT = 1e10
+"""The published evaluation cuts what is said, but not what is right, to 10 billion."""
+
+
+def published_number(text: str) -> float | None:
+    """The last number of a text as the published evaluation reads it, not yet cut; None where there is none.
+
+    >>> published_number("5 - 3"), published_number("1,000"), published_number("1e5")
+    (-3.0, 0.0, 5.0)
+    """
+    found = PUBLISHED.findall(text)
+    return float("".join(found[-1].split())) if found else None
+
+
+def published_invalid(text: str) -> tuple[int, bool]:
+    """How many numbers of a text `float` refuses, and whether there is none at all, as the published evaluation counts.
+
+    >>> published_invalid("1,000 and 3"), published_invalid("none")
+    ((1, False), (0, True))
+    """
+    found = _PUBLISHED_CANDIDATE.findall(text)
+    return sum(map(_refused, found)), not found
+
+
+def _refused(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return True
+    return False

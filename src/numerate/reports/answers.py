@@ -1,0 +1,276 @@
+"""Numbers and texts in answers: how far they are from the right ones, by region and cell, and which groups differ."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from itertools import combinations
+from statistics import fmean, median
+from typing import cast
+
+from numerate.errors import Mistake
+from numerate.evaluation.answer_metrics import LESS_IS_BETTER, METRICS, SHARES, base, is_one, pooled
+from numerate.evaluation.labels import Metric
+from numerate.evaluation.statistics import holm, probability_of_improvement
+from numerate.evaluation.sums import BY_MODULE
+from numerate.reports.claims import claimable
+from numerate.reports.drawing import folded, table
+from numerate.reports.grid import REGIONS, bracket, percent, place_words
+from numerate.reports.groups import Group
+from numerate.reports.limits import drawn, left_out, listed
+from numerate.reports.pairs import ALL_PAIRS, TOLD_APART, Tested, are, needed_words, p_words, tested
+from numerate.reports.records import Cell
+
+NUMBERS = (
+    "number_accuracy",
+    "within_1e-2",
+    "missing",
+    "invalid",
+    "mae",
+    "median_error",
+    "r2",
+    "log_mae",
+    "log_r2",
+    "pearson",
+    "spearman",
+)
+TEXTS = ("token_accuracy", "perplexity", "bleu", "rouge1", "rouge2", "rougeL", "ended")
+"""What the tables of a page have of each."""
+
+UNTRAINED = "untrained"
+_REGIONS = {**REGIONS, UNTRAINED: "all untrained"}
+
+_NOTE = (
+    "Each over all questions of a region; below it, and where the cells differ, the mean over the cells (modules), "
+    "each weighing the same. An answer without a number is wrong and has no error: it is left out of errors, R² and "
+    "correlations. Names with log are of sign(x) log10(|x| + 1). "
+)
+
+
+def answer_text(name: str, value: float | None) -> str:
+    """A metric as people read it: shares in per cent, others in four digits."""
+    if value is None:
+        return ""
+    if base(name) in SHARES:
+        return f"{percent(value)} %"
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def measured(cells: Sequence[Cell]) -> dict[str, dict[str, float | None]]:
+    """The metrics of one run by region, those of all untrained ones together among them. Cells that training may have
+    met are left out, unless a region has no others."""
+    regions = {name: [cell for cell in cells if cell.region == name] for name in REGIONS}
+    beyond = [name for name in REGIONS if name != "trained" and regions[name]]
+    if len(beyond) > 1:
+        regions[UNTRAINED] = [cell for name in beyond for cell in regions[name]]
+    found = {}
+    for name, inside in regions.items():
+        scored = [cell for cell in inside if not cell.seen] or inside
+        told = pooled([cell.numbers for cell in scored], [cell.texts for cell in scored])
+        if told:
+            found[name] = told
+    return found
+
+
+def by_seed(group: Group) -> list[tuple[object, dict[str, dict[str, float | None]]]]:
+    """The metrics of each run of a group that has any, with its seed."""
+    each = [(run.seed, measured(group.recorded(run))) for run in group.runs]
+    return [(seed, told) for seed, told in each if told]
+
+
+def answers(groups: Sequence[Group]) -> str:
+    """The tables of a page: numbers, texts, and of a single run its cells; "" where no answer was decoded."""
+    shown = drawn([group for group in groups if by_seed(group)])
+    if not shown:
+        return ""
+    parts = [
+        _of(shown, NUMBERS, "Numbers"),
+        _of(shown, TEXTS, "Texts"),
+        f"<figcaption>{escape(_note(shown))}</figcaption>",
+    ]
+    if len(shown) == 1 and len(shown[0].runs) == 1:
+        parts.append(_by_cell(shown[0]))
+    more = left_out(groups, shown) if len(shown) < len(groups) else ""
+    return "".join(parts) + (f'<p class="quiet">{escape(more)}</p>' if more else "")
+
+
+def _note(groups: Sequence[Group]) -> str:
+    several = any(len(group.runs) > 1 for group in groups)
+    return _NOTE + "Of several seeds the median, from the lowest to the highest." * several
+
+
+def _of(groups: Sequence[Group], names: Sequence[str], title: str) -> str:
+    """One line per group and region, one column per metric that any has."""
+    found = [(group, by_seed(group)) for group in groups]
+    regions = [told for _, each in found for _, seed in each for told in seed.values()]
+    there = [name for name in names if any(told.get(name) is not None for told in regions)]
+    if not there:
+        return ""
+    rows = []
+    for group, each in found:
+        for region, words in _REGIONS.items():
+            several = [told[region] for _, told in each if region in told]
+            if any(told.get(name) is not None for told in several for name in there):
+                first = [escape(group.label)] * (len(groups) > 1)
+                rows.append(
+                    [*first, words.replace(" ", "\N{NO-BREAK SPACE}"), *(_cell(several, name) for name in there)]
+                )
+    header = [*(["run"] * (len(groups) > 1)), "region"]
+    numbers = range(len(header), len(header) + len(there))
+    shown = table(
+        [*header, *(f'<span title="{escape(METRICS[name])}">{name}</span>' for name in there)], rows, numbers=numbers
+    )
+    return f"<h3>{title}</h3>{folded(shown, len(rows), f'All {len(rows)} lines')}"
+
+
+def _cell(several: Sequence[Mapping[str, float | None]], name: str) -> str:
+    """What seeds have in a metric, and below it the mean over cells where that is another number."""
+    lines = [_seeds(several, name), _seeds(several, f"{name}{BY_MODULE}")]
+    if not lines[1] or lines[1] == lines[0]:
+        return lines[0]
+    return f'{lines[0]}<br><span class="quiet">cells {lines[1]}</span>'
+
+
+def _seeds(several: Sequence[Mapping[str, float | None]], name: str) -> str:
+    values = [value for told in several if (value := told.get(name)) is not None]
+    if not values:
+        return ""
+    text = answer_text(name, median(values)).replace(" ", "\N{NO-BREAK SPACE}")
+    if len(values) == 1:
+        return text
+    if base(name) in SHARES:
+        return f"{text} {bracket(min(values), max(values))}"
+    return f"{text} [{answer_text(name, min(values))}, {answer_text(name, max(values))}]"
+
+
+def _by_cell(group: Group) -> str:
+    cells = [cell for run in group.runs for cell in group.recorded(run)]
+    told = [(cell, pooled([cell.numbers], [cell.texts])) for cell in cells]
+    told = [(cell, found) for cell, found in told if found]
+    names = [name for name in (*NUMBERS, *TEXTS) if any(found.get(name) is not None for _, found in told)]
+    if len(told) < 2:
+        return ""
+    rows = [
+        [escape(place_words(cell.at, group.operator)), *(answer_text(name, found.get(name)) for name in names)]
+        for cell, found in told
+    ]
+    shown = table(["cell", *names], rows, numbers=range(1, len(names) + 1))
+    return f"<h3>Cell by cell</h3>{folded(shown, len(rows), f'All {len(rows)} cells')}"
+
+
+def split_metric(name: str | None) -> tuple[Metric | None, str | None]:
+    """A metric as one of labels, or exact match, and one of numbers or texts, of which one is None. A name that is
+    neither is left to the first, which refuses it."""
+    if is_one(name):
+        return None, name
+    return cast(Metric | None, name), None
+
+
+def lacking(groups: Sequence[Group], metric: str | None) -> None:
+    """Raises `Mistake` for a group whose records do not have a metric of numbers or texts; nothing for None."""
+    for group in groups if metric is not None else ():
+        if not any(told.get(str(metric)) is not None for _, seed in by_seed(group) for told in seed.values()):
+            raise Mistake(
+                f"metric: {group.label} has no {metric}, which is known where answers were decoded and some have a "
+                "number; numerate evaluate RUN method=decoding asks again"
+            )
+
+
+# Which groups differ --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AnswerPair:
+    """Two groups by one metric in one region, seed by seed."""
+
+    one: Group
+    other: Group
+    region: str
+    tested: Tested
+
+    @property
+    def label(self) -> str:
+        return f"{self.one.label} / {self.other.label}"
+
+
+def pairs_by(groups: Sequence[Group], metric: str) -> list[AnswerPair]:
+    """The groups that have a metric in two seeds and more, compared as `pairs_of` compares scores: all pairs of up to
+    `ALL_PAIRS`, else each with the first; Holm's correction for the pairs of each region."""
+    told = [(group, by_seed(group)) for group in claimable(groups)]
+    found = []
+    for region in ("trained", *(name for name in _REGIONS if name != "trained")):
+        values = []
+        for group, each in told:
+            scores = [(seed, value) for seed, known in each if (value := known.get(region, {}).get(metric)) is not None]
+            if len(scores) > 1:
+                values.append((group, [seed for seed, _ in scores], [value for _, value in scores]))
+        few = len(values) <= ALL_PAIRS
+        chosen = list(combinations(values, 2)) if few else [(other, values[0]) for other in values[1:]]
+        tests = [tested((one[1], other[1]), (one[2], other[2]), len(chosen)) for one, other in chosen]
+        adjusted = holm([test.p for test in tests])
+        found += [
+            AnswerPair(one[0], other[0], region, replace(test, adjusted=p))
+            for (one, other), test, p in zip(chosen, tests, adjusted, strict=True)
+        ]
+    return found
+
+
+def answer_pair_rows(found: Sequence[AnswerPair], metric: str) -> tuple[list[str], list[list[str]]]:
+    """The table of pairs as text: the means of both, their difference, how often a seed of the one is better, the p."""
+    header = ["pair", "region", f"{metric}, mean of seeds", "difference", "better, %", "p (uncorrected)"]
+    rows = []
+    for pair in found:
+        first, second = pair.tested.first, pair.tested.second
+        ahead = probability_of_improvement(*((second, first) if base(metric) in LESS_IS_BETTER else (first, second)))
+        means = " : ".join(answer_text(metric, fmean(values)) for values in (first, second))
+        rows.append(
+            [
+                pair.label,
+                _REGIONS[pair.region],
+                means,
+                _gap(metric, pair.tested),
+                percent(ahead, 0),
+                p_words(pair.tested),
+            ]
+        )
+    return header, rows
+
+
+def _gap(metric: str, test: Tested) -> str:
+    return f"{100 * test.difference:+.1f} points" if base(metric) in SHARES else f"{test.difference:+.4g}"
+
+
+def answer_pair_sentences(found: Sequence[AnswerPair], metric: str) -> list[str]:
+    """Who is told apart in each region, in words."""
+    notes = []
+    for region in dict.fromkeys(pair.region for pair in found):
+        here = [pair for pair in found if pair.region == region]
+        apart = [pair for pair in here if pair.tested.apart]
+        better = [_better(pair, metric) for pair in apart]
+        equal = [pair.label for pair in here if not pair.tested.apart]
+        parts = [listed(better)] if better else ["no pair is told apart"]
+        parts += [f"not told apart {are(equal)} {listed(equal)}"] if better and equal else []
+        more = needed_words([pair.tested for pair in here])
+        notes.append(f"{_REGIONS[region]}, {METRICS[base(metric)]}: {'; '.join(parts)}.{more}")
+    return notes
+
+
+def _better(pair: AnswerPair, metric: str) -> str:
+    first = (pair.tested.difference < 0) == (base(metric) in LESS_IS_BETTER)
+    one, other = (pair.one, pair.other) if first else (pair.other, pair.one)
+    return f"{one.label} is better than {other.label}"
+
+
+def answer_pairs(groups: Sequence[Group], metric: str | None) -> str:
+    """The pairs by a metric as HTML; "" without a metric, and where fewer than two groups have it in several seeds."""
+    found = pairs_by(groups, metric) if metric is not None else []
+    if not found or metric is None:
+        return ""
+    header, rows = answer_pair_rows(found, metric)
+    notes = "".join(f"<li>{escape(note)}</li>" for note in answer_pair_sentences(found, metric))
+    cells = [[escape(cell) for cell in row] for row in rows]
+    for row, pair in zip(cells, found, strict=True):
+        row[3] = f"<b>{row[3]}</b>" if pair.tested.apart else row[3]
+    tests = " or the ".join(sorted({pair.tested.test for pair in found}))
+    caption = f"All seeds, whether they converged or not, by the {tests}. Bold: told apart. {TOLD_APART}"
+    shown = table([escape(name) for name in header], cells, numbers=range(2, 6))
+    return f'<ul class="reading">{notes}</ul>{shown}<figcaption>{escape(caption)}</figcaption>'

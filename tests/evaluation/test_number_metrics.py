@@ -1,0 +1,238 @@
+"""Promises of the metrics of numbers: they are the textbook's, exact where it counts, and cells pool exactly."""
+
+import json
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from numerate.errors import Mistake
+from numerate.evaluation import answer_metrics
+from numerate.evaluation.number_metrics import METRICS, SHARES, NumberScores, Tolerance, pooled
+from numerate.evaluation.numbers_in_texts import Exact, Found
+from numerate.evaluation.sums import Moments, Sketch, signed_log, spearman
+
+stats: Any = pytest.importorskip("scipy.stats", reason="scipy is the oracle of correlations")
+
+SAID = ["12", "it is -3.5", "1,000", "nothing", "1.2.3", "7", "1e5", "40"]
+RIGHT = ["12", "-3.5", "990", "5", "6", "9", "100000", "41.5"]
+
+WHOLE = st.integers(-(10**6), 10**6)
+ANSWER = st.one_of(
+    st.tuples(WHOLE.map(str), WHOLE.map(str)),
+    st.tuples(st.sampled_from(["", "none", "1.2.3", "1/3", "-0.001", "9" * 40]), WHOLE.map(str)),
+    st.tuples(WHOLE.map(str), st.just("no number is asked")),
+)
+
+
+def floats(said: Sequence[str], right: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    pairs = [
+        (float(a.replace(",", "").split()[-1]), float(b))
+        for a, b in zip(said, right, strict=True)
+        if a not in ("nothing", "1.2.3")
+    ]
+    ours, theirs = np.array(pairs).T
+    return ours, theirs
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_errors_and_correlations_are_the_textbooks(log: bool) -> None:
+    told = NumberScores.of_texts(SAID, RIGHT).measures()
+    ours, theirs = floats(SAID, RIGHT)
+    name = "log_" if log else ""
+    if log:
+        ours, theirs = (np.sign(x) * np.log10(np.abs(x) + 1) for x in (ours, theirs))
+    error = ours - theirs
+    expected = {
+        "mae": np.abs(error).mean(),
+        "mse": (error**2).mean(),
+        "median_error": np.median(np.abs(error)),
+        "r2": 1 - (error**2).sum() / ((theirs - theirs.mean()) ** 2).sum(),
+        "pearson": stats.pearsonr(ours, theirs).statistic,
+    }
+    assert {key: told[f"{name}{key}"] for key in expected} == pytest.approx(expected, rel=1e-9, abs=1e-11)
+    assert told["spearman"] == pytest.approx(stats.spearmanr(ours, theirs).statistic)
+
+
+def test_shares_are_of_all_that_ask_for_a_number() -> None:
+    scores = NumberScores.of_texts([*SAID, "3"], [*RIGHT, "no number"])
+    told = scores.measures()
+    assert (scores.asked, scores.exact, scores.missing, scores.invalid) == (8, 3, 1, 1)
+    assert {name: told[name] for name in ("number_accuracy", "within_1e-2", "missing", "invalid")} == {
+        "number_accuracy": 3 / 8,
+        "within_1e-2": 3 / 8,  # 1000 for 990 is off by 1.01 %, 40 for 41.5 by 3.6 %
+        "missing": 1 / 8,
+        "invalid": 1 / 8,
+    }
+    assert set(told) == set(METRICS)
+    assert set(SHARES) <= set(METRICS)
+
+
+def test_digits_are_compared_place_by_place() -> None:
+    def digits(said: str, right: str) -> tuple[int, int]:
+        scores = NumberScores.of_texts([said], [right])
+        return scores.digits_right, scores.digits
+
+    assert digits("1234", "1234") == (4, 4)
+    assert digits("1934", "1234") == (3, 4)
+    assert digits("234", "1234") == (3, 4)
+    assert digits("51234", "1234") == (4, 4)
+    assert digits("12.5", "12.50") == (3, 3)
+    assert digits("-12.4", "12.5") == (2, 3)
+    assert digits("5", "100") == (0, 3), "a place that was not said is not right, though its digit is 0"
+    assert digits("5", "105.05") == (2, 5), "but behind the point nothing said is 0"
+    assert digits("nothing", "100") == (0, 3)
+    assert digits("0", "0") == (1, 1)
+
+
+def test_numbers_that_no_float_tells_apart_are_told_apart() -> None:
+    big = "123456789012345678901234567890"
+    scores = NumberScores.of_texts([big, big[:-1] + "1"], [big, big])
+    assert float(big) == float(big[:-1] + "1")
+    assert scores.exact == 1
+    assert scores.measures()["mae"] == 0.5
+    assert scores.measures()["mse"] == 0.5
+
+
+def test_numbers_that_no_float_holds_leave_what_can_be_said() -> None:
+    told = NumberScores.of_texts(["1e400", "7", "9"], ["1", "7", "8"]).measures()
+    assert told["mae"] is None
+    assert told["mse"] is None
+    assert told["median_error"] == 1.0
+    assert told["log_mae"] == pytest.approx((400 - np.log10(2) + np.log10(10 / 9)) / 3)
+    assert told["number_accuracy"] == 1 / 3
+    json.dumps(NumberScores.of_texts(["1e400"], ["1"]).record(), allow_nan=False)
+
+
+def test_a_tolerance_is_decided_exactly() -> None:
+    hundredth = Tolerance("0.01")
+    assert hundredth.holds(Decimal("101"), Decimal(100))
+    assert not hundredth.holds(Decimal("101.0000000000000000000000000001"), Decimal(100))
+    assert Tolerance("0", "0.5").holds(Fraction(1, 2), Decimal(0))
+    assert NumberScores.of_texts(["497004"], ["497000"]).measures()["within_1e-5"] == 1.0
+    assert NumberScores.of_texts(["497004"], ["497000"]).measures()["number_accuracy"] == 0.0
+
+
+def test_an_answer_without_a_number_is_left_out_of_errors_or_has_a_stated_one() -> None:
+    scores = NumberScores.of_texts(["3", "none", "1.2.3"], ["1", "5", "6"])
+    assert scores.measures()["mae"] == 2.0
+    assert scores.measures(penalty=99)["mae"] == (2 + 99 + 99) / 3
+    assert scores.measures(penalty=99)["mse"] == (4 + 2 * 99**2) / 3
+    assert scores.measures(penalty=99)["log_mae"] == pytest.approx((np.log10(4) - np.log10(2) + 2 + 2) / 3)
+    assert scores.measures(penalty=99)["number_accuracy"] == scores.measures()["number_accuracy"] == 0.0
+    with pytest.raises(Mistake, match="penalty"):
+        scores.measures(penalty=-1)
+
+
+def test_nothing_is_made_up_where_nothing_can_be_measured() -> None:
+    nothing = NumberScores.of_texts([], []).measures()
+    assert set(nothing.values()) == {None}
+    one = NumberScores.of_texts(["3"], ["4"]).measures()
+    assert [one[name] for name in ("r2", "pearson", "spearman", "log_r2")] == [None] * 4
+    constant = NumberScores.of_texts(["3", "4"], ["7", "7"]).measures()
+    assert (constant["r2"], constant["pearson"]) == (None, None)
+    silent = NumberScores.of_texts(["none"], ["7"]).measures()
+    assert (silent["mae"], silent["median_error"], silent["number_accuracy"]) == (None, None, 0.0)
+    with pytest.raises(Mistake, match="2 answers to 1"):
+        NumberScores.of_texts(["1", "2"], ["1"])
+    with pytest.raises(Mistake, match="no cells"):
+        pooled([])
+
+
+@given(st.lists(st.lists(ANSWER, max_size=6), min_size=1, max_size=5))
+def test_cells_taken_together_are_all_their_questions_at_once(cells: list[list[tuple[str, str]]]) -> None:
+    """Also after they were written and read: every sum to the last digit, and so every metric but two."""
+    every = NumberScores.of_texts(*([pair[side] for cell in cells for pair in cell] for side in (0, 1)))
+    each = [NumberScores.of_texts([one for one, _ in cell], [two for _, two in cell]) for cell in cells]
+    written = [
+        NumberScores.read({"numbers": json.loads(json.dumps(scores.record(), allow_nan=False))}) for scores in each
+    ]
+    for parts in (each, [scores for scores in written if scores is not None]):
+        whole = NumberScores.together(parts)
+        for name in ("asked", "exact", "missing", "invalid", "digits", "digits_right", "linear", "log", "errors"):
+            assert getattr(whole, name) == getattr(every, name), name
+        ours, theirs = whole.measures(), every.measures()
+        for name in set(METRICS) - {"spearman", "median_error", "log_median_error"}:
+            assert ours[name] == theirs[name], name
+
+
+def test_what_is_written_of_one_cell_is_read_as_it_was() -> None:
+    scores = NumberScores.of_texts(SAID, RIGHT)
+    read = NumberScores.read({"numbers": json.loads(json.dumps(scores.record()))})
+    assert read is not None
+    assert read.measures() == pytest.approx(scores.measures(), rel=1e-8)
+    assert NumberScores.read({"correct": 1}) is None
+    with pytest.raises(KeyError):
+        NumberScores.read({"numbers": {"asked": 1}})
+
+
+def test_pooled_and_the_mean_of_modules_have_names_of_their_own() -> None:
+    few, many = NumberScores.of_texts(["3"], ["1"]), NumberScores.of_texts(["5", "6", "none"], ["5", "6", "7"])
+    told = pooled([few, many])
+    assert (told["mae"], told["mae (mean of modules)"]) == (2 / 3, (2 + 0) / 2)
+    assert (told["number_accuracy"], told["number_accuracy (mean of modules)"]) == (2 / 4, (0 + 2 / 3) / 2)
+    assert told["r2 (mean of modules)"] == 1.0, "of the cells that have one"
+    assert told["spearman"] is None
+
+
+@given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=40), st.integers(0, 5))
+def test_a_median_of_classes_is_right_to_one_per_cent(errors: list[float], zeros: int) -> None:
+    exact = [Decimal(0)] * zeros + [Decimal(error) for error in errors]
+    half = len(exact) // 2
+    sketch = Sketch.of(exact[:half]) + Sketch.of(exact[half:])
+    assert sketch == Sketch.of(exact)
+    assert sketch.median() == pytest.approx(float(np.median([float(error) for error in exact])), rel=0.01 + 1e-9)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=20))
+def test_ranks_that_are_equal_share_their_middle_rank(pairs: list[tuple[int, int]]) -> None:
+    said, right = ([Decimal(pair[side]) for pair in pairs] for side in (0, 1))
+    found = spearman(said, right)
+    if len(set(said)) == 1 or len(set(right)) == 1:
+        assert found is None
+    else:
+        assert found == pytest.approx(stats.spearmanr(said, right).statistic)
+
+
+@given(st.lists(st.tuples(st.integers(-(10**40), 10**40), st.integers(-(10**40), 10**40)), max_size=8))
+def test_sums_are_those_of_whole_numbers(pairs: list[tuple[int, int]]) -> None:
+    moments = Moments.of((Decimal(a), Decimal(b)) for a, b in pairs)
+    assert moments.error == sum(abs(a - b) for a, b in pairs)
+    assert moments.squared == sum((a - b) ** 2 for a, b in pairs)
+    assert moments.product == sum(a * b for a, b in pairs)
+    spread = len(pairs) * sum(b * b for _, b in pairs) - sum(b for _, b in pairs) ** 2
+    if spread:
+        assert moments.r2() == float(1 - Fraction(len(pairs) * int(moments.squared), spread))
+    else:
+        assert moments.r2() is None
+
+
+@pytest.mark.parametrize("number", [0.0, 1e-9, -0.5, 1.0, 99.0, -12345.678, 1e300])
+def test_the_logarithm_keeps_the_sign(number: float) -> None:
+    exact: Exact = Decimal(number)
+    assert float(signed_log(exact)) == pytest.approx(np.sign(number) * np.log10(abs(number) + 1), abs=1e-12)
+
+
+def test_what_was_found_is_scored_without_a_text() -> None:
+    scores = NumberScores.of([Found(Fraction(1, 3)), Found(None, invalid=True)], [Fraction(1, 3), Decimal(2)])
+    assert (scores.exact, scores.invalid, scores.measures()["mae"]) == (1, 1, 0.0)
+
+
+def test_the_page_names_every_metric_and_its_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    named = {
+        name
+        for line in re.findall(r"^\| (`[^|]*`)[^|]*\|", page, re.MULTILINE)
+        for name in re.findall(r"`([^`]+)`", line)
+    }
+    assert set(answer_metrics.METRICS) <= named
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(code, {})
+    assert capsys.readouterr().out.split("\n")[:2] == ["5.0 36.666666666666664 1", "0.6666666666666666"]

@@ -1,0 +1,181 @@
+"""Promises of records of answers that are texts or numbers: they say what was said, and cells of them pool exactly."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import cross_entropy
+
+from numerate.batch import IGNORE
+from numerate.config import Span, setting
+from numerate.evaluation import answer_metrics, evaluator
+from numerate.evaluation.evaluator import SPARE, Exam, evaluate_cell, likelihood, method_for
+from numerate.evaluation.generate import Generated
+from numerate.evaluation.number_metrics import NumberScores
+from numerate.evaluation.text_answers import TextAnswers
+from numerate.evaluation.text_metrics import TextScores
+from numerate.models.decoder import Decoder
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.draws import Draws
+from numerate.tasks.questions import Example, Questions
+from numerate.tasks.sorting import Sorting
+from numerate.tasks.task import Task
+from numerate.tasks.texts import Listed
+from numerate.tokens.layout import Continuation, Layout, Masked
+from numerate.tokens.numbers import Digits
+from numerate.tokens.tokenizer import Characters
+
+PAIRS = (Example("1+1? ", "it is 2"), Example("2*600? ", "1,200"), Example("Why? ", "who knows"))
+
+
+@dataclass(frozen=True)
+class Asking(Task):
+    """Texts in a file, as far as an evaluation can tell."""
+
+    first: int = setting(0, "the first of its questions")
+
+    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+        return Questions.of_source(Listed(PAIRS), (index + self.first) % len(PAIRS))
+
+    def canonical(self, questions: Questions) -> None:
+        return None
+
+    def alphabet(self) -> tuple[str, ...]:
+        return tuple("abcdefghijklmnopqrstuvwxyzW0123456789+*?,. ")
+
+
+def exam_of(task: Task, layout: Layout | None = None, tokenizer: Characters | None = None) -> Exam:
+    return Exam(task, tokenizer or Characters(), layout or Continuation())
+
+
+def saying(monkeypatch: pytest.MonkeyPatch, exam: Exam, answers: Sequence[str], ended: bool = True) -> list[int]:
+    """Makes greedy decoding say these answers; what it was allowed to say at most is told in the list returned."""
+    allowed: list[int] = []
+
+    def greedy(model: Any, prompts: Any, most: int, **more: Any) -> Generated:
+        allowed.append(most)
+        ids = torch.zeros(len(answers), most, dtype=torch.long)
+        for row, text in enumerate(answers):
+            spoken = [*exam.tokenizer.encode(text, exam.vocabulary), *([3] if ended else [])]
+            ids[row, : len(spoken)] = torch.tensor(spoken[:most])
+        return Generated(ids, (ids != 0).sum(1), torch.zeros(len(answers)))
+
+    monkeypatch.setattr(evaluator, "greedy", greedy)
+    return allowed
+
+
+def model_of(exam: Exam) -> Any:
+    return Decoder(width=16).build(exam.vocabulary, 0).eval()
+
+
+def test_what_was_said_to_texts_stands_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    exam = exam_of(Asking())
+    allowed = saying(monkeypatch, exam, ["it is 2", "about 1200, say", "42"])
+    record = evaluate_cell(model_of(exam), exam, {}, count=3)
+    assert record["method"] == "decoding", "though a text of characters has one tokenisation"
+    assert (record["correct"], record["count"]) == (1, 3)
+    numbers, texts = record["numbers"], record["texts"]
+    assert (numbers["asked"], numbers["exact"], numbers["missing"]) == (2, 2, 0), "nobody asks for the third number"
+    assert texts["count"] == texts["ended"] == 3
+    assert texts["measures"]["rouge1"] == pytest.approx((1 + 0 + 0) / 3, abs=1e-6)
+    assert allowed == [len("who knows") + 1 + SPARE], "an answer may be longer than the right one"
+    json.dumps(record, allow_nan=False)
+
+
+def test_an_answer_that_never_ends_is_read_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    exam = exam_of(Asking())
+    saying(monkeypatch, exam, ["2", "1", "3"], ended=False)
+    record = evaluate_cell(model_of(exam), exam, {}, count=3)
+    assert record["texts"]["ended"] == 0
+    assert record["numbers"]["exact"] == 1
+    assert record["correct"] == 0
+
+
+def test_perplexity_and_token_accuracy_are_behind_the_right_prefix() -> None:
+    exam = exam_of(Asking())
+    model = model_of(exam)
+    batch = exam.batch(exam.task.examples("test", 0, 0, 3))
+    with torch.no_grad():
+        logits = model(batch.tokens).logits.flatten(0, 1)
+    targets = batch.targets.flatten()
+    each = cross_entropy(logits, targets, reduction="none", ignore_index=IGNORE)
+    nll, tokens, right = likelihood(model, batch)
+    assert tokens == sum(len(pair.answer) + 1 for pair in PAIRS)
+    assert nll == pytest.approx(float(each.sum()), rel=1e-5)
+    assert right == int((logits.argmax(-1) == targets).sum())
+    measures = evaluate_cell(model, exam, {}, count=3)["texts"]["measures"]
+    assert measures["perplexity"] == pytest.approx(math.exp(nll / tokens), rel=1e-5)
+    assert measures["token_accuracy"] == pytest.approx(right / tokens, abs=1e-6)
+
+
+def test_cells_of_texts_pool_as_if_they_were_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    exam = exam_of(Asking())
+    model = model_of(exam)
+    said = ["it is 3", "1,200", "I do"]
+    saying(monkeypatch, exam, said)
+    whole = evaluate_cell(model, exam, {}, count=3)
+    parts = []
+    for first, text in enumerate(said):
+        saying(monkeypatch, exam, [text])
+        parts.append(evaluate_cell(model, exam, {"first": first}, count=1))
+    one, several = answer_metrics.of_records([whole]), answer_metrics.of_records(parts)
+    for name in set(answer_metrics.METRICS) - {"spearman", "median_error", "log_median_error"}:
+        assert several[name] == pytest.approx(one[name], abs=1e-5), name
+    assert several["number_accuracy (mean of modules)"] == 1 / 2, "of the two cells that ask for a number"
+
+
+def test_arithmetic_has_the_errors_of_its_wrong_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said in the model's spelling, units first; an answer that is no number as a whole is invalid."""
+    exam = exam_of(Arithmetic(digits=Span(3, 3)), tokenizer=Characters(numbers=Digits(order="reversed")))
+    questions = exam.task.pinned(first_digits=3, second_digits=3).examples("test", 0, 0, 4)
+    batch = exam.batch(questions)
+    right = [
+        int(exam.tokenizer.decode([i for i in row if i != IGNORE], exam.vocabulary)[::-1])
+        for row in batch.asked_targets.tolist()
+    ]
+    said = [right[0], right[1] + 5, right[2] - 20]
+    saying(monkeypatch, exam, [*(str(number)[::-1] for number in said), "1+1"])
+    cell = {"first_digits": 3, "second_digits": 3}
+    record = evaluate_cell(model_of(exam), exam, cell, count=4, method="decoding")
+    told = record["numbers"]["measures"]
+    assert (record["numbers"]["exact"], record["numbers"]["invalid"], record["correct"]) == (1, 1, 1)
+    assert told["mae"] == pytest.approx(25 / 3)
+    assert told["median_error"] == 5.0
+    assert "texts" not in record
+    assert "numbers" not in evaluate_cell(model_of(exam), exam, cell, count=4)
+
+
+def test_answers_that_are_several_things_have_no_error() -> None:
+    exam = exam_of(Sorting())
+    cell = {axis: span.low for axis, span in exam.task.trained().items()}
+    assert "numbers" not in evaluate_cell(model_of(exam), exam, cell, count=3, method="decoding")
+
+
+def test_masked_answers_are_read_off_one_forward() -> None:
+    exam = exam_of(Asking(), Masked())
+    assert method_for(exam, "decoding") == "one pass"
+    record = evaluate_cell(model_of(exam), exam, {}, count=3)
+    numbers, texts = NumberScores.read(record), TextScores.read(record)
+    assert texts is not None
+    assert texts.count == 3
+    assert numbers is not None
+    assert numbers.asked == 2
+
+
+def test_a_task_without_texts_is_scored_as_it_always_was() -> None:
+    exam = exam_of(Arithmetic(digits=Span(1, 2)))
+    assert not exam.texts
+    assert method_for(exam, "one pass") == "one pass"
+
+
+def test_what_stands_behind_an_end_was_not_said() -> None:
+    exam = exam_of(Asking())
+    told = TextAnswers(exam.tokenizer, exam.vocabulary, exam.task.examples("test", 0, 0, 1))
+    told.add([[*exam.tokenizer.encode("it is 2", exam.vocabulary), 3, *exam.tokenizer.encode("7", exam.vocabulary)]])
+    assert (told.said, told.ended) == (["it is 2"], 1)

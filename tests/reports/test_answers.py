@@ -1,0 +1,151 @@
+"""Promises of reports about numbers and texts in answers: pooled metrics, means over cells, and tests of them."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate.cli import main
+from numerate.errors import Fault, Mistake
+from numerate.evaluation.number_metrics import NumberScores
+from numerate.evaluation.text_metrics import TextScores
+from numerate.laboratory.results import Results
+from numerate.reports.answers import answer_text, answers, by_seed, measured, pairs_by
+from numerate.reports.compare import write_comparison, write_figure
+from numerate.reports.groups import grouped
+from numerate.reports.page import run_page
+from numerate.reports.records import read, read_each
+
+Make = Callable[..., Path]
+
+
+def scored(folder: Path, off: Callable[[dict[str, int]], Sequence[int]]) -> Path:
+    """The same run, where right answers are 10, 20, ... and `off` says by how much each of a cell's answers is off."""
+    file = folder / "evaluation.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        errors = off(line["cell"])
+        right = [10 * (i + 1) for i in range(len(errors))]
+        said = [str(number + error) for number, error in zip(right, errors, strict=True)]
+        line |= {"method": "decoding", "numbers": NumberScores.of_texts(said, list(map(str, right))).record()}
+        line["texts"] = TextScores.of(said, list(map(str, right)), nll=len(said) * 0.5, tokens=len(said)).record()
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def as_long(cell: dict[str, int]) -> list[int]:
+    return [0, max(cell.values())]
+
+
+def test_a_page_has_the_pooled_metrics_and_the_means_over_cells(make_run: Make) -> None:
+    run = read(scored(make_run("abacus", lambda n: 0.9), lambda cell: [3] if cell["first_digits"] == 2 else [0, 0, 1]))
+    told = measured(run.select())
+    cells = [cell for cell in run.select() if cell.region == "trained" and not cell.seen]
+    twos = [cell for cell in cells if cell.at["first_digits"] == 2]
+    pooled = (3 * len(twos) + len(cells) - len(twos)) / (len(twos) + 3 * (len(cells) - len(twos)))
+    assert told["trained"]["mae"] == pytest.approx(pooled)
+    mean = (3 * len(twos) + (len(cells) - len(twos)) / 3) / len(cells)
+    assert told["trained"]["mae (mean of modules)"] == pytest.approx(mean)
+    assert {"trained", "band", "beyond", "untrained"} <= set(told)
+    page = run_page(run)
+    assert "<h2>Numbers and texts in the answers</h2>" in page
+    assert f"{answer_text('mae', pooled)}<br>" in page
+    assert f"cells {answer_text('mae', mean)}" in page
+    assert "Cell by cell" in page
+
+
+def test_a_page_of_answers_that_were_not_decoded_is_as_it_always_was(make_run: Make) -> None:
+    run = read(make_run("abacus", lambda n: 0.9))
+    assert "Numbers and texts" not in run_page(run)
+    assert answers(grouped([run])) == ""
+
+
+def test_several_seeds_have_their_median_and_their_ends(make_run: Make) -> None:
+    runs = [scored(make_run("abacus", lambda n: 0.9, seed=seed), lambda cell, s=seed: [s, s]) for seed in (1, 2, 6)]
+    (group,) = grouped(read_each(runs))
+    assert [(seed, told["trained"]["mae"]) for seed, told in by_seed(group)] == [(1, 1.0), (2, 2.0), (6, 6.0)]
+    assert "2 [1, 6]" in answers([group])
+
+
+def two_groups(make_run: Make, seeds: int) -> list[Path]:
+    """Two groups of which the second is off by ten times as much in every seed."""
+    return [
+        scored(make_run(kind, lambda n: 0.9, seed=seed), lambda cell, s=seed, t=times: [t * (s + 1)] * 2)
+        for kind, times in (("abacus", 1), ("rotary", 10))
+        for seed in range(seeds)
+    ]
+
+
+def test_groups_are_compared_by_any_metric_seed_by_seed(make_run: Make, tmp_path: Path) -> None:
+    groups = grouped(read_each(two_groups(make_run, 6)))
+    found = pairs_by(groups, "log_mae")
+    assert [pair.region for pair in found] == ["trained", "band", "beyond", "untrained"]
+    assert {(pair.tested.test, pair.tested.p, pair.tested.apart) for pair in found} == {
+        ("sign-flip test, seed by seed", 2 / 2**6, True)
+    }
+    page = write_comparison(two_groups_again(tmp_path), tmp_path / "a.html", metric="log_mae").read_text()
+    assert "Which groups differ in log_mae" in page
+    assert "addition_abacus is better than addition_rotary" in page
+    shares = pairs_by(groups, "number_accuracy (mean of modules)")
+    assert not any(pair.tested.apart for pair in shares), "nobody has any number right"
+
+
+def two_groups_again(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "runs").glob("*/*"))
+
+
+def test_compare_takes_a_metric_of_numbers(
+    make_run: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = list(map(str, two_groups(make_run, 2)))
+    assert main(["compare", *folders, "metric=mae", "out=a.html"]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"mae, mean of seeds +difference +better, %", told)
+    assert "1.5 : 15" in told
+    assert main(["compare", *folders, "metric=maee", "out=a.html"]) == 2
+    assert "of numbers and texts number_accuracy" in capsys.readouterr().err
+
+
+def test_a_metric_that_runs_lack_is_refused(make_run: Make, tmp_path: Path) -> None:
+    plain = make_run("abacus", lambda n: 0.9)
+    with pytest.raises(Mistake, match="method=decoding"):
+        write_comparison([plain], tmp_path / "a.html", metric="log_mae")
+    with pytest.raises(Mistake, match="no figure"):
+        write_figure([plain], tmp_path / "a.png", metric="log_mae")
+
+
+def test_a_record_with_numbers_that_cannot_be_is_named_by_its_line(make_run: Make) -> None:
+    folder = scored(make_run("abacus", lambda n: 0.9), as_long)
+    file = folder / "evaluation.jsonl"
+    file.write_text(file.read_text().replace('"error": "', '"error": "x', 1))
+    with pytest.raises(Fault, match="line 1"):
+        read(folder)
+
+
+def test_an_evaluation_tells_the_metrics_of_each_region(make_run: Make) -> None:
+    run = scored(make_run("abacus", lambda n: 0.9), as_long)
+    records = [json.loads(line) for line in (run / "evaluation.jsonl").read_text().splitlines()]
+    results = Results(records, (), None)
+    (trained,) = [line for line in results.regions() if line["region"] == "trained"]
+    assert trained["answers"]["number_accuracy"] == 1 / 2
+    assert trained["answers"]["number_accuracy.low"] < 1 / 2 < trained["answers"]["number_accuracy.high"]
+    assert "log_mae" in str(results)
+    assert "mean absolute error" in str(results)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("number_accuracy", 0.5, "50 %"),
+        ("log_mae (mean of modules)", 0.12344, "0.1234"),
+        ("mae", 123456.7, "123,457"),
+        ("mse", 1e12, "1e+12"),
+        ("r2", None, ""),
+    ],
+)
+def test_metrics_as_people_read_them(name: str, value: Any, text: str) -> None:
+    assert answer_text(name, value) == text
