@@ -21,7 +21,8 @@ from numerate.cli import COMMANDS, main, parsed
 from numerate.commands.executing import executor_of
 from numerate.commands.recipes import Wanted
 from numerate.commands.search import asked
-from numerate.config import override
+from numerate.config import load_user_parts, override
+from numerate.data.datasets import ALL as DATASETS
 from numerate.searches.space import Space
 from numerate.studies.naming import named_recipe
 
@@ -102,6 +103,8 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
     if any(word in f" {line}" for word in (" RECIPE", " COMMAND", " RUN", " STUDY")):
         pytest.skip("a placeholder stands in it")
     given = parsed(shlex.split(line))
+    for path in given.parts:
+        load_user_parts(path)
     if given.command in ("train", "run", "show"):
         wanted = Wanted.of(given, "")
         study = wanted.study()  # every override is applied to every recipe
@@ -109,17 +112,13 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
     elif given.command == "sample":
         name = given.words[0]
         if name not in catalogue.kinds()["Recipe"] and not catalogue.in_family("Recipe", name):
-            from numerate.config import load_user_parts
-
-            for path in given.parts:
-                load_user_parts(path)
             catalogue.made("Task", name)
     elif given.command in ("evaluate", "ask", "report", "compare"):
         assert given.words, "a run"
         known = {"grid", "count", "checkpoint", "shard", "method", "predictions", "runs_dir", "device", "out"}
         words = executor_of(given.words)[0] if given.command == "evaluate" else given.words
         keys = {word.partition("=")[0] for word in words if re.match(r"[a-z_]+=", word)}
-        assert keys <= (known | {"baseline"} if given.command == "compare" else known)
+        assert keys <= (known | {"baseline", "metric"} if given.command == "compare" else known)
     elif given.command in ("status", "results"):
         known = (
             {"runs_dir", "watch"}
@@ -151,9 +150,11 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
     elif given.command == "data":
         from numerate.commands.data import OWN
 
-        assert given.words[0] in ("write", "stats")
+        assert given.words[0] in ("write", "stats", "fetch")
         keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
-        assert keys <= {*OWN, "format", "digits", "vocabulary"}
+        assert keys <= {*OWN, "format", "digits", "vocabulary", "answer"}
+        if given.words[0] == "fetch":
+            assert set(given.words[1:]) <= set(DATASETS)
     else:
         assert given.command == "list"
 
@@ -268,7 +269,8 @@ def test_the_tree_in_the_architecture_page_is_the_tree() -> None:
     for line in re.sub(r"\n {10,}", " ", lines).splitlines():
         name, text = line.split(maxsplit=1)
         if name.endswith("/"):
-            told[name.rstrip("/")] = set(text.rpartition(": ")[2].split(", "))
+            plain = re.sub(r" \([^)]*\)", "", text)
+            told[name.rstrip("/")] = {n for part in plain.split("; ") for n in part.rpartition(": ")[2].split(", ")}
         else:
             told[""].add(name.removesuffix(".py"))
     package = Path(numerate.__file__).parent

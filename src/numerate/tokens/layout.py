@@ -63,12 +63,11 @@ class Continuation(Layout):
 
 @dataclass(frozen=True)
 class Pair(Layout):
-    """An encoder reads the question and a decoder says the answer: T5, Raffel et al. (2020),
-    https://arxiv.org/abs/1910.10683.
+    """An encoder reads the question and a decoder says the answer, as in T5.
 
-    `2 1 + 9 = 1 2 [EOS]` becomes the source `2 1 + 9 = [EOS]` and the decoder's input `[PAD] 1 2`, whose places must
-    say `1`, `2` and `[EOS]`: T5 begins with its padding token, which `start="begin"` makes [BOS]. `end=False` leaves
-    out the source's [EOS].
+    Raffel et al. (2020), https://arxiv.org/abs/1910.10683: `2 1 + 9 = 1 2 [EOS]` becomes the source `2 1 + 9 = [EOS]`
+    and the decoder's input `[PAD] 1 2`, whose places must say `1`, `2` and `[EOS]`. T5 begins with its padding token,
+    which `start="begin"` makes [BOS]. `end=False` leaves out the source's [EOS].
 
     `sentinel="<extra_id_0>"` is the masked form that T5 was pretrained in: the source has this text of the vocabulary
     behind the question, and the answer begins with it. Raises `Mistake` for a text that the vocabulary has not.
