@@ -222,7 +222,7 @@ def test_the_best_is_what_the_metric_says_and_shown_first(found: Searched) -> No
     table = str(found).splitlines()
     assert table[0].split()[:2] == ["trial", "loss"]
     assert table[2].split()[0] == str(found.winner.number)
-    assert "chosen on the last training loss, never on the test grid" in str(found)
+    assert "chosen on the last training loss, not on the questions of a test" in str(found)
 
 
 def test_the_files_beside_the_journal_hold_every_trial_the_best_first(found: Searched) -> None:

@@ -9,7 +9,6 @@ largest number. What is random follows the same laws, drawn from our own keys.
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span
+from numerate.data.new_folder import new_folder, refuse_taken
 from numerate.errors import Mistake, did_you_mean
 from numerate.tasks.counting import Counting
 from numerate.tasks.counting_names import AUXILIARY, Named, named_tasks
@@ -27,7 +27,6 @@ from numerate.tasks.questions import EMPTY, Questions
 from numerate.tasks.rasp import RaspCounting
 from numerate.tasks.selective import SelectiveCounting
 from numerate.tasks.task import Task
-from numerate.training import disk
 
 BLOCK = 1 << 13
 """How many rows are held at once."""
@@ -86,33 +85,21 @@ def write(
     """
     out = Path(out)
     wanted = files(name, count, seed)
-    if out.exists() or out.is_symlink():
-        raise Mistake(f"out: {out} is there already and is not overwritten; another folder is right")
+    refuse_taken(out)
     written: dict[str, int] = {}
-    with disk.explained(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        beside = disk.beside(out)
-        beside.mkdir()
-        try:
-            for file, rows in wanted.items():
-                path = beside / file
-                path.parent.mkdir(exist_ok=True)
-                with open(path, "xb") as stream:
-                    written[file] = 0
-                    for block, lines in ((block, lines_of(block)) for block in rows()):
-                        stream.write(lines)
-                        written[file] += len(block)
-                        if heard is not None:
-                            heard(sum(rows for name, rows in written.items() if name.endswith(TRAINING)), file)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-            if out.exists():
-                raise Mistake(f"out: {out} has appeared meanwhile and is not overwritten; another folder is right")
-            os.rename(beside, out)
-            disk.sync(out.parent)
-        except BaseException:
-            shutil.rmtree(beside, ignore_errors=True)
-            raise
+    with new_folder(out) as beside:
+        for file, rows in wanted.items():
+            path = beside / file
+            path.parent.mkdir(exist_ok=True)
+            with open(path, "xb") as stream:
+                written[file] = 0
+                for block, lines in ((block, lines_of(block)) for block in rows()):
+                    stream.write(lines)
+                    written[file] += len(block)
+                    if heard is not None:
+                        heard(sum(rows for name, rows in written.items() if name.endswith(TRAINING)), file)
+                stream.flush()
+                os.fsync(stream.fileno())
     return written
 
 

@@ -9,7 +9,6 @@ files, and never appends.
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from numerate.data.new_folder import new_folder, refuse_taken
 from numerate.errors import Mistake
 from numerate.tasks.datasets_by_name import presets
 from numerate.tasks.draws import key
@@ -28,7 +28,6 @@ from numerate.tasks.text_task import Holdings, Stock
 from numerate.tasks.texts import Example
 from numerate.tasks.word_problems import PREPARED, WordProblems
 from numerate.tasks.written import shuffled
-from numerate.training import disk
 
 NAMES = ("mathematics", "mathematics_arithmetic", "gsm8k", "multirc", "rjokes", "multiplication")
 """What can be written."""
@@ -128,34 +127,22 @@ def write(task: Any, out: str | Path, seed: int = 0, heard: Callable[[int, str],
     Raises `Mistake` for a folder that is there already, and where the dataset is not there.
     """
     out = Path(out)
-    if out.exists() or out.is_symlink():
-        raise Mistake(f"out: {out} is there already and is not overwritten; another folder is right")
+    refuse_taken(out)
     wanted = files(task, seed)
     written: dict[str, int] = {}
-    with disk.explained(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        beside = disk.beside(out)
-        beside.mkdir()
-        try:
-            for file, lines in wanted.items():
-                path = beside / file
-                path.parent.mkdir(parents=True, exist_ok=True)
-                written[file] = 0
-                with open(path, "xb") as stream:
-                    for block in lines():
-                        stream.write(b"".join(block))
-                        written[file] += len(block)
-                        if heard is not None:
-                            heard(sum(written.values()), file)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-            if out.exists():
-                raise Mistake(f"out: {out} has appeared meanwhile and is not overwritten; another folder is right")
-            os.rename(beside, out)
-            disk.sync(out.parent)
-        except BaseException:
-            shutil.rmtree(beside, ignore_errors=True)
-            raise
+    with new_folder(out) as beside:
+        for file, lines in wanted.items():
+            path = beside / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            written[file] = 0
+            with open(path, "xb") as stream:
+                for block in lines():
+                    stream.write(b"".join(block))
+                    written[file] += len(block)
+                    if heard is not None:
+                        heard(sum(written.values()), file)
+                stream.flush()
+                os.fsync(stream.fileno())
     return written
 
 

@@ -1,12 +1,10 @@
 """Writing rows to a folder: as text, as token ids, with a head that says what they are."""
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -14,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import to_tree
+from numerate.data.new_folder import new_folder, refuse_taken
 from numerate.data.reading import FORMAT
 from numerate.data.source import Source
 from numerate.errors import Mistake, did_you_mean
@@ -46,24 +45,12 @@ def write(
         raise Mistake(
             f"format: there is no {format!r}; there are: {', '.join(FORMATS)}.{did_you_mean(format, FORMATS)}"
         )
-    if out.exists() or out.is_symlink():
-        raise Mistake(f"out: {out} is there already and is not overwritten; another folder is right")
+    refuse_taken(out)
     vocabulary = source.vocabulary
     if format != "memmap" and (clash := [symbol for symbol in vocabulary.symbols if set(symbol) & set("\r\n")]):
         raise Mistake(f"format: {clash[0]!r} would break a line of text; format=memmap is right")
-    with _explained(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        beside = disk.beside(out)
-        beside.mkdir()
-        try:
-            _write(source, vocabulary, beside, format, heard)
-            if out.exists():
-                raise Mistake(f"out: {out} has appeared meanwhile and is not overwritten; another folder is right")
-            os.rename(beside, out)
-            disk.sync(out.parent)
-        except BaseException:
-            shutil.rmtree(beside, ignore_errors=True)
-            raise
+    with new_folder(out) as beside:
+        _write(source, vocabulary, beside, format, heard)
     return out
 
 
@@ -166,14 +153,3 @@ def _line(rows: Rows, row: int, vocabulary: Vocabulary, between: str) -> str:
         return text
     labels = rows.labels[row, shown].tolist()
     return text + "\t" + between.join(vocabulary.symbols[label] if label else "." for label in labels)
-
-
-@contextlib.contextmanager
-def _explained(out: Path) -> Iterator[None]:
-    """What the disk says, in words; where it may not be written, another place for `out` is right."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise Mistake(f"out: {out} cannot be written ({error.strerror}); another folder is right") from error
-        raise disk.explain(error, out) from error

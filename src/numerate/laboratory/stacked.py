@@ -16,6 +16,7 @@ from numerate.models.numformer import Numformer
 from numerate.models.pretrained import PretrainedDecoder
 from numerate.models.t5 import T5
 from numerate.tokens.layout import Aligned
+from numerate.tokens.subwords import Subwords
 from numerate.training import provenance
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
@@ -75,6 +76,8 @@ def why_not_stacked(recipe: Recipe) -> str | None:
         return "device: mps is not tried with stacks; cpu and cuda are"
     if isinstance(recipe.layout, Aligned) and recipe.layout.hide:
         return "layout.hide: what is hidden is not stacked"
+    if isinstance(recipe.tokenizer, Subwords) and recipe.tokenizer.numbers.carries:
+        return "tokenizer.numbers: tokens that carry numbers are not stacked"
     if (where := _dropout(recipe, "")) is not None:
         return f"{where}: what is dropped is drawn for one model at a time; 0 drops nothing"
     if isinstance(recipe.model, Decoder):

@@ -138,7 +138,7 @@ class Searched:
         for edge in self.plan.space.edges(self.winner.parameters):
             yield f"warning: the best {edge}; there may be better ones beyond, which is another search"
         what = _METRICS[self.winner.found["metric"]]
-        yield f"best: trial {self.winner.number}, chosen on {what}, never on the test grid"
+        yield f"best: trial {self.winner.number}, chosen on {what}, not on the questions of a test"
         yield f"the best of {len(self.ranked)} looks better than it is; this measures it on fresh seeds:"
         yield f"  {self.next_command()}"
 
