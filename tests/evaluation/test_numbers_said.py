@@ -1,13 +1,19 @@
 """Promises of answers in which a model says numbers beside its tokens: they are what is read and measured."""
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 
+from numerate.evaluation.evaluator import Exam, _marked
 from numerate.evaluation.text_answers import TextAnswers
+from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.questions import Example, Questions
+from numerate.tokens.layout import Continuation
 from numerate.tokens.tokenizer import Characters
-from numerate.vocabulary import END, PAD, Vocabulary
+from numerate.vocabulary import END, NUMBER, PAD, Vocabulary
 
 
 class Saying(Characters):
@@ -25,6 +31,24 @@ def test_the_numbers_beside_tokens_are_in_the_text_up_to_its_end() -> None:
     told = TextAnswers(Saying(), vocabulary, questions)
     told.add([[x, a, END, PAD], [a, x, x, a]], torch.tensor([[2.5, 9, 9, 9], [9, -3, 4, 9]]).tolist())
     assert told.said == ["2.5a", "a-34a"]
+
+
+@pytest.mark.parametrize(("said", "right"), [(2.5, True), (2.5000001, True), (2.51, False), (None, False)])
+def test_a_number_beside_a_token_is_right_if_it_is_the_number_asked_for(said: float | None, right: bool) -> None:
+    class Carrying(Saying):
+        def vocabulary(self, task: Any) -> Vocabulary:
+            plain = Vocabulary.of(["x", "="])
+            kinds, values = plain.kinds.copy(), plain.values.copy()
+            kinds[plain.ids["x"]], values[plain.ids["x"]] = NUMBER, np.nan
+            return replace(plain, kinds=kinds, values=values)
+
+    exam = Exam(Arithmetic(), Carrying(), Continuation())
+    x = exam.vocabulary.ids["x"]
+    rows = Characters().rows([Example("1=", "x")], exam.vocabulary)
+    rows = replace(rows, values=np.where(rows.ids == x, 2.5, 1.0).astype(np.float32))
+    batch = Continuation().batch(rows, np.arange(1))
+    values = None if said is None else torch.tensor([[said, 9.0]])
+    assert _marked(exam, batch.asked_targets.clone(), batch, values).right.tolist() == [right]
 
 
 def test_of_tokens_that_carry_none_it_is_the_plain_text() -> None:

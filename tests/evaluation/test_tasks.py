@@ -112,10 +112,10 @@ def test_an_answer_that_does_not_end_is_wrong_for_every_task(task: Task) -> None
     said = batch.asked_targets.clone()
     last = (said != -100).sum(1) - 1
     rows = torch.arange(len(said))
-    assert bool(evaluator._marked(exam, said.clamp(min=0), batch.asked_targets).right.all())
+    assert bool(evaluator._marked(exam, said.clamp(min=0), batch).right.all())
     assert set(said[rows, last].tolist()) == {3}, "the last token asked is the end"
     said[rows, last] = 5
-    assert not bool(evaluator._marked(exam, said.clamp(min=0), batch.asked_targets).right.any())
+    assert not bool(evaluator._marked(exam, said.clamp(min=0), batch).right.any())
 
 
 def test_long_rows_are_read_in_pieces_that_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

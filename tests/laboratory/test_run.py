@@ -15,9 +15,13 @@ from numerate.evaluation.evaluator import Evaluation
 from numerate.laboratory.run import Run, load
 from numerate.laboratory.train import debug, dry_run, train
 from numerate.models.decoder import Decoder
+from numerate.models.numformer import Numformer
+from numerate.models.t5 import T5
 from numerate.positions.added import Learned
 from numerate.positions.numbering import DigitIndex, Shifted
 from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.mathematics_stand_in import MathematicsStandIn
+from numerate.tasks.multiplication import Multiplication
 from numerate.training.recipe import Recipe, Training
 
 SMALL = Recipe(
@@ -241,6 +245,17 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path, monkeypatch: pytest
     assert estimate.operations > 0
     assert "FLOP a step" in str(estimate)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_debug_preset_makes_large_models_small_and_asks_for_sizes_that_there_are() -> None:
+    large = debug(replace(SMALL, model=T5("base"), task=Multiplication()))
+    assert isinstance(large.model, T5)
+    assert (large.model.width, large.model.depth) == (32, 1)
+    assert large.model.weights is None
+    small = debug(replace(SMALL, model=Numformer(), task=MathematicsStandIn(kinds=("mul",))))
+    assert isinstance(small.model, Numformer)
+    assert small.model.width == 32
+    assert small.evaluation.grid == "1:1", "the one kind that is trained"
 
 
 def test_the_debug_preset_is_a_run_of_its_own(tmp_path: Path) -> None:

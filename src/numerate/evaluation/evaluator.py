@@ -33,7 +33,7 @@ from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
 from numerate.tokens.layout import Continuation, Layout
 from numerate.tokens.tokenizer import Tokenizer
-from numerate.vocabulary import DIGIT, PAD
+from numerate.vocabulary import DIGIT, NUMBER, PAD
 
 Method = Literal["one pass", "decoding", "beams"]
 """How answers are scored: in one forward, by greedy decoding, or by a search with the published number of beams."""
@@ -88,6 +88,8 @@ class Exam:
         self.vocabulary = tokenizer.vocabulary(task)
         self.symbols = np.array(self.vocabulary.symbols)
         self._digit = torch.from_numpy(self.vocabulary.kinds == DIGIT)
+        carrier = (self.vocabulary.kinds == NUMBER) & np.isnan(self.vocabulary.values)
+        self._carrier, self.carries = torch.from_numpy(carrier), bool(carrier.any())
 
     @property
     def labelled(self) -> bool:
@@ -111,6 +113,10 @@ class Exam:
 
     def is_digit(self, ids: Tensor) -> Tensor:
         return self._digit.to(ids.device)[ids.clamp(min=0)] & (ids >= 0)
+
+    def is_carrier(self, ids: Tensor) -> Tensor:
+        """Which are tokens that stand for any number, with the number beside them."""
+        return self._carrier.to(ids.device)[ids.clamp(min=0)] & (ids >= 0)
 
     def longest(self, task: Task, split: str = "development", count: int = 64) -> Tokens:
         """Tokens of the largest questions of a task: what tables of places are checked against."""
@@ -146,8 +152,8 @@ def mark(model: Model, exam: Exam, batch: Batch, placement: int = 0) -> Marks:
 
 def _mark_at_once(model: Model, exam: Exam, batch: Batch, placement: int) -> tuple[Marks, Tensor, Tensor | None]:
     said = torch.cat([_said_in(model, piece, placement) for piece in pieces(batch)])
-    values = _numbers_in(model, batch, placement) if exam.layout.masks else None
-    return _marked(exam, said, batch.asked_targets), said, values
+    values = _numbers_in(model, batch, placement) if exam.layout.masks or exam.carries else None
+    return _marked(exam, said, batch, values), said, values if exam.layout.masks else None
 
 
 def _numbers_in(model: Model, batch: Batch, placement: int) -> Tensor | None:
@@ -166,12 +172,24 @@ def _said_in(model: Model, batch: Batch, placement: int) -> Int[Tensor, "rows as
     return model(tokens, batch.source, asked=batch.asked).logits.argmax(-1)  # type: ignore[no-any-return]
 
 
-def _marked(exam: Exam, said: Int[Tensor, "rows asked"], targets: Int[Tensor, "rows asked"]) -> Marks:
+def _marked(exam: Exam, said: Int[Tensor, "rows asked"], batch: Batch, values: Tensor | None = None) -> Marks:
+    """What was said beside what was asked; `values` are the numbers said beside the tokens."""
+    targets = batch.asked_targets
     asked = targets != IGNORE
     wrong = asked & (said != targets)
+    if exam.carries:
+        wrong |= exam.is_carrier(targets) & _other_number(batch, values)
     digit = exam.is_digit(targets) & asked
     first = torch.where(wrong.any(1), wrong.long().argmax(1), -1)
     return Marks(~wrong.any(1), first, int((digit & ~wrong).sum()), int(digit.sum()), asked & ~wrong, asked)
+
+
+def _other_number(batch: Batch, values: Tensor | None) -> Tensor:
+    """Where another number is said than asked for, by more than float32 tells apart; everywhere if none is said."""
+    if values is None or batch.target_values is None:
+        return torch.ones_like(batch.asked_targets, dtype=torch.bool)
+    wanted = batch.target_values.gather(1, batch.asked)
+    return ~torch.isclose(values[:, : wanted.shape[1]].to(wanted), wanted, rtol=1e-6, atol=0.0)
 
 
 def labels_of(exam: Exam, batch: Batch, marks: Marks) -> Labels:
@@ -239,7 +257,7 @@ def _mark_decoded(
     more = max(0, width - found.ids.shape[1])
     said = torch.nn.functional.pad(found.ids, (0, more))
     values = None if found.values is None else torch.nn.functional.pad(found.values, (0, more), value=1.0)
-    return _marked(exam, said[:, :width], targets), said, values
+    return _marked(exam, said[:, :width], batch, values), said, values
 
 
 @torch.no_grad()

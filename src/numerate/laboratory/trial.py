@@ -10,6 +10,8 @@ from numerate.batch import ModelSpec
 from numerate.laboratory.start import set_threads
 from numerate.mixers.attention import Attention
 from numerate.models.decoder import Decoder
+from numerate.models.numformer import Numformer
+from numerate.models.t5 import T5
 from numerate.models.trunk import Loop, Stack
 from numerate.training.budget import flop_text
 from numerate.training.progress import duration
@@ -111,6 +113,10 @@ def debug(recipe: Recipe) -> Recipe:
 
 
 def _small_model(model: ModelSpec) -> ModelSpec:
+    if isinstance(model, T5) and model.weights is None:
+        return replace(model, width=32, depth=1, decoder_depth=1, heads=2, head_width=16, inner=64)
+    if isinstance(model, Numformer):
+        return replace(model, width=32, depth=1, heads=2, inner=64)
     if not isinstance(model, Decoder) or model.width <= 128:
         return model
     trunk, mixer = model.trunk, model.mixer
@@ -124,5 +130,6 @@ def _small_model(model: ModelSpec) -> ModelSpec:
 
 
 def _small_grid(recipe: Recipe) -> str | None:
-    spans = recipe.task.trained().values()
-    return "x".join(f"{span.low}:{span.low + 1}" for span in spans) or None
+    """Two sizes of each axis, or one where there is no other."""
+    spans, endless = recipe.task.trained().values(), recipe.task.endless
+    return "x".join(f"{span.low}:{span.low + (endless or span.high > span.low)}" for span in spans) or None
