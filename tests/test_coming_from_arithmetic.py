@@ -1,7 +1,6 @@
 """Promises of docs/coming-from-arithmetic.md: every command in a middle column runs, every setting is one."""
 
-import re
-import shlex
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -17,9 +16,13 @@ from numerate.laboratory.train import debug, train
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.training.recipe import Recipe
 
+sys.path.append(str(Path(__file__).parent))
+
+from pages import Page, in_small
+
 torch.set_num_threads(1)
 
-PAGE = Path(__file__).parents[1] / "docs" / "coming-from-arithmetic.md"
+PAGE = Page("coming-from-arithmetic.md")
 
 TINY = {
     "train": "preset=debug training.steps=1 training.window=1 evaluation.during=1",
@@ -49,40 +52,6 @@ KEYS = """
 """What users of the published system type: commands, scripts, settings, switches."""
 
 
-def rows() -> list[tuple[str, str, str]]:
-    """The section, left and middle column of every line of the tables."""
-    found, section = [], ""
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
-        if line.startswith("## "):
-            section = line.removeprefix("## ")
-        if line.startswith("|") and not line.startswith(("| theirs", "|---")):
-            cells = [cell.strip() for cell in line.strip("|").split("|")]
-            assert len(cells) == 3, line
-            found.append((section, cells[0], cells[1]))
-    return found
-
-
-def told(cell: str) -> list[str]:
-    return re.findall(r"`([^`]+)`", cell)
-
-
-def commands() -> list[str]:
-    """Every command of the middle columns, from behind `numerate` on."""
-    shown = [text for _, _, ours in rows() for text in told(ours)]
-    found = [re.fullmatch(r"(?:\w+=\S+ |torchrun .* -m )?numerate (.+)", text) for text in shown]
-    return list(dict.fromkeys(match[1] for match in found if match))
-
-
-def settings() -> list[str]:
-    return [
-        text
-        for section, _, ours in rows()
-        if section == "Settings and switches"
-        for text in told(ours)
-        if re.match(r"[a-z][\w.]*=", text)
-    ]
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of runs with one in it, trained for a moment and evaluated."""
@@ -105,24 +74,15 @@ def folder(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
-def in_small(line: str) -> list[str]:
-    """The words of a command as on the page, with what makes it small: trackers, which need an account, are left out,
-    and many seeds are two."""
-    words = [word for word in shlex.split(line) if not word.startswith("trackers=")]
-    words = ["seeds=2" if word.startswith("seeds=") else word for word in words]
-    more = TINY.get(words[0], "").split()
-    if words[0] in ("train", "run"):
-        more += ["runs_dir=elsewhere"]
-    if words[0] == "run":
-        more += ["evaluation.grid=1:1x1:1", "evaluation.count=2"]
-    if words[0] == "data":
-        more += ["out=written"]
-    return [*words, *more]
+def made_small(line: str) -> list[str]:
+    """The words of a command as on the page, with what makes it small."""
+    more = {"run": ["evaluation.grid=1:1x1:1", "evaluation.count=2"], "data": ["out=written"]}
+    return in_small(line, TINY, more.get(line.split()[0], []))
 
 
-@pytest.mark.parametrize("line", commands())
+@pytest.mark.parametrize("line", PAGE.commands())
 def test_a_command_of_the_page_runs(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(in_small(line))
+    status = main(made_small(line))
     said = capsys.readouterr()
     assert status == 0, said.err
     if line.startswith(("train", "run")) and "--dry-run" not in line:
@@ -131,12 +91,12 @@ def test_a_command_of_the_page_runs(line: str, folder: Path, capsys: pytest.Capt
 
 def test_grids_of_the_page_are_grids() -> None:
     axes = Arithmetic().axes()
-    grids = [word[5:] for line in commands() for word in line.split() if word.startswith("grid=")]
+    grids = [word[5:] for line in PAGE.commands() for word in line.split() if word.startswith("grid=")]
     assert len(grids) > 10
     assert all(Grid.parse(text, axes).cells() for text in grids)
 
 
-@pytest.mark.parametrize("text", settings())
+@pytest.mark.parametrize("text", PAGE.settings("Settings and switches"))
 def test_a_setting_of_the_page_is_one(text: str) -> None:
     path = text.partition("=")[0]
     if path == "runs_dir":
@@ -146,19 +106,13 @@ def test_a_setting_of_the_page_is_one(text: str) -> None:
 
 
 def test_every_published_command_and_setting_stands_on_the_page() -> None:
-    left = "\n".join(theirs for _, theirs, _ in rows())
-    words = set(re.findall(r"[\w.]+", left))
-    names = words | {part for word in words for part in word.split(".")}
-    missing = [key for key in KEYS.split() if key not in names and not (key.endswith("_") and key in left)]
-    assert missing == []
+    assert PAGE.missing(KEYS) == []
 
 
 def test_every_published_recipe_stands_on_the_page() -> None:
-    shown = {line.split()[1] for line in commands() if line.startswith(("train", "run"))}
     published = {name for name, module in catalogue.kinds()["Recipe"].items() if "recipes.abacus_" in module}
-    assert published <= shown
+    assert published <= PAGE.shown_recipes()
 
 
 def test_every_line_of_ours_is_a_command_a_setting_or_none() -> None:
-    for section, theirs, ours in rows():
-        assert told(ours) or ours.startswith(("none", "see [", "[")), (section, theirs)
+    assert PAGE.unanswered() == []

@@ -1,7 +1,6 @@
 """Promises of docs/coming-from-inductive-counting.md: every command in a middle column runs, every setting is one."""
 
-import re
-import shlex
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -16,9 +15,13 @@ from numerate.laboratory.train import debug, train
 from numerate.tasks.counting_names import named_tasks
 from numerate.training.recipe import Recipe
 
+sys.path.append(str(Path(__file__).parent))
+
+from pages import Page, in_small, told
+
 torch.set_num_threads(1)
 
-PAGE = Path(__file__).parents[1] / "docs" / "coming-from-inductive-counting.md"
+PAGE = Page("coming-from-inductive-counting.md")
 
 TINY = {
     "train": "preset=debug training.steps=1 training.batch=2 evaluation.during=1",
@@ -42,40 +45,6 @@ KEYS = """
 """What users of the published system type or edit: commands, options, config keys."""
 
 
-def rows() -> list[tuple[str, str, str]]:
-    """The section, left and middle column of every line of the tables."""
-    found, section = [], ""
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
-        if line.startswith("## "):
-            section = line.removeprefix("## ")
-        if line.startswith("|") and not line.startswith(("| theirs", "|---")):
-            cells = [cell.strip() for cell in line.strip("|").split("|")]
-            assert len(cells) == 3, line
-            found.append((section, cells[0], cells[1]))
-    return found
-
-
-def told(cell: str) -> list[str]:
-    return re.findall(r"`([^`]+)`", cell)
-
-
-def commands() -> list[str]:
-    """Every command of the middle columns, from behind `numerate` on."""
-    shown = [text for _, _, ours in rows() for text in told(ours)]
-    found = [re.fullmatch(r"(?:torchrun .* -m )?numerate (.+)", text) for text in shown]
-    return list(dict.fromkeys(match[1] for match in found if match))
-
-
-def settings() -> list[str]:
-    return [
-        text
-        for section, _, ours in rows()
-        if section == "Config keys"
-        for text in told(ours)
-        if re.match(r"[a-z][\w.]*=", text)
-    ]
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of runs with one in it, of a task with an auxiliary one, trained for a moment and evaluated."""
@@ -95,19 +64,9 @@ def folder(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
-def in_small(line: str) -> list[str]:
-    """The words of a command as on the page, with what makes it small: several seeds are two."""
-    words = [re.sub(r"^seeds=\d+$", "seeds=2", word) for word in shlex.split(line)]
-    words = [",".join(word.split(",")[:2]) if word.startswith("seed=") else word for word in words]
-    more = TINY.get(words[0], "").split()
-    if words[0] in ("train", "run"):
-        more += ["runs_dir=elsewhere"]
-    return [*words, *more]
-
-
-@pytest.mark.parametrize("line", commands())
+@pytest.mark.parametrize("line", PAGE.commands())
 def test_a_command_of_the_page_runs(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(in_small(line))
+    status = main(in_small(line, TINY))
     said = capsys.readouterr()
     assert status == 0, said.err
     if line.startswith(("train", "run")) and "--dry-run" not in line:
@@ -119,7 +78,7 @@ def test_every_checkpoint_of_a_run_is_evaluated(trained: Path) -> None:
     assert {record["step"] for record in results} == {1, 2}
 
 
-@pytest.mark.parametrize("text", settings())
+@pytest.mark.parametrize("text", PAGE.settings("Config keys"))
 def test_a_setting_of_the_page_is_one(text: str) -> None:
     path = text.partition("=")[0]
     if path == "runs_dir":
@@ -129,23 +88,20 @@ def test_a_setting_of_the_page_is_one(text: str) -> None:
 
 
 def test_every_published_command_option_and_key_stands_on_the_page() -> None:
-    words = set(re.findall(r"[\w.-]+", "\n".join(theirs for _, theirs, _ in rows())))
-    names = words | {part for word in words for part in word.split("/")}
-    assert [key for key in KEYS.split() if key not in names] == []
+    assert PAGE.missing(KEYS) == []
 
 
 def test_every_published_task_stands_on_the_page() -> None:
-    shown = {text for section, theirs, _ in rows() if section == "Tasks and data" for text in told(theirs)}
+    shown = {text for section, theirs, _ in PAGE.rows if section == "Tasks and data" for text in told(theirs)}
     assert set(named_tasks()) <= shown
 
 
 def test_every_published_model_stands_on_the_page() -> None:
     from numerate.recipes.counting_family import MODELS
 
-    shown = {line.split()[1] for line in commands() if line.startswith(("train", "run"))}
+    shown = PAGE.shown_recipes()
     assert {model for model in MODELS for name in shown if name.endswith(f"_{model}")} == set(MODELS)
 
 
 def test_every_line_of_ours_is_a_command_a_setting_or_none() -> None:
-    for section, theirs, ours in rows():
-        assert told(ours) or ours.startswith(("none", "see [", "[")), (section, theirs)
+    assert PAGE.unanswered() == []

@@ -91,4 +91,34 @@ PAPERS = {
   year      = {2025},
   url       = {https://arxiv.org/abs/2502.10297}
 }""",
+    "number_loss": """@inproceedings{zausinger2025regress,
+  title     = {Regress, Don't Guess: A Regression-like Loss on Number Tokens for Language Models},
+  author    = {Zausinger, Jonas and Pennig, Lars and Kozina, Anamarija and Sdahl, Sean and Sikora, Julian and
+               Dendorfer, Adrian and Kuznetsov, Timofey and Hagog, Mohamad and Wiedemann, Nina and Chlodny, Kacper and
+               Limbach, Vincent and Ketteler, Anna and Prein, Thorben and Singh, Vishwa Mohan and
+               Danziger, Michael Morris and Born, Jannis},
+  booktitle = {Proceedings of the 42nd International Conference on Machine Learning},
+  year      = {2025},
+  note      = {First version 2024},
+  url       = {https://arxiv.org/abs/2411.02083}
+}""",
+    "regression_transformer": """@article{born2023regression,
+  title   = {Regression Transformer Enables Concurrent Sequence Regression and Generation for Molecular Language
+             Modelling},
+  author  = {Born, Jannis and Manica, Matteo},
+  journal = {Nature Machine Intelligence},
+  volume  = {5},
+  pages   = {432--444},
+  year    = {2023},
+  url     = {https://arxiv.org/abs/2202.01338}
+}""",
+    "xval": """@article{golkar2023xval,
+  title   = {xVal: A Continuous Number Encoding for Large Language Models},
+  author  = {Golkar, Siavash and Pettee, Mariel and Eickenberg, Michael and Bietti, Alberto and Cranmer, Miles and
+             Krawezik, Geraud and Lanusse, Francois and McCabe, Michael and Ohana, Ruben and Parker, Liam and
+             R{\\'e}galdo-Saint Blancard, Bruno and Tesileanu, Tiberiu and Cho, Kyunghyun and Ho, Shirley},
+  journal = {arXiv preprint arXiv:2310.02989},
+  year    = {2023},
+  url     = {https://arxiv.org/abs/2310.02989}
+}""",
 }

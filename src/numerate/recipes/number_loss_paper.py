@@ -1,0 +1,145 @@
+"""What all published number token loss runs have in common: models, tokens, losses, optimiser, budget, and the cost.
+
+Zausinger et al. (2025), "Regress, Don't Guess", https://arxiv.org/abs/2411.02083, and the settings of
+https://github.com/tum-ai/number-token-loss. The rows are in number_loss_mathematics, number_loss_arithmetic and
+number_loss_texts; small ones without any download in number_loss_small. Where they differ from the published code on
+purpose, and why, stands in docs/coming-from-number-token-loss.md.
+
+Plain T5 keeps its own tokens there, in which a number is one piece or several, and every model with a number loss has
+one token a digit: two differences at once. So each dataset has a row `..._custom_tokenizer`, plain cross-entropy over
+one token a digit, to compare a number loss with.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+from numerate.batch import ModelSpec
+from numerate.evaluation.evaluator import Evaluation
+from numerate.losses.cross_entropy import CrossEntropy
+from numerate.losses.loss import Loss
+from numerate.losses.number_token import NumberToken
+from numerate.models.t5 import SIZES, T5
+from numerate.tasks.task import Task
+from numerate.tokens.layout import Layout, Pair
+from numerate.tokens.subwords import Subwords
+from numerate.tokens.text_spellings import AsIs, PerDigit, TextSpelling
+from numerate.training.objective import Supervised
+from numerate.training.optimizer import AdamW
+from numerate.training.recipe import Recipe, Training
+from numerate.training.schedule import Plateau
+
+Size = Literal["small", "base", "3b", "11b"]
+
+PLAIN, DIGITS = AsIs(), PerDigit()
+CROSS_ENTROPY = CrossEntropy()
+GOOD_RATE = 1e13
+"""Floating-point operations a second that hours are reckoned with: half of what an A100 does in float32."""
+
+LENGTHS = {
+    "mathematics": (98, 14),
+    "arithmetic": (38, 5),
+    "rjokes": (150, 3),
+    "multirc": (450, 40),
+    "gsm8k": (127, 220),
+}
+"""Tokens that hours are reckoned with, of a question and an answer in a batch of 32 with its padding, one token a
+digit: of mathematics and GSM8K as measured with T5's tokenizer, of rJokes and MultiRC a guess."""
+
+LONG, SHORT = 2_500_000, 1_050_000
+"""Steps of the ablations and of all other datasets, and of the mathematics dataset."""
+
+
+def hub(size: Size) -> str:
+    """The name of the published weights and tokenizer on the Hugging Face hub."""
+    return f"google-t5/t5-{size}"
+
+
+def t5(size: Size = "small") -> T5:
+    """The pretrained T5 of a size; `model.weights=null` begins with random weights."""
+    return T5(size=size, weights=hub(size))
+
+
+def ntl(form: Literal["was", "was-cdf", "mse", "mae", "huber"], weight: float = 0.3) -> NumberToken:
+    """Cross-entropy + weight x number token loss over the ten digits, as published."""
+    return NumberToken(form, weight=weight)
+
+
+def published(
+    title: str,
+    task: Task,
+    loss: Loss = CROSS_ENTROPY,
+    numbers: TextSpelling = PLAIN,
+    *,
+    size: Size = "small",
+    model: ModelSpec | None = None,
+    layout: Layout | None = None,
+    steps: int = LONG,
+    batch: int = 32,
+    every: int = 25_000,
+    questions: int,
+    development: int,
+    paper: str = "number_loss",
+) -> Recipe:
+    """A row of the paper: 32 questions a step, drawn one by one, and AdamW at 1e-4, halved where it stands still.
+
+    `every` so many steps there is an evaluation on `development` questions and a checkpoint; `questions` are the most
+    of each module that the final evaluation asks. The published one searches with 4 beams, which is `method=beams`.
+    """
+    return Recipe(
+        task=task,
+        tokenizer=Subwords(hub(size), numbers),
+        layout=layout or Pair(),
+        model=model or t5(size),
+        objective=Supervised(loss),
+        optimizer=AdamW(rate=1e-4, betas=(0.9, 0.999), decay=0.01, clip=1.0),
+        schedule=Plateau(warmup=0, cut=0.5, patience=5),
+        training=Training(
+            steps=steps,
+            batch=batch,
+            window=1,
+            log_every=2000,
+            evaluate_every=every,
+            checkpoint_every=every,
+            checkpoint_minutes=60,
+            keep=2,
+        ),
+        evaluation=Evaluation(count=questions, during=development),
+        title=title,
+        paper=paper,
+    )
+
+
+def computed_again(recipe: Recipe) -> Recipe:
+    """The same for a T5 that is large: layers are computed again in the backward, so that their insides need no
+    memory."""
+    assert isinstance(recipe.model, T5)
+    return replace(recipe, model=replace(recipe.model, checkpointing=True))
+
+
+# What it costs -----------------------------------------------------------------------------------------------------
+
+
+def memory(size: Size, rows: int = 32_128) -> float:
+    """Bytes of weights, gradients and two moments in float32: 16 a weight. Activations come on top.
+
+    >>> round(memory("small") / 1e9, 2), round(memory("3b") / 1e9, 1)
+    (0.97, 45.6)
+    """
+    return 16.0 * SIZES[size].parameters(rows)
+
+
+def hours(size: Size, steps: int, question: int, answer: int, *, batch: int = 32, rows: int = 32_128) -> float:
+    """Hours at `GOOD_RATE`: 6 x batch x steps x (encoder x question + (decoder + head) x answer) operations.
+
+    `question` and `answer` are in tokens of a row with its padding; encoder, decoder and head in weights. A forward
+    takes two operations a weight and token, a backward four; attention between tokens is left out, which is small for
+    rows as short as these. With layers computed again in the backward it is a third more.
+
+    >>> round(hours("base", SHORT, *LENGTHS["mathematics"]))
+    57
+    """
+    made = SIZES[size]
+    maps, fed = 4 * made.width * made.heads * made.head_width, 2 * made.width * made.inner
+    encoder, decoder = made.depth * (maps + fed), made.decoder_depth * (2 * maps + fed)
+    each = encoder * question + (decoder + rows * made.width) * answer
+    return 6.0 * batch * steps * each / GOOD_RATE / 3600.0

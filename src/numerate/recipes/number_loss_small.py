@@ -1,0 +1,131 @@
+"""Number losses, small enough for a laptop and without any download: a stand-in for the mathematics dataset.
+
+After Zausinger et al. (2025), https://arxiv.org/abs/2411.02083, at sizes of their own: T5 of two layers and width 128,
+or a decoder like it, from random weights, one token a character, on questions that are generated
+(`MathematicsStandIn`: sums, products, places, rounding). All have the same tokens, data and budget, so that the loss is
+all that differs; decoders learn these questions more quickly, at a rate of their own. Parts 1 to 4 of the
+evaluation are numbers of up to three digits, as trained, 5 to 8 those of four and five.
+
+The same over the tokens of T5, one a digit, and only those that occur:
+
+    numerate train number_loss_small_was 'tokenizer=Subwords(tokenizer=FOLDER,numbers=PerDigit,keep=occurring)'
+
+and on the dataset itself with `task=Mathematics` beside it. What spells numbers in a way of its own
+(`number_loss_small_rt` and `..._xval`) needs such a tokenizer: `tokenizer.tokenizer=FOLDER`, or a name on the hub.
+"""
+
+from dataclasses import replace
+
+from numerate.batch import ModelSpec
+from numerate.config import Span
+from numerate.evaluation.evaluator import Evaluation
+from numerate.losses.cross_entropy import CrossEntropy
+from numerate.losses.loss import Loss
+from numerate.losses.number_level import NumberLevel
+from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
+from numerate.losses.numbers_said import XVal
+from numerate.mixers.attention import Attention
+from numerate.models.decoder import Decoder
+from numerate.models.number_inputs import NumberHead, RegressionTransformerEmbedding, XValScaling
+from numerate.models.t5 import T5
+from numerate.models.trunk import Stack
+from numerate.positions.rotary import Rotary
+from numerate.tasks.mathematics_stand_in import MathematicsStandIn
+from numerate.tokens.layout import Continuation, Pair
+from numerate.tokens.numbers import Digits
+from numerate.tokens.regression_transformer import RegressionTransformer
+from numerate.tokens.subwords import Subwords
+from numerate.tokens.text_spellings import XVal as Numbers
+from numerate.tokens.tokenizer import Characters
+from numerate.training.objective import Supervised
+from numerate.training.optimizer import AdamW
+from numerate.training.recipe import Recipe, Training
+from numerate.training.schedule import Trapezoid
+
+SMALL = T5(width=128, depth=2, heads=4, head_width=32, inner=512, dropout=0.0)
+DECODER = Decoder(width=128, trunk=Stack(depth=2), mixer=Attention(heads=4), positions=(Rotary(),))
+
+
+def number_loss_small_ce() -> Recipe:
+    """A small T5 on generated mathematics: plain cross-entropy."""
+    return _small("number_loss_small_ce", CrossEntropy())
+
+
+def number_loss_small_mse() -> Recipe:
+    """A small T5 on generated mathematics: NTL-MSE."""
+    return _small("number_loss_small_mse", NumberToken("mse"))
+
+
+def number_loss_small_was() -> Recipe:
+    """A small T5 on generated mathematics: NTL-WAS."""
+    return _small("number_loss_small_was", NumberToken("was"))
+
+
+def number_loss_small_mae() -> Recipe:
+    """A small T5 on generated mathematics: NTL-MAE."""
+    return _small("number_loss_small_mae", NumberToken("mae"))
+
+
+def number_loss_small_huber() -> Recipe:
+    """A small T5 on generated mathematics: NTL-Huber."""
+    return _small("number_loss_small_huber", NumberToken("huber"))
+
+
+def number_loss_small_gaussian() -> Recipe:
+    """A small T5 on generated mathematics: cross-entropy smoothed by a Gaussian of width 1."""
+    return _small("number_loss_small_gaussian", GaussianCrossEntropy(1.0))
+
+
+def number_loss_small_number_level() -> Recipe:
+    """A small T5 on generated mathematics: a loss on whole numbers instead of digits."""
+    return _small("number_loss_small_number_level", NumberLevel())
+
+
+def number_loss_small_rt() -> Recipe:
+    """A small T5 on generated mathematics: the tokens of the regression transformer; needs a tokenizer."""
+    model = replace(SMALL, number_embedding=RegressionTransformerEmbedding())
+    found = _small("number_loss_small_rt", CrossEntropy(), model)
+    return replace(found, tokenizer=Subwords(numbers=RegressionTransformer(), keep="occurring"))
+
+
+def number_loss_small_xval() -> Recipe:
+    """A small T5 on generated mathematics: [NUM] for every number, and a head that says numbers; needs a tokenizer."""
+    model = replace(SMALL, number_embedding=XValScaling(), number_head=NumberHead(says="ln"))
+    found = _small("number_loss_small_xval", XVal(), model)
+    return replace(found, tokenizer=Subwords(numbers=Numbers(), keep="occurring"))
+
+
+def number_loss_small_decoder_ce() -> Recipe:
+    """A small decoder on generated mathematics: plain cross-entropy."""
+    return _small("number_loss_small_decoder_ce", CrossEntropy(), DECODER)
+
+
+def number_loss_small_decoder_mse() -> Recipe:
+    """A small decoder on generated mathematics: NTL-MSE."""
+    return _small("number_loss_small_decoder_mse", NumberToken("mse"), DECODER)
+
+
+def number_loss_small_decoder_was() -> Recipe:
+    """A small decoder on generated mathematics: NTL-WAS."""
+    return _small("number_loss_small_decoder_was", NumberToken("was"), DECODER)
+
+
+def number_loss_small_decoder_gaussian() -> Recipe:
+    """A small decoder on generated mathematics: cross-entropy smoothed by a Gaussian of width 1."""
+    return _small("number_loss_small_decoder_gaussian", GaussianCrossEntropy(1.0), DECODER)
+
+
+def _small(title: str, loss: Loss, model: ModelSpec = SMALL) -> Recipe:
+    return Recipe(
+        task=MathematicsStandIn(digits=Span(1, 3), big_digits=Span(4, 5)),
+        tokenizer=Characters(numbers=Digits(order="normal")),
+        layout=Pair() if isinstance(model, T5) else Continuation(),
+        model=model,
+        objective=Supervised(loss),
+        optimizer=AdamW(rate=6e-4 if isinstance(model, T5) else 1.5e-3, betas=(0.9, 0.98), decay=0.01, clip=1.0),
+        schedule=Trapezoid(warmup=100, decay_from=0.6, floor=0.02),
+        training=Training(steps=4000, batch=64, threads=1),
+        evaluation=Evaluation(grid="1:8", count=200),
+        title=title,
+        paper="number_loss",
+    )

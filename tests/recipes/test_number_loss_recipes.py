@@ -1,0 +1,152 @@
+"""The published number token loss rows: what each trains with, over which tokens, and what it says it costs."""
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+
+import numerate
+from numerate import catalogue
+from numerate.config import identity
+from numerate.losses.cross_entropy import CrossEntropy
+from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
+from numerate.losses.numbers_said import XVal
+from numerate.models.numformer import Numformer
+from numerate.models.t5 import SIZES, T5
+from numerate.recipes import number_loss_paper as paper
+from numerate.recipes.papers import PAPERS
+from numerate.tasks.jokes import Jokes
+from numerate.tasks.mathematics import Mathematics
+from numerate.tasks.reading import Reading
+from numerate.tasks.word_problems import WordProblems
+from numerate.tokens.layout import Masked, Pair
+from numerate.tokens.regression_transformer import RegressionTransformer
+from numerate.tokens.subwords import Subwords
+from numerate.tokens.text_spellings import AsIs, PerDigit
+from numerate.tokens.text_spellings import XVal as Numbers
+from numerate.training.recipe import Recipe
+from numerate.training.schedule import Plateau
+
+PUBLISHED = [
+    name
+    for name, module in catalogue.kinds()["Recipe"].items()
+    if ".number_loss_" in module and not module.endswith("_small")
+]
+TASKS = {"mathematics": Mathematics, "arithmetic": Mathematics, "rjokes": Jokes, "multirc": Reading}
+WITH_DIGITS = ("ntl_mse", "ntl_was", "ntl_mae", "ntl_huber", "gaussian", "custom_tokenizer")
+
+
+def dataset(name: str) -> str:
+    return name.partition("_")[0]
+
+
+def loss(name: str) -> Any:
+    objective: Any = numerate.recipe(name).objective
+    return objective.loss
+
+
+def tokenizer(name: str) -> Subwords:
+    found = numerate.recipe(name).tokenizer
+    assert isinstance(found, Subwords)
+    return found
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_it_is_called_by_its_name_and_trains_what_the_name_says(name: str) -> None:
+    recipe = numerate.recipe(name)
+    assert recipe.title == name
+    assert recipe.paper in PAPERS
+    assert isinstance(recipe.task, TASKS.get(dataset(name), WordProblems))
+
+
+def test_recipes_are_different_runs() -> None:
+    assert len({identity(numerate.recipe(name)) for name in PUBLISHED}) == len(PUBLISHED) == 35
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_it_is_trained_as_published(name: str) -> None:
+    recipe: Recipe = numerate.recipe(name)
+    optimizer: Any = recipe.optimizer
+    assert (optimizer.rate, optimizer.decay, optimizer.clip, optimizer.betas) == (1e-4, 0.01, 1.0, (0.9, 0.999))
+    training, encoder = recipe.training, "numformer" in name
+    assert training.batch == (8 if "big" in name else 32)
+    assert training.steps == (1_050_000 if dataset(name) == "mathematics" and "big" not in name else 2_500_000)
+    assert (training.evaluate_every, training.keep) == (10_000 if encoder else 25_000, 2)
+    assert encoder or recipe.schedule == Plateau(warmup=0, cut=0.5, patience=5)
+    assert (training.precision, training.window, training.parallel) == ("fp32", 1, "flat")
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_its_model_has_the_published_size_and_begins_with_the_published_weights(name: str) -> None:
+    model = numerate.recipe(name).model
+    if "numformer" in name:
+        assert isinstance(model, Numformer)
+        assert (model.depth, model.heads, model.width, model.inner) == (12, 12, 768, 3072)
+        return
+    assert isinstance(model, T5)
+    size = "11b" if "big" in name else {"mathematics": "base", "gsm8k": "3b"}.get(dataset(name), "small")
+    assert (model.size, model.weights) == (size, f"google-t5/t5-{size}")
+    assert tokenizer(name).tokenizer == f"google-t5/t5-{size}"
+    assert model.checkpointing == (size in ("3b", "11b"))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_number_losses_have_one_token_a_digit_and_plain_t5_has_its_own(name: str) -> None:
+    numbers, row = tokenizer(name).numbers, name.partition("_t5_")[2]
+    if "_rt" in name:
+        assert numbers == RegressionTransformer()
+    elif isinstance(loss(name), XVal):
+        assert numbers == Numbers()
+    elif row.startswith(WITH_DIGITS):
+        assert numbers == PerDigit()
+    else:
+        assert numbers == AsIs()
+        assert isinstance(loss(name), CrossEntropy) or loss(name).digits == "numbers"
+
+
+@pytest.mark.parametrize("data", ["mathematics", "arithmetic", "rjokes", "multirc", "gsm8k"])
+def test_every_dataset_has_a_row_that_differs_from_a_number_loss_in_the_loss_alone(data: str) -> None:
+    def but_loss(name: str) -> Any:
+        recipe = numerate.recipe(name)
+        return recipe.task, recipe.tokenizer, recipe.model, recipe.training, recipe.evaluation, recipe.schedule
+
+    assert but_loss(f"{data}_t5_custom_tokenizer") == but_loss(f"{data}_t5_ntl_was")
+    assert loss(f"{data}_t5_custom_tokenizer") == CrossEntropy()
+
+
+def test_a_name_says_the_loss() -> None:
+    for name, form in (("ntl_mse", "mse"), ("ntl_was", "was"), ("ntl_mae", "mae"), ("ntl_huber", "huber")):
+        assert loss(f"arithmetic_t5_{name}") == NumberToken(form, weight=0.3)  # type: ignore[arg-type]
+    assert loss("mathematics_t5_ntl_mse").form == "mse"
+    assert loss("mathematics_rt_ntl_mse").form == "mse"
+    for suffix, weight in (("", 0.3), ("_lambda08", 0.8), ("_lambda2", 2.0)):
+        assert loss(f"arithmetic_t5_ntl_mse{suffix}") == NumberToken("mse", weight=weight)
+        assert loss(f"arithmetic_t5_ntl_was{suffix}") == NumberToken("was", weight=weight)
+    for sigma in (1, 2):
+        assert loss(f"arithmetic_t5_gaussian_sigma{sigma}") == GaussianCrossEntropy(float(sigma))
+        both = loss(f"arithmetic_t5_gaussian_ntl_was_sigma{sigma}")
+        assert both == NumberToken("was-cdf", weight=0.3, gaussian_sigma=float(sigma))
+    assert {loss(f"{data}_t5_ntl_was").weight for data in ("rjokes", "multirc")} == {2.0}
+    assert loss("gsm8k_t5_ntl_was").weight == loss("mathematics_t5_ntl_was").weight == 0.3
+
+
+def test_rows_are_laid_out_for_their_models() -> None:
+    for name in PUBLISHED:
+        assert isinstance(numerate.recipe(name).layout, Masked if "numformer" in name else Pair)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_its_description_says_weights_memory_and_hours_by_the_formula(name: str) -> None:
+    text = inspect.getdoc(catalogue.find("Recipe", name)) or ""
+    assert re.match(r"Published [^\n]*\.\n\n", text)
+    told = re.search(r"([\d,]+) million weights, ([\d.]+) GB and activations, ([\d,]+) hours\.", text)
+    assert told is not None
+    if "numformer" in name:
+        return
+    size: Any = tokenizer(name).tokenizer.rpartition("-")[2]
+    training = numerate.recipe(name).training
+    hours = paper.hours(size, training.steps or 0, *paper.LENGTHS[dataset(name)], batch=training.batch)
+    assert told[1] == f"{SIZES[size].parameters(32_128) / 1e6:,.0f}"
+    assert told[2] == f"{paper.memory(size) / 1e9:.1f}"
+    assert told[3] == f"{hours:,.0f}"

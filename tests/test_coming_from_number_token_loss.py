@@ -1,0 +1,210 @@
+"""Promises of docs/coming-from-number-token-loss.md: every command in a middle column runs, every setting is one."""
+
+import json
+import re
+import shutil
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+
+import numerate
+from numerate import catalogue
+from numerate.cli import main
+from numerate.config import override
+from numerate.evaluation import answer_metrics
+from numerate.laboratory.train import train
+from numerate.tasks.mathematics import DIFFICULTIES, EXTRAPOLATION, MODULES
+from numerate.training.recipe import Recipe
+
+sys.path.append(str(Path(__file__).parent))
+
+from pages import DOCS, Page, in_small, told
+
+transformers = pytest.importorskip("transformers", reason="the extra huggingface is not installed")
+pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
+
+torch.set_num_threads(1)
+
+PAGE = Page("coming-from-number-token-loss.md")
+HERE = Path(__file__).parent
+MODULE = "recipes.number_loss_"
+
+SMALL_STEPS = "preset=debug training.steps=1 training.batch=2 evaluation.during=1 training.checkpoint_every=1"
+TINY_T5 = "model.width=16 model.depth=1 model.heads=2 model.head_width=8 model.inner=16"
+TINY = {"train": SMALL_STEPS, "evaluate": "grid=1+14 count=2"}
+"""What is added to a command, so that it is done in a moment."""
+
+KEYS = """
+    conda pip WANDB_ENTITY WANDB_PROJECT docker create_data_splits.py arith_create_splits.py generate_dataset.py
+    preprocess_data.py run_language_modeling.py train.py nohup results_sorting.py
+    vanilla_t5 vanilla_t5_ntl vanilla_t5_custom_tokenizer vanilla_t5_ntl_default_tokenizer vanilla_t5_regression_head rt
+    rt_ntl xval mathematics_dataset mathematcis_dataset arithmetic gsm8k multirc rjokes multiplication debug cnn config
+    mathematics_dataset_run gm8k_runs gsm8k_runs t5_big training_with_warmup debug_config
+    default_CE NTL-MSE_Lambda0.3 NTL-MSE_Lambda0.8 NTL-MSE_Lambda2.0 NTL-WAS_Lambda0.3 NTL-WAS_Lambda0.8
+    NTL-WAS_Lambda2.0 NTL-MAE_Lambda0.3 NTL-Huber_Lambda0.3 gaussian_ce_sigma1 gaussian_ce_sigma2
+    GaussianCE_sigma1_NTL-WAS_Lambda0.3 GaussianCE_sigma2_NTL-WAS_Lambda0.3 lambda2 nlp_task_run
+    seed remove_unused_columns load_best_model_at_end eval_strategy batch_eval_metrics metric_for_best_model
+    greater_is_better output_dir learning_rate lr_scheduler_type factor patience weight_decay max_steps save_total_limit
+    save_steps eval_steps per_device_train_batch_size per_device_eval_batch_size logging_steps report_to eval_on_start
+    do_only_eval parallel_mode trial special_name language_modelling name model_name_or_path model_type config_name
+    tokenizer_name tokenizer_type cache_dir number_encoding none_regression_head number_token_loss
+    number_token_loss_with_wasserstein number_token_loss_weight number_token_loss_function gaussian_label_smoother
+    label_smoother_sigma log_scale_embeddings xval_bigger_language_head train_with_augmented_data dataset_name mode
+    compute_number_metrics model_args dataset_args training_args run_specific_config num_beams
+    number_accuracy MAE MSE median_absolute_error R2 pearson spearman log_mae log_r2 token_accuracy
+    token_accuracy_whole token_perplexity bleu rouge1 rouge2 rougeL count_invalid_number_prediction
+    average_invalid_number_prediction count_no_number_prediction average_no_number_prediction
+    count_not_produced_valid_results average_count_not_produced_valid_results eval_loss eval_token_loss
+    eval_number_loss
+"""
+"""What users of the published system type, and read in its results."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tokenizer (`tokens`), weights that somebody has trained (`folder`), datasets and a run."""
+    place = tmp_path_factory.mktemp("there")
+    _tokenizer(place / "tokens")
+    _weights(place / "folder")
+    _datasets(place / "data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NUMERATE_DATA", str(place / "data"))
+        patch.chdir(place)
+        words = in_small("train mathematics_t5_ntl_was", TINY, offline("mathematics_t5_ntl_was"))
+        recipe = override(numerate.recipe("mathematics_t5_ntl_was"), [word for word in words[3:] if "=" in word][:-1])
+        run = train(recipe, runs_dir=place / "trained", quiet=True).run
+        run.evaluate("1+14", count=2)
+    return place
+
+
+def _tokenizer(folder: Path) -> None:
+    """The tests' tokenizer with the token that T5 masks with."""
+    shutil.copytree(HERE / "tokens" / "tiny", folder)
+    found = json.loads((folder / "tokenizer.json").read_text())
+    last = max(found["model"]["vocab"].values())
+    found["added_tokens"].append({**found["added_tokens"][0], "id": last + 1, "content": "<extra_id_0>"})
+    (folder / "tokenizer.json").write_text(json.dumps(found))
+
+
+def _weights(folder: Path) -> None:
+    sizes = {"d_model": 16, "num_layers": 1, "num_heads": 2, "d_kv": 8, "d_ff": 16, "vocab_size": 300}
+    with torch.random.fork_rng(devices=()):
+        transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes)).save_pretrained(folder)
+
+
+def _datasets(folder: Path) -> None:
+    shutil.copytree(HERE / "tasks" / "texts", folder)
+    mathematics = folder / "mathematics_dataset"
+    for number, module in enumerate(MODULES):
+        for part in (*(f"train-{name}" for name in DIFFICULTIES), "interpolate"):
+            _questions(mathematics / part / f"{module}.txt", number, part)
+    for number, module in enumerate(EXTRAPOLATION):
+        _questions(mathematics / "extrapolate" / f"{module}.txt", number, "beyond")
+
+
+def _questions(path: Path, number: int, part: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f"What is {len(part)}{i} plus {number}.5?\n{i}{number}.5\n" for i in range(10)]
+    path.write_text("".join(lines))
+
+
+@pytest.fixture
+def there(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder beside which everything lies, from where `latest` is the trained run."""
+    for name in ("tokens", "folder"):
+        (tmp_path / name).symlink_to(place / name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NUMERATE_RUNS", str(place / "trained"))
+    monkeypatch.setenv("NUMERATE_DATA", str(place / "data"))
+    monkeypatch.setattr(catalogue, "_added", {})
+    return tmp_path
+
+
+def offline(name: str, *given: str) -> list[str]:
+    """What a published recipe needs so that nothing comes from the hub: tiny random weights, a tokenizer at hand."""
+    if MODULE not in catalogue.kinds()["Recipe"].get(name, "") or "_small_" in name:
+        return []
+    if any(word.startswith("model.weights=") for word in given):
+        return ["tokenizer.tokenizer=tokens"]
+    small = TINY_T5.replace("model.head_width=8 ", "") if "numformer" in name else f"model.weights=null {TINY_T5}"
+    return ["tokenizer.tokenizer=tokens", "evaluation.grid=null", *small.split()]
+
+
+def made_small(line: str) -> list[str]:
+    words = line.split()
+    if words[0] == "train":
+        more = offline(*words[1:])
+    else:
+        more = ["out=written"] if words[0] == "data" and "out=" in line else []
+    found = in_small(line, TINY, more)
+    own = [word for word in found if word.startswith("grid=")]
+    return [word for word in found if word not in own] + own[-1:]
+
+
+@pytest.mark.parametrize("line", PAGE.commands())
+def test_a_command_of_the_page_runs(line: str, there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(made_small(line))
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    if line.startswith("train") and "--dry-run" not in line:
+        assert list(there.glob("elsewhere/*/*/recipe.yaml"))
+
+
+def test_a_folder_of_weights_is_evaluated_and_left_as_it_is(place: Path, there: Path) -> None:
+    before = {path.name: path.read_bytes() for path in (place / "folder").iterdir()}
+    code = re.findall(r"```python\n(.*?)```", (DOCS / PAGE.name).read_text(encoding="utf-8"), flags=re.DOTALL)
+    known: dict[str, object] = {}
+    exec(code[0], known)
+    assert {path.name: path.read_bytes() for path in (place / "folder").iterdir()} == before
+    assert not list(there.glob("runs"))
+    weights = transformers.T5ForConditionalGeneration.from_pretrained(place / "folder").state_dict()
+    model = known["model"]
+    assert isinstance(model, torch.nn.Module)
+    name = "encoder.block.0.layer.0.SelfAttention.q.weight"
+    assert torch.equal(model.state_dict()[f"held.{name}"], weights[name])
+
+
+def test_a_step_at_no_rate_leaves_weights_as_they_are(there: Path) -> None:
+    line = next(line for line in PAGE.commands() if "optimizer.rate=1e-30" in line)
+    assert main(made_small(line)) == 0
+    (path,) = there.glob("elsewhere/*/*")
+    run = numerate.load(path)
+    recipe = run.recipe
+    before = recipe.model.build(run.exam.vocabulary, recipe.seed).state_dict()
+    after = run.model().state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("text", PAGE.settings("Config keys"))
+def test_a_setting_of_the_page_is_one(text: str) -> None:
+    path = text.partition("=")[0]
+    if path == "runs_dir":
+        return
+    assert path.partition(".")[0] in {field.name for field in fields(Recipe)}
+    override(numerate.recipe("mathematics_t5_ntl_was"), [text])
+
+
+def test_metrics_of_the_page_are_metrics() -> None:
+    shown = {text for row in PAGE.rows if row.section == "Metrics" for text in told(row.ours) if " " not in text}
+    assert len(shown) > 12
+    assert shown <= set(answer_metrics.METRICS)
+
+
+def test_every_published_command_key_and_metric_stands_on_the_page() -> None:
+    assert PAGE.missing(KEYS) == []
+
+
+def test_every_published_recipe_stands_on_the_page() -> None:
+    published = {
+        name
+        for name, module in catalogue.kinds()["Recipe"].items()
+        if MODULE in module and not module.endswith("_small")
+    }
+    assert published <= PAGE.shown_recipes()
+
+
+def test_every_line_of_ours_is_a_command_a_setting_or_none() -> None:
+    assert PAGE.unanswered() == []
