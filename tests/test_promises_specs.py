@@ -16,8 +16,10 @@ SLOTS = {
     "Task": "task={}",
     "Tokenizer": "tokenizer={}",
     "NumberSpelling": "tokenizer.numbers={}",
+    "TextSpelling": "tokenizer=Subwords(numbers={})",
     "Layout": "layout={}",
     "ModelSpec": "model={}",
+    "NumberEmbedding": "model=T5(number_embedding={})",
     "Trunk": "model.trunk={}",
     "Mixer": "model.mixer={}",
     "Position": "model.positions=[{}]",
@@ -36,7 +38,10 @@ NO_CHOICE = {("Mixture", "weights")}
 
 
 def kind_of(part: type) -> str:
-    return next(kind for kind, parts in catalogue.kinds().items() if part.__name__ in parts)
+    name = part.__name__  # XVal is a loss and a spelling
+    return next(
+        kind for kind, parts in catalogue.kinds().items() if name in parts and catalogue.find(kind, name) is part
+    )
 
 
 def through_a_file(spec: Any) -> Any:
@@ -59,7 +64,7 @@ def others(value: Any, hint: Any) -> list[Any]:
     if hint is bool:
         return [True, False]
     if hint is int:
-        return [3, 7, 0, 64]
+        return [3, 7, 0, 64, 2]
     if hint is float:
         return [0.25, 0.75, 3.5]
     if hint is str:
