@@ -246,7 +246,7 @@ BY_DEFAULT: dict[str, Callable[[], Any]] = {
 """What stands for the defaults of a part that does nothing by itself, such as a task that reads a file."""
 
 HELD = {"T5", "PretrainedDecoder", "Numformer"}
-"""Models that read a source, or all of a row, or are of others: tests/models/test_held.py holds them to the promises."""
+"""Models that read a source, all of a row, or are of others: tests/models/test_held.py holds them to promises."""
 
 FURTHER_MODELS = [
     Decoder(width=16, norm="rms", positions=(Rotary(),), embedding_norm=True),

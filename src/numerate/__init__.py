@@ -14,17 +14,21 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from numerate.api import Recipe, Run, Study, compare, load, recipe, run_study, search, train
+    from numerate.integrations.hf_number_tokens import number_tokens
+    from numerate.integrations.number_token_loss import NumberTokenLoss
     from numerate.positions.abacus_embedding import AbacusEmbedding
     from numerate.tables.results import results_of
 
 __all__ = [
     "AbacusEmbedding",
+    "NumberTokenLoss",
     "Recipe",
     "Run",
     "Study",
     "__version__",
     "compare",
     "load",
+    "number_tokens",
     "recipe",
     "results_of",
     "run_study",
@@ -32,7 +36,12 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {"AbacusEmbedding": "numerate.positions.abacus_embedding", "results_of": "numerate.tables.results"}
+_HOMES = {
+    "AbacusEmbedding": "numerate.positions.abacus_embedding",
+    "NumberTokenLoss": "numerate.integrations.number_token_loss",
+    "number_tokens": "numerate.integrations.hf_number_tokens",
+    "results_of": "numerate.tables.results",
+}
 
 
 def __getattr__(name: str) -> Any:

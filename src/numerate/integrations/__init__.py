@@ -1,1 +1,1 @@
-"""For other people's loops and tools: trackers."""
+"""For other people's loops and tools: trackers, number tokens and their loss, Hugging Face's trainers."""
