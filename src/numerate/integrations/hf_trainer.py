@@ -1,0 +1,155 @@
+"""The number token loss in Hugging Face's trainers: `Trainer`, `Seq2SeqTrainer`, and those of TRL.
+
+Two ways. `compute_loss_func` gives a function for the argument of that name, and is all that a batch in one piece
+needs. `number_loss_trainer` makes a subclass that also counts the numbers of a batch that is accumulated or spread
+over processes, so that cutting it changes no gradient, and that logs the two terms apart.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from numerate.errors import Mistake
+from numerate.integrations.number_token_loss import NumberTokenLoss
+
+LossFunction = Callable[..., Tensor]
+
+
+def compute_loss_func(loss: NumberTokenLoss) -> LossFunction:
+    """What `Trainer(compute_loss_func=...)` takes: a function of outputs, labels and how many labels there are in all.
+
+    Both terms are divided by the whole batch's count of labels, or the number part by its own numbers (`over`). With
+    over="numbers" and a batch in several parts the count of the whole is not known, and the first step raises
+    `Mistake`: `number_loss_trainer` knows it, or take over="labels".
+
+    >>> Trainer(model, arguments, train_dataset=rows, compute_loss_func=compute_loss_func(loss))
+    """
+
+    def compute(outputs: Any, labels: Tensor | None, num_items_in_batch: int | Tensor | None = None) -> Tensor:
+        logits, labels = _pair(loss, outputs, labels)
+        found: Tensor = loss(logits, labels, num_items=num_items_in_batch)
+        return found
+
+    return compute
+
+
+def number_loss_trainer(base: type | None = None) -> type[Any]:
+    """A subclass of a trainer (of transformers' `Trainer` by default) that takes `number_loss=NumberTokenLoss(...)`.
+
+    Batches may carry `loss_weights` and `quantity` beside `labels`, if the collator gives them and
+    `remove_unused_columns=False` keeps them. The log has `cross_entropy` and `number_loss` (before its weight) beside
+    `loss`. In evaluation the loss is the mean over batches of each one's own.
+
+    >>> trainer = number_loss_trainer(Seq2SeqTrainer)(model, arguments, train_dataset=rows, number_loss=loss)
+
+    Raises `Mistake` for a second loss function, and for label smoothing, which this loss has none of.
+    """
+    if base is None:
+        from transformers import Trainer
+
+        base = Trainer
+    return type(f"NumberLoss{base.__name__}", (_NumberLossTrainer, base), {"__module__": __name__})
+
+
+class _NumberLossTrainer:
+    """What is put before a trainer of transformers."""
+
+    loss_is_scaled_for_ga = True
+    accelerator: Any
+    args: Any
+
+    def __init__(self, *given: Any, number_loss: NumberTokenLoss, **named: Any) -> None:
+        if named.get("compute_loss_func") is not None:
+            raise Mistake("compute_loss_func: there is number_loss already; one of the two is right")
+        super().__init__(*given, **named)
+        if self.args.label_smoothing_factor:
+            raise Mistake(
+                f"label_smoothing_factor: {self.args.label_smoothing_factor} has no effect on a number token loss; "
+                "0 is right, or gaussian_sigma= of the loss"
+            )
+        self.number_loss = number_loss.to(self.args.device)
+        self._counts: tuple[Tensor, Tensor] | None = None
+        self._terms: dict[str, list[Tensor]] = {"cross_entropy": [], "number_loss": []}
+        self._batches = 0
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:
+        samples, items = super().get_batch_samples(epoch_iterator, num_batches, device)  # type: ignore[misc]
+        self._batches += 1
+        totals = torch.zeros(2, device=device)
+        for sample in samples:
+            if "labels" not in sample:
+                raise Mistake("labels: the batch has none; take a collator that gives them")
+            further = {name: sample[name] for name in ("loss_weights", "quantity") if name in sample}
+            totals += torch.stack([count.float() for count in self.number_loss.counts(sample["labels"], **further)]).to(
+                device
+            )
+        if self.accelerator.num_processes > 1:
+            totals = self.accelerator.reduce(totals, reduction="sum") / self._copies()
+        self._counts = (totals[0], totals[1])
+        return samples, items
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: Mapping[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: int | Tensor | None = None,
+    ) -> Any:
+        asked = dict(inputs)
+        labels, *further = (asked.pop(name, None) for name in ("labels", "loss_weights", "quantity"))
+        outputs = model(**asked)
+        logits, labels = _pair(self.number_loss, outputs, labels)
+        whole = self._counts if model.training else None
+        terms = self.number_loss.terms(
+            logits,
+            labels,
+            num_items=None if whole is None else whole[0],
+            num_numbers=None if whole is None else whole[1],
+            loss_weights=further[0],
+            quantity=further[1],
+        )
+        # The gradients of the processes are averaged, and each has its part of the sum.
+        times = 1 if whole is None else self.accelerator.num_processes // self._copies()
+        loss = times * self.number_loss.weight * terms["number"]
+        if self.number_loss.cross_entropy:
+            loss = loss + times * terms["cross_entropy"]
+        if model.training:
+            for name, term in zip(self._terms, ("cross_entropy", "number"), strict=True):
+                self._terms[name].append(times * terms[term].detach())
+        return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], *given: Any, **named: Any) -> None:
+        if "loss" in logs and self._batches and self._terms["number_loss"]:
+            means = torch.stack([torch.stack(terms).sum() for terms in self._terms.values()]) / self._batches
+            if self.accelerator.num_processes > 1:
+                means = self.accelerator.reduce(means, reduction="mean")
+            logs.update(zip(self._terms, means.tolist(), strict=True))
+            self._batches = 0
+            for terms in self._terms.values():
+                terms.clear()
+        super().log(logs, *given, **named)  # type: ignore[misc]
+
+    def _copies(self) -> int:
+        """How many processes see the same batch: those that share one model by tensor parallelism."""
+        return int(self.get_tp_size())  # type: ignore[attr-defined]
+
+
+def _pair(loss: NumberTokenLoss, outputs: Any, labels: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The logits of a model's outputs and the labels; refused where the outputs say that `shift` is wrong."""
+    if labels is None:
+        raise Mistake("labels: the batch has none; take a collator that gives them")
+    if not isinstance(outputs, Mapping):
+        return outputs[0], labels
+    if "logits" not in outputs:
+        raise Mistake(f"outputs: {type(outputs).__name__} has no logits, only {', '.join(outputs)}")
+    if loss.shift and "encoder_last_hidden_state" in outputs:
+        raise Mistake(
+            "shift: True is wrong for an encoder-decoder, whose labels stand where its logits stand; False is right"
+        )
+    if not loss.shift and "CausalLM" in type(outputs).__name__:
+        raise Mistake(
+            "shift: False makes a decoder-only model learn to copy its inputs; NumberTokenLoss(shift=True) is right"
+        )
+    return outputs["logits"], labels

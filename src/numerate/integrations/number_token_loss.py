@@ -1,0 +1,258 @@
+"""Cross-entropy and a number token loss for anybody's model and training loop."""
+
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext, suppress
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from numerate.errors import Fault, Mistake
+from numerate.integrations.hf_number_tokens import Which, number_tokens
+from numerate.losses.fused import cross_entropy_and_number
+from numerate.losses.number_tokens import NumberTable
+from numerate.losses.token_level import KINDS, Kind, Measure
+
+PROBE = ("The answer is 7, 42, 365, 1024 or 31415.", "12 + 30 = 42, 2.5 x 4 = 10.0, 1998 - 2019 = -21")
+"""The texts that the coverage of a tokenizer is looked at with where no sample is given."""
+
+
+class NumberTokenLoss(nn.Module):
+    """Cross-entropy + `weight` x number token loss, from the logits and labels of any model of tokens.
+
+    Zausinger et al. (2025), "Regress, Don't Guess", https://arxiv.org/abs/2411.02083: where a label is a number token,
+    the probabilities of all number tokens say how far the model is from its value. `numerate.losses.token_level` has
+    the definitions.
+
+    - `values`: what each number token is worth, by id. `from_tokenizer` finds them.
+    - `kind`: "was" and "was-cdf" (Wasserstein-1 distance), or "mse", "mae", "huber" of the expected value.
+    - `weight`: the factor of the number part; 0.3 in the paper.
+    - `cross_entropy=False`: the number part alone (x `weight`), to be added to a cross-entropy that you have.
+    - `over`: the number part is a mean over the "numbers" among the labels, as published, or over all "labels".
+      The cross-entropy is a mean over all labels that are not ignored.
+    - `shift`: whether the logits at a place are held against the *next* label. A decoder-only model of Hugging Face
+      needs True, since its labels are its inputs; an encoder-decoder needs False, and so do labels that are shifted
+      already, as for `torch.nn.functional.cross_entropy`.
+    - `reweigh`, `gaussian_sigma`, `squash`: as of `numerate.losses.token_level.Measure`.
+    - `check_finite`: NaN or infinity in the loss is a `Fault` that names the place; costs a wait for the device.
+
+    >>> loss = NumberTokenLoss.from_tokenizer(tokenizer, shift=True)
+    >>> loss(model(input_ids).logits, labels).backward()
+
+    It has no parameters, stands in no checkpoint, and follows the logits to their device. float16, bfloat16 and
+    float32 logits are computed with in float32, float64 in float64. Raises `Mistake` for settings without sense.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[int, float],
+        *,
+        kind: Kind = "was",
+        weight: float = 0.3,
+        cross_entropy: bool = True,
+        over: Literal["numbers", "labels"] = "numbers",
+        shift: bool = False,
+        reweigh: bool = False,
+        gaussian_sigma: float | None = None,
+        squash: float | None = None,
+        ignore_index: int = -100,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__()
+        if kind not in KINDS:
+            raise Mistake(f"kind: {kind!r} is no number token loss; there are: {', '.join(KINDS)}")
+        Measure(kind, gaussian_sigma, reweigh, squash)  # refuses what cannot be
+        if not 0 <= weight < float("inf"):
+            raise Mistake(f"weight: {weight} is no factor; 0.3 is the paper's, 0 leaves cross-entropy alone")
+        if over not in ("numbers", "labels"):
+            raise Mistake(f"over: {over!r} is neither 'numbers' nor 'labels'")
+        if not isinstance(shift, bool):
+            raise Mistake(f"shift: {shift!r} is neither True (decoder-only) nor False (encoder-decoder)")
+        self.table = NumberTable.of(values, width=max(values, default=-1) + 1)
+        self.kind: Kind = kind
+        self.gaussian_sigma, self.reweigh, self.squash = gaussian_sigma, reweigh, squash
+        self.weight, self.cross_entropy, self.over, self.shift = weight, cross_entropy, over, shift
+        self.ignore_index, self.check_finite = ignore_index, check_finite
+
+    @classmethod
+    def from_tokenizer(
+        cls,
+        tokenizer: Any,
+        *,
+        which: Which = "digits",
+        override: Mapping[int, float | None] | None = None,
+        sample: Iterable[str] | None = None,
+        model: Any = None,
+        **settings: Any,
+    ) -> "NumberTokenLoss":
+        """The loss for the number tokens of a tokenizer, which is left as it is; `settings` as of the class.
+
+        `which` and `override` are those of `numerate.number_tokens`. Where less than 95 % of the digit characters of
+        `sample` (texts of yours; without them some of ours) stand in number tokens, it warns. With `model`, a model of
+        transformers, `shift` is what that model needs: its configuration says whether it has an encoder.
+
+        >>> NumberTokenLoss.from_tokenizer(tokenizer, kind="mse", weight=2.0, model=model).shift
+        True
+        """
+        found = number_tokens(tokenizer, which=which, override=override)
+        with suppress(Mistake) if sample is None else nullcontext():  # a tokenizer need not read our sample
+            found.coverage(PROBE if sample is None else sample)
+        if model is not None:
+            needed = not model.config.is_encoder_decoder
+            if settings.setdefault("shift", needed) != needed:
+                raise Mistake(
+                    f"shift: {settings['shift']} is wrong for {type(model).__name__}, which is "
+                    f"{'decoder-only' if needed else 'an encoder-decoder'}; {needed} is right"
+                )
+        return cls(found.values, **settings)
+
+    def forward(
+        self,
+        logits: Float[Tensor, "*places vocabulary"],
+        labels: Int[Tensor, "*places"],
+        *,
+        num_items: int | Tensor | None = None,
+        num_numbers: int | float | Tensor | None = None,
+        loss_weights: Float[Tensor, "*places"] | None = None,
+        quantity: Bool[Tensor, "*places"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """The loss, a scalar in nats (and `weight` x the units of the values).
+
+        Where a batch is cut into parts (gradient accumulation, several processes), `num_items` is how many labels and
+        `num_numbers` how many number labels the whole of it has (`counts`): the parts' losses then add up to the loss
+        of the whole. `loss_weights` says how much each number label counts, `quantity` is False at numbers that name
+        something instead of counting it; both stand where the labels stand. Without a number label the number part is
+        0, and still attached.
+
+        Raises `Mistake` for logits and labels that do not belong together.
+        """
+        terms = self.terms(
+            logits, labels, num_items=num_items, num_numbers=num_numbers, loss_weights=loss_weights, quantity=quantity
+        )
+        number = self.weight * terms["number"]
+        return terms["cross_entropy"] + number if self.cross_entropy else number
+
+    def terms(
+        self,
+        logits: Float[Tensor, "*places vocabulary"],
+        labels: Int[Tensor, "*places"],
+        *,
+        num_items: int | Tensor | None = None,
+        num_numbers: int | float | Tensor | None = None,
+        loss_weights: Float[Tensor, "*places"] | None = None,
+        quantity: Bool[Tensor, "*places"] | None = None,
+    ) -> dict[str, Float[Tensor, ""]]:
+        """The two means apart, before `weight`: `cross_entropy` and `number`. Arguments as of a call."""
+        self._check(logits, labels, loss_weights, quantity)
+        if self.table.ids.device != logits.device:
+            self.to(logits.device)
+        labels = self._shifted(labels.to(logits.device).long(), self.ignore_index)
+        sums = cross_entropy_and_number(
+            logits,
+            labels,
+            self.table,
+            kind=self.kind,
+            gaussian_sigma=self.gaussian_sigma,
+            reweigh=self.reweigh,
+            squash=self.squash,
+            loss_weights=None if loss_weights is None else self._shifted(loss_weights, 0),
+            quantity=None if quantity is None else self._shifted(quantity, False),
+            ignore_index=self.ignore_index,
+        )
+        items = sums.labels if num_items is None else _one(num_items, "num_items")
+        if self.over == "labels":
+            numbers = items
+        elif num_numbers is not None:
+            numbers = _one(num_numbers, "num_numbers")
+        else:
+            if num_items is not None and self.weight and int(items) != int(sums.labels):
+                raise Mistake(
+                    f"num_items: {int(items)} labels in all, and {int(sums.labels)} in this part; the mean over "
+                    "numbers needs num_numbers= of all too (`NumberTokenLoss.counts`; `number_loss_trainer` of "
+                    "numerate.integrations.hf_trainer counts them), or over='labels'"
+                )
+            numbers = sums.numbers
+        found = {"cross_entropy": _mean(sums.cross_entropy, items), "number": _mean(sums.number, numbers)}
+        if self.check_finite and not all(bool(term.isfinite()) for term in found.values()):
+            self._blame(logits)
+        return found
+
+    def counts(
+        self,
+        labels: Int[Tensor, "*places"],
+        *,
+        loss_weights: Float[Tensor, "*places"] | None = None,
+        quantity: Bool[Tensor, "*places"] | None = None,
+    ) -> tuple[Int[Tensor, ""], Float[Tensor, ""]]:
+        """How many labels are not ignored, and how many of them are number tokens (with `loss_weights`, their sum)."""
+        device = self.table.ids.device
+        shifted = self._shifted(labels.to(device), self.ignore_index)
+        number = (self.table.of_labels(shifted) >= 0) & (shifted != self.ignore_index)
+        if quantity is not None:
+            number &= self._shifted(quantity.to(device), False)
+        weights = number if loss_weights is None else torch.where(number, self._shifted(loss_weights.to(device), 0), 0)
+        return (shifted != self.ignore_index).sum(), weights.sum().float()
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.table.count} number tokens, kind={self.kind}, weight={self.weight}, over={self.over}, "
+            f"shift={self.shift}"
+        )
+
+    def _shifted(self, places: Tensor, filling: int | bool) -> Tensor:
+        """Each place gets what stands at the next one, the last one `filling`. The logits stay whole: no copy."""
+        if not self.shift:
+            return places
+        return torch.cat([places[..., 1:], torch.full_like(places[..., :1], filling)], dim=-1)
+
+    def _check(self, logits: Tensor, labels: Tensor, loss_weights: Tensor | None, quantity: Tensor | None) -> None:
+        if not logits.is_floating_point() or logits.ndim < 2:
+            raise Mistake(
+                f"logits: {_told(logits)}; floating point [rows, time, vocabulary] is right, as a model gives them"
+            )
+        if labels.is_floating_point() or labels.dtype == torch.bool:
+            raise Mistake(f"labels: {_told(labels)}; whole numbers, the ids of tokens, are right")
+        if logits.shape[:-1] != labels.shape:
+            hint = " (shift=True shifts them here: give both whole)" if self.shift else ""
+            raise Mistake(
+                f"labels: {_told(labels)} for logits {_told(logits)}; one label for each place is right{hint}"
+            )
+        for name, given in (("loss_weights", loss_weights), ("quantity", quantity)):
+            if given is not None and given.shape != labels.shape:
+                raise Mistake(f"{name}: {_told(given)} for labels {_told(labels)}; one for each label is right")
+        if quantity is not None and quantity.dtype != torch.bool:
+            raise Mistake(f"quantity: {_told(quantity)}; true or false for each label is right")
+        if logits.shape[-1] <= self.table.largest:
+            raise Mistake(
+                f"logits: {logits.shape[-1]} wide, and token {self.table.largest} is a number; logits as wide as the "
+                "tokenizer's vocabulary or wider are right: are model and tokenizer a pair?"
+            )
+
+    def _blame(self, logits: Tensor) -> None:
+        wrong = (~logits.isfinite()).nonzero()
+        if len(wrong):
+            *place, i = wrong[0].tolist()
+            raise Fault(
+                f"logits: {logits[tuple(wrong[0])].item()} for token {i} at place {tuple(place)}, and "
+                f"{len(wrong) - 1} more that are not finite"
+            )
+        raise Fault("the loss is not finite, and the logits are: look at loss_weights")
+
+
+def _told(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _one(count: int | float | Tensor, name: str) -> Tensor:
+    found = torch.as_tensor(count)
+    if found.numel() != 1:
+        raise Mistake(
+            f"{name}: {_told(found)}; one number is right (torch.nn.DataParallel gives several: use processes instead)"
+        )
+    return found.reshape(())
+
+
+def _mean(total: Tensor, count: Tensor) -> Tensor:
+    divisor = count.to(total.device, total.dtype)
+    return total / torch.where(divisor > 0, divisor, 1)

@@ -1,0 +1,354 @@
+"""Promises of the loss in other people's trainers, and of the pages that show it."""
+
+import functools
+import importlib.util
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from numerate import NumberTokenLoss
+from numerate.errors import Mistake
+from numerate.integrations.hf_trainer import compute_loss_func, number_loss_trainer
+
+transformers = pytest.importorskip("transformers", reason="the extra finetune")
+pytest.importorskip("accelerate", reason="the extra finetune: Hugging Face's Trainer needs it")
+
+TOP = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No network, nothing written outside, and no state that a trainer leaves for the next one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(True)
+
+
+def tokenizer() -> Any:
+    """One token a byte, and special tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    plain = Tokenizer(models.BPE({token: i for i, token in enumerate(["<pad>", "<s>", "</s>", *letters])}, []))
+    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    plain.decoder = decoders.ByteLevel()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=plain, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
+    )
+
+
+def decoder() -> Any:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=272,  # padded: the tokenizer has 259
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def t5() -> Any:
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=272,
+        d_model=16,
+        d_kv=8,
+        d_ff=16,
+        num_layers=1,
+        num_heads=2,
+        dropout_rate=0.0,
+        decoder_start_token_id=0,
+    )
+    return transformers.T5ForConditionalGeneration(config)
+
+
+def rows() -> list[dict[str, list[int]]]:
+    """Eight sums of different lengths; some answers have no number at all."""
+    made, read = [], tokenizer()
+    for a, b in [(1, 2), (123, 4), (7, 88), (9, 9), (1000, 24), (3, 3), (55, 5), (6, 70)]:
+        asked, answered = read(f"{a}+{b}=")["input_ids"], read("none" if a == 3 else str(a + b))["input_ids"]
+        made.append({"input_ids": asked + answered, "labels": [-100] * len(asked) + answered})
+    return made
+
+
+def pairs() -> list[dict[str, list[int]]]:
+    made = []
+    for row in rows():
+        labels = [label for label in row["labels"] if label != -100]
+        made.append({"input_ids": row["input_ids"][: -len(labels)], "labels": labels})
+    return made
+
+
+def after_a_step(
+    trainer: type[Any], model: Any, data: Any, size: int, parts: int, arguments: Any = None, **more: Any
+) -> dict[str, Tensor]:
+    """The weights after one step of plain gradient descent on all eight rows."""
+    settings = (arguments or transformers.TrainingArguments)(
+        "out",
+        per_device_train_batch_size=size,
+        gradient_accumulation_steps=parts,
+        max_steps=1,
+        learning_rate=1.0,
+        lr_scheduler_type="constant",
+        optim="sgd",
+        max_grad_norm=1e9,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    if "processing_class" not in more:  # else the trainer has a collator of its own
+        more["data_collator"] = transformers.DataCollatorForSeq2Seq(tokenizer(), model=model)
+    trainer(model, settings, train_dataset=data, **more).train()
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def by_hand(model: Any, data: Any, loss: NumberTokenLoss) -> dict[str, Tensor]:
+    """The same step without any trainer."""
+    batch = transformers.DataCollatorForSeq2Seq(tokenizer(), model=model)(data)
+    labels = batch.pop("labels")
+    loss(model(**batch).logits, labels).backward()
+    return {
+        name: parameter.detach() - (0 if parameter.grad is None else parameter.grad)
+        for name, parameter in model.named_parameters()
+    }
+
+
+def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name in found:
+        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("over", ["numbers", "labels"])
+@pytest.mark.parametrize(("make", "data"), [(decoder, rows), (t5, pairs)])
+def test_accumulated_parts_give_the_step_of_the_whole_batch(
+    make: Callable[[], Any], data: Callable[[], Any], over: Any
+) -> None:
+    loss = NumberTokenLoss.from_tokenizer(tokenizer(), model=make(), over=over, weight=2.0)
+    named: dict[str, Any] = {}
+    if make is t5:
+        named["arguments"] = transformers.Seq2SeqTrainingArguments
+    trainer = number_loss_trainer(transformers.Seq2SeqTrainer if make is t5 else None)
+    expected = by_hand(make(), data(), loss)
+    same(after_a_step(trainer, make(), data(), 8, 1, number_loss=loss, **named), expected)
+    same(after_a_step(trainer, make(), data(), 2, 4, number_loss=loss, **named), expected)
+
+
+def test_the_trainers_own_argument_is_exact_over_labels() -> None:
+    loss = NumberTokenLoss.from_tokenizer(tokenizer(), shift=True, over="labels", weight=2.0)
+    expected = by_hand(decoder(), rows(), loss)
+    for size, parts in ((8, 1), (2, 4)):
+        found = after_a_step(
+            transformers.Trainer, decoder(), rows(), size, parts, compute_loss_func=compute_loss_func(loss)
+        )
+        same(found, expected)
+
+
+def test_the_trainers_own_argument_takes_whole_batches_over_numbers_and_refuses_parts() -> None:
+    loss = NumberTokenLoss.from_tokenizer(tokenizer(), shift=True)
+    function = compute_loss_func(loss)
+    found = after_a_step(transformers.Trainer, decoder(), rows(), 8, 1, compute_loss_func=function)
+    same(found, by_hand(decoder(), rows(), loss))
+    with pytest.raises(Mistake, match="number_loss_trainer"):
+        after_a_step(transformers.Trainer, decoder(), rows(), 2, 4, compute_loss_func=function)
+
+
+def test_a_trainer_of_trl_gives_the_step_of_the_whole_batch_too() -> None:
+    trl = pytest.importorskip("trl", reason="the extra finetune")
+    datasets = pytest.importorskip("datasets", reason="the extra finetune")
+    texts = [
+        {"prompt": tokenizer().decode(pair["input_ids"]), "completion": tokenizer().decode(pair["labels"])}
+        for pair in pairs()
+    ]
+    loss = NumberTokenLoss.from_tokenizer(tokenizer(), shift=True, weight=2.0)
+    ended = [
+        {"input_ids": [*row["input_ids"], 2], "labels": [*row["labels"], 2]}  # TRL ends each completion
+        for row in rows()
+    ]
+    expected = by_hand(decoder(), ended, loss)
+    for size, parts in ((8, 1), (2, 4)):
+        found = after_a_step(
+            number_loss_trainer(trl.SFTTrainer),
+            decoder(),
+            datasets.Dataset.from_list(texts),
+            size,
+            parts,
+            functools.partial(trl.SFTConfig, bf16=False),
+            processing_class=tokenizer(),
+            number_loss=loss,
+        )
+        same(found, expected)
+
+
+def test_the_log_has_both_terms_and_the_evaluation_its_loss() -> None:
+    loss = NumberTokenLoss.from_tokenizer(tokenizer(), shift=True, weight=0.5)
+    arguments = transformers.TrainingArguments(
+        "out", max_steps=2, per_device_train_batch_size=4, gradient_accumulation_steps=2, logging_steps=1,
+        learning_rate=0.0, report_to="none", save_strategy="no", disable_tqdm=True, use_cpu=True,
+        per_device_eval_batch_size=8,
+    )  # fmt: skip
+    trainer = number_loss_trainer()(
+        decoder(),
+        arguments,
+        train_dataset=rows(),
+        eval_dataset=rows(),
+        data_collator=transformers.DataCollatorForSeq2Seq(tokenizer()),
+        number_loss=loss,
+    )
+    trainer.train()
+    told = [record for record in trainer.state.log_history if "loss" in record]
+    assert len(told) == 2
+    batch = transformers.DataCollatorForSeq2Seq(tokenizer())(rows())
+    labels = batch.pop("labels")
+    terms = loss.terms(trainer.model(**batch).logits, labels)
+    for record in told:
+        assert record["cross_entropy"] == pytest.approx(terms["cross_entropy"].item(), rel=1e-4)
+        assert record["number_loss"] == pytest.approx(terms["number"].item(), rel=1e-4)
+        assert record["loss"] == pytest.approx(record["cross_entropy"] + 0.5 * record["number_loss"], rel=1e-3)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(told[0]["loss"], rel=1e-3)
+
+
+def test_weights_that_a_collator_gives_are_used() -> None:
+    loss = NumberTokenLoss.from_tokenizer(tokenizer(), shift=True)
+
+    def collator(examples: Any) -> Any:
+        batch = transformers.DataCollatorForSeq2Seq(tokenizer())(examples)
+        return {**batch, "quantity": torch.zeros_like(batch["labels"], dtype=torch.bool)}
+
+    arguments = transformers.TrainingArguments(
+        "out", max_steps=1, per_device_train_batch_size=8, logging_steps=1, report_to="none", save_strategy="no",
+        disable_tqdm=True, use_cpu=True, remove_unused_columns=False,
+    )  # fmt: skip
+    trainer = number_loss_trainer()(
+        decoder(), arguments, train_dataset=rows(), data_collator=collator, number_loss=loss
+    )
+    trainer.train()
+    assert trainer.state.log_history[0]["number_loss"] == 0
+
+
+def test_a_shift_that_does_not_fit_the_model_stops_the_first_step() -> None:
+    aligned, shifted = (NumberTokenLoss.from_tokenizer(tokenizer(), shift=shift) for shift in (False, True))
+    ours, function = number_loss_trainer(), compute_loss_func(shifted)
+    with pytest.raises(Mistake, match="learn to copy its inputs"):
+        after_a_step(ours, decoder(), rows(), 8, 1, number_loss=aligned)
+    with pytest.raises(Mistake, match="wrong for an encoder-decoder"):
+        after_a_step(transformers.Trainer, t5(), pairs(), 8, 1, compute_loss_func=function)
+
+
+def test_what_a_trainer_cannot_do_with_this_loss_is_refused() -> None:
+    loss = NumberTokenLoss.from_tokenizer(tokenizer(), shift=True)
+    arguments = transformers.TrainingArguments("out", label_smoothing_factor=0.1, report_to="none", use_cpu=True)
+    with pytest.raises(Mistake, match=r"label_smoothing_factor: 0\.1"):
+        number_loss_trainer()(decoder(), arguments, number_loss=loss)
+    with pytest.raises(Mistake, match="one of the two"):
+        number_loss_trainer()(decoder(), compute_loss_func=print, number_loss=loss)
+    with pytest.raises(Mistake, match="the batch has none"):
+        compute_loss_func(loss)({"logits": torch.zeros(1, 2, 300)}, None)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the pages load by name is tiny and random here, whatever the name."""
+    made = {"AutoTokenizer": tokenizer, "AutoModelForCausalLM": decoder, "AutoModelForSeq2SeqLM": t5}
+    for name, make in made.items():
+        loader = staticmethod(lambda *_, make=make, **__: make())
+        monkeypatch.setattr(getattr(transformers, name), "from_pretrained", loader)
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize(
+    ("page", "needed"),
+    [
+        ("finetuning.md", ()),
+        ("finetuning-trainer.md", ()),
+        ("finetuning-trl.md", ("trl", "datasets")),
+        ("finetuning-peft.md", ("peft",)),
+    ],
+)
+def test_what_a_page_shows_runs_as_it_stands_there(page: str, needed: tuple[str, ...]) -> None:
+    for package in needed:
+        pytest.importorskip(package, reason="the extra finetune")
+    shown = BLOCK.findall((TOP / "docs" / page).read_text(encoding="utf-8"))
+    assert shown
+    names: dict[str, Any] = {}
+    for block in shown:
+        exec(compile(block, page, "exec"), names)
+    if "trainer" in names:
+        assert names["trainer"].state.global_step == 2
+        if "number_loss_trainer" in names:
+            told = [record for record in names["trainer"].state.log_history if "loss" in record]
+            assert all(record["number_loss"] >= 0 for record in told)
+            assert told
+    else:
+        assert names["losses"][-1] < names["losses"][0]
+    if isinstance(names.get("said"), float):
+        assert 0 < names["said"] < 100
+    assert isinstance(names["model"], nn.Module)
+
+
+def gsm8k() -> Any:
+    spec = importlib.util.spec_from_file_location("finetune_gsm8k", TOP / "examples" / "finetune_gsm8k.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def write_rows(path: Path, count: int = 24) -> Path:
+    lines = [
+        json.dumps(
+            {"question": f"{i} and {i + 1} clips?", "answer": f"{i}+{i + 1}=<<{i}+{i + 1}={2 * i + 1}>>{2 * i + 1}"}
+        )
+        for i in range(count)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_example_trains_a_model_of_a_folder_with_and_without_the_loss(
+    rank: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if rank:
+        pytest.importorskip("peft", reason="the extra finetune")
+    decoder().save_pretrained(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+    path = write_rows(tmp_path / "rows.jsonl")
+    words = f"{path} --model {tmp_path / 'model'} --rank {rank} --steps 2 --batch 2 --device cpu --weight 3"
+    without, with_it = gsm8k().main(words.split())
+    assert (without["weight"], with_it["weight"]) == (0.0, 3.0)
+    assert without["before"] == with_it["before"]
+    assert without["after"] != with_it["after"]
+    assert without["after"]["cross_entropy"] < without["before"]["cross_entropy"]
+    assert "held-out rows" in capsys.readouterr().out
+
+
+def test_the_example_takes_the_calculators_marks_out_and_names_a_broken_line(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", 2)
+    assert gsm8k().read(path)[1] == ("1 and 2 clips?", "1+2=3")
+    path.write_text(path.read_text() + "{broken\n")
+    with pytest.raises(SystemExit, match=r"rows\.jsonl, line 3: .*`question` and `answer`"):
+        gsm8k().read(path)

@@ -1,0 +1,277 @@
+"""Promises of the loss for anybody's loop: what it adds up, what it divides by, what it refuses."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+import numerate
+from numerate.errors import Fault, Mistake
+from numerate.integrations.number_token_loss import NumberTokenLoss
+
+DIGITS = {4 + digit: float(digit) for digit in range(10)}
+WIDTH = 20
+
+
+def batch(rows: int = 3, time: int = 7, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Random logits, and labels of which a third is ignored, a half numbers."""
+    draw = torch.Generator().manual_seed(seed)
+    logits = torch.randn(rows, time, WIDTH, generator=draw, dtype=torch.float64)
+    labels = torch.randint(0, WIDTH, (rows, time), generator=draw)
+    labels[torch.rand(rows, time, generator=draw) < 0.3] = -100
+    return logits.requires_grad_(), labels
+
+
+def was(logits: Tensor, labels: Tensor) -> tuple[float, int]:
+    """The sum of NTL-WAS over the digits among the labels, and how many there are, one by one."""
+    total, count = 0.0, 0
+    for z, label in zip(logits.detach().reshape(-1, logits.shape[-1]).numpy(), labels.flatten().tolist(), strict=True):
+        if label in DIGITS:
+            odds = np.exp(z[4:14])
+            total += float((odds / odds.sum() * abs(np.arange(10) - DIGITS[label])).sum())
+            count += 1
+    return total, count
+
+
+def test_the_loss_is_cross_entropy_and_three_tenths_of_the_wasserstein_distance() -> None:
+    logits, labels = batch()
+    total, count = was(logits, labels)
+    expected = cross_entropy(logits.flatten(0, 1), labels.flatten()).item() + 0.3 * total / count
+    assert NumberTokenLoss(DIGITS)(logits, labels).item() == pytest.approx(expected, rel=1e-12)
+    alone = NumberTokenLoss(DIGITS, weight=1, cross_entropy=False)
+    assert alone(logits, labels).item() == pytest.approx(total / count, rel=1e-12)
+    every = NumberTokenLoss(DIGITS, weight=1, cross_entropy=False, over="labels")
+    assert every(logits, labels).item() == pytest.approx(total / int((labels != -100).sum()), rel=1e-12)
+
+
+def test_the_distances_are_those_worked_out_by_hand() -> None:
+    loss = NumberTokenLoss(DIGITS, weight=1, cross_entropy=False)
+    expected = [3.9038, 2.9679, 2.0321, 1.0962, 0.1603, 1.0962, 2.0321, 2.9679, 3.9038, 4.8397]
+    for digit, value in enumerate(expected):
+        logits = torch.full((1, 1, WIDTH), 0.01)
+        logits[0, 0, 4 + digit] = 5
+        assert loss(logits, torch.tensor([[8]])).item() == pytest.approx(value, abs=6e-5)
+
+
+def test_the_published_totals_are_met(shared: Path) -> None:
+    cases = json.loads((shared / "cases" / "number_token_loss.json").read_text())["cases"]
+    [case] = [case for case in cases if case["name"] == "repo_total_losses"]
+    vocabulary = case["vocab"]
+    values = {i: float(token) for i, token in enumerate(vocabulary) if token.isascii() and token.isdigit()}
+    logits, labels = torch.tensor(case["logits"], dtype=torch.float64), torch.tensor(case["labels"])
+    told = case["expected"]
+    assert NumberTokenLoss(values)(logits, labels).item() == pytest.approx(told["ce_plus_0p3_was"], rel=1e-9)
+    assert NumberTokenLoss(values, kind="mse")(logits, labels).item() == pytest.approx(
+        told["ce_plus_0p3_mse"], rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("cut", [slice(None), slice(0, 2)])
+def test_shifting_here_is_shifting_by_hand(cut: slice) -> None:
+    logits, labels = batch()
+    logits, labels = logits[:, cut], labels[:, cut]
+    weights = torch.rand(labels.shape)
+    quantity = weights > 0.3
+    ours = NumberTokenLoss(DIGITS, shift=True)(logits, labels, loss_weights=weights, quantity=quantity)
+    theirs = NumberTokenLoss(DIGITS)(
+        logits[:, :-1], labels[:, 1:], loss_weights=weights[:, 1:], quantity=quantity[:, 1:]
+    )
+    torch.testing.assert_close(ours, theirs)
+    (gradient,) = torch.autograd.grad(ours, logits)
+    assert gradient[:, -1].abs().max() == 0
+
+
+@pytest.mark.parametrize("over", ["numbers", "labels"])
+@pytest.mark.parametrize("shift", [False, True])
+def test_a_batch_in_parts_has_the_gradient_of_the_whole(over: Any, shift: bool) -> None:
+    logits, labels = batch(rows=6)
+    weights = torch.rand(labels.shape, dtype=torch.float64)
+    loss = NumberTokenLoss(DIGITS, over=over, shift=shift)
+    whole = loss(logits, labels, loss_weights=weights)
+    (expected,) = torch.autograd.grad(whole, logits)
+    items, numbers = loss.counts(labels, loss_weights=weights)
+    parts = [
+        loss(logits[cut], labels[cut], num_items=items, num_numbers=numbers, loss_weights=weights[cut])
+        for cut in (slice(0, 1), slice(1, 4), slice(4, 6))
+    ]
+    torch.testing.assert_close(sum(parts), whole, rtol=1e-6, atol=1e-9)
+    (found,) = torch.autograd.grad(sum(parts), logits)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_a_mean_over_numbers_is_not_made_up_where_their_count_is_unknown() -> None:
+    logits, labels = batch()
+    loss = NumberTokenLoss(DIGITS)
+    items = int((labels != -100).sum())
+    torch.testing.assert_close(loss(logits, labels, num_items=torch.tensor(items)), loss(logits, labels))
+    with pytest.raises(Mistake, match=rf"{items + 9} labels in all, and {items} in this part.*over='labels'"):
+        loss(logits, labels, num_items=items + 9)
+    assert NumberTokenLoss(DIGITS, over="labels")(logits, labels, num_items=items + 9) > 0
+
+
+def test_without_a_number_the_number_part_is_zero_and_attached() -> None:
+    logits, _ = batch()
+    for labels in (torch.full((3, 7), 15), torch.full((3, 7), -100)):
+        alone = NumberTokenLoss(DIGITS, cross_entropy=False)(logits, labels)
+        assert alone.item() == 0
+        (gradient,) = torch.autograd.grad(alone, logits)
+        assert gradient.abs().max() == 0
+    assert NumberTokenLoss(DIGITS)(logits, labels).item() == 0  # not one label
+
+
+def test_a_weight_of_nothing_and_a_number_that_is_a_name_cost_nothing() -> None:
+    logits, labels = batch()
+    loss = NumberTokenLoss(DIGITS, cross_entropy=False)
+    first = int((labels.flatten() >= 4).logical_and(labels.flatten() < 14).nonzero()[0])
+    quantity = torch.ones_like(labels, dtype=torch.bool)
+    quantity.view(-1)[first] = False
+    without = labels.clone()
+    without.view(-1)[first] = -100
+    expected = loss(logits, without)
+    torch.testing.assert_close(loss(logits, labels, quantity=quantity), expected)
+    torch.testing.assert_close(loss(logits, labels, loss_weights=quantity.double()), expected)
+
+
+def test_logits_may_be_wider_than_the_tokenizer_and_labels_may_stand_there() -> None:
+    logits, labels = batch()
+    wide = torch.cat([logits, torch.full((3, 7, 44), -math.inf, dtype=torch.float64)], dim=-1)
+    torch.testing.assert_close(NumberTokenLoss(DIGITS)(wide, labels), NumberTokenLoss(DIGITS)(logits, labels))
+    assert NumberTokenLoss(DIGITS)(torch.zeros(1, 2, 64), torch.tensor([[5, 63]])) > 0
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "told"),
+    [
+        (torch.zeros(2, 5, 13), torch.zeros(2, 5, dtype=torch.long), "13 wide, and token 13 is a number"),
+        (torch.zeros(2, 5, 20), torch.zeros(2, 6, dtype=torch.long), r"\(2, 6\) of int64 for logits \(2, 5, 20\)"),
+        (torch.zeros(2, 5, 20), torch.full((2, 5), 20), "20 is outside the vocabulary; 0 to 19"),
+        (torch.zeros(2, 5, 20), torch.full((2, 5), -1), "-1 is outside the vocabulary"),
+        (torch.zeros(2, 5, 20), torch.zeros(2, 5), "of float32; whole numbers"),
+        (torch.zeros(2, 5, 20, dtype=torch.long), torch.zeros(2, 5, dtype=torch.long), "floating point"),
+        (torch.zeros(20), torch.tensor(3), "floating point"),
+    ],
+)
+def test_logits_and_labels_that_are_no_pair_are_refused(logits: Tensor, labels: Tensor, told: str) -> None:
+    with pytest.raises(Mistake, match=told):
+        NumberTokenLoss(DIGITS)(logits, labels)
+
+
+def test_what_stands_beside_the_labels_has_their_shape() -> None:
+    logits, labels = batch()
+    loss = NumberTokenLoss(DIGITS)
+    with pytest.raises(Mistake, match=r"loss_weights: \(7,\)"):
+        loss(logits, labels, loss_weights=torch.ones(7))
+    with pytest.raises(Mistake, match=r"quantity: .* true or false"):
+        loss(logits, labels, quantity=torch.ones(3, 7))
+    with pytest.raises(Mistake, match=r"num_items: .* one number"):
+        loss(logits, labels, num_items=torch.ones(2))
+
+
+def test_logits_that_are_not_finite_are_named_when_asked_for() -> None:
+    logits, labels = batch()
+    logits = logits.detach()
+    logits[1, 2, 3] = math.nan
+    labels[1, 2] = 5
+    assert NumberTokenLoss(DIGITS)(logits, labels).isnan()
+    with pytest.raises(Fault, match=r"nan for token 3 at place \(1, 2\)"):
+        NumberTokenLoss(DIGITS, check_finite=True)(logits, labels)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"kind": "wasserstein"}, "kind: 'wasserstein'"),
+        ({"weight": -1.0}, "weight: -1.0"),
+        ({"over": "tokens"}, "over: 'tokens'"),
+        ({"shift": None}, "shift: None"),
+        ({"squash": 0.5}, "squash: 0.5"),
+        ({"gaussian_sigma": -1.0}, "gaussian_sigma: -1.0"),
+    ],
+)
+def test_settings_without_sense_are_refused(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(Mistake, match=told):
+        NumberTokenLoss(DIGITS, **settings)
+
+
+def test_half_precision_is_computed_with_in_single() -> None:
+    logits, labels = batch()
+    for dtype in (torch.float16, torch.bfloat16):
+        low = logits.detach().to(dtype).requires_grad_()
+        found = NumberTokenLoss(DIGITS).to(dtype)(low, labels)
+        torch.testing.assert_close(found, NumberTokenLoss(DIGITS)(low.float(), labels))
+        (gradient,) = torch.autograd.grad(found, low)
+        assert gradient.dtype == dtype
+        assert gradient.isfinite().all()
+
+
+COMPILED = """
+import torch
+from numerate import NumberTokenLoss
+
+loss = NumberTokenLoss({4: 0.0, 5: 1.0, 6: 2.0}, shift=True)
+compiled = torch.compile(loss, fullgraph=True, backend="eager")
+logits, labels = torch.randn(2, 5, 9, requires_grad=True), torch.tensor([[1, 4, 5, 6, 2], [-100, 5, 5, 0, 4]])
+expected, found = (torch.autograd.grad(part(logits, labels), logits)[0] for part in (loss, compiled))
+torch.testing.assert_close(found, expected)
+"""
+
+
+def test_the_loss_compiles_in_one_graph() -> None:
+    subprocess.run([sys.executable, "-c", COMPILED], check=True)  # by itself: what checks types here does not compile
+
+
+def test_the_loss_has_nothing_to_train_and_nothing_to_save() -> None:
+    loss = NumberTokenLoss(DIGITS)
+    assert not list(loss.parameters())
+    assert not loss.state_dict()
+
+
+def tokenizer(tokens: str) -> Any:
+    tokenizers = pytest.importorskip("tokenizers", reason="the extra huggingface")
+    found = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({token: i for i, token in enumerate(tokens.split())}, unk_token="?")
+    )
+    found.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    return found
+
+
+def test_a_tokenizer_makes_the_loss_in_one_line_and_stays_as_it_is() -> None:
+    plain = tokenizer("? a 7 8 9 7.5")
+    before = plain.to_str()
+    with pytest.warns(UserWarning, match="of the digit characters of this sample stand in number tokens"):
+        loss = numerate.NumberTokenLoss.from_tokenizer(plain, which="numbers")
+    assert plain.to_str() == before
+    assert loss.table.ids.tolist() == [2, 3, 4, 5]
+    assert loss.table.values.tolist() == [7, 8, 9, 7.5]
+    chosen = NumberTokenLoss.from_tokenizer(plain, sample=["7 8 9"], kind="mse", override={5: None, 1: -3.0})
+    assert chosen.table.ids.tolist() == [1, 2, 3, 4]
+    assert "4 number tokens, kind=mse" in repr(chosen)
+
+
+def test_a_model_says_whether_its_labels_are_shifted() -> None:
+    transformers = pytest.importorskip("transformers", reason="the extra huggingface")
+
+    class Held:
+        def __init__(self, config: Any) -> None:
+            self.config = config
+
+    plain = tokenizer("? 1 2 3 4 5 6 7 8 9 0")
+    make = {"tokenizer": plain, "sample": ["1"]}
+    assert NumberTokenLoss.from_tokenizer(model=Held(transformers.GPT2Config()), **make).shift
+    assert not NumberTokenLoss.from_tokenizer(model=Held(transformers.T5Config()), **make).shift
+    assert not NumberTokenLoss.from_tokenizer(**make).shift
+    with pytest.raises(Mistake, match=r"shift: False is wrong for Held, which is decoder-only; True is right"):
+        NumberTokenLoss.from_tokenizer(model=Held(transformers.GPT2Config()), shift=False, **make)
+
+
+def test_naming_the_package_imports_no_torch() -> None:
+    program = "import sys, numerate; assert 'NumberTokenLoss' in dir(numerate) and 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
