@@ -275,3 +275,12 @@ def test_a_model_says_whether_its_labels_are_shifted() -> None:
 def test_naming_the_package_imports_no_torch() -> None:
     program = "import sys, numerate; assert 'NumberTokenLoss' in dir(numerate) and 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_count_from_before_the_shift_is_understood() -> None:
+    logits, labels = batch()
+    loss = NumberTokenLoss({token: float(token) for token in range(4, 14)}, shift=True)
+    assert loss(logits, labels, num_items=int((labels != -100).sum())) == loss(logits, labels)
+    for wrong in (-3, math.nan):
+        with pytest.raises(Mistake, match=r"num_items: .*a count, 0 or more, is right"):
+            loss(logits, labels, num_items=wrong)

@@ -306,3 +306,28 @@ def test_bad_input_is_refused() -> None:
     labels[0, 1] = 24
     with pytest.raises(Mistake, match="labels: 24 is outside the vocabulary; 0 to 23"):
         cross_entropy_and_number(logits, labels, table)
+
+
+def test_labels_at_other_places_than_the_logits_are_refused() -> None:
+    with pytest.raises(Mistake, match=r"labels: \(3, 2\) places, and the logits have \(2, 3\)"):
+        NumberTable.belong(torch.Size((2, 3)), torch.Size((3, 2)))
+    table = NumberTable.of({3: 1.0, 4: 2.0}, 6)
+    with pytest.raises(Mistake, match=r"weight: torch.float32, and hidden states are torch.bfloat16"):
+        head_cross_entropy_and_number(torch.zeros(1, 4).bfloat16(), torch.zeros(6, 4), torch.zeros(1).long(), table)
+
+
+@pytest.mark.parametrize("form", ["plain", "fused", "head"])
+def test_a_spread_target_that_is_nothing_makes_nothing_of_a_masked_logit(form: str) -> None:
+    table = NumberTable.of({i: 10.0 * i for i in range(10)}, 12)
+    logits, labels = torch.zeros(2, 12), torch.tensor([1, 2])
+    logits[:, 9] = -torch.inf
+    if form == "plain":
+        found = plain_sums(logits, labels, table, Measure("was", 1.0))
+    elif form == "fused":
+        found = cross_entropy_and_number(logits, labels, table, gaussian_sigma=1.0)
+    else:
+        bias = logits[0].clone()
+        found = head_cross_entropy_and_number(
+            torch.zeros(2, 4), torch.zeros(12, 4), labels, table, bias=bias, gaussian_sigma=1.0
+        )
+    assert found.cross_entropy.item() == pytest.approx(2 * torch.tensor(11.0).log().item(), rel=1e-5)

@@ -43,6 +43,7 @@ def test_fire_in_evaluation_is_the_published_bias(shared: Path) -> None:
 
 
 def test_fire_is_relative_to_the_query_beyond_its_threshold() -> None:
+    torch.manual_seed(0)
     part = DistanceNetwork(2, 4, threshold=5.0)
     with torch.no_grad():
         part.distance_scale.fill_(1e6)  # the logarithms are then nearly those of the ratio

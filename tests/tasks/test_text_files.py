@@ -162,3 +162,22 @@ def test_a_file_is_mapped_and_not_held(tmp_path: Path) -> None:
     assert read(found, [999]) == [("q", "1")]
     assert found.pairs(np.array([], dtype=np.int64)) == []
     assert Example("q", "1") in found.pairs(np.array([0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reader"),
+    [
+        ("a.jsonl", '{"question": "1+1", "answer": "2"}\n', JSONLines()),
+        ("a.tsv", "1+1\t2\n", TabSeparated()),
+        ("a.txt", "1+1\n2\n", TwoLines()),
+    ],
+)
+def test_a_byte_order_mark_is_no_text(tmp_path: Path, name: str, content: str, reader: Reader) -> None:
+    file = written(tmp_path / name, b"\xef\xbb\xbf" + content.encode())
+    assert read(open_lines(file, reader)) == [("1+1", "2")]
+
+
+def test_half_of_a_character_is_a_broken_line(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", '{"question": "\\ud800", "answer": "1"}\n')
+    with pytest.raises(Mistake, match=r"a\.jsonl, line 1: has half of a surrogate pair"):
+        open_lines(file, JSONLines()).pairs(np.array([0]))

@@ -413,3 +413,15 @@ def test_t5s_special_tokens_are_the_houses(shared: Path) -> None:
         ("bos", "<|endoftext|>"),
         ("eos", "<|endoftext|>"),
     )
+
+
+@pytest.mark.parametrize("numbers", [AsIs(), PerDigit(), RegressionTransformer(), XVal()], ids=repr)
+def test_the_tokenizer_of_characters_needs_no_file_and_gives_every_text_back(numbers: Any) -> None:
+    tokenizer = Subwords(tokenizer="characters", numbers=numbers)
+    vocabulary = tokenizer.vocabulary([])
+    text = "What is -12.5 + 9?\n(Round to 2 places.)"
+    ids, values = tokenizer.encode_with_values(text, vocabulary)
+    assert UNKNOWN not in ids
+    assert tokenizer.decode_with_values(ids, values, vocabulary) == text
+    if isinstance(numbers, AsIs | PerDigit):
+        assert len(ids) == len(text)

@@ -147,6 +147,7 @@ class NumberTokenLoss(nn.Module):
         self._check(logits, labels, loss_weights, quantity)
         if self.table.ids.device != logits.device:
             self.to(logits.device)
+        given = labels
         labels = self._shifted(labels.to(logits.device).long(), self.ignore_index)
         sums = cross_entropy_and_number(
             logits,
@@ -161,6 +162,10 @@ class NumberTokenLoss(nn.Module):
             ignore_index=self.ignore_index,
         )
         items = sums.labels if num_items is None else _one(num_items, "num_items")
+        if self.shift and num_items is not None:
+            # A trainer that counts before the shift has counted the first label of each row too.
+            before = (given != self.ignore_index).sum().to(items.device)
+            items = torch.where(items == before, sums.labels.to(items.device, items.dtype), items)
         if self.over == "labels":
             numbers = items
         elif num_numbers is not None:
@@ -250,6 +255,8 @@ def _one(count: int | float | Tensor, name: str) -> Tensor:
         raise Mistake(
             f"{name}: {_told(found)}; one number is right (torch.nn.DataParallel gives several: use processes instead)"
         )
+    if not found.is_cuda and not float(found) >= 0:
+        raise Mistake(f"{name}: {float(found):g}; a count, 0 or more, is right")
     return found.reshape(())
 
 

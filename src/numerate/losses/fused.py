@@ -44,10 +44,11 @@ def cross_entropy_and_number(
     Labels are not shifted: the logits at a place are held against the label at that place. `loss_weights` and
     `quantity` concern the number loss (`quantity` the spread of targets too). See `Measure` for the settings, and
     `plain_sums` for the same written plainly. Inputs of any float type; computed in float32 at least. Raises `Mistake`
-    for logits too narrow for the number tokens, for labels outside the vocabulary where looking is cheap (on a CPU),
-    and for settings that cannot be.
+    for labels at other places, for logits too narrow for the number tokens, for labels outside the vocabulary where
+    looking is cheap (on a CPU), and for settings that cannot be.
     """
     measure = Measure(kind, gaussian_sigma, reweigh, squash, unit_gaps)
+    table.belong(logits.shape[:-1], labels.shape)
     table.check(logits.shape[-1], labels, ignore_index)
     dtype = work_type(logits.dtype)
     index, weights = weights_of(labels, table, loss_weights, quantity, ignore_index, dtype)
@@ -60,9 +61,11 @@ def cross_entropy_and_number(
 
 
 def learns(tensor: Tensor | None) -> bool:
-    """Whether somebody may want a gradient by it. Inside vmap that cannot be seen, and is taken for granted."""
+    """Whether somebody may want a gradient by it. In vmap and in a compiled graph that is taken for granted."""
     if tensor is None or not torch.is_grad_enabled():
         return False
+    if torch.compiler.is_compiling():
+        return True
     return tensor.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
@@ -125,7 +128,8 @@ class Fused(torch.autograd.Function):
         targets = measure.targets(table, chosen).to(lse.dtype)
         numbered = index[rows] >= 0
         if measure.smooth:
-            spread = (targets * (lse[rows][:, None] - columns)).sum(-1)
+            far = torch.where(targets > 0, lse[rows][:, None] - columns, 0)  # a target may be 0 where a logit is -inf
+            spread = (targets * far).sum(-1)
             entropies = entropies.index_copy(0, rows, torch.where(numbered, spread, entropies[rows]))
         counted = weights[rows]
         known = Known(

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from numerate.errors import Mistake
 from numerate.losses.closed_form import slopes
 from numerate.losses.fused import each_member, learns, number_rows
 from numerate.losses.number_tokens import NumberTable
@@ -45,11 +46,16 @@ def head_cross_entropy_and_number(
     Under autocast the products are made in its type, as the head itself would make them. Raises `Mistake` as there.
     """
     measure = Measure(kind, gaussian_sigma, reweigh, squash, unit_gaps)
+    table.belong(hidden.shape[:-1], labels.shape)
+    if hidden.shape[-1] != weight.shape[-1]:
+        raise Mistake(f"weight: a head for width {weight.shape[-1]}, and hidden states have {hidden.shape[-1]}")
     table.check(weight.shape[0], labels, ignore_index)
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         to = torch.get_autocast_dtype(device)
         hidden, weight, bias = hidden.to(to), weight.to(to), None if bias is None else bias.to(to)
+    if hidden.dtype != weight.dtype:
+        raise Mistake(f"weight: {weight.dtype}, and hidden states are {hidden.dtype}; one type, or autocast, is right")
     index, weights = weights_of(labels, table, loss_weights, quantity, ignore_index, work_type(hidden.dtype))
     asked = labels != ignore_index
     entropy, number, *_ = HeadFused.apply(  # type: ignore[no-untyped-call]
@@ -207,7 +213,7 @@ def _chunk(
     counted = torch.where(numbered, weights[rows], 0)
     targets = torch.where(numbered[:, None], measure.targets(table, chosen).to(soft.dtype), 0)
     if measure.smooth:
-        spread = (targets * (lse[rows][:, None] - columns)).sum(-1)
+        spread = (targets * torch.where(targets > 0, lse[rows][:, None] - columns, 0)).sum(-1)
         entropies = entropies.index_copy(0, rows, torch.where(numbered, spread, entropies[rows]))
     sums = entropies.sum(), (counted * found.losses).sum()
     if not (parts.hidden.numel() or parts.head.numel()):

@@ -140,6 +140,12 @@ class NumberTable(nn.Module):
                     f"and {ignore_index} is ignored"
                 )
 
+    @staticmethod
+    def belong(places: torch.Size, labels: torch.Size) -> None:
+        """Raises `Mistake` for labels that do not stand at the places of the logits."""
+        if tuple(places) != tuple(labels):
+            raise Mistake(f"labels: {tuple(labels)} places, and the logits have {tuple(places)}; as many are right")
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "NumberTable":
         device = fn(self.ids).device
         wide = torch.float32 if device.type == "mps" else torch.float64

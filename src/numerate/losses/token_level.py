@@ -188,7 +188,8 @@ def losses_of_tokens(
     entropies = lse - right
     if measure.smooth:
         spread = measure.targets(table, safe).to(dtype)
-        entropies = torch.where(index >= 0, (spread * (lse[:, None] - columns)).sum(-1), entropies)
+        far = torch.where(spread > 0, lse[:, None] - columns, 0)  # a target may be 0 where a logit is -inf
+        entropies = torch.where(index >= 0, (spread * far).sum(-1), entropies)
     entropies = torch.where(asked, entropies, 0)
     numbers = torch.where(weights > 0, measure.losses(columns, lse, table, safe), 0)
     return entropies.view(labels.shape), numbers.view(labels.shape)

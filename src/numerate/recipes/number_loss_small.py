@@ -10,8 +10,7 @@ The same over the tokens of T5, one a digit, and only those that occur:
 
     numerate train number_loss_small_was 'tokenizer=Subwords(tokenizer=FOLDER,numbers=PerDigit,keep=occurring)'
 
-and on the dataset itself with `task=Mathematics` beside it. What spells numbers in a way of its own
-(`number_loss_small_rt` and `..._xval`) needs such a tokenizer: `tokenizer.tokenizer=FOLDER`, or a name on the hub.
+and on the dataset itself with `task=Mathematics` beside it.
 """
 
 from dataclasses import replace
@@ -82,17 +81,17 @@ def number_loss_small_number_level() -> Recipe:
 
 
 def number_loss_small_rt() -> Recipe:
-    """A small T5 on generated mathematics: the tokens of the regression transformer; needs a tokenizer."""
+    """A small T5 on generated mathematics: the tokens of the regression transformer."""
     model = replace(SMALL, number_embedding=RegressionTransformerEmbedding())
     found = _small("number_loss_small_rt", CrossEntropy(), model)
-    return replace(found, tokenizer=Subwords(numbers=RegressionTransformer(), keep="occurring"))
+    return replace(found, tokenizer=Subwords("characters", RegressionTransformer()))
 
 
 def number_loss_small_xval() -> Recipe:
-    """A small T5 on generated mathematics: [NUM] for every number, and a head that says numbers; needs a tokenizer."""
+    """A small T5 on generated mathematics: [NUM] for every number, and a head that says numbers."""
     model = replace(SMALL, number_embedding=XValScaling(), number_head=NumberHead(says="ln"))
     found = _small("number_loss_small_xval", XVal(), model)
-    return replace(found, tokenizer=Subwords(numbers=Numbers(), keep="occurring"))
+    return replace(found, tokenizer=Subwords("characters", Numbers()))
 
 
 def number_loss_small_decoder_ce() -> Recipe:

@@ -73,7 +73,7 @@ def reader_of(file: Path, format: str, question: str, answer: str) -> Reader:
         return TwoLines()
     if found == "jsonl":
         return JSONLines(question, answer)
-    with open(file, encoding="utf-8", errors="replace") as text:
+    with open(file, encoding="utf-8-sig", errors="replace") as text:
         head = [column.strip() for column in text.readline().rstrip("\r\n").split("\t")]
     if question in head and answer in head:
         return TabSeparated(head.index(question), head.index(answer), 1)

@@ -6,6 +6,7 @@ asks for it. How a record is read is a `Reader`: a frozen dataclass, whose setti
 
 import hashlib
 import json
+import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,12 @@ _CHECKED = 1 << 26
 
 _HELD = 1 << 23
 """Of files of up to so many bytes what was read then is kept."""
+
+BYTE_ORDER_MARK = "\ufeff"
+"""What some editors put in front of a file."""
+
+HALVES = re.compile("[\ud800-\udfff]")
+"""Halves of surrogate pairs, which JSON can spell and no text has."""
 
 _SAMPLES = 5
 _BYTES = np.uint64(8)
@@ -240,7 +247,11 @@ class LineFile(FileSource):
             text = record.decode("utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(f"is no text in UTF-8 ({error.reason})") from error
-        return self.reader.example(text.rstrip("\r\n"))
+        text = text.removeprefix(BYTE_ORDER_MARK) if self._line(row) == 0 else text
+        found = self.reader.example(text.rstrip("\r\n"))
+        if any(not part.isascii() and HALVES.search(part) for part in (found.question, found.answer)):
+            raise ValueError("has half of a surrogate pair, which is no character")
+        return found
 
     def pairs(self, rows: NDArray[np.int64]) -> list[Example]:
         found = []

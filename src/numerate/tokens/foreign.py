@@ -41,6 +41,9 @@ from numerate.vocabulary import (
 MARK = "\ue000"
 """A character of nobody's (private use) that stands for a number in a text."""
 
+CHARACTERS = "characters"
+"""The name of the tokenizer that needs no file."""
+
 _PUT_IN = f"{MARK}put in\ue001"
 """What stands for a text that is put in after decoding; a text that no tokens say by accident."""
 
@@ -75,9 +78,12 @@ class TokenizerFile:
 def stored(name: str, revision: str | None = None) -> TokenizerFile:
     """The tokenizer of a folder, of a tokenizer.json, or of a model of the Hugging Face hub.
 
-    A folder has a tokenizer.json, or the vocab.json and merges.txt of GPT-2. Raises `Mistake` where there is none.
+    A folder has a tokenizer.json, or the vocab.json and merges.txt of GPT-2. `characters` is one of the house's, for
+    whoever has none: a token for each character of ASCII. Raises `Mistake` where there is none.
     """
     _library()
+    if name == CHARACTERS:
+        return _characters()
     path = Path(name).expanduser()
     if not path.exists():
         path = _fetched(name, revision)
@@ -107,6 +113,19 @@ def _read(file: Path, _changed: int, _size: int) -> TokenizerFile:
         if (file.parent / beside).is_file():
             told |= json.loads((file.parent / beside).read_text(encoding="utf-8"))
     return TokenizerFile(text, _roles(known, told))
+
+
+@lru_cache
+def _characters() -> TokenizerFile:
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    special = ["<pad>", "<unk>", "<s>", "</s>", "<extra_id_0>"]
+    known = [*special, *map(chr, range(ord(" "), 127)), "\n", "\t"]
+    made = Tokenizer(models.WordLevel({text: i for i, text in enumerate(known)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex("(?m:.)"), "isolated")
+    made.decoder = decoders.Fuse()
+    made.add_special_tokens(special)
+    return TokenizerFile(made.to_str(), _roles(set(known), {}))
 
 
 @lru_cache(maxsize=4)

@@ -31,9 +31,10 @@ class Subwords(Tokenizer):
     """The pieces of words of a Hugging Face tokenizer, with numbers spelled as `numbers` says.
 
     It reads a folder with a tokenizer.json, such a file, or a model of the hub by its name, with the library tokenizers
-    (`pip install 'numerate[huggingface]'`). `What is 12+9?` and `21` are `▁What ▁is ▁12 + 9 ?` and `▁21 [EOS]` for T5,
-    and with `numbers=PerDigit` `▁What ▁is ▁ 1 2 + 9 ?` and `▁ 2 1 [EOS]`. Ids are the house's; `Vocabulary.foreign` has
-    the tokenizer's own, by which a pretrained model's rows are found.
+    (`pip install 'numerate[huggingface]'`); `characters` is one that needs no file, a token a character. For T5
+    `What is 12+9?` and `21` are `▁What ▁is ▁12 + 9 ?` and `▁21 [EOS]`, with `numbers=PerDigit` `▁What ▁is ▁ 1 2 + 9 ?`
+    and `▁ 2 1 [EOS]`. Ids are the house's; `Vocabulary.foreign` has the tokenizer's own, by which a pretrained model's
+    rows are found.
 
     With `keep="occurring"` the vocabulary has only the tokens of the training questions and answers beside signs,
     points, single characters of ASCII, masks and the symbols of numbers: a small model then has a small table. Any
@@ -47,7 +48,7 @@ class Subwords(Tokenizer):
 
     unique: ClassVar[bool] = False
 
-    tokenizer: str = setting("google-t5/t5-small", "a folder, a tokenizer.json, or a model of the Hugging Face hub")
+    tokenizer: str = setting("google-t5/t5-small", "a folder, a tokenizer.json, a model of the hub, or characters")
     numbers: TextSpelling = setting(AsIs(), "how the numbers in texts are spelled")
     keep: Literal["all", "occurring"] = setting("all", "the tokenizer's whole vocabulary, or what training has of it")
     begin: bool = setting(False, "whether every row begins with [BOS]")
