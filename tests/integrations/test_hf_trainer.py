@@ -1,8 +1,6 @@
 """Promises of the loss in other people's trainers, and of the pages that show it."""
 
 import functools
-import importlib.util
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -306,49 +304,3 @@ def test_what_a_page_shows_runs_as_it_stands_there(page: str, needed: tuple[str,
     if isinstance(names.get("said"), float):
         assert 0 < names["said"] < 100
     assert isinstance(names["model"], nn.Module)
-
-
-def gsm8k() -> Any:
-    spec = importlib.util.spec_from_file_location("finetune_gsm8k", TOP / "examples" / "finetune_gsm8k.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def write_rows(path: Path, count: int = 24) -> Path:
-    lines = [
-        json.dumps(
-            {"question": f"{i} and {i + 1} clips?", "answer": f"{i}+{i + 1}=<<{i}+{i + 1}={2 * i + 1}>>{2 * i + 1}"}
-        )
-        for i in range(count)
-    ]
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-@pytest.mark.parametrize("rank", [0, 2])
-def test_the_example_trains_a_model_of_a_folder_with_and_without_the_loss(
-    rank: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if rank:
-        pytest.importorskip("peft", reason="the extra finetune")
-    decoder().save_pretrained(tmp_path / "model")
-    tokenizer().save_pretrained(tmp_path / "model")
-    path = write_rows(tmp_path / "rows.jsonl")
-    words = f"{path} --model {tmp_path / 'model'} --rank {rank} --steps 2 --batch 2 --device cpu --weight 3"
-    without, with_it = gsm8k().main(words.split())
-    assert (without["weight"], with_it["weight"]) == (0.0, 3.0)
-    assert without["before"] == with_it["before"]
-    assert without["after"] != with_it["after"]
-    assert without["after"]["cross_entropy"] < without["before"]["cross_entropy"]
-    assert "held-out rows" in capsys.readouterr().out
-
-
-def test_the_example_takes_the_calculators_marks_out_and_names_a_broken_line(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "rows.jsonl", 2)
-    assert gsm8k().read(path)[1] == ("1 and 2 clips?", "1+2=3")
-    path.write_text(path.read_text() + "{broken\n")
-    with pytest.raises(SystemExit, match=r"rows\.jsonl, line 3: .*`question` and `answer`"):
-        gsm8k().read(path)
