@@ -25,7 +25,7 @@ from pathlib import Path
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread, before the library is there
 
 from numerate.tasks.texts import Example
-from numerate.tokens import foreign
+from numerate.tokens import foreign, tokenizer_files
 from numerate.tokens.fone import FoNE
 from numerate.tokens.ieee import IEEEBits
 from numerate.tokens.regression_transformer import RegressionTransformer
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=40)
     told = parser.parse_args()
     shapes = tuple(Path(told.texts).read_text().splitlines()) if told.texts else SHAPES
-    own = foreign.speller(foreign.stored(told.tokenizer), AsIs()).own
+    own = foreign.speller(tokenizer_files.stored(told.tokenizer), AsIs()).own
     alone, least = median(
         lambda drawn: [one.ids for one in own.encode_batch(drawn, add_special_tokens=False)], told.repetitions, shapes
     )

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from numerate.cli import main
-from numerate.data import datasets, fetching
+from numerate.data import archives, datasets, fetching
 from numerate.data.datasets import ALL, Dataset, Remote
 from numerate.errors import Fault, Mistake
 
@@ -269,7 +269,7 @@ def test_unpacking_that_was_ended_goes_on_without_fetching_again(
     server: Server, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = archived(server, tar())
-    pour, poured = fetching._pour, []
+    pour, poured = archives.pour, []
 
     def ended(read: Any, written: Any, name: str, *rest: Any) -> int:
         if poured:
@@ -278,11 +278,11 @@ def test_unpacking_that_was_ended_goes_on_without_fetching_again(
         poured.append(name)
         return pour(read, written, name, *rest)
 
-    monkeypatch.setattr(fetching, "_pour", ended)
+    monkeypatch.setattr(archives, "pour", ended)
     with pytest.raises(KeyboardInterrupt):
         fetched(found)
     assert "train-easy/b.txt" not in left(place)
-    monkeypatch.setattr(fetching, "_pour", pour)
+    monkeypatch.setattr(archives, "pour", pour)
     fetched(found)
     assert left(place) == set(MEMBERS)
     assert server.asked == ["all"]
@@ -348,6 +348,25 @@ def test_a_mirror_may_have_an_archive_or_what_is_in_it(server: Server, place: Pa
     assert (place / "thing/train-easy/a.txt").read_bytes() == MEMBERS["train-easy/a.txt"]
 
 
+def test_a_mirror_need_not_have_the_text_of_the_licence(server: Server, place: Path, tmp_path: Path) -> None:
+    server.files |= {"/f": CONTENT, "/l": b"Do as you like."}
+    licence = Remote("LICENSE", f"{server.address}/l", 15, hashlib.sha256(b"Do as you like.").hexdigest())
+    found = of(licence, Remote("f.bin", f"{server.address}/f", len(CONTENT), SHA256))
+    mirror = tmp_path / "mirror"
+    (mirror / "thing").mkdir(parents=True)
+    (mirror / "thing/f.bin").write_bytes(CONTENT)
+    said = fetched(found, mirror=mirror)
+    assert said[0] == f"{mirror}/thing has no LICENSE; {server.address}/l is its text"
+    assert left(place) == {"f.bin"}
+    assert fetching.is_fetched(found)
+    fetched(found)
+    assert left(place) == {"f.bin", "LICENSE"}, "the next one from the network gets it"
+    (place / "thing/LICENSE").unlink()
+    (mirror / "thing/LICENSE").write_bytes(b"Something else.")
+    with pytest.raises(Fault, match="the pinned one is"):
+        fetched(found, mirror=mirror)
+
+
 # The command ---------------------------------------------------------------------------------------------------------
 
 
@@ -380,8 +399,9 @@ def test_every_dataset_says_what_is_to_be_known_of_it() -> None:
             assert (remote.size is None) == (remote.sha256 is None)
             assert remote.sha256 is None or len(remote.sha256) == 64
     assert datasets.dataset("mathematics-arithmetic").name == "mathematics"
+    assert datasets.dataset("t5-tokenizer").folder == "tokenizers/t5-small"
 
 
 def test_the_files_beside_this_checkout_are_the_pinned_ones(shared: Path, place: Path) -> None:
-    for name in ("gsm8k", "svamp", "gsm_hard", "gsm_plus"):
+    for name in ("gsm8k", "svamp", "gsm_hard", "gsm_plus", "t5_tokenizer"):
         assert all("is the pinned one" in line for line in fetched(ALL[name], mirror=shared / "data"))

@@ -6,18 +6,20 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from numerate.evaluation.numbers_in_texts import (
     MOST_DIGITS,
     Exact,
+    _found,
     last_number,
     numbers_in,
     published_invalid,
     published_number,
     whole_number,
 )
+from numerate.tokens import found_numbers
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,10 @@ from numerate.evaluation.numbers_in_texts import (
         ("3*-2", "-2"),
         ("x = -3", "-3"),
         ("10--3", "-3"),
-        ("- 3", "-3"),
+        ("- 3", "3"),
+        ("x.5", "5"),
+        ("a1e5", "5"),
+        ("so.-3", "3"),
         ("- 3 apples and 4", "4"),
         ("-$1,250.75", "-1250.75"),
         ("$-2", "-2"),
@@ -72,7 +77,20 @@ def test_a_quotient_is_exact_and_equal_to_the_decimal_that_it_is(text: str, numb
 
 @pytest.mark.parametrize(
     "text",
-    ["1.2.3", "1,2", "1,0000", "0,123", "1,00,000", "1.000,5", "1/0", "3 1/2", "2e3.5", "4 and then 5,6", "1e99999"],
+    [
+        "1.2.3",
+        "1,2",
+        "1,0000",
+        "0,123",
+        "1,00,000",
+        "1.000,5",
+        "1/0",
+        "3 1/2",
+        "2e3.5",
+        "4 and then 5,6",
+        "1e99999",
+        "1e0001",
+    ],
 )
 def test_what_nobody_can_read_for_certain_is_invalid(text: str) -> None:
     found = last_number(text)
@@ -119,6 +137,18 @@ def test_every_text_has_a_number_or_is_missing_it_or_invalid(text: str) -> None:
     assert found.missing == (not any(character in "0123456789" for character in text))
     whole = whole_number(text)
     assert whole is None or whole == found.value
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.text(alphabet="0123159.,-+eEx\u00e9_ )%\N{MINUS SIGN}", max_size=16))
+@example("- 5")
+@example("x.5 a1e5 5 - 3 \N{MINUS SIGN}5 \u00e9-5 1e\N{MINUS SIGN}2 5.-3")
+def test_numbers_are_read_by_the_rule_by_which_they_are_spelled(text: str) -> None:
+    found = [match[0] for match in found_numbers.SIGNED.finditer(text)]
+    if not any(one.invalid for one in _found(text)):
+        assert numbers_in(text) == [found_numbers.value_of(one) for one in found]
+    else:
+        assert len(found) > len(numbers_in(text))
 
 
 def test_a_number_of_more_digits_than_any_answer_has_is_invalid() -> None:

@@ -260,6 +260,67 @@ def test_vmap_gives_each_member_its_own_head() -> None:
     torch.testing.assert_close(torch.autograd.grad(factors @ found, of), torch.autograd.grad(factors @ expected, of))
 
 
+@pytest.mark.parametrize("form", ["logits", "head", "columns"])
+def test_a_second_derivative_is_refused_and_never_a_wrong_one(form: str) -> None:
+    logits, labels, table, given = drawn()
+    hidden, weight, _ = head()
+    of = (hidden, weight) if form == "head" else (logits.requires_grad_(),)
+
+    def loss() -> torch.Tensor:
+        if form == "columns":
+            entropy, columns, lse = entropy_and_columns(logits, labels, table.ids)
+            return entropy + columns.square().sum() + lse.square().sum()
+        if form == "head":
+            sums = head_cross_entropy_and_number(hidden, weight, labels, table, **given)
+        else:
+            sums = cross_entropy_and_number(logits, labels, table, **given)
+        return sums.cross_entropy + 0.3 * sums.number
+
+    once = torch.autograd.grad(loss(), of)
+    found = torch.autograd.grad(loss(), of, create_graph=True)
+    torch.testing.assert_close(found, once)
+    for gradient in found:
+        assert gradient.requires_grad
+        with pytest.raises(Mistake, match="has no second derivative; fused=none"):
+            torch.autograd.grad(gradient.square().sum(), of, retain_graph=True)
+    if form == "logits":  # the plain form has one
+        sums = plain_sums(logits, labels, table, Measure(), **given)
+        (first,) = torch.autograd.grad(sums.cross_entropy + 0.3 * sums.number, logits, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), logits)
+        assert second.abs().sum() > 0
+
+
+def test_torch_func_has_the_same_gradient() -> None:
+    logits, labels, table, _ = drawn()
+
+    def own(z: torch.Tensor) -> torch.Tensor:
+        sums = cross_entropy_and_number(z, labels, table)
+        return sums.cross_entropy + 3 * sums.number
+
+    found = torch.func.grad(own)(logits)
+    logits.requires_grad_()
+    torch.testing.assert_close(found, torch.autograd.grad(own(logits), logits)[0])
+
+
+@pytest.mark.parametrize("weight", [-0.5, float("nan"), float("inf")])
+@pytest.mark.parametrize("form", ["plain", "fused", "head"])
+def test_weights_that_cannot_weigh_are_refused(form: str, weight: float) -> None:
+    logits, labels, table, given = drawn()
+    hidden, head_weight, _ = head()
+    calls = {
+        "plain": lambda: plain_sums(logits, labels, table, Measure(), **given),
+        "fused": lambda: cross_entropy_and_number(logits, labels, table, **given),
+        "head": lambda: head_cross_entropy_and_number(hidden, head_weight, labels, table, **given),
+    }
+    given["loss_weights"][0, 0] = weight  # an ignored place
+    assert calls[form]().number.isfinite()
+    given["loss_weights"][2, 0] = weight
+    with pytest.raises(Mistake, match=f"loss_weights: {weight} cannot weigh a place; finite ones from 0 on can"):
+        calls[form]()
+    given["loss_weights"][2, 0] = 0.0
+    assert calls[form]().number.isfinite()
+
+
 COMPILED = """
 import torch
 from torch.nn.functional import linear

@@ -188,6 +188,26 @@ def test_numbers_without_values_or_a_head_are_refused() -> None:
             loss.build(Vocabulary.of(["+"]))
 
 
+def test_published_beside_a_head_that_says_logarithms_is_refused() -> None:
+    batch = batch_of([[NUMBER.ids["[NUM]"]]], [[54.0]])
+    with pytest.raises(Mistake, match=r"^objective\.loss\.published: .*model\.number_head\.says=number is right"):
+        XVal(published=True).build(NUMBER)(outputs(batch, [[95.0]], logarithms=True), batch)
+
+
+def test_published_is_finite_for_numbers_without_squares_and_for_equal_ones() -> None:
+    num = NUMBER.ids["[NUM]"]
+    for said, right in (([1e30, 3.0], [2e30, 5.0]), ([2.0, 2.0], [2.0, 2.0]), ([0.0, 1e-30], [1e-25, 0.0])):
+        batch = batch_of([[num, num]], [right])
+        output = outputs(batch, [said])
+        total = XVal(published=True).build(NUMBER)(output, batch)["number"]
+        total.backward()
+        exact = standardised_error(*(torch.tensor([each]).double() for each in (said, right)), torch.ones(1, 2) > 0)
+        assert total.item() == pytest.approx(exact.item(), rel=1e-4)
+        assert output.numbers is not None
+        assert output.numbers.grad is not None
+        assert output.numbers.grad.isfinite().all()
+
+
 def test_published_without_a_number_is_an_attached_zero() -> None:
     batch = batch_of([[14, 3]], [[1.0, 1.0]])
     output = outputs(batch, [[9.0, 9.0]])

@@ -9,7 +9,9 @@ import pytest
 
 from numerate.errors import Mistake
 from numerate.tasks import text_files
-from numerate.tasks.text_files import Joined, JSONLines, LineFile, Reader, TabSeparated, TwoLines, open_lines
+from numerate.tasks.file_sources import Joined
+from numerate.tasks.readers import JSONLines, Reader, TabSeparated, TwoLines
+from numerate.tasks.text_files import LineFile, open_lines
 from numerate.tasks.texts import Example
 
 

@@ -178,10 +178,46 @@ def test_columns_are_named_by_the_first_line_or_by_their_number(tmp_path: Path) 
     path = rows(tmp_path / "a.tsv", lines)
     task = QuestionFiles(train_file=path, question="q", answer="a")
     assert set(whole(task, "train")) < {(f"what {n}", str(n)) for n in range(10)}
-    task = QuestionFiles(train_file=path, question="2", answer="1")
-    assert ("q", "id") in [*whole(task, "train"), *whole(task, "development"), *whole(task, "test")]
-    with pytest.raises(Mistake, match=r"^question: .*a\.tsv has no column 'quest'; its first line has: id, q, a"):
-        whole(QuestionFiles(train_file=path, question="quest"), "train")
+    task = QuestionFiles(train_file=path, question="2", answer="1", header=True)
+    assert everything(task) == {(f"what {n}", str(n)) for n in range(10)}
+    assert everything(replace(task, header=False)) == {("q", "id"), *everything(task)}
+    for header, told in ((True, "its first line has: id, q, a"), (False, "its first line has 3, from 1 on")):
+        with pytest.raises(Mistake, match=rf"^question: .*a\.tsv has no column 'quest'; {told}"):
+            whole(QuestionFiles(train_file=path, question="quest", header=header), "train")
+
+
+@pytest.mark.parametrize("head", ["Question\tAnswer", "input\ttarget", "Prompt\tGold\tID", "question\tgold"])
+def test_a_first_line_that_may_be_a_header_or_a_question_is_refused_until_it_is_said(tmp_path: Path, head: str) -> None:
+    more = {(f"what {n}", str(n)) for n in range(10)}
+    path = rows(tmp_path / "a.tsv", ["", head, *("\t".join(one) for one in more)])
+    task = QuestionFiles(train_file=path)
+    told = f"^header: .*begins with a line that may name its columns or be a question: {head.replace(chr(9), ', ')}; "
+    with pytest.raises(Mistake, match=told):
+        everything(task)
+    assert everything(replace(task, header=True)) == more
+    assert everything(replace(task, header=False)) == {tuple(head.split("\t")[:2]), *more}
+    by_number = replace(task, question="1", answer="2")
+    assert everything(replace(by_number, header=True)) == more
+    first, second = head.split("\t")[:2]
+    assert everything(replace(task, question=first, answer=second)) == more
+
+
+def test_columns_by_number_do_not_make_a_header_a_question_in_silence(tmp_path: Path) -> None:
+    path = rows(tmp_path / "a.tsv", ["input\ttarget", *(f"what {n}\t{n}" for n in range(10))])
+    with pytest.raises(Mistake, match=r"^header: .*a\.tsv begins with a line that may name its columns"):
+        everything(QuestionFiles(train_file=path, question="1", answer="2"))
+
+
+def test_a_first_line_that_is_no_header_is_a_question_though_its_columns_look_like_numbers_of_columns(
+    tmp_path: Path,
+) -> None:
+    more = [(f"{n} + 1", str(n + 1)) for n in range(10)]
+    path = rows(tmp_path / "a.tsv", ["2\t1", *("\t".join(one) for one in more)])
+    assert everything(QuestionFiles(train_file=path)) == {("2", "1"), *more}
+    assert everything(QuestionFiles(train_file=path, question="1", answer="2")) == {("2", "1"), *more}
+    with_names = rows(tmp_path / "b.tsv", ["n\tquestion\tanswer", *(f"7\t{q}\t{a}" for q, a in more)])
+    assert everything(QuestionFiles(train_file=with_names)) == set(more)
+    assert everything(QuestionFiles(train_file=with_names, question="2", answer="answer")) == set(more)
 
 
 def test_two_lines_each_and_too_few_questions(tmp_path: Path) -> None:
@@ -203,6 +239,10 @@ def test_two_lines_each_and_too_few_questions(tmp_path: Path) -> None:
 def test_impossible_settings_are_refused(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(Mistake, match=f"^{told}"):
         QuestionFiles(**settings)
+
+
+def everything(task: TextTask) -> set[tuple[str, str]]:
+    return {pair for split in ("train", "development", "test") for pair in whole(task, split)}
 
 
 # Jokes and reading ---------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Promises of subwords: rows are what the tokenizer writes, with our numbers in it, and texts come back."""
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from numerate.data.datasets import ALL
 from numerate.errors import Mistake
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.draws import Draws
 from numerate.tasks.questions import Example, Numbers, Questions
 from numerate.tasks.task import Task
 from numerate.tasks.texts import Listed, TextSource
-from numerate.tokens import foreign
+from numerate.tokens import tokenizer_files
 from numerate.tokens.fone import FoNE
 from numerate.tokens.ieee import IEEEBits
 from numerate.tokens.layout import Continuation, Pair
@@ -119,7 +121,7 @@ def test_per_digit_is_the_rule_of_a_fast_tokenizer(folder: str) -> None:
     ruled = per_digit(theirs)
     vocabulary = tokenizer.vocabulary([])
     assert vocabulary.foreign is not None
-    for text in (*TEXTS, "12 012 x2y <extra_id_12> 100"):
+    for text in (*TEXTS, "12 012 x2y 100"):
         found = vocabulary.foreign[tokenizer.encode(text, vocabulary)].tolist()
         assert found == ruled.encode(text, add_special_tokens=False).ids, text
     assert theirs.to_str() != ruled.to_str()
@@ -149,7 +151,6 @@ def test_letters_around_digits_are_untouched(pieces: str) -> None:
         (RegressionTransformer(), "1e25", "\u2581 1 e 2 5"),
         (XVal(), "-123456789 7", "\u2581 - 1 2 3 4 5 6 7 8 9 \u2581 [NUM]"),
         (PerDigit(), "\uff11x\u00b2", "\u2581 1 x 2"),
-        (RegressionTransformer(), "is 5<extra_id_12>5", "\u2581is \u2581 _5_0_ <extra_id_12> \u2581 _5_0_"),
     ],
 )
 def test_numbers_are_written_by_hand(pieces: str, numbers: TextSpelling, text: str, written: str) -> None:
@@ -264,7 +265,68 @@ def test_a_vocabulary_can_be_cut_to_what_occurs(pieces: str) -> None:
         whole.vocabulary([]).foreign[whole.vocabulary([]).ids["\u2581is"]],  # type: ignore[index]
         1,
     ]
-    assert tokenizer.encode("<extra_id_12>", vocabulary) == [UNKNOWN]
+
+
+@pytest.mark.parametrize("text", ["1e400", "is " + "9" * 400, "9" * 39])
+@pytest.mark.parametrize("published", [False, True])
+def test_values_beside_tokens_are_finite_whatever_a_text_has(pieces: str, text: str, published: bool) -> None:
+    tokenizer = Subwords(tokenizer=pieces, numbers=XVal(published=published))
+    vocabulary = tokenizer.vocabulary([])
+    rows = tokenizer.rows([Example(f"{text} and 5", "7")], vocabulary)
+    assert rows.values is not None
+    assert np.isfinite(rows.values).all()
+    assert {5.0, 7.0} <= set(rows.values.ravel().tolist())
+    ids, values = tokenizer.encode_with_values(text, vocabulary)
+    assert tokenizer.decode_with_values(ids, values, vocabulary) == text
+
+
+CONTROL = ("<pad>", "</s>", "<unk>", "<s>", "[PAD]", "[UNK]", "[BOS]", "[EOS]", "<extra_id_0>", "<extra_id_12>")
+
+
+@pytest.mark.parametrize("numbers", [AsIs(), PerDigit(), RegressionTransformer(), XVal()], ids=repr)
+@pytest.mark.parametrize("name", ["tiny", "pieces", "characters"])
+def test_special_tokens_in_a_text_are_text(name: str, numbers: TextSpelling, request: pytest.FixtureRequest) -> None:
+    folder = {"tiny": TINY, "characters": "characters"}.get(name) or request.getfixturevalue("pieces")
+    tokenizer = Subwords(tokenizer=folder, numbers=numbers)
+    vocabulary = tokenizer.vocabulary([])
+    masks = [vocabulary.ids[mask] for mask in CONTROL if mask in vocabulary.ids and mask[0] == "<"]
+    said = [text for name in CONTROL for text in (name, f"a{name}1", f"x {name} y", f"{name}{name}")]
+    questions = tokenizer.rows([Example(text, text) for text in said], vocabulary)
+    for text, ids, length in zip(said, questions.ids, questions.lengths, strict=True):
+        inside = ids[: length - 1].tolist()
+        assert not {PAD, BEGIN, END, *masks} & {*inside}, text
+        assert ids[length - 1] == END
+        assert tokenizer.encode(text, vocabulary) == inside[: len(inside) // 2]
+    if name == "characters" and not isinstance(numbers, RegressionTransformer | XVal):
+        assert back(tokenizer, "a</s>1<extra_id_12>") == "a</s>1<extra_id_12>"
+    assert isinstance(numbers, AsIs) or "1" in back(tokenizer, "a<extra_id_0>1")
+
+
+def test_special_tokens_that_a_model_of_another_kind_has_among_its_words_are_text_too(tmp_path: Path) -> None:
+    known = ["<unk>", "</s>", "<pad>", "a", "[EOS]", "<b>", "<mask>", *"0123456789", "<", "/", "s", ">"]
+    words = tokenizers.models.WordLevel({text: i for i, text in enumerate(known)}, unk_token="<unk>")
+    pieces = tokenizers.models.BPE(vocab={text: i for i, text in enumerate(known)}, merges=[], unk_token="<unk>")
+    for model in (words, pieces):
+        made = tokenizers.Tokenizer(model)
+        made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        made.add_special_tokens(["</s>", "<mask>"])
+        made.add_tokens(["<b>"])
+        made.save(str(tmp_path / "tokenizer.json"))
+        for numbers in (AsIs(), PerDigit()):
+            tokenizer = Subwords(tokenizer=str(tmp_path), numbers=numbers)
+            vocabulary = tokenizer.vocabulary([])
+            found = tokenizer.encode("a </s> <pad> [EOS] <mask> <b> 7", vocabulary)
+            assert not {PAD, BEGIN, END, vocabulary.ids["<mask>"]} & {*found}
+            assert [vocabulary.symbols[i] for i in found][-2:] == ["<b>", "7"], "an added token that is text stays one"
+
+
+def test_t5_reads_its_end_in_a_text_as_text(shared: Path) -> None:
+    tokenizer = Subwords(tokenizer=str(shared / "data" / "tokenizers" / "t5-small"), numbers=PerDigit())
+    vocabulary = tokenizer.vocabulary([])
+    for text in ("</s>", "5 <pad> 6", "<extra_id_0>", "\uff1c/s>"):
+        found = tokenizer.encode(text, vocabulary)
+        assert not {PAD, BEGIN, END, vocabulary.ids["<extra_id_0>"]} & {*found}
+        assert tokenizer.decode(found, vocabulary).count("s>") == text.count("s>")
 
 
 # Rows ----------------------------------------------------------------------------------------------------------------
@@ -364,6 +426,41 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
         Subwords(tokenizer=str(tmp_path)).vocabulary([])
 
 
+def test_a_name_of_the_hub_is_looked_for_in_the_users_data_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMERATE_DATA", str(tmp_path))
+    place = tmp_path / "tokenizers" / "has-this-tokenizer"
+    shutil.copytree(TINY, place)
+    for name in ("nobody/has-this-tokenizer", "has-this-tokenizer"):
+        assert Subwords(tokenizer=name).fingerprint() == Subwords(tokenizer=TINY).fingerprint()
+    with pytest.raises(Mistake, match="hub did not give"):  # the hub alone knows revisions
+        Subwords(tokenizer="nobody/has-this-tokenizer", revision="1f2e").vocabulary([])
+    shutil.copytree(TINY, tmp_path / "tokenizers" / "nobody" / "has-this-tokenizer")
+    (place / "tokenizer.json").write_text("")
+    assert Subwords(tokenizer="nobody/has-this-tokenizer").fingerprint(), "a folder of the whole name comes first"
+
+
+def test_a_tokenizer_that_is_nowhere_is_told_with_both_ways_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMERATE_DATA", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    place = tmp_path / "tokenizers" / "t5-small" / "tokenizer.json"
+    with pytest.raises(Mistake) as said:
+        Subwords().vocabulary([])
+    assert "the Hugging Face hub did not give its tokenizer.json" in str(said.value)
+    assert f"`numerate data fetch t5_tokenizer` gets it, or a copy at {place} is read without the hub" in str(
+        said.value
+    )
+    with pytest.raises(Mistake, match=r"a copy of it at .*tokenizers/other/tokenizer\.json is read without the hub"):
+        Subwords(tokenizer="nobody/other").vocabulary([])
+    for name, called in tokenizer_files.FETCHED.items():
+        assert ALL[called].folder == f"{tokenizer_files.TOKENIZERS}/{name}"
+        assert [file.name for file in ALL[called].files] == ["tokenizer.json"]
+
+
 def test_a_tokenizer_is_known_by_its_content(tmp_path: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((Path(TINY) / name).read_bytes())
@@ -409,7 +506,7 @@ def test_t5s_special_tokens_are_the_houses(shared: Path) -> None:
     assert vocabulary.size == 32100 + 1 + 320
     rows = tokenizer.rows([Example("What is 12+9?", "21")], vocabulary)
     assert Pair(sentinel="<extra_id_0>").batch(rows, np.arange(1)).source is not None
-    assert foreign.stored(str(shared / "data" / "tokenizers" / "gpt2")).roles == (
+    assert tokenizer_files.stored(str(shared / "data" / "tokenizers" / "gpt2")).roles == (
         ("bos", "<|endoftext|>"),
         ("eos", "<|endoftext|>"),
     )

@@ -91,7 +91,9 @@ def symbols_of(text: str, spelling: TextSpelling) -> list[list[str]]:
         ("a1e5, 1e5x, 2e", ["1", "5", "1", "5", "2"], ["1", "5", "1", "5", "2"]),
         (".5 and -.5 but x.5", [".5", ".5", "5"], [".5", "-.5", "5"]),
         ("...5.6, 7...8", ["5.6", "7", "8"], ["5.6", "7", "8"]),
-        ("\u0663 \uff11 x\u00b2 \u22125", ["5"], ["5"]),
+        ("\u0663 \uff11 x\u00b2 \u22125 \u00e9-5", ["5", "5"], ["\u22125", "5"]),
+        ("- 5 and 3 - 5", ["5", "3", "5"], ["5", "3", "5"]),
+        ("1e\u22122", ["1e\u22122"], ["1e\u22122"]),
         ("12:05", ["12", "05"], ["12", "05"]),
         ("none", [], []),
     ],
@@ -102,17 +104,17 @@ def test_numbers_are_found_as_documented(text: str, unsigned: list[str], signed:
 
 
 _WHOLE = r"(?:(?<![0-9],)[1-9][0-9]{0,2}(?:,[0-9]{3})+(?!,?[0-9])|[0-9]+)"
-_ANY = rf"(?:(?<!(?<!\.)\.){_WHOLE}\.[0-9]+(?!\.?[0-9])|(?<![0-9A-Za-z_)\]}}.])\.[0-9]+(?!\.?[0-9])|{_WHOLE})"
-_PLAIN = rf"(?:(?<![A-Za-z_]){_ANY}[eE][+-]?[0-9]{{1,3}}(?![0-9A-Za-z_]|\.[0-9])|{_ANY})"
+_ANY = rf"(?:(?<!(?<!\.)\.){_WHOLE}\.[0-9]+(?!\.?[0-9])|(?<![\w)\]}}.])\.[0-9]+(?!\.?[0-9])|{_WHOLE})"
+_PLAIN = rf"(?:(?<![^\W0-9]){_ANY}[eE][+\-\u2212]?[0-9]{{1,3}}(?!\w|\.[0-9])|{_ANY})"
 PLAIN = {
     "UNSIGNED": re.compile(_PLAIN),
-    "SIGNED": re.compile(rf"(?:(?<![0-9A-Za-z_)\]}}%.])-)?{_PLAIN}"),
+    "SIGNED": re.compile(rf"(?:(?<![\w)\]}}%.])[-\u2212])?{_PLAIN}"),
 }
 """The patterns as one would write them, with what must stand before a number said before it."""
 
 
 @settings(max_examples=500, deadline=None)
-@given(text=st.text(alphabet="0123159.,-+eE a)0\n%", max_size=20))
+@given(text=st.text(alphabet="0123159.,-+eE a)0\n%\u2212\u00e9", max_size=20))
 def test_the_quick_patterns_find_what_the_plain_ones_find(text: str) -> None:
     for name, plain in PLAIN.items():
         assert getattr(found_numbers, name).findall(text) == plain.findall(text)
@@ -324,6 +326,8 @@ def test_xval_takes_out_the_published_numbers(shared: Path) -> None:
         ("1,000", "[NUM]", [1000]),
         ("1e5", "[NUM]", [100000]),
         (".5", "[NUM]", [0.5]),
+        ("= \u22121,000 and 1e\u22122", "= [NUM] and [NUM]", [-1000, 0.01]),
+        ("- 5", "- [NUM]", [5]),
         ("5-3", "[NUM]-[NUM]", [5, 3]),
     ],
 )
@@ -340,6 +344,18 @@ def test_what_float32_does_not_hold_is_beyond_xval() -> None:
     for text, value in zip(texts, values, strict=True):
         if np.isfinite(value):
             assert np.float32(as_decimal(value)) == value, text
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_xval_carries_finite_numbers_alone(published: bool) -> None:
+    found = ["1e400" if not published else "7", "9" * 400, "9" * 39, "12"]
+    written = XVal(published=published).write(found)
+    assert written.beyond is not None
+    assert written.values is not None
+    assert written.beyond.tolist() == [not published, True, True, False]
+    assert np.isfinite(written.values[~written.beyond]).all()
+    with pytest.raises(Mistake, match="is not a number that float32 holds"):
+        XVal(published=published).spell("9" * 39)
 
 
 def test_numbers_side_by_side_are_read_apart() -> None:
@@ -370,3 +386,12 @@ def test_fone_has_as_many_digits_as_it_was_given() -> None:
     assert written.beyond is not None
     assert written.beyond.tolist() == [False, True, False, True, False, False, False, True]
     assert FoNE().read(["[NUM]"], [float(np.float32(12.5))]) == "12.5"
+
+
+def test_xval_rounds_what_float32_has_not_where_that_is_asked() -> None:
+    found = ["123456789", "-0.1234567891", "1e400"]
+    assert XVal().write(found).beyond.tolist() == [True, True, True]  # type: ignore[union-attr]
+    written = XVal(rounded=True).write(found)
+    assert written.beyond.tolist() == [False, False, True]  # type: ignore[union-attr]
+    assert written.values.tolist()[:2] == [123456792.0, float(np.float32(-0.1234567891))]  # type: ignore[union-attr]
+    assert XVal(rounded=True).spell("123456789") == ["[NUM]"]

@@ -14,7 +14,7 @@ from numerate.tasks.questions import EMPTY, Example, Numbers, Questions
 from numerate.tokens.layout import Aligned
 from numerate.tokens.tokenizer import Rows
 from numerate.tokens.words import Words
-from numerate.vocabulary import BEGIN, HELPER, NUMBER, SPECIAL, TEXT, UNKNOWN, Vocabulary
+from numerate.vocabulary import BEGIN, END, HELPER, NUMBER, SPECIAL, TEXT, UNKNOWN, Vocabulary
 
 ALPHABET = ("0", "1", "10", "100", "a", "<pad>", "<blk>", "<bos>")
 
@@ -151,3 +151,12 @@ def test_a_text_that_is_not_there_cannot_be_hidden() -> None:
     silent = Rows(np.ones((1, 2), np.uint8), np.array([2]), np.ones((1, 2), bool), np.ones((1, 2), np.uint8))
     with pytest.raises(Mistake, match=r"layout.hide: these rows do not say"):
         Aligned(hide=("<pad>",)).batch(silent, np.arange(1))
+
+
+def test_the_names_of_special_tokens_are_no_special_tokens_in_a_text() -> None:
+    tokenizer = Words()
+    texts = ["a", "[EOS]", "[PAD]", "[BOS]", "[UNK]"]
+    vocabulary = tokenizer.vocabulary(texts)
+    assert tokenizer.encode(" ".join(texts), vocabulary) == [4, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN]
+    block = Questions(tuple(texts), np.array([[0, 1, 2, 3, 0]], np.int16), Numbers.none(1), np.array([4]))
+    assert tokenizer.rows(block, vocabulary).ids[0].tolist() == [4, UNKNOWN, UNKNOWN, UNKNOWN, 4, END]

@@ -26,6 +26,11 @@ class Remote:
     holds: tuple[str, ...] = ()
 
     @property
+    def licence(self) -> bool:
+        """Whether it is the text of the licence, without which the dataset can be used all the same."""
+        return self.name == "LICENSE"
+
+    @property
     def files(self) -> tuple[str, ...]:
         """What is in the folder when it has been fetched."""
         return self.holds or (self.name,)
@@ -55,6 +60,7 @@ _PAL = f"{_GITHUB}/reasoning-machines/pal/f81ca2a9777f002f98a6b4d0f10b61bd5c8feb
 _SVAMP = f"{_GITHUB}/arkilpatel/SVAMP/689d7ccac74b9983a2ac7cc3b264f441b99e7c53"
 _GSM_PLUS = f"{_GITHUB}/qtli/GSM-Plus/3474129ec12fcd3e8ac08cb037aca1928efca98c"
 _MATHEMATICS = f"{_GITHUB}/google-deepmind/mathematics_dataset/427f45075f84b8b9774950196ad63867ca20ffb3"
+_T5 = "https://huggingface.co/google-t5/t5-small"
 _JOKES = f"{_GITHUB}/orionw/rJokesData/master/data"
 
 REGIMES = ("train-easy", "train-medium", "train-hard", "interpolate", "extrapolate")
@@ -192,6 +198,21 @@ ALL: Mapping[str, Dataset] = {
                     "https://dl.fbaipublicfiles.com/glue/superglue/data/v2/MultiRC.zip",
                     unpack="zip",
                     holds=("train.jsonl", "val.jsonl", "test.jsonl"),
+                ),
+            ),
+        ),
+        Dataset(
+            "t5_tokenizer",
+            "tokenizers/t5-small",
+            "T5's tokenizer, 32,100 pieces of words, for Subwords",
+            "Apache-2.0",
+            _T5,
+            (
+                Remote(
+                    "tokenizer.json",
+                    f"{_T5}/resolve/main/tokenizer.json",
+                    1_389_353,
+                    "d2acde0d8d71dd30a711834b07781b9c89feaac33fd332f60507699282740066",
                 ),
             ),
         ),

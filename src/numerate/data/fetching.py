@@ -6,44 +6,36 @@ pinned, whose first fetch is then what later ones are compared with.
 """
 
 import contextlib
-import gzip
 import hashlib
 import json
 import os
-import tarfile
 import time
 import urllib.error
 import urllib.request
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from numerate.data.archives import PART, PORTION, Heard, has_size, pour, unpack
 from numerate.data.datasets import Dataset, Remote
 from numerate.errors import Fault, Mistake
 from numerate.tasks.folders import data_folder
 from numerate.training import disk
 
 RECORD = "fetched.json"
-PART = ".part"
 
-_PORTION = 1 << 18
 _TRIES = 4
 _PATIENCE = 60.0
 """Seconds that a server may be silent."""
-
-Heard = Callable[[str, int, int | None], None]
-"""Told of progress: the file, how many bytes of it there are, and of how many (None: nobody knows)."""
 
 
 def fetch(dataset: Dataset, mirror: Path | None = None, heard: Heard | None = None, pause: float = 2.0) -> list[str]:
     """Puts a dataset into the user's data folder, and returns what is to be said of it, line by line.
 
-    With `mirror` the files are copied from there, a folder of datasets as the data folder is one; without, from their
-    official addresses, going on where an earlier attempt stopped. A connection that breaks is opened again a few times,
-    with `pause` seconds between.
+    With `mirror` the files are copied from there, a folder of datasets as the data folder is one, which need not have
+    the texts of licences; without, from their official addresses, going on where an earlier attempt stopped. A
+    connection that breaks is opened again a few times, with `pause` seconds between.
 
     Raises `Fault` where the network or a server fails, and where size or sha256 are not what is pinned, or what came
     before; `Mistake` for a mirror that has not the files, and for a folder that may not be written.
@@ -61,6 +53,9 @@ def fetch(dataset: Dataset, mirror: Path | None = None, heard: Heard | None = No
                         f"{folder / remote.name}: is there, from {record.get(remote.name, {}).get('url', 'elsewhere')}"
                     )
                     continue
+                if remote.licence and mirror is not None and not (mirror / dataset.folder / remote.name).is_file():
+                    said.append(f"{mirror / dataset.folder} has no {remote.name}; {remote.url} is its text")
+                    continue
                 _refuse_another(folder, remote)
                 if mirror is None:
                     noted = _from_address(folder, remote, record, heard, pause)
@@ -74,9 +69,9 @@ def fetch(dataset: Dataset, mirror: Path | None = None, heard: Heard | None = No
 
 
 def is_fetched(dataset: Dataset) -> bool:
-    """Whether all files of a dataset are in the user's data folder."""
+    """Whether all files of a dataset are in the user's data folder, but for the text of its licence."""
     folder = data_folder() / dataset.folder
-    return all((folder / name).exists() for remote in dataset.files for name in remote.files)
+    return all((folder / name).exists() for remote in dataset.files for name in remote.files if not remote.licence)
 
 
 def _told(noted: dict[str, Any], remote: Remote) -> str:
@@ -104,11 +99,11 @@ def _is_there(folder: Path, remote: Remote, record: dict[str, Any]) -> bool:
     if remote.unpack is not None:
         if not noted or not all((folder / name).exists() for name in remote.holds):
             return False
-        return all(_has_size(folder / name, size) for name, size in noted.get("files", {}).items())
-    if noted and _has_size(folder / remote.name, noted["bytes"]):
+        return all(has_size(folder / name, size) for name, size in noted.get("files", {}).items())
+    if noted and has_size(folder / remote.name, noted["bytes"]):
         return True
     path = folder / remote.name
-    return remote.sha256 is not None and _has_size(path, remote.size or -1) and sha256_of(path) == remote.sha256
+    return remote.sha256 is not None and has_size(path, remote.size or -1) and sha256_of(path) == remote.sha256
 
 
 def _refuse_another(folder: Path, remote: Remote) -> None:
@@ -122,10 +117,6 @@ def _refuse_another(folder: Path, remote: Remote) -> None:
                 f"{folder / name}: is there, and is not the file that is fetched; move it away, or name another place "
                 "for datasets by NUMERATE_DATA"
             )
-
-
-def _has_size(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size
 
 
 def sha256_of(path: Path) -> str:
@@ -158,7 +149,7 @@ def _from_address(
         _check(part, remote, record)
         _into_place(part, path)
     noted = {"url": remote.url, "bytes": path.stat().st_size, "sha256": sha256_of(path)}
-    return noted if remote.unpack is None else noted | {"files": _unpack(path, folder, remote, heard)}
+    return noted if remote.unpack is None else noted | {"files": unpack(path, folder, remote, heard)}
 
 
 def _size(path: Path) -> int:
@@ -212,7 +203,7 @@ def _append(answer: HTTPResponse, remote: Remote, part: Path, have: int, heard: 
     _note_tag(part, answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "")
     with open(part, "ab" if goes_on else "wb") as file:
         done = begin
-        while portion := answer.read(_PORTION):
+        while portion := answer.read(PORTION):
             file.write(portion)
             done += len(portion)
             if heard is not None:
@@ -273,7 +264,7 @@ def _from_mirror(mirror: Path, folder: Path, remote: Remote, heard: Heard | None
         noted = _copy(mirror / remote.name, folder / remote.name, remote, heard)
         if remote.unpack is None:
             return noted
-        return noted | {"files": _unpack(folder / remote.name, folder, remote, heard)}
+        return noted | {"files": unpack(folder / remote.name, folder, remote, heard)}
     lacking = [name for name in remote.holds if not (mirror / name).exists()]
     if remote.unpack is None or lacking:
         what = mirror / (lacking[0] if lacking and len(lacking) < len(remote.holds) else remote.name)
@@ -297,88 +288,16 @@ def _copy(source: Path, path: Path, remote: Remote | None, heard: Heard | None) 
     part = path.with_name(path.name + PART)
     total = source.stat().st_size
     with open(source, "rb") as read, open(part, "wb") as written:
-        _pour(read, written, source.name, total, heard)
+        pour(read, written, source.name, total, heard)
     if remote is not None:
         _check(part, remote, {})
     _into_place(part, path)
     return {"url": str(source), "bytes": total, "sha256": sha256_of(path)}
 
 
-def _pour(read: IO[bytes], written: IO[bytes], name: str, total: int | None, heard: Heard | None) -> int:
-    done = 0
-    while portion := read.read(_PORTION):
-        written.write(portion)
-        done += len(portion)
-        if heard is not None:
-            heard(name, done, total)
-    written.flush()
-    os.fsync(written.fileno())
-    return done
-
-
-# Archives ------------------------------------------------------------------------------------------------------------
-
-
-def _unpack(archive: Path, folder: Path, remote: Remote, heard: Heard | None) -> dict[str, int]:
-    """Unpacks an archive file by file, each whole or not at all. Returns the size of each."""
-    files: dict[str, int] = {}
-    try:
-        for name, size, content in _members(archive, remote):
-            path = folder / name
-            if size is None or not _has_size(path, size):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                part = path.with_name(path.name + PART)
-                with open(part, "wb") as written:
-                    done = _pour(content, written, name, size, heard)
-                if size is not None and done != size:
-                    raise EOFError(f"{name} has {done} bytes instead of {size}")
-                os.replace(part, path)
-            files[name] = path.stat().st_size
-    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
-        archive.unlink()
-        raise Fault(
-            f"{archive}: cannot be unpacked ({error}) and is removed; the same command fetches it anew"
-        ) from error
-    lacking = [name for name in remote.holds if not (folder / name).exists()]
-    if lacking:
-        raise Fault(f"{archive}: has no {lacking[0]}; it is not the archive that is meant")
-    disk.sync(folder)
-    return files
-
-
 def _remove_archive(folder: Path, remote: Remote) -> None:
     if remote.unpack is not None:
         (folder / remote.name).unlink(missing_ok=True)
-
-
-def _members(archive: Path, remote: Remote) -> Iterator[tuple[str, int | None, IO[bytes]]]:
-    """Name, size and content of each file of an archive, without the folder that they are all in. Names that lead
-    elsewhere are left out, and so is what is no plain file."""
-    if remote.unpack == "gz":
-        with gzip.open(archive, "rb") as content:
-            yield remote.holds[0], None, content  # type: ignore[misc]
-    elif remote.unpack == "zip":
-        with zipfile.ZipFile(archive) as opened:
-            for info in opened.infolist():
-                name = _inside(info.filename)
-                if name and not info.is_dir():
-                    with opened.open(info) as content:
-                        yield name, info.file_size, content
-    else:
-        with tarfile.open(archive, "r|gz") as tar:
-            for member in tar:
-                name = _inside(member.name)
-                found = tar.extractfile(member) if member.isfile() and name else None
-                if found is not None and name:
-                    yield name, member.size, found
-
-
-def _inside(name: str) -> str | None:
-    """A path without its first folder; None for one that has none, is hidden, or leads out of it."""
-    parts = [part for part in name.split("/") if part not in ("", ".")]
-    if len(parts) < 2 or ".." in parts or name.startswith("/") or "__MACOSX" in parts:
-        return None
-    return None if any(part.startswith(".") for part in parts) else "/".join(parts[1:])
 
 
 @contextlib.contextmanager

@@ -1,18 +1,16 @@
 """Numbers in texts: which number a text ends with, read exactly.
 
+What a number is, is the rule of `numerate.tokens.found_numbers`, by which numbers are spelled too. An answer has more:
+
 | text | its last number |
 |---|---|
 | `so it is -12.50.` | -12.5 |
-| `about 1,000,000` | 1000000 |
-| `1e5`, `2.5E-3` | 100000, 0.0025 |
-| `5-3`, `5 - 3` | 3: a minus behind a number, or apart from its own, takes away |
-| `3*-2`, `= −2`, `-$2` | -2: any other minus is a sign, that of Unicode too |
 | `-1/4` | -1/4, exactly |
+| `-$2`, `$-2` | -2 |
 | `1,2`, `1.2.3`, `1,0000`, `1/0`, `3 1/2` | none: invalid, as nobody knows what was meant |
 | `twelve`, an empty text | none: missing |
 
-Digits are the ten of ASCII. A point or comma behind a number ends a sentence; a comma between digits stands before
-thousands, so that `1,234` is 1234 wherever it comes from.
+A point or comma behind a number ends a sentence.
 """
 
 import re
@@ -30,9 +28,9 @@ MOST_DIGITS = 1000
 
 _MINUS = "-\N{MINUS SIGN}"
 _CANDIDATE = re.compile(
-    r"(?:(?<![\w)\]}%])(?P<sign>[+\-\N{MINUS SIGN}]))?(?P<currency>[$€£¥]?)"
-    r"(?P<body>(?:[0-9]+|(?<![0-9.])\.[0-9]+)(?:[.,][0-9]+)*)"
-    r"(?:[eE](?P<exponent>[+\-\N{MINUS SIGN}]?[0-9]+)(?![0-9A-Za-z_]))?"
+    r"(?:(?<![\w)\]}%.])(?P<sign>[+\-\N{MINUS SIGN}]))?(?P<currency>[$€£¥]?)"
+    r"(?:(?P<named>(?<=[^\W0-9]))|)(?:(?P<point>(?<=\.)(?<!\.\.))|)(?P<body>(?:[0-9]+|(?<![\w)\]}.])\.[0-9]+)(?:[.,][0-9]+)*)"
+    r"(?(named)|(?:[eE](?P<exponent>[+\-\N{MINUS SIGN}]?[0-9]+)(?!\w))?)"
     r"(?P<more>(?:[.,][0-9]+)*)"
 )
 _DECIMAL = re.compile(r"(?:[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+)(?:\.[0-9]+)?|\.[0-9]+")
@@ -88,14 +86,14 @@ def _found(text: str) -> Iterator[Found]:
     matches = list(_CANDIDATE.finditer(text))
     place = 0
     while place < len(matches):
-        one, value = matches[place], _value(matches[place], text)
+        one, value = matches[place], _value(matches[place])
         divisor = _divisor(matches, place, text)
         place += 1
         if divisor is None:
             yield Found(value, invalid=value is None)
             continue
         place += 1
-        by = _value(divisor, text)
+        by = _value(divisor)
         mixed = re.search(r"[0-9]\s+$", text[: one.start()]) is not None
         if value is None or not by or mixed:
             yield Found(None, invalid=True)
@@ -103,19 +101,15 @@ def _found(text: str) -> Iterator[Found]:
             yield Found(Fraction(value) / Fraction(by))
 
 
-def _value(match: re.Match[str], text: str) -> Decimal | None:
+def _value(match: re.Match[str]) -> Decimal | None:
     """The number of a candidate; None where it is invalid."""
     body, exponent = match["body"], (match["exponent"] or "0").replace("\N{MINUS SIGN}", "-")
-    if match["more"] or _DECIMAL.fullmatch(body) is None:
+    if match["more"] or (match["point"] is not None and "." in body) or _DECIMAL.fullmatch(body) is None:
         return None
-    if len(body) > MOST_DIGITS or len(exponent) > 5 or abs(int(exponent)) + len(body) > MOST_DIGITS:
+    if len(body) > MOST_DIGITS or len(exponent.lstrip("+-")) > 3 or abs(int(exponent)) + len(body) > MOST_DIGITS:
         return None
     value = Decimal(f"{body.replace(',', '')}e{exponent}")
-    sign = match["sign"] or ""
-    if not sign and text[match.end() :].strip() in ("", "."):
-        before = text[: match.start()].strip()  # `- 3` and nothing else: there is nothing to take it from
-        sign = before if before in tuple(_MINUS) else ""
-    return value.copy_negate() if sign in tuple(_MINUS) else value
+    return value.copy_negate() if match["sign"] in tuple(_MINUS) else value
 
 
 def _divisor(matches: list[re.Match[str]], place: int, text: str) -> re.Match[str] | None:

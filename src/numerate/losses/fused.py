@@ -6,16 +6,20 @@ cross-entropy by itself, on one core). torch writes three such tensors and reads
 softmax of a few rows at a time, so that each row stays in the cache between its passes, straight into the buffer that
 becomes the gradient; whatever depends on the incoming gradients is one number per row, and a few columns.
 
-A second backward through the same graph works the softmax out again. On a GPU the same rows are taken many at a time;
-compiled, the operation is one chunk for `torch.compile` to make its own kernels of (Triton's on a GPU).
+A second backward through the same graph works the softmax out again. The gradient itself has no derivative, and says so
+to whoever asks for one (`create_graph=True`); `plain_sums` has all of them. On a GPU the same rows are taken many at a
+time; compiled, the operation is one chunk for `torch.compile` to make its own kernels of (Triton's on a GPU).
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from numerate.errors import Mistake
 from numerate.losses.closed_form import slopes
 from numerate.losses.number_tokens import NumberTable
 from numerate.losses.token_level import Kind, Measure, Sums, weights_of, work_type
@@ -103,6 +107,46 @@ def softmax_rows(x: Tensor, out: Tensor, right: Tensor) -> tuple[Tensor, Tensor]
     return x.amax(-1).to(out.dtype) - out.amax(-1).log(), chosen
 
 
+class _Last(torch.autograd.Function):
+    """A gradient as it is, which says that it has no derivative when somebody asks for one."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gradient: Tensor, *_: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+        raise Mistake(
+            "fused: the closed-form gradient of this loss has no second derivative; fused=none, or `plain_sums` of "
+            "numerate.losses.token_level, has one"
+        )
+
+
+Backward = Callable[..., tuple[Tensor | None, ...]]
+
+
+def once(backward: Backward) -> Backward:
+    """A backward in closed form: with `create_graph=True` its gradients raise `Mistake` when they are differentiated,
+    instead of counting as constants."""
+
+    @functools.wraps(backward)
+    def said(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
+        with torch.no_grad():
+            found = backward(ctx, *incoming)
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return found
+        learned = [one for one in (*ctx.saved_tensors, *incoming) if one is not None and one.requires_grad]
+        return tuple(None if one is None else _Last.apply(one, *learned) for one in found)  # type: ignore[no-untyped-call]
+
+    return said
+
+
 class Fused(torch.autograd.Function):
     """Logits [rows, vocabulary] to the two sums; what else it returns belongs to its backward."""
 
@@ -154,6 +198,7 @@ class Fused(torch.autograd.Function):
         ctx.buffer, ctx.smooth = soft, measure.smooth
 
     @staticmethod
+    @once
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
         logits, labels, asked, index, ids, *rest = ctx.saved_tensors
         known = Known(*rest)
@@ -282,6 +327,7 @@ class Columns(torch.autograd.Function):
         ctx.buffer = soft
 
     @staticmethod
+    @once
     def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
         logits, labels, asked, ids, right = ctx.saved_tensors
         entropy, columns, by_lse = incoming[:3]

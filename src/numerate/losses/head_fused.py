@@ -16,7 +16,7 @@ from torch import Tensor
 
 from numerate.errors import Mistake
 from numerate.losses.closed_form import slopes
-from numerate.losses.fused import each_member, learns, number_rows
+from numerate.losses.fused import each_member, learns, number_rows, once
 from numerate.losses.number_tokens import NumberTable
 from numerate.losses.token_level import Kind, Measure, Sums, weights_of, work_type
 
@@ -131,6 +131,7 @@ class HeadFused(torch.autograd.Function):
         ctx.parts = parts
 
     @staticmethod
+    @once
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
         given, (table, _, by_hidden, by_head) = Given(*ctx.saved_tensors), ctx.settings
         held, ctx.parts = ctx.parts, None  # given away: the buffers become the gradients

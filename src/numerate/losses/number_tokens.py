@@ -128,7 +128,7 @@ class NumberTable(nn.Module):
                 f"logits: {width} wide, but token {self.largest} has a value; "
                 f"they must be as wide as the vocabulary, {self.width} here"
             )
-        if labels is None or labels.device.type != "cpu" or labels.numel() == 0 or _traced(labels):
+        if labels is None or labels.device.type != "cpu" or labels.numel() == 0 or traced(labels):
             return
         low, high = (int(end) for end in labels.aminmax())
         if high >= width or low < 0:
@@ -155,7 +155,7 @@ class NumberTable(nn.Module):
         return self
 
 
-def _traced(tensor: Tensor) -> bool:
+def traced(tensor: Tensor) -> bool:
     """Whether looking at what a tensor holds is not possible: while compiling, or inside vmap."""
     return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 

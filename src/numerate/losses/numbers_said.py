@@ -30,9 +30,11 @@ class XVal(Loss):
 
     `published` is what Zausinger et al. (2025) trained with T5, (cross-entropy + number loss) / 2: predictions and
     labels are first shifted and divided by the mean and deviation of both together (unbiased, + 1e-6). So it depends on
-    what else is in a batch, and a batch cut into parts is not the whole one; with one number it is always 2.
+    what else is in a batch, and a batch cut into parts is not the whole one; with one number it is always 2. It is for
+    a head that says numbers themselves.
 
-    Raises `Mistake` for a vocabulary without [NUM], a batch without values, or a model without a number head.
+    Raises `Mistake` for a vocabulary without [NUM], a batch without values, or a model without a number head; and with
+    `published` for a head that says logarithms, whose numbers soon have no squares in float32.
     """
 
     weight: float = setting(1.0, "the factor of the number loss; cross-entropy has 1")
@@ -90,6 +92,11 @@ class XValPart(LossPart):
             return {"cross_entropy": entropy, "number": entropy * 0}
         right = torch.where(here, _values(output, batch), 0)
         if self.spec.published:
+            if _says_logarithms(output):
+                raise Mistake(
+                    "objective.loss.published: it compares numbers themselves, and this head says their logarithms; "
+                    "model.number_head.says=number is right beside it"
+                )
             said = torch.where(here, said_on(output, "number"), 0)
             return {"cross_entropy": entropy, "number": standardised_error(said, right.to(said.dtype), here)}
         said = torch.where(here, said_on(output, self.spec.scale), 0)
@@ -152,9 +159,13 @@ def standardised_error(
     """
     count = here.sum()
     both = (2 * count).clamp(min=1)
+    # Numbers of 20 digits have no squares in float32, so that all are first divided by the largest: z-scores stay.
+    parts = (one.detach().abs().where(here, 0).flatten() for one in (said, right))
+    unit = torch.cat([*parts, said.new_ones(1)]).amax()
+    said, right = said / unit, right / unit
     mean = (said + right).sum() / both
     spread = torch.where(here, (said - mean).square() + (right - mean).square(), 0).sum() / (both - 1).clamp(min=1)
-    deviation = torch.where(count > 0, spread, 1).sqrt() + 1e-6
+    deviation = torch.where(spread > 0, spread, 1).sqrt() * (spread > 0) + 1e-6 / unit
     return ((said - right) / deviation).square().sum()
 
 

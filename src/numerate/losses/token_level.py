@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from numerate.errors import Mistake
-from numerate.losses.number_tokens import NumberTable
+from numerate.losses.number_tokens import NumberTable, traced
 
 Kind = Literal["was", "was-cdf", "mse", "mae", "huber"]
 KINDS: tuple[Kind, ...] = ("was", "was-cdf", "mse", "mae", "huber")
@@ -156,11 +156,19 @@ def weights_of(
     ignore_index: int,
     dtype: torch.dtype,
 ) -> tuple[Int[Tensor, "*places"], Float[Tensor, "*places"]]:
-    """Which number token each label is, -1 where it has no number loss, and how much that loss counts."""
+    """Which number token each label is, -1 where it has no number loss, and how much that loss counts.
+
+    Raises `Mistake` for weights of numbers that are negative or not finite, where looking is cheap (on a CPU).
+    """
     index = torch.where(labels == ignore_index, -1, table.of_labels(labels))
     if quantity is not None:
         index = torch.where(quantity, index, -1)
     there = index >= 0
+    if loss_weights is not None and loss_weights.device.type == "cpu" and not (traced(loss_weights) or traced(there)):
+        wrong = there & ~((loss_weights >= 0) & loss_weights.isfinite())
+        if bool(wrong.any()):
+            first = loss_weights.expand(there.shape)[wrong][0].item()
+            raise Mistake(f"loss_weights: {first} cannot weigh a place; finite ones from 0 on can")
     weights = there.to(dtype) if loss_weights is None else torch.where(there, loss_weights, 0).to(dtype)
     return index, weights
 

@@ -49,7 +49,9 @@ PAPERS = {
   title     = {Randomized Positional Encodings Boost Length Generalization of Transformers},
   author    = {Ruoss, Anian and Del{\\'e}tang, Gr{\\'e}goire and Genewein, Tim and Grau-Moya, Jordi and
                Csord{\\'a}s, R{\\'o}bert and Bennani, Mehdi and Legg, Shane and Veness, Joel},
-  booktitle = {Proceedings of the 61st Annual Meeting of the Association for Computational Linguistics},
+  booktitle = {Proceedings of the 61st Annual Meeting of the Association for Computational Linguistics (Volume 2: Short
+               Papers)},
+  pages     = {1889--1903},
   year      = {2023},
   url       = {https://arxiv.org/abs/2305.16843}
 }""",
@@ -98,16 +100,19 @@ PAPERS = {
                Limbach, Vincent and Ketteler, Anna and Prein, Thorben and Singh, Vishwa Mohan and
                Danziger, Michael Morris and Born, Jannis},
   booktitle = {Proceedings of the 42nd International Conference on Machine Learning},
+  volume    = {267},
+  pages     = {73995--74017},
   year      = {2025},
   note      = {First version 2024},
   url       = {https://arxiv.org/abs/2411.02083}
 }""",
     "regression_transformer": """@article{born2023regression,
-  title   = {Regression Transformer Enables Concurrent Sequence Regression and Generation for Molecular Language
-             Modelling},
+  title   = {Regression Transformer enables concurrent sequence regression and generation for molecular language
+             modelling},
   author  = {Born, Jannis and Manica, Matteo},
   journal = {Nature Machine Intelligence},
   volume  = {5},
+  number  = {4},
   pages   = {432--444},
   year    = {2023},
   url     = {https://arxiv.org/abs/2202.01338}

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from numerate.config import Span, setting
 from numerate.tasks.folders import dataset_file, dataset_folder
-from numerate.tasks.text_files import JSONLines, Reader, TabSeparated, open_lines, stamp
+from numerate.tasks.readers import JSONLines, Reader, TabSeparated
+from numerate.tasks.text_files import open_lines, stamp
 from numerate.tasks.text_task import Holdings, Stock, TextTask, refuse_part
 from numerate.tasks.texts import Example
 

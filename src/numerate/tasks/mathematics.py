@@ -10,7 +10,8 @@ import numpy as np
 from numerate.config import Span, setting
 from numerate.errors import Mistake
 from numerate.tasks.folders import dataset_folder
-from numerate.tasks.text_files import TwoLines, open_lines, stamp
+from numerate.tasks.readers import TwoLines
+from numerate.tasks.text_files import open_lines, stamp
 from numerate.tasks.text_task import Holdings, Stock, TextTask, divided, refuse_part, refuse_share
 
 MODULES = (

@@ -10,7 +10,8 @@ import numpy as np
 
 from numerate.config import Span, setting
 from numerate.tasks.folders import dataset_file, dataset_folder
-from numerate.tasks.text_files import JSONLines, json_object, open_lines, read_whole, stamp, text_of
+from numerate.tasks.readers import JSONLines, json_object, text_of
+from numerate.tasks.text_files import open_lines, read_whole, stamp
 from numerate.tasks.text_task import Holdings, Stock, TextTask, divided, refuse_part, refuse_share
 from numerate.tasks.texts import Example
 

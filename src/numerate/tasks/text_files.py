@@ -1,25 +1,24 @@
 """Questions with answers in files of text: JSON lines, columns with tabs between them, a line for each.
 
 A file is mapped into memory; where its lines begin is found once (4 bytes for each), and a record is read when somebody
-asks for it. How a record is read is a `Reader`: a frozen dataclass, whose settings are part of the fingerprint.
+asks for it. How a record is read is a `Reader`, whose settings are part of the fingerprint.
 """
 
 import hashlib
-import json
 import re
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import Mistake
-from numerate.tasks.texts import Example, TextSource
+from numerate.tasks.file_sources import FileSource, Held, characters_of, of_hashes
+from numerate.tasks.readers import Reader, TwoLines
+from numerate.tasks.texts import Example
 
 _CHUNK = 1 << 22
 _CHECKED = 1 << 26
@@ -39,130 +38,6 @@ _BYTES = np.uint64(8)
 
 
 SKIPPING = "With skip_bad=true such records are left out and counted"
-
-
-class Reader(ABC):
-    """How one record of a file becomes a question with its answer. A frozen dataclass."""
-
-    lines: ClassVar[int] = 1
-    """How many lines a record has."""
-
-    plain: ClassVar[bool] = False
-    """Whether the characters of questions and answers are those of the file."""
-
-    @abstractmethod
-    def example(self, record: str) -> Example:
-        """The question of a record. Raises `ValueError` that says what is wrong with it."""
-
-    def head(self) -> int:
-        """How many lines of a file come before its first record, such as the names of columns."""
-        return 0
-
-
-@dataclass(frozen=True)
-class JSONLines(Reader):
-    """A JSON object per line.
-
-    >>> JSONLines().example('{"question": "1+1=", "answer": 2}')
-    Example(question='1+1=', answer='2')
-    """
-
-    question: str = "question"
-    answer: str = "answer"
-
-    def example(self, record: str) -> Example:
-        found = json_object(record)
-        return Example(text_of(found, self.question), text_of(found, self.answer))
-
-
-@dataclass(frozen=True)
-class TabSeparated(Reader):
-    """A line per question, with tabs between its columns, of which two are meant (from 0). Nothing is quoted. With
-    `rest` what comes behind the last of the two belongs to it. The first `heads` lines are no questions.
-
-    >>> TabSeparated(question=1, answer=0).example("7\\tWhy did it cross?")
-    Example(question='Why did it cross?', answer='7')
-    """
-
-    question: int = 0
-    answer: int = 1
-    heads: int = 0
-    rest: bool = False
-    plain: ClassVar[bool] = True
-
-    def head(self) -> int:
-        return self.heads
-
-    def example(self, record: str) -> Example:
-        last = max(self.question, self.answer)
-        columns = record.split("\t", last if self.rest else -1)
-        if len(columns) <= last:
-            raise ValueError(f"has {len(columns)} columns, and column {last + 1} is wanted; tabs stand between them")
-        if not columns[self.question].strip():
-            raise ValueError(f"has no question in column {self.question + 1}")
-        return Example(columns[self.question].strip(), columns[self.answer].strip())
-
-
-@dataclass(frozen=True)
-class TwoLines(Reader):
-    """The question on a line, its answer on the next: the files of the mathematics dataset.
-
-    >>> TwoLines().example("What is 7 + 5?\\n12\\n")
-    Example(question='What is 7 + 5?', answer='12')
-    """
-
-    lines: ClassVar[int] = 2
-    plain: ClassVar[bool] = True
-
-    def example(self, record: str) -> Example:
-        question, _, answer = record.partition("\n")
-        question, answer = question.strip(), answer.strip()
-        if not question or not answer:
-            raise ValueError(f"has no {'answer' if question else 'question'}; two lines each are right")
-        return Example(question, answer)
-
-
-def json_object(record: str) -> dict[str, Any]:
-    """The JSON object of a line. Raises `ValueError` for anything else."""
-    try:
-        found = json.loads(record)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"is no JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"is no JSON object but {type(found).__name__}")
-    return found
-
-
-def text_of(record: dict[str, Any], key: str) -> str:
-    """A text or number of a JSON object as text. Raises `ValueError` where there is none."""
-    if key not in record:
-        raise ValueError(f"has no {key!r}; it has: {', '.join(map(repr, record)) or 'nothing'}")
-    value = record[key]
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"has in {key!r} neither text nor number but {type(value).__name__}")
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-class FileSource(TextSource):
-    """Texts of a file, or of several, that also know how much there is of each, and where."""
-
-    @property
-    @abstractmethod
-    def sizes(self) -> NDArray[np.int64]:
-        """How many bytes each record has in its file: its length, nearly."""
-
-    @abstractmethod
-    def characters(self) -> frozenset[str]:
-        """Every character of questions and answers, perhaps with more."""
-
-    @abstractmethod
-    def matching(self, questions: frozenset[str]) -> NDArray[np.bool_]:
-        """Of each record, whether its question is one of these."""
-
-    @property
-    def skipped(self) -> int:
-        """How many records could not be read and are left out."""
-        return 0
 
 
 class LineFile(FileSource):
@@ -311,90 +186,6 @@ class LineFile(FileSource):
         return self._bad
 
 
-@dataclass(frozen=True, eq=False)
-class Held(FileSource):
-    """The questions of a file that is read as a whole, each with the line where it stands."""
-
-    path: Path
-    examples: tuple[Example, ...]
-    lines: tuple[int, ...]
-    hash: str
-    bad: int = 0
-
-    @property
-    def fingerprint(self) -> str:
-        return self.hash
-
-    @property
-    def count(self) -> int:  # type: ignore[override]
-        return len(self.examples)
-
-    def pairs(self, rows: NDArray[np.int64]) -> list[Example]:
-        return [self.examples[row] for row in rows.tolist()]
-
-    def where(self, row: int) -> str:
-        return f"{self.path}, line {self.lines[row]}"
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        return np.array([len(one.question) + len(one.answer) for one in self.examples], dtype=np.int64)
-
-    def characters(self) -> frozenset[str]:
-        return characters_of(self.examples)
-
-    def matching(self, questions: frozenset[str]) -> NDArray[np.bool_]:
-        return np.array([one.question in questions for one in self.examples], dtype=np.bool_)
-
-    @property
-    def skipped(self) -> int:
-        return self.bad
-
-
-class Joined(FileSource):
-    """Several sources under one index, one after the other."""
-
-    def __init__(self, sources: Sequence[FileSource]) -> None:
-        self.sources = tuple(sources)
-        self.ends = np.cumsum([source.count for source in sources], dtype=np.int64)
-        self.count = int(self.ends[-1]) if len(self.ends) else 0
-
-    @property
-    def begins(self) -> NDArray[np.int64]:
-        """The index of the first record of each source."""
-        return self.ends - np.array([source.count for source in self.sources], dtype=np.int64)
-
-    def pairs(self, rows: NDArray[np.int64]) -> list[Example]:
-        which = np.searchsorted(self.ends, rows, side="right")
-        found: dict[int, Example] = {}
-        for number in np.unique(which).tolist():
-            places = np.flatnonzero(which == number)
-            read = self.sources[number].pairs(rows[places] - int(self.begins[number]))
-            found.update(zip(places.tolist(), read, strict=True))
-        return [found[place] for place in range(len(rows))]
-
-    def where(self, row: int) -> str:
-        number = int(np.searchsorted(self.ends, row, side="right"))
-        return self.sources[number].where(row - int(self.begins[number]))
-
-    @cached_property
-    def fingerprint(self) -> str:
-        return of_hashes([source.fingerprint for source in self.sources])
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        return np.concatenate([source.sizes for source in self.sources])
-
-    def characters(self) -> frozenset[str]:
-        return frozenset().union(*(source.characters() for source in self.sources))
-
-    def matching(self, questions: frozenset[str]) -> NDArray[np.bool_]:
-        return np.concatenate([source.matching(questions) for source in self.sources])
-
-    @property
-    def skipped(self) -> int:
-        return sum(source.skipped for source in self.sources)
-
-
 def line_starts(content: NDArray[np.uint8]) -> NDArray[np.unsignedinteger[Any]]:
     """Where each line begins, and the end of the last.
 
@@ -445,18 +236,6 @@ def content_hash(path: Path, size: int, changed: int) -> str:
     """A hash of a file's bytes, worked out once for each size and time of change."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def of_hashes(parts: Iterable[str]) -> str:
-    """One hash of several texts."""
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
-
-
-def characters_of(examples: Iterable[Example]) -> frozenset[str]:
-    found: set[str] = set()
-    for one in examples:
-        found.update(one.question, one.answer)
-    return frozenset(found)
 
 
 def left_out(count: int, first: str) -> str:

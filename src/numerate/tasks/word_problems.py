@@ -11,16 +11,10 @@ from typing import Any, Literal
 
 from numerate.config import Span, setting
 from numerate.errors import Mistake
+from numerate.tasks.file_sources import FileSource
 from numerate.tasks.folders import dataset_file, dataset_folder
-from numerate.tasks.text_files import (
-    FileSource,
-    Reader,
-    json_object,
-    open_lines,
-    read_whole,
-    stamp,
-    text_of,
-)
+from numerate.tasks.readers import Reader, json_object, text_of
+from numerate.tasks.text_files import open_lines, read_whole, stamp
 from numerate.tasks.text_task import Holdings, Stock, TextTask, divided, refuse_part, refuse_share, refuse_unknown
 from numerate.tasks.texts import Example
 

@@ -5,15 +5,13 @@ of the text around it is what it makes of the text around a digit. Then each mar
 a number costs nothing but its own symbols, whatever its spelling.
 """
 
-import hashlib
 import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import chain, zip_longest
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +21,7 @@ from numerate.errors import Mistake
 from numerate.tokens import found_numbers
 from numerate.tokens.numbers import Ids, id_type
 from numerate.tokens.text_spellings import TextSpelling, Written, digits_of, sizes_of
+from numerate.tokens.tokenizer_files import TokenizerFile
 from numerate.vocabulary import (
     BEGIN,
     DIGIT,
@@ -41,151 +40,17 @@ from numerate.vocabulary import (
 MARK = "\ue000"
 """A character of nobody's (private use) that stands for a number in a text."""
 
-CHARACTERS = "characters"
-"""The name of the tokenizer that needs no file."""
-
 _PUT_IN = f"{MARK}put in\ue001"
 """What stands for a text that is put in after decoding; a text that no tokens say by accident."""
 
-USUAL = {
-    "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>"),
-    "unk": ("<unk>", "[UNK]", "<|unk|>"),
-    "bos": ("<s>", "[CLS]", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>"),
-    "eos": ("</s>", "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
-}
-"""What special tokens are called, where no tokenizer_config.json says."""
+_HIDDEN = "\ue002"
+_FIRST_HIDDEN = 0xF0000
+"""What special tokens are called while texts are read: two characters of nobody's."""
 
 _ROLES = {"pad": PAD, "unk": UNKNOWN, "bos": BEGIN, "eos": END}
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 _SPACES = " \u2581\u0120"  # a space, that of SentencePiece, and that of byte-level tokenizers
 _APART = "\0"
-
-
-@dataclass(frozen=True)
-class TokenizerFile:
-    """A fast tokenizer as it is stored: its JSON, and what its special tokens are called."""
-
-    text: str
-    roles: tuple[tuple[str, str], ...]
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """A hash of its content."""
-        whole = json.dumps([self.text, self.roles]).encode("utf-8", "surrogatepass")
-        return hashlib.blake2b(whole, digest_size=16).hexdigest()
-
-
-def stored(name: str, revision: str | None = None) -> TokenizerFile:
-    """The tokenizer of a folder, of a tokenizer.json, or of a model of the Hugging Face hub.
-
-    A folder has a tokenizer.json, or the vocab.json and merges.txt of GPT-2. `characters` is one of the house's, for
-    whoever has none: a token for each character of ASCII. Raises `Mistake` where there is none.
-    """
-    _library()
-    if name == CHARACTERS:
-        return _characters()
-    path = Path(name).expanduser()
-    if not path.exists():
-        path = _fetched(name, revision)
-    file = path / "tokenizer.json" if path.is_dir() else path
-    if not file.is_file() and all((path / part).is_file() for part in ("vocab.json", "merges.txt")):
-        stamps = [(path / part).stat() for part in ("vocab.json", "merges.txt")]
-        return _byte_level(path, *(stamp.st_mtime_ns for stamp in stamps))
-    if not file.is_file():
-        known = sorted(one.name for one in path.iterdir())[:8]
-        raise Mistake(
-            f"tokenizer: {path} has no tokenizer.json (it has: {', '.join(known) or 'nothing'}); transformers writes "
-            "one: AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
-        )
-    stamp = file.stat()
-    return _read(file, stamp.st_mtime_ns, stamp.st_size)
-
-
-@lru_cache(maxsize=16)
-def _read(file: Path, _changed: int, _size: int) -> TokenizerFile:
-    try:
-        text = file.read_text(encoding="utf-8")
-        known = _tokens_of(json.loads(text))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Mistake(f"tokenizer: {file} is no tokenizer.json of the library tokenizers") from error
-    told: dict[str, Any] = {}
-    for beside in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (file.parent / beside).is_file():
-            told |= json.loads((file.parent / beside).read_text(encoding="utf-8"))
-    return TokenizerFile(text, _roles(known, told))
-
-
-@lru_cache
-def _characters() -> TokenizerFile:
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
-    special = ["<pad>", "<unk>", "<s>", "</s>", "<extra_id_0>"]
-    known = [*special, *map(chr, range(ord(" "), 127)), "\n", "\t"]
-    made = Tokenizer(models.WordLevel({text: i for i, text in enumerate(known)}, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Split(Regex("(?m:.)"), "isolated")
-    made.decoder = decoders.Fuse()
-    made.add_special_tokens(special)
-    return TokenizerFile(made.to_str(), _roles(set(known), {}))
-
-
-@lru_cache(maxsize=4)
-def _byte_level(folder: Path, *_changed: int) -> TokenizerFile:
-    """GPT-2's two files as one tokenizer."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    made = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([name for names in USUAL.values() for name in names if made.token_to_id(name) is not None])
-    return TokenizerFile(made.to_str(), _roles(set(made.get_vocab()), {}))
-
-
-def _tokens_of(tokenizer: dict[str, Any]) -> set[str]:
-    vocabulary = tokenizer["model"]["vocab"]
-    names = vocabulary if isinstance(vocabulary, dict) else (name for name, _ in vocabulary)
-    return {*names, *(added["content"] for added in tokenizer.get("added_tokens", ()))}
-
-
-def _roles(known: set[str], told: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    found = {}
-    for role, names in USUAL.items():
-        said = told.get(f"{role}_token")
-        content = said.get("content") if isinstance(said, dict) else said
-        wanted = names if not told else (content,)
-        name = next((name for name in wanted if name in known), None)
-        if name is not None:
-            found[role] = name
-    return tuple(sorted(found.items()))
-
-
-def _fetched(name: str, revision: str | None) -> Path:
-    """The folder of the local cache that a hub name's tokenizer is in, fetched where it is not."""
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        raise Mistake(f"tokenizer: {name} is not there; a folder, a tokenizer.json or a name of the hub is right")
-    from huggingface_hub import hf_hub_download
-
-    try:
-        file = hf_hub_download(name, "tokenizer.json", revision=revision)
-    except Exception as error:  # of many kinds: no network, no such name, no permission
-        raise Mistake(
-            f"tokenizer: {name} is no folder here, and the Hugging Face hub did not give its tokenizer.json "
-            f"({type(error).__name__}); a folder that has one is right"
-        ) from error
-    for beside in ("tokenizer_config.json", "special_tokens_map.json"):
-        try:
-            hf_hub_download(name, beside, revision=revision)
-        except Exception:  # many models have only one of the two
-            continue
-    return Path(file).parent
-
-
-def _library() -> None:
-    try:
-        import tokenizers  # noqa: F401
-    except ImportError as error:
-        raise Mistake(
-            "tokenizer: Subwords needs the package tokenizers: pip install 'numerate[huggingface]'"
-        ) from error
 
 
 def per_digit(tokenizer: Any) -> Any:
@@ -245,6 +110,29 @@ def _marking(own: Any, text: str) -> tuple[Any, str]:
     return per_digit(own), "0"
 
 
+def without_control(file: TokenizerFile) -> str:
+    """The JSON of a tokenizer whose special tokens have names that no text has: what stands in a text is text, even
+    `</s>`. All ids stay as they are."""
+    stored = json.loads(file.text)
+    added = stored.get("added_tokens") or []
+    model = stored["model"]
+    names = {*(token["content"] for token in added if token.get("special")), *dict(file.roles).values(), *SPECIALS}
+    pieces = {
+        part for merge in model.get("merges") or () for part in (merge.split() if isinstance(merge, str) else merge)
+    }
+    hidden = {name: f"{_HIDDEN}{chr(_FIRST_HIDDEN + i)}" for i, name in enumerate(sorted(names - pieces))}
+    for token in added:
+        token["content"] = hidden.get(token["content"], token["content"])
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {hidden.get(name, name): i for name, i in model["vocab"].items()}
+    else:
+        model["vocab"] = [[hidden.get(name, name), *score] for name, *score in model["vocab"]]
+    if model.get("unk_token") in hidden:
+        model["unk_token"] = hidden[model["unk_token"]]
+    stored["post_processor"] = None
+    return json.dumps(stored)
+
+
 class Encoded(NamedTuple):
     """Texts as ids, one behind the other: `ids` `[tokens]`, `lengths` int64 `[texts]`, `values` float32 `[tokens]`, 1
     where no number is; None where tokens carry none."""
@@ -268,17 +156,18 @@ class Speller:
 
         self.file, self.spelling = file, spelling
         try:
-            own = Tokenizer.from_str(file.text)
+            theirs = Tokenizer.from_str(file.text).get_vocab(with_added_tokens=True)
+            self.text = without_control(file)
+            own = Tokenizer.from_str(self.text)
         except Exception as error:  # what the library raises is an Exception
             raise Mistake(f"tokenizer: the library tokenizers cannot read it: {error}") from error
         own.no_truncation()
         own.no_padding()
-        theirs, roles = own.get_vocab(with_added_tokens=True), dict(file.roles)
-        self.vocabulary = _vocabulary(theirs, roles, spelling)
+        self.vocabulary = _vocabulary(theirs, dict(file.roles), spelling)
         self.own, self.mark = own, ""
         if spelling.pattern is not None:
             self._prepare(own)
-        self.ours = _ours(self.own.get_vocab(with_added_tokens=True), roles, self.vocabulary)
+        self.ours = _ours(self.own.get_vocab(with_added_tokens=True), self.vocabulary)
 
     def _prepare(self, own: Any) -> None:
         for digit in "0123456789":
@@ -289,7 +178,7 @@ class Speller:
                 )
         assert self.spelling.pattern is not None
         self.around = re.compile(f"({self.spelling.pattern.pattern})")
-        self.own, self.mark = _marking(own, self.file.text)
+        self.own, self.mark = _marking(own, self.text)
         self.marked = self.own.token_to_id(self.mark)
         self.codes = np.array([self.vocabulary.ids[symbol] for symbol in self.spelling.symbols()], dtype=np.int64)
         named = [added.content for added in own.get_added_tokens_decoder().values()]
@@ -306,7 +195,8 @@ class Speller:
         return made
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """The ids of texts in `vocabulary`, without special tokens around them."""
+        """The ids of texts in `vocabulary`, without special tokens around them. The name of one that stands in a text,
+        such as `</s>`, is text like any other."""
         if self.spelling.pattern is None:
             flat, lengths = self._ids(texts)
             return Encoded(self.ours[flat], lengths, None)
@@ -353,6 +243,8 @@ class Speller:
         parts = self.around.split(joined)
         if self.named is not None and self.named.search(joined):
             parts = self._without_names(joined)
+        if not joined.isascii():
+            parts[1::2] = [found.replace(found_numbers.MINUS, "-") for found in parts[1::2]]
         found = parts[1::2]
         written = self.spelling.write(found)
         if written.beyond is not None and bool(written.beyond.any()):
@@ -363,7 +255,7 @@ class Speller:
         return self.spelling.between(marked, self.mark).split(_APART), written
 
     def _without_names(self, joined: str) -> list[str]:
-        """Texts and numbers in turn, where digits of special tokens such as `<extra_id_0>` are text."""
+        """Texts and numbers in turn, where digits of tokens that the tokenizer takes as a whole are text."""
         assert self.named is not None
         parts = [""]
         for text, name in zip_longest(self.named.split(joined), self.named.findall(joined), fillvalue=""):
@@ -439,14 +331,12 @@ def _vocabulary(theirs: Mapping[str, int], roles: Mapping[str, str], spelling: T
     )
 
 
-def _ours(theirs: Mapping[str, int], roles: Mapping[str, str], vocabulary: Vocabulary) -> Ids:
-    """The id in a vocabulary of each of a tokenizer's ids. A token that has several roles is the end first of all."""
+def _ours(theirs: Mapping[str, int], vocabulary: Vocabulary) -> Ids:
+    """The id in a vocabulary of each of a tokenizer's ids. No text is a special token, whatever stands in it."""
     ours = np.full(max(theirs.values()) + 1, UNKNOWN, dtype=id_type(vocabulary))
     for name, i in theirs.items():
-        ours[i] = vocabulary.ids.get(name, UNKNOWN)
-    for role in ("unk", "pad", "bos", "eos"):
-        if role in roles:
-            ours[theirs[roles[role]]] = _ROLES[role]
+        if name not in SPECIALS:
+            ours[i] = vocabulary.ids.get(name, UNKNOWN)
     return ours
 
 

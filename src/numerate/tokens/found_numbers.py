@@ -1,9 +1,11 @@
-"""Numbers as they stand in texts: where one begins and ends, and which number it is.
+"""Numbers as they stand in texts: where one begins and ends, and which number it is. The one rule of the house, by
+which spellings write numbers and metrics read answers; docs/spellings.md has it as a table.
 
 Found are whole numbers, decimals (`3.14`, `.5`), thousands (`1,000`, `12,345,678`) and powers of ten (`1e5`, `2.5E-3`),
-in ASCII digits. A minus belongs to a number where one asks for signs and it stands directly before the digits, behind
-nothing that could be subtracted from: `-5`, `2*-5` and `5 - -3` have a negative number, `5-3`, `x-5` and `(1)-5` have
-not. A plus never belongs to one.
+in ASCII digits. A minus, Unicode's too, belongs to a number where one asks for signs and it stands directly before the
+digits, behind nothing that could be subtracted from: `-5`, `2*-5` and `5 - -3` have a negative number, `5-3`, `5 - 3`,
+`- 5`, `x-5` and `(1)-5` have not. A plus never belongs to one. A point begins a number where nothing stands before it
+that it could belong to: `.5`, but not `x.5`, which is 5.
 
 What is no number as a whole falls into its runs of digits, with the text between: `3.14.15` is 3, 14 and 15; `1,0000`
 is 1 and 0000; `a1e5` is 1 and 5; `5,3` is 5 and 3. Digits of other scripts (`٣`) are text.
@@ -12,20 +14,23 @@ is 1 and 0000; `a1e5` is 1 and 5; `5,3` is 5 and 3. Digits of other scripts (`٣
 import re
 from decimal import Decimal
 
+MINUS = "\N{MINUS SIGN}"
+"""Unicode's minus, which is one like `-`."""
+
 # Each pattern begins with a set of characters, which is what `re` looks for quickly; what must stand before a number is
 # therefore said behind its first character.
 _WHOLE = r"(?:(?<=[1-9])(?<![0-9],[0-9])[0-9]{0,2}(?:,[0-9]{3})+(?!,?[0-9])|[0-9]*)"
 _DECIMAL = rf"(?<=[0-9])(?<!(?<!\.)\.[0-9]){_WHOLE}\.[0-9]+(?!\.?[0-9])"
-_BELOW_ONE = r"(?<=\.)(?<![0-9A-Za-z_)\]}.]\.)[0-9]+(?!\.?[0-9])"
+_BELOW_ONE = r"(?<=\.)(?<![\w)\]}.]\.)[0-9]+(?!\.?[0-9])"
 _ANY = rf"(?:{_DECIMAL}|{_BELOW_ONE}|(?<=[0-9]){_WHOLE})"
-_POWER = r"[eE][+-]?[0-9]{1,3}(?![0-9A-Za-z_]|\.[0-9])"
-_NUMBER = rf"(?:(?<![A-Za-z_][0-9.]){_ANY}{_POWER}|{_ANY})"
-_MINUS = r"(?<=-)(?<![0-9A-Za-z_)\]}%.]-)"
+_POWER = rf"[eE][+\-{MINUS}]?[0-9]{{1,3}}(?!\w|\.[0-9])"
+_NUMBER = rf"(?:(?<![^\W0-9][0-9.]){_ANY}{_POWER}|{_ANY})"
+_MINUS = rf"(?<=[-{MINUS}])(?<![\w)\]}}%.][-{MINUS}])"
 
 UNSIGNED = re.compile(rf"[.0-9]{_NUMBER}")
 """A number without its sign."""
 
-SIGNED = re.compile(rf"[-.0-9](?:{_MINUS}[.0-9]{_NUMBER}|(?<=[.0-9]){_NUMBER})")
+SIGNED = re.compile(rf"[-{MINUS}.0-9](?:{_MINUS}[.0-9]{_NUMBER}|(?<=[.0-9]){_NUMBER})")
 """A number with its minus, where it has one."""
 
 PUBLISHED = re.compile(r"[0-9]+(?:\.[0-9]+)?")
@@ -41,7 +46,16 @@ def value_of(written: str) -> Decimal:
     >>> value_of("1,000.50"), value_of("-2.5e3"), value_of(".5")
     (Decimal('1000.50'), Decimal('-2.5E+3'), Decimal('0.5'))
     """
-    return Decimal(written.replace(",", ""))
+    return Decimal(bare(written))
+
+
+def bare(written: str) -> str:
+    """A found text without thousands, and with an ASCII minus.
+
+    >>> bare("\N{MINUS SIGN}1,000.50")
+    '-1000.50'
+    """
+    return written.replace(",", "").replace(MINUS, "-")
 
 
 def plain(written: str) -> str:

@@ -14,7 +14,7 @@ from numerate.errors import Mistake
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.task import Task
 from numerate.tasks.texts import Listed, Texts
-from numerate.tokens import foreign
+from numerate.tokens import foreign, tokenizer_files
 from numerate.tokens.foreign import per_digit as per_digit
 from numerate.tokens.numbers import Digits, Ids, id_type
 from numerate.tokens.text_spellings import AsIs, TextSpelling
@@ -31,7 +31,8 @@ class Subwords(Tokenizer):
     """The pieces of words of a Hugging Face tokenizer, with numbers spelled as `numbers` says.
 
     It reads a folder with a tokenizer.json, such a file, or a model of the hub by its name, with the library tokenizers
-    (`pip install 'numerate[huggingface]'`); `characters` is one that needs no file, a token a character. For T5
+    (`pip install 'numerate[huggingface]'`); `characters` is one that needs no file, a token a character. A model's
+    name is looked for in the user's data first, where `numerate data fetch t5_tokenizer` puts T5's. For T5
     `What is 12+9?` and `21` are `▁What ▁is ▁12 + 9 ?` and `▁21 [EOS]`, with `numbers=PerDigit` `▁What ▁is ▁ 1 2 + 9 ?`
     and `▁ 2 1 [EOS]`. Ids are the house's; `Vocabulary.foreign` has the tokenizer's own, by which a pretrained model's
     rows are found.
@@ -65,7 +66,7 @@ class Subwords(Tokenizer):
     @property
     def speller(self) -> foreign.Speller:
         """The tokenizer with its spelling, opened once in a process."""
-        return foreign.speller(foreign.stored(self.tokenizer, self.revision), self.numbers)
+        return foreign.speller(tokenizer_files.stored(self.tokenizer, self.revision), self.numbers)
 
     def fingerprint(self) -> str:
         """A hash of the tokenizer's content, whatever it is called: what has the same one writes the same ids."""

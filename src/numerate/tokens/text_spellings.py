@@ -191,17 +191,19 @@ class XVal(TextSpelling):
     The model multiplies the token's embedding by the number, and a head of its own says numbers (Golkar et al., 2023,
     https://arxiv.org/abs/2310.02989). `x = -15.67` is `x = [NUM]` with the value -15.67. Values are float32, which has
     6 decimal digits: a number that it would read back as another (1e39, 123456789) keeps its characters, one token a
-    digit.
+    digit. With `rounded` only what is beyond its range does, and 123456789 is 123456792: for models that are to say
+    every number by their head.
 
     `published=True` finds numbers as the published number token loss does (https://arxiv.org/abs/2411.02083): a minus
     is text, `1,000` is two numbers, `.5` is a point and 5, `1e5` is 1, e and 5, a comma between two numbers is deleted,
-    and every number is rounded to float32.
+    and every number is rounded to float32; one that is not finite there keeps its characters even so.
     """
 
     carries: ClassVar[bool] = True
 
     sign: bool = setting(True, "whether a minus belongs to its number; false: it is text")
     published: bool = setting(False, "numbers as the published code finds them: no sign, thousands, powers of ten")
+    rounded: bool = setting(False, "whether numbers of more digits than float32 holds are rounded to it", later=True)
 
     @property
     def pattern(self) -> re.Pattern[str]:
@@ -214,12 +216,12 @@ class XVal(TextSpelling):
 
     def write(self, found: Sequence[str]) -> Written:
         values, beyond = carried(found)
-        if self.published:
-            beyond = np.zeros_like(beyond)
+        if self.published or self.rounded:
+            beyond = ~np.isfinite(values)
         return Written(np.full(len(found), 10), np.ones(len(found), np.int64), values, beyond)
 
     def spell(self, number: str) -> list[str]:
-        if not self.published and carried([number])[1][0]:
+        if self.write([number]).beyond[0]:  # type: ignore[index]
             raise Mistake(f"numbers: {number} is not a number that float32 holds, which xVal's values are")
         return [NUM]
 
@@ -257,7 +259,7 @@ def carried(
     >>> carried(["1,000", "-15.67", "123456789"])
     (array([ 1.0000000e+03, -1.5670000e+01,  1.2345679e+08], dtype=float32), array([False, False,  True]))
     """
-    exact = np.fromiter((float(text.replace(",", "")) for text in found), np.float64, len(found))
+    exact = np.fromiter((float(found_numbers.bare(text)) for text in found), np.float64, len(found))
     with np.errstate(over="ignore"):
         values = exact.astype(kind)
     # What has so few digits survives any floating-point format and back; only the others are looked at one by one.

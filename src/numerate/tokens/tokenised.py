@@ -33,7 +33,7 @@ SMALL = 20_000
 _PORTION = 8192
 _BLOCK = 1 << 20
 _MOST_BLOCKS = 64
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, eq=False)

@@ -85,6 +85,10 @@ class Tokenizer(ABC):
         """The text of ids of which each may carry a number; of a tokenizer whose tokens carry none it is `decode`'s."""
         return self.decode(ids, vocabulary)
 
+    def fingerprint(self) -> str | None:
+        """A hash of the file that it reads; None where it reads none. Raises `Mistake` where that is not there."""
+        return None
+
 
 @dataclass(frozen=True)
 class Characters(Tokenizer):

@@ -13,7 +13,7 @@ from numerate.tasks.questions import EMPTY, Example, Questions
 from numerate.tasks.task import Task
 from numerate.tokens.numbers import id_type
 from numerate.tokens.tokenizer import Rows, Tokenizer
-from numerate.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
+from numerate.vocabulary import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Words(Tokenizer):
     text of its own. In text, a space stands between tokens.
 
     Raises `Mistake` for questions with number slots, which Characters spells, and for a label that the vocabulary has
-    not. A text of the question that it has not is read as [UNK].
+    not. A text of the question that it has not is read as [UNK], and so is the name of a special token: no text ends
+    a row or pads it.
     """
 
     between: ClassVar[str] = " "
@@ -70,7 +71,7 @@ class Words(Tokenizer):
         return Rows(ids[:, :longest], lengths, asked[:, :longest], said, vocabulary=vocabulary)
 
     def encode(self, text: str, vocabulary: Vocabulary) -> list[int]:
-        return [vocabulary.ids.get(word, UNKNOWN) for word in text.split()]
+        return [_id(word, vocabulary) for word in text.split()]
 
     def decode(self, ids: Iterable[int], vocabulary: Vocabulary) -> str:
         return " ".join(vocabulary.symbols[i] for i in map(int, ids) if i not in (PAD, BEGIN, END))
@@ -99,8 +100,12 @@ def _closed_up(
     return taken[0], taken[1], prompts
 
 
+def _id(text: str, vocabulary: Vocabulary) -> int:
+    return UNKNOWN if text in SPECIALS else vocabulary.ids.get(text, UNKNOWN)
+
+
 def _ids(symbols: NDArray[np.int16], alphabet: tuple[str, ...], vocabulary: Vocabulary) -> NDArray[Any]:
     """The id of each text, PAD where there is none."""
-    ids = [vocabulary.ids.get(text, UNKNOWN) for text in alphabet]
+    ids = [_id(text, vocabulary) for text in alphabet]
     table = np.array([*ids, PAD], dtype=id_type(vocabulary))
     return table[np.where(symbols == EMPTY, len(ids), symbols)]

@@ -1,0 +1,194 @@
+"""Where fast tokenizers are stored: a folder, a file, the user's data, or the Hugging Face hub."""
+
+import hashlib
+import json
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from numerate.errors import Mistake
+from numerate.tasks.folders import data_folder
+
+CHARACTERS = "characters"
+"""The name of the tokenizer that needs no file."""
+
+TOKENIZERS = "tokenizers"
+"""The folder of the user's data that has a folder for each tokenizer."""
+
+FETCHED = {"t5-small": "t5_tokenizer"}
+"""What `numerate data fetch` calls the tokenizers that it knows."""
+
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+USUAL = {
+    "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>"),
+    "unk": ("<unk>", "[UNK]", "<|unk|>"),
+    "bos": ("<s>", "[CLS]", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>"),
+    "eos": ("</s>", "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
+}
+"""What special tokens are called, where no tokenizer_config.json says."""
+
+
+@dataclass(frozen=True)
+class TokenizerFile:
+    """A fast tokenizer as it is stored: its JSON, and what its special tokens are called."""
+
+    text: str
+    roles: tuple[tuple[str, str], ...]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of its content."""
+        whole = json.dumps([self.text, self.roles]).encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(whole, digest_size=16).hexdigest()
+
+
+def stored(name: str, revision: str | None = None) -> TokenizerFile:
+    """The tokenizer of a folder, of a tokenizer.json, or of a model of the Hugging Face hub.
+
+    A folder has a tokenizer.json, or the vocab.json and merges.txt of GPT-2. A model's name is looked for in the user's
+    data before the hub is asked (not with a `revision`, which only the hub knows): `google-t5/t5-small` is
+    `tokenizers/google-t5/t5-small` there, else `tokenizers/t5-small`. `characters` is one of the house's, for whoever
+    has none: a token for each character of ASCII. Raises `Mistake` where there is none.
+    """
+    _library()
+    if name == CHARACTERS:
+        return _characters()
+    path = Path(name).expanduser()
+    if not path.exists():
+        path = _in_data(name, revision) or _fetched(name, revision)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file() and all((path / part).is_file() for part in ("vocab.json", "merges.txt")):
+        stamps = [(path / part).stat() for part in ("vocab.json", "merges.txt")]
+        return _byte_level(path, *(stamp.st_mtime_ns for stamp in stamps))
+    if not file.is_file():
+        known = sorted(one.name for one in path.iterdir())[:8]
+        raise Mistake(
+            f"tokenizer: {path} has no tokenizer.json (it has: {', '.join(known) or 'nothing'}); transformers writes "
+            "one: AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
+        )
+    stamp = file.stat()
+    return _read(file, stamp.st_mtime_ns, stamp.st_size)
+
+
+@lru_cache(maxsize=16)
+def _read(file: Path, _changed: int, _size: int) -> TokenizerFile:
+    try:
+        text = file.read_text(encoding="utf-8")
+        known = _tokens_of(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Mistake(f"tokenizer: {file} is no tokenizer.json of the library tokenizers") from error
+    told: dict[str, Any] = {}
+    for beside in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (file.parent / beside).is_file():
+            told |= json.loads((file.parent / beside).read_text(encoding="utf-8"))
+    return TokenizerFile(text, _roles(known, told))
+
+
+@lru_cache
+def _characters() -> TokenizerFile:
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    special = ["<pad>", "<unk>", "<s>", "</s>", "<extra_id_0>"]
+    known = [*special, *map(chr, range(ord(" "), 127)), "\n", "\t"]
+    made = Tokenizer(models.WordLevel({text: i for i, text in enumerate(known)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex("(?m:.)"), "isolated")
+    made.decoder = decoders.Fuse()
+    made.add_special_tokens(special)
+    return TokenizerFile(made.to_str(), _roles(set(known), {}))
+
+
+@lru_cache(maxsize=4)
+def _byte_level(folder: Path, *_changed: int) -> TokenizerFile:
+    """GPT-2's two files as one tokenizer."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    made = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([name for names in USUAL.values() for name in names if made.token_to_id(name) is not None])
+    return TokenizerFile(made.to_str(), _roles(set(made.get_vocab()), {}))
+
+
+def _tokens_of(tokenizer: dict[str, Any]) -> set[str]:
+    vocabulary = tokenizer["model"]["vocab"]
+    names = vocabulary if isinstance(vocabulary, dict) else (name for name, _ in vocabulary)
+    return {*names, *(added["content"] for added in tokenizer.get("added_tokens", ()))}
+
+
+def _roles(known: set[str], told: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    found = {}
+    for role, names in USUAL.items():
+        said = told.get(f"{role}_token")
+        content = said.get("content") if isinstance(said, dict) else said
+        wanted = names if not told else (content,)
+        name = next((name for name in wanted if name in known), None)
+        if name is not None:
+            found[role] = name
+    return tuple(sorted(found.items()))
+
+
+def _in_data(name: str, revision: str | None) -> Path | None:
+    """The folder of the user's data that has the tokenizer of a hub name; None where none has."""
+    if revision is not None or not _HUB_NAME.fullmatch(name):
+        return None
+    for folder in dict.fromkeys((name, name.split("/")[-1])):
+        path = data_folder() / TOKENIZERS / folder
+        if any((path / file).is_file() for file in ("tokenizer.json", "merges.txt")):
+            return path
+    return None
+
+
+def _fetched(name: str, revision: str | None) -> Path:
+    """The folder of the local cache that a hub name's tokenizer is in, fetched where it is not."""
+    if not _HUB_NAME.fullmatch(name):
+        raise Mistake(f"tokenizer: {name} is not there; a folder, a tokenizer.json or a name of the hub is right")
+    try:
+        from huggingface_hub import hf_hub_download
+
+        file = hf_hub_download(name, "tokenizer.json", revision=revision, local_files_only=not _hub_is_known())
+    except Exception as error:  # of many kinds: no network, no such name, no permission
+        short = name.split("/")[-1]
+        place = data_folder() / TOKENIZERS / short / "tokenizer.json"
+        way = f"`numerate data fetch {FETCHED[short]}` gets it, or a copy" if short in FETCHED else "a copy of it"
+        raise Mistake(
+            f"tokenizer: {name} is no folder here, and the Hugging Face hub did not give its tokenizer.json "
+            f"({type(error).__name__}); {way} at {place} is read without the hub; the path of a folder that has one is "
+            "right too"
+        ) from error
+    for beside in ("tokenizer_config.json", "special_tokens_map.json"):
+        try:
+            hf_hub_download(name, beside, revision=revision, local_files_only=not _hub_is_known())
+        except Exception:  # many models have only one of the two
+            continue
+    return Path(file).parent
+
+
+@lru_cache
+def _hub_is_known() -> bool:
+    """Whether the hub has an address from here, or a proxy may know it: without one, each name would be asked for five
+    times over half a minute."""
+    from huggingface_hub import constants
+
+    if getproxies():
+        return True
+    try:
+        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, 443)
+    except OSError:
+        return False
+    return True
+
+
+def _library() -> None:
+    try:
+        import tokenizers  # noqa: F401
+    except ImportError as error:
+        raise Mistake(
+            "tokenizer: Subwords needs the package tokenizers: pip install 'numerate[huggingface]'"
+        ) from error
