@@ -108,21 +108,26 @@ def short_table(
     """
     tasks = by_task(list(groups.values())) if groups else []
     together = [(task.name, [group.label for group in task.groups]) for task in tasks] or [("", list(variants))]
-    parts = []
+    parts, judged = [], False
     for name, labels in together:
         rows = [_variant(label, variants[label], groups[label] if groups else None) for label in labels]
         header = [region for region in REGIONS if any(region in row.told for row in rows)]
+        able = any(row.converged for row in rows)
+        judged = judged or able
         rows.sort(key=lambda row: [row.median.get(region, -1.0) for region in reversed(header)], reverse=True)
         shown = [
-            [row.label, str(row.runs), row.converged, *(row.told.get(region, "") for region in header)]
+            [row.label, str(row.runs), *([row.converged] * able), *(row.told.get(region, "") for region in header)]
             for row in rows[:MOST_ROWS]
         ]
-        parts.append(f"{name}\n" * bool(name) + text_table(["variant", "runs", "converged", *header], shown))
+        parts.append(
+            f"{name}\n" * bool(name) + text_table(["variant", "runs", *(["converged"] * able), *header], shown)
+        )
         if len(rows) > MOST_ROWS:
             parts[-1] += f"\n{len(rows) - MOST_ROWS} more: numerate results {title} group=label"
     labelled = any("labels" in region for each in variants.values() for one in each for region in one["final"].values())
     what = f"{METRICS['unseen']} (trained: {METRICS['accuracy']}), in brackets the floor" if labelled else "exact match"
-    note = f"Medians over runs, {what}. Converged: at least {percent(CONVERGED)} % of what it was trained on."
+    note = f"Medians over runs, {what}."
+    note += f" Converged: at least {percent(CONVERGED)} % of what it was trained on." * judged
     return "\n\n".join([*parts, note])
 
 
@@ -147,8 +152,9 @@ def _variant(label: str, records: Sequence[Mapping[str, Any]], group: Group | No
             floors = [floor for _, floor in each if floor is not None]
             told[region] = f"{medians[region]:.1%}" + f" ({max(floors, default=0.0):.1%})" * bool(floors)
     trained = [_measured(one["trained"], "trained")[0] >= CONVERGED for one in found if "trained" in one]
-    converged = f"{sum(trained)}/{len(trained)}" if trained else ""
-    if trained and not any(trained):
+    parts = group is not None and group.parts
+    converged = f"{sum(trained)}/{len(trained)}" if trained and not parts else ""
+    if trained and not parts and not any(trained):
         converged = f"no, {SYMMETRY}" if group is not None and group.by_symmetry else "none"
     reasons = [region["looks_ahead"] for one in found for region in one.values() if region.get("looks_ahead")]
     return _Variant(label, len(records), NO_CLAIM if reasons else converged, medians, told)

@@ -11,10 +11,11 @@ from numerate.laboratory.results import Results
 from numerate.reports.answers import split_metric
 from numerate.reports.colour import Look
 from numerate.reports.compare import comparison_text
-from numerate.reports.grid import grids, points
+from numerate.reports.grid import are_parts, bracket, grids, percent, place_words, points
 from numerate.reports.groups import by_metric, grouped, settings_words
 from numerate.reports.heat_map import heat_map, legend
 from numerate.reports.records import Cell, read_each
+from numerate.reports.table import text_table
 
 
 def show_evaluation(results: Results) -> None:
@@ -34,24 +35,37 @@ def show_evaluation(results: Results) -> None:
         several = f", placement {placement}" if len({key[2] for key in groups}) > 1 else ""
         at = f"{label} checkpoint, step {step}" if label in ("final", "best") else f"step {step}"
         how = f", {words or 'as trained'}" if changed else ""
+        if are_parts(cells):
+            print(f"\n{at}{several}{how}\n{_parts(cells)}")
+            continue
         for grid in grids(points([[cell.of(metric) for cell in cells]]), f"{at}{several}{how}{measured}"):
             print(f"\n{heat_map(grid, look)}")
-    print(f"\n{legend(look)}\n\n{results}")
+    maps = not all(are_parts(cells) for cells in groups.values())
+    print(f"\n{legend(look)}\n" * maps + f"\n{results}")
     first = _first_tokens(results)
     if first:
         print(f"\n{first}")
-    seen = list(dict.fromkeys(_words(record["cell"]) for record in results if record["seen"]))
+    seen = list(dict.fromkeys(_words(record) for record in results if record["seen"]))
     if seen:
         more = f", ... ({len(seen)} cells)" if len(seen) > 12 else ""
         print(f"\ntoo few questions to hold any out, so training may have met them: {', '.join(seen[:12])}{more}")
     if results.best and results.best.get("step") is not None and any(key[0] == "best" for key in groups):
         best = results.best
         right = "of labels right" if all("labels" in record for record in results) else "right"
-        score = f"{best['score']:.1%} {right}"
+        score = f"{best['score']:.1%} {right}" if best.get("by") != "loss" else f"its loss {best['score']:.4g}"
         print(f"best: step {best['step']}, chosen on {best['chosen_on']} ({score}){_choice(results)}")
     slow = {record["method"] for record in results} - {"one pass"}
     if slow:
         print(f"method: {', '.join(sorted(slow))}")
+
+
+def _parts(cells: Sequence[Cell]) -> str:
+    """Parts with names line by line, of which a map by number would say nothing."""
+    rows = [
+        [place_words(cell.at, names=cell.names), cell.region, percent(cell.accuracy), bracket(cell.low, cell.high)]
+        for cell in cells
+    ]
+    return text_table([next(iter(cells[0].at)), "region", "right, %", "95 % interval"], rows)
 
 
 def _choice(results: Results) -> str:
@@ -72,8 +86,9 @@ def _first_tokens(results: Results) -> str:
     return f"first label right: {right / asked:.1%} [{low:.1%}, {high:.1%}] of {asked:,} questions, over all cells"
 
 
-def _words(cell: Mapping[str, int]) -> str:
-    return "+".join(str(value) for value in cell.values())
+def _words(record: Mapping[str, Any]) -> str:
+    names = record.get("names", {})
+    return "+".join(names.get(axis, str(value)) for axis, value in record["cell"].items())
 
 
 def cell_of(record: Mapping[str, Any]) -> Cell:
@@ -91,6 +106,7 @@ def cell_of(record: Mapping[str, Any]) -> Cell:
         placement=record["placement"],
         settings=record.get("settings", {}),
         labels=Labels.read(record),
+        names=record.get("names", {}),
     )
 
 

@@ -1,5 +1,6 @@
 """Numbers and texts in answers: how far they are from the right ones, by region and cell, and which groups differ."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -15,8 +16,9 @@ from numerate.evaluation.sums import BY_MODULE
 from numerate.reports.claims import claimable
 from numerate.reports.drawing import folded, table
 from numerate.reports.grid import REGIONS, bracket, percent, place_words
-from numerate.reports.groups import Group
+from numerate.reports.groups import LABELS, Group, region_words, without_seed
 from numerate.reports.limits import drawn, left_out, listed
+from numerate.reports.measures import measures_drawn, shown, title_of
 from numerate.reports.pairs import ALL_PAIRS, TOLD_APART, Tested, are, needed_words, p_words, tested
 from numerate.reports.records import Cell
 
@@ -36,6 +38,9 @@ NUMBERS = (
 TEXTS = ("token_accuracy", "perplexity", "bleu", "rouge1", "rouge2", "rougeL", "ended")
 """What the tables of a page have of each."""
 
+MOST_WIDE, MOST_NARROW = 4, 7
+"""Columns of a table whose numbers have brackets beside them, and of one whose have not."""
+
 UNTRAINED = "untrained"
 _REGIONS = {**REGIONS, UNTRAINED: "all untrained"}
 
@@ -50,7 +55,7 @@ def answer_text(name: str, value: float | None) -> str:
     """A metric as people read it: shares in per cent, others in four digits."""
     if value is None:
         return ""
-    if base(name) in SHARES:
+    if base(name) in SHARES or base(name) == "exact":
         return f"{percent(value)} %"
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
 
@@ -83,8 +88,8 @@ def answers(groups: Sequence[Group]) -> str:
     if not shown:
         return ""
     parts = [
-        _of(shown, NUMBERS, "Numbers"),
-        _of(shown, TEXTS, "Texts"),
+        *(_of(shown, names, "Numbers" if i == 0 else "") for i, names in enumerate(_cut(shown, NUMBERS))),
+        *(_of(shown, names, "Texts" if i == 0 else "") for i, names in enumerate(_cut(shown, TEXTS))),
         f"<figcaption>{escape(_note(shown))}</figcaption>",
     ]
     if len(shown) == 1 and len(shown[0].runs) == 1:
@@ -119,7 +124,15 @@ def _of(groups: Sequence[Group], names: Sequence[str], title: str) -> str:
     shown = table(
         [*header, *(f'<span title="{escape(METRICS[name])}">{name}</span>' for name in there)], rows, numbers=numbers
     )
-    return f"<h3>{title}</h3>{folded(shown, len(rows), f'All {len(rows)} lines')}"
+    return f"<h3>{title}</h3>" * bool(title) + folded(shown, len(rows), f"All {len(rows)} lines")
+
+
+def _cut(groups: Sequence[Group], names: Sequence[str]) -> list[list[str]]:
+    """The metrics that any group has, as many together as a page has room for: with several seeds a number is wide."""
+    told = [found for group in groups for _, seed in by_seed(group) for found in seed.values()]
+    there = [name for name in names if any(found.get(name) is not None for found in told)]
+    most = MOST_WIDE if any(len(group.runs) > 1 for group in groups) else MOST_NARROW
+    return [there[i : i + most] for i in range(0, len(there), most)]
 
 
 def _cell(several: Sequence[Mapping[str, float | None]], name: str) -> str:
@@ -149,12 +162,19 @@ def _by_cell(group: Group) -> str:
     names = [name for name in (*NUMBERS, *TEXTS) if any(found.get(name) is not None for _, found in told)]
     if len(told) < 2:
         return ""
-    rows = [
-        [escape(place_words(cell.at, group.operator)), *(answer_text(name, found.get(name)) for name in names)]
-        for cell, found in told
-    ]
-    shown = table(["cell", *names], rows, numbers=range(1, len(names) + 1))
-    return f"<h3>Cell by cell</h3>{folded(shown, len(rows), f'All {len(rows)} cells')}"
+    tables = []
+    for begin in range(0, len(names), MOST_NARROW):
+        cut = names[begin : begin + MOST_NARROW]
+        rows = [
+            [
+                escape(place_words(cell.at, group.operator, cell.names)),
+                *(answer_text(name, found.get(name)) for name in cut),
+            ]
+            for cell, found in told
+        ]
+        shown = table(["cell", *cut], rows, numbers=range(1, len(cut) + 1))
+        tables.append(folded(shown, len(rows), f"All {len(rows)} cells: {', '.join(cut)}"))
+    return f"<h3>Cell by cell</h3>{''.join(tables)}"
 
 
 def split_metric(name: str | None) -> tuple[Metric | None, str | None]:
@@ -186,6 +206,10 @@ class AnswerPair:
     other: Group
     region: str
     tested: Tested
+    ahead: tuple[int, int] | None = None
+    """Of how many seeds that both have the one is better, and of how many."""
+    family: int = 0
+    """Which pairs it is corrected with: those of the same number."""
 
     @property
     def label(self) -> str:
@@ -194,13 +218,55 @@ class AnswerPair:
 
 def pairs_by(groups: Sequence[Group], metric: str) -> list[AnswerPair]:
     """The groups that have a metric in two seeds and more, compared as `pairs_of` compares scores: all pairs of up to
-    `ALL_PAIRS`, else each with the first; Holm's correction for the pairs of each region."""
-    told = [(group, by_seed(group)) for group in claimable(groups)]
+    `ALL_PAIRS`, else each with the first; Holm's correction for the pairs of each region.
+
+    Of more groups that differ in the loss and in other things as well, each is compared with the first of those that
+    differ from it in the loss alone, and corrected for the pairs of these: so the losses of two models are two
+    questions.
+    """
+    able = claimable(groups)
+    families = [able] if len(able) <= ALL_PAIRS else _families(able)
+    found = [
+        replace(pair, family=number)
+        for number, family in enumerate(families)
+        for pair in _pairs_of_family(family, metric)
+    ]
+    order = list(_REGIONS)
+    return sorted(found, key=lambda pair: order.index(pair.region))
+
+
+def _families(groups: Sequence[Group]) -> list[list[Group]]:
+    """Groups that differ in the objective alone, in order; behind the first of all those that have no such other."""
+    together: dict[str, list[Group]] = {}
+    for group in groups:
+        told = {name: value for name, value in group.runs[0].recipe.items() if name not in LABELS | {"objective"}}
+        key = json.dumps([without_seed(told), group.settings or {}], sort_keys=True, default=str)
+        together.setdefault(key, []).append(group)
+    large = [family for family in together.values() if len(family) > 1]
+    alone = [family[0] for family in together.values() if len(family) == 1]
+    if not large:
+        return [list(groups)]
+    rest = [groups[0], *(group for group in alone if group is not groups[0])]
+    return [*large, rest] if len(rest) > 1 else large
+
+
+def _scores(group: Group, metric: str) -> list[tuple[object, dict[str, float]]]:
+    """A metric of each seed by region; exact match as the mean over cells."""
+    if metric == "exact":
+        return [(run.seed, {name: one.share.value for name, one in found.items()}) for run, found in group.measured]
+    return [
+        (seed, {region: value for region, told in found.items() if (value := told.get(metric)) is not None})
+        for seed, found in by_seed(group)
+    ]
+
+
+def _pairs_of_family(groups: Sequence[Group], metric: str) -> list[AnswerPair]:
+    told = [(group, _scores(group, metric)) for group in groups]
     found = []
     for region in ("trained", *(name for name in _REGIONS if name != "trained")):
         values = []
         for group, each in told:
-            scores = [(seed, value) for seed, known in each if (value := known.get(region, {}).get(metric)) is not None]
+            scores = [(seed, known[region]) for seed, known in each if region in known]
             if len(scores) > 1:
                 values.append((group, [seed for seed, _ in scores], [value for _, value in scores]))
         few = len(values) <= ALL_PAIRS
@@ -208,15 +274,34 @@ def pairs_by(groups: Sequence[Group], metric: str) -> list[AnswerPair]:
         tests = [tested((one[1], other[1]), (one[2], other[2]), len(chosen)) for one, other in chosen]
         adjusted = holm([test.p for test in tests])
         found += [
-            AnswerPair(one[0], other[0], region, replace(test, adjusted=p))
+            AnswerPair(one[0], other[0], region, replace(test, adjusted=p), _seeds_ahead(one, other, metric))
             for (one, other), test, p in zip(chosen, tests, adjusted, strict=True)
         ]
     return found
 
 
-def answer_pair_rows(found: Sequence[AnswerPair], metric: str) -> tuple[list[str], list[list[str]]]:
-    """The table of pairs as text: the means of both, their difference, how often a seed of the one is better, the p."""
-    header = ["pair", "region", f"{metric}, mean of seeds", "difference", "better, %", "p (uncorrected)"]
+def _seeds_ahead(
+    one: tuple[Group, Sequence[object], Sequence[float]],
+    other: tuple[Group, Sequence[object], Sequence[float]],
+    metric: str,
+) -> tuple[int, int] | None:
+    """Seed by seed, how often the one is better than the other, ties not counted; None where they share no seed."""
+    first, second = (dict(zip(seeds, values, strict=True)) for _, seeds, values in (one, other))
+    shared = [seed for seed in first if seed in second]
+    less = base(metric) in LESS_IS_BETTER
+    return (
+        (sum((first[s] < second[s]) if less else (first[s] > second[s]) for s in shared), len(shared))
+        if shared
+        else None
+    )
+
+
+def answer_pair_rows(
+    found: Sequence[AnswerPair], metric: str, words: Mapping[str, str] = _REGIONS
+) -> tuple[list[str], list[list[str]]]:
+    """The table of pairs as text: the means of both, their difference, how often a seed of the one is better than any
+    of the other's and than the same of the other's, the p. `words` are what regions are called."""
+    header = ["pair", "region", f"{metric}, mean of seeds", "difference", "better, %", "same seed", "p (uncorrected)"]
     rows = []
     for pair in found:
         first, second = pair.tested.first, pair.tested.second
@@ -225,10 +310,11 @@ def answer_pair_rows(found: Sequence[AnswerPair], metric: str) -> tuple[list[str
         rows.append(
             [
                 pair.label,
-                _REGIONS[pair.region],
+                words[pair.region],
                 means,
                 _gap(metric, pair.tested),
                 percent(ahead, 0),
+                f"{pair.ahead[0]} of {pair.ahead[1]}" if pair.ahead else "",
                 p_words(pair.tested),
             ]
         )
@@ -236,12 +322,14 @@ def answer_pair_rows(found: Sequence[AnswerPair], metric: str) -> tuple[list[str
 
 
 def _gap(metric: str, test: Tested) -> str:
-    return f"{100 * test.difference:+.1f} points" if base(metric) in SHARES else f"{test.difference:+.4g}"
+    share = base(metric) in SHARES or metric == "exact"
+    return f"{100 * test.difference:+.1f}\N{NO-BREAK SPACE}points" if share else f"{test.difference:+.4g}"
 
 
-def answer_pair_sentences(found: Sequence[AnswerPair], metric: str) -> list[str]:
+def answer_pair_sentences(found: Sequence[AnswerPair], metric: str, words: Mapping[str, str] = _REGIONS) -> list[str]:
     """Who is told apart in each region, in words."""
-    notes = []
+    notes: list[str] = []
+    measure = "exact match" if metric == "exact" else METRICS[base(metric)]
     for region in dict.fromkeys(pair.region for pair in found):
         here = [pair for pair in found if pair.region == region]
         apart = [pair for pair in here if pair.tested.apart]
@@ -249,8 +337,10 @@ def answer_pair_sentences(found: Sequence[AnswerPair], metric: str) -> list[str]
         equal = [pair.label for pair in here if not pair.tested.apart]
         parts = [listed(better)] if better else ["no pair is told apart"]
         parts += [f"not told apart {are(equal)} {listed(equal)}"] if better and equal else []
-        more = needed_words([pair.tested for pair in here])
-        notes.append(f"{_REGIONS[region]}, {METRICS[base(metric)]}: {'; '.join(parts)}.{more}")
+        families = [[pair.tested for pair in here if pair.family == number] for number in {p.family for p in here}]
+        more = needed_words(min(families, key=lambda tests: len(tests) * min(test.lowest for test in tests)))
+        known = more and any(note.endswith(more) for note in notes)
+        notes.append(f"{words[region]}, {measure}: {'; '.join(parts)}.{' The same holds.' if known else more}")
     return notes
 
 
@@ -265,12 +355,32 @@ def answer_pairs(groups: Sequence[Group], metric: str | None) -> str:
     found = pairs_by(groups, metric) if metric is not None else []
     if not found or metric is None:
         return ""
-    header, rows = answer_pair_rows(found, metric)
-    notes = "".join(f"<li>{escape(note)}</li>" for note in answer_pair_sentences(found, metric))
+    words = region_words(groups)
+    header, rows = answer_pair_rows(found, metric, words)
+    notes = "".join(f"<li>{escape(note)}</li>" for note in answer_pair_sentences(found, metric, words))
     cells = [[escape(cell) for cell in row] for row in rows]
     for row, pair in zip(cells, found, strict=True):
+        row[0] = f"{escape(pair.one.label)} /<br>{escape(pair.other.label)}"
         row[3] = f"<b>{row[3]}</b>" if pair.tested.apart else row[3]
     tests = " or the ".join(sorted({pair.tested.test for pair in found}))
-    caption = f"All seeds, whether they converged or not, by the {tests}. Bold: told apart. {TOLD_APART}"
-    shown = table([escape(name) for name in header], cells, numbers=range(2, 6))
+    caption = (
+        f"All seeds, whether they converged or not, by the {tests}. Better: how often a seed of the one is better than "
+        f"one of the other; same seed: how often in the same one. Bold: told apart. {TOLD_APART}"
+    )
+    if len(_families(claimable(groups))) > 1 and len(groups) > ALL_PAIRS:
+        caption += (
+            " Each group is compared with the first that differs from it in the loss alone, and corrected for the "
+            "pairs of that one."
+        )
+    shown = folded(f'<div class="pairs">{_pair_table(header, cells)}</div>', len(cells), f"All {len(cells)} pairs")
     return f'<ul class="reading">{notes}</ul>{shown}<figcaption>{escape(caption)}</figcaption>'
+
+
+def _pair_table(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    return table([escape(name) for name in header], cells, numbers=range(2, len(header)))
+
+
+def part_pairs(groups: Sequence[Group]) -> str:
+    """The pairs where cells are parts: by exact match and by what else their chart has; "" without several seeds."""
+    told = [(measure, answer_pairs(groups, measure)) for measure in measures_drawn(shown(groups))]
+    return "".join(f'<h3 class="measure">{escape(title_of(measure))}</h3>{pairs}' for measure, pairs in told if pairs)

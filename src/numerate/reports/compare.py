@@ -6,7 +6,6 @@ from html import escape
 from pathlib import Path
 
 from numerate.errors import Mistake, did_you_mean
-from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import difference
 from numerate.reports import overview, sections
 from numerate.reports.answers import (
@@ -16,28 +15,29 @@ from numerate.reports.answers import (
     answers,
     lacking,
     pairs_by,
+    part_pairs,
     split_metric,
 )
 from numerate.reports.claims import no_claims
 from numerate.reports.colour import Look
-from numerate.reports.counts import MEMORISED, by_count, measure_words
+from numerate.reports.counts import MEMORISED, by_count
 from numerate.reports.curve import length_curve
 from numerate.reports.drawing import folded, heat_map, table
-from numerate.reports.finding import SOLVED, finding, going_words, outcome
+from numerate.reports.finding import finding, outcome
 from numerate.reports.forest import forest
 from numerate.reports.grid import Grid, bracket, floors_along, percent, place_words
-from numerate.reports.groups import Group, by_metric, differing, grouped
+from numerate.reports.groups import Group, by_metric, by_parts, differing, grouped, region_words
 from numerate.reports.heat_map import heat_map as terminal_map
 from numerate.reports.heat_map import legend
+from numerate.reports.how_to_read import reading
 from numerate.reports.limits import (
     MOST_BESIDE,
-    MOST_NAMED,
     MOST_SEED_CELLS,
     MOST_SEED_MAPS,
     drawn,
     left_out,
-    listed,
 )
+from numerate.reports.measure_tables import measure_tables, part_text
 from numerate.reports.missing import missing_words
 from numerate.reports.page import write_text
 from numerate.reports.pairs import TOLD_APART, pair_rows, pair_sentences, pair_table, pairs_of
@@ -159,17 +159,21 @@ def _by_task(groups: Sequence[Group], answer: str | None) -> list[str]:
 
 
 def _sections(groups: Sequence[Group], answer: str | None) -> list[str]:
+    parts = by_parts(groups)
     return [
         sections.heading(f"Which groups differ in {answer}", answer_pairs(groups, answer)),
         sections.heading("Accuracy per count", by_count(groups)),
         sections.lengths(groups),
+        sections.heading("The numbers", measure_tables(groups) if parts else ""),
         sections.heading("Which seeds converged, and how far those go", success_table(groups)),
         sections.heading("Over seeds", forest(groups)),
-        sections.heading("Which groups differ by more than chance", pair_table(groups)),
+        sections.heading(
+            "Which groups differ by more than chance", part_pairs(groups) if parts else pair_table(groups)
+        ),
         sections.heading("What differs between the recipes", _differences(groups)),
-        sections.heading("How to read this", _reading(groups)),
-        sections.heading("Regions", sections.region_table(groups)),
-        sections.heading("Numbers and texts in the answers", answers(groups)),
+        sections.heading("How to read this", reading(groups)),
+        sections.heading("Regions", "" if parts else sections.region_table(groups)),
+        sections.heading("Numbers and texts in the answers", "" if parts else answers(groups)),
         sections.heading("Length by length", _gaps(groups)),
         sections.heading("Seed by seed", _seeds(groups)),
         sections.heading("Training", sections.training(groups)),
@@ -197,14 +201,17 @@ def _text(groups: Sequence[Group], look: Look, answer: str | None) -> str:
     if along and not maps:
         curve = length_curve(along, look, axis="length")
         parts += [curve] if max(map(text_width, curve.splitlines())) <= max(look.width, 100) else []
-    parts += [text_table(header, rows)] if rows else []
+    if by_parts(shown):
+        parts.append(part_text(shown))
+    else:
+        parts += [text_table(header, rows)] if rows else []
     parts += [left_out(groups, shown)] if len(shown) < len(groups) else []
     if any(len(group.evaluated) > 1 for group in groups):
         header, rows = success_rows(groups)
         told = [text_table(header, rows), "\n".join([note_of(groups), *unconverged(groups)])]
         parts += told if rows and header[3:] else []
     found = pairs_of(groups)
-    if found.pairs:
+    if found.pairs and not by_parts(groups):
         parts += [text_table(*pair_rows(found)), "\n".join([*pair_sentences(found), TOLD_APART])]
     parts += _answer_text(groups, answer) if answer is not None else []
     return "\n\n".join([*parts, study_finding(groups) or finding(groups)])
@@ -233,10 +240,15 @@ def _differences(groups: Sequence[Group]) -> str:
     groups = sections.trained_once(groups)
     if len(groups) < 2:
         return ""
-    unlike = differing([group.runs[0].recipe for group in groups])
+    recipes = [group.runs[0].recipe for group in groups]
+    unlike = differing(recipes, short=len(groups) > 2)
     if not unlike:
         return ""
-    rows = [[escape(path), *(escape(text) for text in texts)] for path, texts in unlike.items()]
+    whole = differing(recipes)
+    rows = [
+        [escape(path), *(_shortened(text, full) for text, full in zip(texts, whole[path], strict=True))]
+        for path, texts in unlike.items()
+    ]
     header = ["setting", *(escape(group.label) for group in groups)]
     if len(groups) > MOST_BESIDE:  # a row for each group
         lines = list(zip(*[header, *rows], strict=True))
@@ -247,60 +259,9 @@ def _differences(groups: Sequence[Group]) -> str:
     return folded(told, len(rows), f"The settings of {len(groups)} groups") + f"<figcaption>{count}</figcaption>"
 
 
-def _reading(groups: Sequence[Group]) -> str:
-    """What the numbers can and cannot say, as far as the records tell."""
-    outcomes = [outcome(group) for group in groups]
-    both = "" if any(group.labels for group in groups) else ", both numbers n digits long"
-    notes = [
-        f"“Solves” means a mean {_solving(groups)}. “Goes to n” means {going_words(groups)} at every untrained length "
-        f"up to n{both}, as measured; the interval at n may reach below."
-    ]
-    if all(len(group.regions) <= 1 for group in groups):
-        notes.append(
-            "One seed per recipe. The intervals say how well each of these models was measured; they say nothing about "
-            "what another seed would give, which can differ by more than the intervals. Add seeds=3 or more."
-        )
-    unsolved = [one for one in outcomes if one.trained and not one.solves and not one.group.by_symmetry]
-    if len(unsolved) > MOST_NAMED:
-        notes.append(
-            f"{listed([one.label for one in unsolved])} did not solve the trained region in every seed: "
-            "low scores beyond it may only mean slow learning."
-        )
-    for one in unsolved if len(unsolved) <= MOST_NAMED else ():
-        seeds = "" if one.seeds == 1 else f" in {one.seeds - one.solved} of {one.seeds} seeds"
-        notes.append(
-            f"{one.label} did not solve the trained region{seeds}: low scores beyond it may only mean slow learning."
-        )
-    weak = [f"{one.label} {one.weak}" for one in outcomes if one.weak]
-    if weak:
-        notes.append(
-            f"Weakest trained cells: {'; '.join(weak[:MOST_NAMED])}{'; ...' if len(weak) > MOST_NAMED else '.'}"
-        )
-    budgets = {
-        group.label: {run.training()[-1].get("examples") for run in group.runs if run.training()} for group in groups
-    }
-    if len(set().union(*budgets.values())) > 1:
-        texts = [
-            f"{label} {', '.join(f'{seen:,}' for seen in sorted(filter(None, seen)))}"
-            for label, seen in budgets.items()
-        ]
-        told = "; ".join(texts[:MOST_NAMED]) + ("; ..." if len(texts) > MOST_NAMED else ".")
-        notes.append(f"The budgets are not equal, in examples: {told}")
-    if any(point.seen for group in groups for point in group.points):
-        notes.append(
-            "Cells with a dotted underline have too few questions to hold any out; they are shown and not scored."
-        )
-    if any(len(group.diagonal) == 0 and group.points for group in groups):
-        notes.append("No cell has both axes equal, so nothing is said about how far a model goes.")
-    return '<ul class="reading">' + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>"
-
-
-def _solving(groups: Sequence[Group]) -> str:
-    """What is at least how much where a group solves what it was trained on."""
-    words = measure_words(groups)
-    words = METRICS["accuracy"] if words == METRICS["unseen"] else words
-    held = "" if any(group.labels for group in groups) else " with held-out questions"
-    return f"{words} of at least {percent(SOLVED)} % over the trained cells{held}"
+def _shortened(text: str, whole: str) -> str:
+    """A setting, which tells all of itself when pointed at."""
+    return escape(text) if text == whole else f'<span title="{escape(whole)}">{escape(text)}</span>'
 
 
 def _gaps(groups: Sequence[Group]) -> str:
@@ -325,7 +286,7 @@ def _gaps(groups: Sequence[Group]) -> str:
             row.append(f"{100 * gap.value:+.1f} [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]")
         elif pair:
             row.append("")
-        region = sections.REGION_WORDS.get(first.region, first.region)
+        region = region_words(groups).get(first.region, first.region)
         row += [_span(floors[n]) if n in floors else ""] * bool(floors)
         rows.append([*row, region.replace(" ", "\N{NO-BREAK SPACE}")])
     labels = [f"{escape(curve.label)}, %" for curve in curves]
@@ -346,7 +307,7 @@ def _span(floors: tuple[float, float]) -> str:
 
 def _seeds(groups: Sequence[Group]) -> str:
     """A small map for each seed, where there are several, as far as a page can hold them."""
-    if all(len(group.runs) == 1 for group in groups):
+    if all(len(group.runs) == 1 for group in groups) or by_parts(groups):
         return ""
     singles = [[replace(group, runs=(run,)) for run in group.runs] for group in groups]
     large = sum(len(single.points) for each in singles for single in each) > MOST_SEED_CELLS
@@ -380,7 +341,7 @@ def _strip(group: Group) -> str:
 
 def _samples(groups: Sequence[Group]) -> str:
     """The same questions put to all, where the records hold the same; otherwise each group's own."""
-    groups = drawn(groups, 6)
+    groups = drawn(groups, 4)
     by_question = [{sample.question: sample for sample in group.runs[0].samples} for group in groups]
     shared = (
         [question for question in by_question[0] if all(question in table for table in by_question)] if groups else []
@@ -391,7 +352,12 @@ def _samples(groups: Sequence[Group]) -> str:
             first = by_question[0][question]
             said = [sections.said(table[question]) for table in by_question]
             rows.append(
-                [escape(place_words(first.at, groups[0].operator)), escape(question), escape(first.gold), *said]
+                [
+                    escape(place_words(first.at, groups[0].operator, first.names)),
+                    escape(question),
+                    escape(first.gold),
+                    *said,
+                ]
             )
         header = ["cell", "question", "truth", *(f"{escape(group.label)} said" for group in groups)]
         return table(header, rows, mono=range(1, len(header)))

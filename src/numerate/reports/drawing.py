@@ -48,7 +48,7 @@ class Line:
 
 def tip(point: Point, operator: str | None = None) -> str:
     """What a cell says when asked: place, share, interval or seeds, and whether training may have met its questions."""
-    lines = [place_words(point.at, operator)]
+    lines = [place_words(point.at, operator, point.names)]
     if len(point.each) == 1:
         lines.append(f"{percent(point.value)} % right {bracket(point.low, point.high)}")
         exact = point.metric == "exact"
@@ -138,7 +138,7 @@ def chart(
     ys = [y for line in lines for y in (*line.y, *(line.low or ()), *(line.high or ())) if y > 0 or not log]
     low_x, high_x = (min(xs) - 0.5, max(xs) + 0.5) if lengths else (min(0.0, *xs), max(xs))
     even = lengths and max(xs) - min(xs) < 2 * len(set(xs))  # a few lengths far away leave no room for all others
-    ticks_x = length_ticks(xs, 15) if even else _ticks(low_x, high_x)
+    ticks_x = length_ticks(xs, 15) if even else ticks(low_x, high_x)
     if shares:
         low_y, high_y, ticks_y = 0.0, 1.0, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     elif log:
@@ -146,7 +146,7 @@ def chart(
         ticks_y = [float(power) for power in range(int(low_y), int(high_y) + 1)]
     else:
         low_y, high_y = min(0.0, *ys), max(ys)
-        ticks_y = _ticks(low_y, high_y)
+        ticks_y = ticks(low_y, high_y)
 
     def to_x(x: float) -> float:
         return _LEFT + (x - low_x) / ((high_x - low_x) or 1.0) * (_WIDTH - _LEFT - _RIGHT)
@@ -201,7 +201,7 @@ def _drawn(line: Line, to_x: Callable[[float], float], to_y: Callable[[float], f
     if line.dots or len(at) == 1:  # a single measurement has no line
         for i, (x, y) in enumerate(zip(line.x, line.y, strict=True)):
             if len(line.x) <= MOST_NUMBERS:
-                parts.append(_dot(to_x(x), to_y(y), line.colour))
+                parts.append(dot(to_x(x), to_y(y), line.colour))
             if line.tips is not None:
                 where = f'cx="{to_x(x):.1f}" cy="{to_y(y):.1f}"'
                 parts.append(f'<circle class="target" {where} r="11"><title>{escape(line.tips[i])}</title></circle>')
@@ -216,8 +216,8 @@ def _class(line: Line) -> str:
     return "floor" if line.floor else f"c{line.colour % 6}"
 
 
-def _dot(x: float, y: float, series: int) -> str:
-    """Series differ in the shape of their dots too, not in colour alone."""
+def dot(x: float, y: float, series: int) -> str:
+    """The dot of a series. They differ in the shape of their dots too, not in colour alone."""
     if series % 3 == 1:
         return f'<rect class="dot" x="{x - 3.6:.1f}" y="{y - 3.6:.1f}" width="7.2" height="7.2"/>'
     if series % 3 == 2:
@@ -230,10 +230,20 @@ def _key(lines: Sequence[Line]) -> str:
     items = []
     for line in lines:
         dash = _dash(line)
-        dot = _dot(18, 6, line.colour) if line.dots else ""
-        mark = f'<svg viewBox="0 0 36 12"><line class="line" x1="1" x2="35" y1="6" y2="6"{dash}/>{dot}</svg>'
+        point = dot(18, 6, line.colour) if line.dots else ""
+        mark = f'<svg viewBox="0 0 36 12"><line class="line" x1="1" x2="35" y1="6" y2="6"{dash}/>{point}</svg>'
         items.append(f'<li class="{_class(line)}">{mark}{escape(line.label)}</li>')
     return f'<ul class="key">{"".join(items)}</ul>'
+
+
+def mark(i: int) -> str:
+    """The dot of the i-th series by itself, in a line of text."""
+    return f'<svg class="mark c{i % 6}" viewBox="0 0 12 12" aria-hidden="true">{dot(6, 6, i + i // 6)}</svg>'
+
+
+def wrapping(text: str, behind: str = "_") -> str:
+    """A name as HTML that may be broken behind a letter."""
+    return escape(text).replace(behind, f"{behind}<wbr>")
 
 
 def strip(
@@ -286,7 +296,7 @@ def _strip_x(share: float) -> float:
     return 9 + share * (_STRIP - 18)
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """Four to eight round numbers from low to high."""
     span = (high - low) or 1.0
     step = 10.0 ** floor(log10(span / 4))

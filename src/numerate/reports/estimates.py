@@ -101,7 +101,7 @@ def seeds_of(group: Group) -> Seeds:
     counted = group.converged
     inside = {id(run) for run in counted.runs}
     found = [(id(run) in inside, means) for run, means in group.measured]
-    trained = [one["trained"].share.value for _, one in found if "trained" in one]
+    trained = [one["trained"].share.value for _, one in found if "trained" in one and not group.parts]
     names = [name for name in REGIONS if any(name in one for _, one in found)]
     by_region = {name: _estimate(name, found) for name in names}
     return Seeds(group, counted, success_rate(trained, CONVERGED) if trained else None, by_region)

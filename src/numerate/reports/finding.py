@@ -14,8 +14,9 @@ from numerate.evaluation.statistics import difference
 from numerate.reports.claims import claimable, no_claims, theorems
 from numerate.reports.counts import measure_of, measure_words
 from numerate.reports.grid import CLEAR, Point, above, bracket, percent, place_words, span_words
-from numerate.reports.groups import CONVERGED, Group
+from numerate.reports.groups import CONVERGED, Group, by_parts
 from numerate.reports.limits import MOST_NAMED, listed
+from numerate.reports.part_finding import part_finding
 
 SOLVED = CONVERGED
 """The mean of the trained region, over held-out questions, from which on a model "solves" it."""
@@ -70,7 +71,7 @@ class Outcome:
         return f"{percent(median(self.trained))} % {bracket(self.low, self.high)}"
 
     def words(self, point: Point) -> str:
-        return place_words(point.at, self.group.operator)
+        return place_words(point.at, self.group.operator, point.names)
 
 
 def outcome(group: Group) -> Outcome:
@@ -83,7 +84,7 @@ def outcome(group: Group) -> Outcome:
     weakest = min((region.weakest for region in found), key=lambda cell: cell.accuracy, default=None)
     weak = ""
     if weakest is not None and weakest.high < WEAK:
-        weak = f"{place_words(weakest.at, group.operator)}: {percent(weakest.accuracy)} %"
+        weak = f"{place_words(weakest.at, group.operator, weakest.names)}: {percent(weakest.accuracy)} %"
     along = solving(group).diagonal
     trained = [n for n, point in along.items() if point.region == "trained"]
     beyond = [point for n, point in along.items() if n > max(trained, default=0) and point.region != "trained"]
@@ -141,6 +142,8 @@ def finding(groups: Sequence[Group]) -> str:
     (Abacus 99.9 % [99.7, 100], rotary 99.6 % [99.2, 99.8]), but only Abacus goes beyond: it stays at 90 % or more up
     to 8+8 digits (90.5 % [85.6, 93.8] there), while rotary falls to 0 % [0, 1.9] at 6+6 digits; one seed each, ..."
     """
+    if by_parts(groups):
+        return part_finding(groups)
     outcomes = [outcome(group) for group in claimable(groups)]
     evaluated = [one for one in outcomes if one.trained or one.first]
     barred = no_claims(groups)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from numerate.reports.drawing import strip, strip_axis, table
 from numerate.reports.estimates import FEW, Estimate, Seeds, seeds_of
 from numerate.reports.figures import blank, styled
 from numerate.reports.grid import REGIONS, bracket, percent
-from numerate.reports.groups import CONVERGED, Group
+from numerate.reports.groups import CONVERGED, Group, region_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,8 +30,8 @@ def forest(groups: Sequence[Group]) -> str:
     if all(one.count < 2 for one in found):
         return ""
     names = [name for name in REGIONS if any(name in one.regions for one in found)]
-    rated = any(one.converged is not None for one in found)
-    header = ["", *(["converged"] * rated), *(f"{REGIONS[name]}{_floor(groups, name)}" for name in names)]
+    rated, words = any(one.converged is not None for one in found), region_words(groups)
+    header = ["", *(["converged"] * rated), *(f"{words[name]}{_floor(groups, name)}" for name in names)]
     rows = [_row(i if len(found) <= len(SERIES) else 0, one, names, rated) for i, one in enumerate(found[:MOST_GROUPS])]
     rows.append(["", *[strip_axis()] * (len(header) - 1)])
     more = (
@@ -42,7 +42,7 @@ def forest(groups: Sequence[Group]) -> str:
     return (
         f'<div class="forest">{table([escape(name) for name in header], rows)}</div>{more}'
         f"<figcaption>{escape(forest_words(found))}</figcaption>"
-        f"<details><summary>The numbers</summary>{_numbers(found)}</details>"
+        f"<details><summary>The numbers</summary>{_numbers(found, words)}</details>"
     )
 
 
@@ -142,13 +142,13 @@ def forest_words(found: Sequence[Seeds]) -> str:
     return " ".join(parts)
 
 
-def _numbers(found: Sequence[Seeds]) -> str:
+def _numbers(found: Sequence[Seeds], words: Mapping[str, str]) -> str:
     header = ["group", "region", "seeds", "median, %", "interquartile mean, %", "lowest to highest"]
     rows = []
     for one in found:
         for name, estimate in one.regions.items():
             values = estimate.values
-            row = [escape(one.label), REGIONS[name], f"{len(values)}"]
+            row = [escape(one.label), words[name], f"{len(values)}"]
             if values:
                 spans = [f" {bracket(*span)}" for span in (estimate.median_interval, estimate.interval)]
                 told = (estimate.median, estimate.middle)
@@ -171,18 +171,20 @@ def forest_figure(groups: Sequence[Group]) -> Figure:
     if all(one.count < 2 for one in found):
         raise Mistake("intervals: every group has one seed, of which there is no interval; train more: seeds=5")
     with styled():
-        figure = blank(1.6 + 1.75 * (len(names) + 1), 0.95 + 0.3 * len(found))
-        panels = figure.subplots(1, len(names) + 1, sharey=True, squeeze=False)[0]
+        rated = any(one.converged is not None for one in found)
+        titles = ["converged seeds"] * rated + [region_words(groups)[name] for name in names]
+        figure = blank(1.6 + 1.75 * len(titles), 0.95 + 0.3 * len(found))
+        panels = figure.subplots(1, len(titles), sharey=True, squeeze=False)[0]
         for i, one in enumerate(found):
             colour = SERIES[i % len(SERIES)] if len(found) <= len(SERIES) else SERIES[0]
             if one.converged is not None:
                 rate = one.converged
                 panels[0].plot([100 * rate.low, 100 * rate.high], [i, i], color=colour, linewidth=2)
                 panels[0].plot([100 * rate.value], [i], "o", color=colour, markersize=4)
-            for axes, name in zip(panels[1:], names, strict=True):
+            for axes, name in zip(panels[rated:], names, strict=True):
                 if name in one.regions:
                     _draw(axes, i, one.regions[name], colour)
-        for axes, title in zip(panels, ["converged seeds", *(REGIONS[name] for name in names)], strict=True):
+        for axes, title in zip(panels, titles, strict=True):
             axes.set(xlim=(-4, 104), ylim=(len(found) - 0.4, -0.6))
             axes.set_title(title)
             axes.set_xticks([0, 25, 50, 75, 100])
@@ -191,10 +193,11 @@ def forest_figure(groups: Sequence[Group]) -> Figure:
             axes.tick_params(left=False)
             axes.spines["left"].set_visible(False)
         panels[0].set_yticks(range(len(found)), [f"{one.label} ({one.told or one.count})" for one in found])
-        panels[0].set_xlabel("% of seeds")
-        for axes in panels[1:]:
+        if rated:
+            panels[0].set_xlabel("% of seeds")
+        for axes in panels[rated:]:
             axes.set_xlabel(f"{measure_words(groups)}, %")
-        words = "\n".join(wrap(forest_words(found), 30 * (len(names) + 2)))
+        words = "\n".join(wrap(forest_words(found), 30 * (len(titles) + 1)))
         figure.supxlabel(words, fontsize=6, color="#63666f", x=0.01, ha="left")
     return figure
 

@@ -1,7 +1,7 @@
 """Cells put in their places: grids, diagonals and regions, of one run or of several seeds of it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
@@ -14,6 +14,9 @@ REGIONS = {"trained": "trained", "band": "next lengths", "beyond": "further beyo
 
 
 DIGITS = ("first_digits", "second_digits")
+
+PARTS = ("module", "test")
+"""Axes whose sizes are numbers of parts, one beside the other and none longer: modules, test sets."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Point:
     note: str = ""
     metric: Metric = "exact"
     floor: float | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,7 @@ def points(seeds: Sequence[Sequence[Cell]]) -> list[Point]:
                 note=_first_wrong(same),
                 metric=cell.metric,
                 floor=max((one.floor for one in same if one.floor is not None), default=None),
+                names=cell.names,
             )
         )
     return joined
@@ -237,14 +242,24 @@ def _region(name: str, inside: Sequence[Cell]) -> Region:
     )
 
 
-def place_words(at: Mapping[str, int], operator: str | None = None) -> str:
-    """A cell in words: `{"first_digits": 3, "second_digits": 4}` is "3+4 digits", `{"length": 9}` is "length 9"."""
+def place_words(at: Mapping[str, int], operator: str | None = None, names: Mapping[str, str] | None = None) -> str:
+    """A cell in words: `{"first_digits": 3, "second_digits": 4}` is "3+4 digits", `{"length": 9}` is "length 9"; of
+    sizes with names the names."""
     values = list(at.values())
+    if names:
+        return ", ".join(names.get(axis) or f"{axis_words(axis)} {value}" for axis, value in at.items())
     if tuple(at) == ("first_digits", "second_digits"):
         return f"{values[0]}{operator or ' and '}{values[1]} digits"
     if tuple(at) == ("digits",):
         return f"{values[0]} digits"
     return ", ".join(f"{axis_words(axis)} {value}" for axis, value in at.items())
+
+
+def are_parts(cells: Iterable[Point | Cell]) -> bool:
+    """Whether cells are parts with names, or of an axis that is known to number parts: a line by length, or a longest
+    one, then means nothing."""
+    each = list(cells)
+    return bool(each) and all(len(one.at) == 1 and (bool(one.names) or next(iter(one.at)) in PARTS) for one in each)
 
 
 def axis_words(axis: str) -> str:

@@ -10,7 +10,7 @@ from numerate.errors import Mistake
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.labels import METRICS, Labels, Metric
 from numerate.reports.claims import same_everywhere
-from numerate.reports.grid import Grid, Point, Region, diagonal, grids, points, regions
+from numerate.reports.grid import REGIONS, Grid, Point, Region, are_parts, diagonal, grids, points, regions
 from numerate.reports.records import Cell, Records, settings_key
 
 CONVERGED = 0.99
@@ -114,8 +114,14 @@ class Group:
         return grids(self.points)
 
     @cached_property
+    def parts(self) -> bool:
+        """Whether its cells are parts with names, such as modules, of which none is longer than another."""
+        return are_parts(cell for run in self.runs for cell in run.cells)
+
+    @cached_property
     def diagonal(self) -> dict[int, Point]:
-        return diagonal(self.points)
+        """The cells by length; none where they are parts."""
+        return {} if self.parts else diagonal(self.points)
 
     @cached_property
     def measured(self) -> list[tuple[Records, dict[str, Region]]]:
@@ -129,8 +135,13 @@ class Group:
 
     @cached_property
     def learned(self) -> list[tuple[Records, float]]:
-        """The runs whose trained region was measured, with their exact match there."""
-        return [(run, found["trained"].share.value) for run, found in self.measured if "trained" in found]
+        """The runs whose trained region was measured, with their exact match there; none where cells are parts, which
+        are learned each for itself."""
+        return (
+            []
+            if self.parts
+            else [(run, found["trained"].share.value) for run, found in self.measured if "trained" in found]
+        )
 
     @cached_property
     def converged(self) -> "Group":
@@ -164,7 +175,7 @@ def grouped(runs: Sequence[Records], labels: Mapping[str, str] | None = None) ->
     """
     together: dict[str, list[Records]] = {}
     for run in runs:
-        tree = _without_seed(run.recipe) if run.recipe else {"label": run.label}
+        tree = without_seed(run.recipe) if run.recipe else {"label": run.label}
         variant = str(run.head.get("variant") or json.dumps(tree, sort_keys=True, default=str))
         together.setdefault(variant, []).append(run)
     groups = [
@@ -179,6 +190,26 @@ def grouped(runs: Sequence[Records], labels: Mapping[str, str] | None = None) ->
                 what = ", ".join(f"{path}={texts[i]}" for path, texts in unlike.items())
                 groups[groups.index(group)] = replace(group, label=f"{label} ({what})" if what else f"{label} {i + 1}")
     return [one for group in groups for one in _by_settings(group)]
+
+
+def by_parts(groups: Sequence[Group]) -> bool:
+    """Whether what was asked of groups are parts with names, of all of which anything is known."""
+    known = [group for group in groups if any(run.cells for run in group.runs)]
+    return bool(known) and all(group.parts for group in known)
+
+
+def part_axis(groups: Sequence[Group]) -> str:
+    """What a part is called: "module", "test"."""
+    return next((next(iter(cell.at)) for group in groups for run in group.runs for cell in run.cells), "part")
+
+
+def region_words(groups: Sequence[Group]) -> dict[str, str]:
+    """The regions with the words that the pages of these groups use for them."""
+    words = {**REGIONS, "untrained": "all untrained"}
+    if by_parts(groups):
+        axis = part_axis(groups)
+        words |= {"trained": f"trained {axis}s", "beyond": f"{axis}s beyond"}
+    return words
 
 
 def fairly(cells: Sequence[Cell]) -> list[Cell]:
@@ -216,28 +247,44 @@ def _label(runs: Sequence[Records], labels: Mapping[str, str]) -> str:
     return labels.get(name, name)
 
 
-def _without_seed(tree: Any) -> Any:
+def without_seed(tree: Any) -> Any:
+    """A recipe, or a part of one, without its seeds."""
     if isinstance(tree, Mapping):
-        return {key: _without_seed(value) for key, value in tree.items() if key != "seed"}
-    return [_without_seed(value) for value in tree] if isinstance(tree, list | tuple) else tree
+        return {key: without_seed(value) for key, value in tree.items() if key != "seed"}
+    return [without_seed(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
 LABELS = {"title", "name", "group", "paper", "trackers", "tracking"}
 """Settings of a recipe that say what it is called and where it is filed, not what it is."""
 
 
-def differing(recipes: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+def differing(recipes: Sequence[Mapping[str, Any]], *, short: bool = False) -> dict[str, tuple[str, ...]]:
     """The settings in which recipes differ, seeds and labels aside: path to one text per recipe.
 
-    Parts of different kinds are shown whole: `{"model.positions.0": ("Learned(max_offset=10)", "Rotary()")}`.
+    Parts of different kinds are shown whole: `{"model.positions.0": ("Learned(max_offset=10)", "Rotary()")}`; or, in
+    `short`, with those settings alone in which parts of one kind differ: `("Learned", "Rotary")`.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[str, tuple[Any, ...]] = {}
     told = [{name: value for name, value in recipe.items() if name not in LABELS} for recipe in recipes]
-    _compare("", [_without_seed(tree) for tree in told], found)
-    return found
+    _compare("", [without_seed(tree) for tree in told], found)
+    text = _short_texts if short else lambda values: tuple(setting_text(value) for value in values)
+    return {path: text(values) for path, values in found.items()}
 
 
-def _compare(path: str, values: Sequence[Any], found: dict[str, tuple[str, ...]]) -> None:
+def _short_texts(values: Sequence[Any]) -> tuple[str, ...]:
+    """Values as texts, parts with those settings alone in which they differ from others of their kind."""
+    texts = []
+    for value in values:
+        if isinstance(value, Mapping) and "kind" in value:
+            same = [other for other in values if isinstance(other, Mapping) and other.get("kind") == value["kind"]]
+            own = {name: one for name, one in value.items() if any(one != other.get(name) for other in same)}
+            texts.append(setting_text({"kind": value["kind"], **own}).removesuffix("()"))
+        else:
+            texts.append(setting_text(value))
+    return tuple(texts)
+
+
+def _compare(path: str, values: Sequence[Any], found: dict[str, tuple[Any, ...]]) -> None:
     if all(value == values[0] for value in values):
         return
     if all(isinstance(value, Mapping) for value in values) and len({value.get("kind") for value in values}) == 1:
@@ -247,7 +294,7 @@ def _compare(path: str, values: Sequence[Any], found: dict[str, tuple[str, ...]]
         for i in range(len(values[0])):
             _compare(f"{path}.{i}", [value[i] for value in values], found)
     else:
-        found[path] = tuple(setting_text(value) for value in values)
+        found[path] = tuple(values)
 
 
 def settings_words(settings: Mapping[str, Any]) -> str:

@@ -10,6 +10,9 @@ from numerate.reports.groups import Group
 MOST_DRAWN = 12
 """Groups that have a map, or a line in a chart: more cannot be told apart."""
 
+MOST_POINTS = 18
+"""Groups that have a point in a chart of parts: colours and shapes tell so many apart."""
+
 MOST_BESIDE = 8
 """Groups that stand side by side in a table, a column each; with more they stand below each other."""
 

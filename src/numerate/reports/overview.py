@@ -9,8 +9,9 @@ from numerate.reports.counts import FLOOR, measure_words
 from numerate.reports.drawing import Line, chart, csv_link, heat_map, map_axes, scale, tip
 from numerate.reports.finding import REACHED, Outcome, outcome
 from numerate.reports.grid import Grid, Point, axis_words, floor_curve, grids, percent
-from numerate.reports.groups import Group
+from numerate.reports.groups import Group, by_parts
 from numerate.reports.limits import MOST_CSV_ROWS, MOST_MAP_CELLS, drawn, left_out
+from numerate.reports.part_chart import part_charts
 from numerate.reports.small_map import small_map
 from numerate.reports.success import by_length
 
@@ -18,7 +19,10 @@ from numerate.reports.success import by_length
 def maps_and_lengths(groups: Sequence[Group]) -> str:
     """The main figure: a heat map per group, then all groups along the diagonal with their intervals.
 
-    Of more groups than can be told apart those that go farthest; larger maps than a page can hold are pictures."""
+    Of more groups than can be told apart those that go farthest; larger maps than a page can hold are pictures. Where
+    cells are parts, a chart of those takes the place of both."""
+    if by_parts(groups):
+        return part_charts(groups) + f"<figcaption>{_csv(groups)}</figcaption>"
     shown = drawn(groups)
     maps = [
         (f"{_map_title(i, group, grid, len(groups))}", grid, group)
@@ -118,15 +122,31 @@ def _csv(groups: Sequence[Group]) -> str:
     if count > MOST_CSV_ROWS:
         return f"The numbers of all {count:,} cells, too many for this page, stand in evaluation.jsonl of each run."
     axes = list(groups[0].points[0].at) if groups and groups[0].points else []
+    named = by_parts(groups)
     rows: list[list[object]] = []
     for group in groups:
         for run in group.runs:
             for cell in group.cells(run):
                 place = [cell.at.get(axis, "") for axis in axes]
+                place += [cell.names.get(axis, "") for axis in axes] if named else []
                 name = group.label.replace(",", ";").replace('"', "'")
                 span = (f"{cell.low:.6g}", f"{cell.high:.6g}")
                 rows.append([name, run.seed, *place, round(cell.correct, 6), cell.count, *span, cell.region])
-    return csv_link("cells.csv", ["run", "seed", *axes, "correct", "count", "low", "high", "region"], rows)
+    return csv_link(
+        "cells.csv",
+        [
+            "run",
+            "seed",
+            *axes,
+            *(f"{axis}_name" for axis in axes if named),
+            "correct",
+            "count",
+            "low",
+            "high",
+            "region",
+        ],
+        rows,
+    )
 
 
 def lengths_chart(groups: Sequence[Group]) -> tuple[str, str]:

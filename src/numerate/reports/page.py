@@ -12,7 +12,8 @@ from numerate.reports.counts import by_count
 from numerate.reports.drawing import facts, table
 from numerate.reports.finding import REACHED, finding, outcome
 from numerate.reports.grid import REGIONS, Region, bracket, percent, regions
-from numerate.reports.groups import Group, fairly, grouped, settings_words
+from numerate.reports.groups import Group, by_parts, fairly, grouped, region_words, settings_words
+from numerate.reports.measure_tables import measure_tables
 from numerate.reports.records import Records, read
 from numerate.reports.sheet import page
 
@@ -30,7 +31,7 @@ def write_page(run_folder: str | Path) -> Path:
 def run_page(run: Records) -> str:
     """The page of one run as text."""
     group = grouped([run])[0]
-    title = run.label
+    title, parts = run.label, by_parts([group])
     body = [
         f'<p class="over">numerate · a run · {escape(run.id)}</p><h1>{escape(title)}</h1>',
         sections.warning("; ".join(no_claims([group]))),
@@ -38,8 +39,9 @@ def run_page(run: Records) -> str:
         _facts(group, run),
         sections.heading("Accuracy per count", by_count([group])),
         sections.lengths([group]),
+        sections.heading("The numbers", measure_tables([group]) if parts else ""),
         sections.heading("Regions", sections.region_table([group])),
-        sections.heading("Numbers and texts in the answers", answers([group])),
+        sections.heading("Numbers and texts in the answers", "" if parts else answers([group])),
         sections.heading("Checkpoints and placements", _other_evaluations(run, group.measure)),
         sections.heading("Run with other settings", _other_settings(run)),
         sections.heading("Training", sections.training([group])),
@@ -80,7 +82,7 @@ def write_text(path: Path, text: str) -> Path:
 def _facts(group: Group, run: Records) -> str:
     pairs = {}
     found = group.regions[0] if group.regions else {}
-    for name, words in sections.REGION_WORDS.items():
+    for name, words in region_words([group]).items():
         if name in found and not (name == "untrained" and len(found) > 3 and not found[name].cells):
             share = found[name].share
             interval = f'<span class="quiet">{bracket(share.low, share.high)}</span>'
@@ -109,7 +111,7 @@ def _other_evaluations(run: Records, measure: Metric) -> str:
     placements: list[int | None] = [*run.placements()]
     labelled = all(cell.labels is not None for cell in run.cells)
     placements += [None] * (labelled and len(placements) > 1)
-    words = {name: text for name, text in sections.REGION_WORDS.items() if _has(run, name)}
+    words = {name: text for name, text in region_words(grouped([run])).items() if _has(run, name)}
     for settings in run.settings():
         for checkpoint in run.checkpoints():
             for placement in placements:

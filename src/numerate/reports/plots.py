@@ -12,8 +12,9 @@ from numerate.reports.claims import no_claims
 from numerate.reports.counts import counted
 from numerate.reports.forest import forest_figure
 from numerate.reports.grid import Grid, Point, grids
-from numerate.reports.groups import Group, by_metric, grouped
+from numerate.reports.groups import Group, by_metric, by_parts, grouped
 from numerate.reports.limits import drawn, left_out
+from numerate.reports.part_chart import part_figure
 from numerate.reports.records import read_each
 from numerate.reports.sections import trained_once
 from numerate.reports.success import by_length
@@ -28,13 +29,18 @@ MOST_MAPS = 6
 
 
 def grid_figure(groups: Sequence[Group]) -> "Figure":
-    """Heat maps side by side, one for each group, the border of what was trained in red."""
+    """Heat maps side by side, one for each group, the border of what was trained in red; of parts their chart."""
+    if by_parts(groups):
+        return curves_figure(groups)
     return figures.heat_maps(_maps(groups))
 
 
 def curves_figure(groups: Sequence[Group]) -> "Figure":
     """Exact match by length with bands over seeds, or intervals about the questions where there is one seed. In a study
-    of the seeds that converged; what is not drawn stands above. Of several tasks a panel for each."""
+    of the seeds that converged; what is not drawn stands above. Of several tasks a panel for each. Of parts, which have
+    no length, a point for each with its interval."""
+    if by_parts(groups):
+        return part_figure({task.name: task.groups for task in by_task(groups)})
     return _panels([_panel(task) for task in by_task(groups)])
 
 

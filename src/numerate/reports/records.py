@@ -27,7 +27,8 @@ class Cell:
     `numbers` and `texts` say how far decoded answers are from the right ones, None where the record does not say.
     `labels` are those of a task with labels, by place in the row. `repeats` is at how many placements each question was
     asked, where several are taken together. `looks_ahead` says how the model sees what comes later in a row, None where
-    it does not. `metric` is what `correct` counts: with another than exact match it is a number of rows' worth.
+    it does not. `names` has what its sizes are called, where those are parts with names, such as modules. `metric` is
+    what `correct` counts: with another than exact match it is a number of rows' worth.
     """
 
     at: Mapping[str, int]
@@ -51,6 +52,7 @@ class Cell:
     texts: TextScores | None = None
     repeats: int = 1
     looks_ahead: str | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
     metric: Metric = "exact"
 
     @property
@@ -100,6 +102,7 @@ class Sample:
     said: str
     right: bool
     as_written: str
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -250,14 +253,16 @@ def read(folder: str | Path) -> Records:
             place = tuple(sorted(cell.at.items()))
             key = (cell.seed, cell.checkpoint, cell.step, settings_key(cell.settings), cell.placement, place)
             cells[key] = cell
+    names = {tuple(cell.at.items()): cell.names for cell in cells.values() if cell.names}
     samples = [
         Sample(
-            line.get("cell") or {},
+            at := line.get("cell") or {},
             str(line.get("question", "")),
             str(line.get("gold", "")),
             str(line.get("said", "")),
             bool(line.get("right", False)),
             str(line.get("as_written", "")),
+            names.get(tuple(at.items()), {}),
         )
         for _, line in _lines(folder / "samples.jsonl", warnings)
     ]
@@ -333,6 +338,7 @@ def _cell(line: Mapping[str, Any], path: Path, number: int) -> Cell:
             numbers=NumberScores.read(line),
             texts=TextScores.read(line),
             looks_ahead=None if line.get("looks_ahead") is None else str(line["looks_ahead"]),
+            names={str(axis): str(name) for axis, name in (line.get("names") or {}).items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise Fault(f"{path}, line {number}: no record of a cell ({type(error).__name__}: {error})") from None

@@ -12,15 +12,13 @@ from numerate.evaluation.statistics import Band, seeds_band
 from numerate.reports.counts import MEMORISED, measure_of, measure_words
 from numerate.reports.drawing import Line, chart, folded, table
 from numerate.reports.finding import SOLVED
-from numerate.reports.grid import REGIONS, Region, bracket, percent, place_words
-from numerate.reports.groups import Group, flattened
+from numerate.reports.grid import Region, bracket, percent, place_words
+from numerate.reports.groups import Group, by_parts, flattened, part_axis, region_words
 from numerate.reports.limits import MOST_BESIDE, MOST_STEPS, MOST_TOLD, drawn, left_out
 from numerate.reports.overview import dashed, maps_and_lengths
 from numerate.reports.records import Records, Sample, split_measure
 
-SPLITS = {"development": "trained lengths", "beyond-development": "next lengths"}
 MOST_SAMPLES = 40
-REGION_WORDS = {**REGIONS, "untrained": "all untrained"}
 FLOORS = "floor, %"
 """The column of the floors, the last one where there is one."""
 
@@ -39,6 +37,8 @@ def sentence(text: str) -> str:
 def lengths(groups: Sequence[Group]) -> str:
     """The main figure of a page; behind the accuracy per count a section of its own."""
     figure = maps_and_lengths(groups)
+    if by_parts(groups):
+        return heading(f"By {part_axis(groups)}", figure)
     return heading("By length of the row", figure) if any(group.labels for group in groups) else figure
 
 
@@ -54,10 +54,11 @@ def training(groups: Sequence[Group]) -> str:
     labelled = False
     once = trained_once(groups)
     shown = drawn(once)
+    splits = splits_of(groups)
     for i, group in enumerate(shown):
         curves = [_series(run.training(), "loss") for run in group.runs if run.training()]
         losses += _banded(group.label, curves, i, dashed=dashed(i))
-        for name, words in SPLITS.items():
+        for name, words in splits.items():
             lines = [run.split(name) for run in group.runs if run.split(name)]
             label = f"{group.label}, {words}" if len(groups) > 1 else words
             what = split_measure(lines)
@@ -74,12 +75,24 @@ def training(groups: Sequence[Group]) -> str:
         if drawing
     ]
     note = (
-        "Trained lengths: held-out questions of the trained region; "
+        "Held-out questions of what is trained, by which the best checkpoint is chosen. "
+        if by_parts(groups)
+        else "Trained lengths: held-out questions of the trained region; "
         "next lengths: the band by which the best checkpoint is chosen. "
     ) * bool(right)
+    objectives = [group.runs[0].recipe.get("objective") for group in once]
+    unlike = any(one != objectives[0] for one in objectives)
+    note += "Losses differ from group to group, so that only their shapes compare. " * (unlike and bool(left))
     note += left_out(once, shown)
     caption = f"<figcaption>{escape(note)}</figcaption>" if note else ""
     return f'<div class="panels">{"".join(panels)}</div>{caption}' if panels else ""
+
+
+def splits_of(groups: Sequence[Group]) -> dict[str, str]:
+    """The development splits with the words that the pages of these groups use for them."""
+    if by_parts(groups):
+        return {"development": f"trained {part_axis(groups)}s"}
+    return {"development": "trained lengths", "beyond-development": "next lengths"}
 
 
 def trained_once(groups: Sequence[Group]) -> list[Group]:
@@ -125,12 +138,13 @@ def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
         "cells",
         "questions" if measure_of(groups) in (None, "exact") else "labels or rows",
     ]
-    header += ["each seed, %", f"seeds at {percent(SOLVED)} %"] * several
+    parts = by_parts(groups)
+    header += ["each seed, %"] * several + [f"seeds at {percent(SOLVED)} %"] * (several and not parts)
     floors = any(region.floor is not None for group in groups for found in group.regions for region in found.values())
     header += [FLOORS] * floors
     rows = []
     for group in groups:
-        for name, words in REGION_WORDS.items():
+        for name, words in region_words(groups).items():
             seeds = [regions[name] for regions in group.regions if name in regions]
             if not seeds:
                 continue
@@ -140,7 +154,7 @@ def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
             row = [group.label, words, percent(median(values)), span, _cells(one), f"{one.share.count:,}"]
             few = len(values) <= MOST_TOLD
             each = ", ".join(percent(value) for value in values) if few else f"{len(values)} seeds"
-            row += [each, _reached(group, name)] * several
+            row += [each] * several + [_reached(group, name)] * (several and not parts)
             rows.append(row + ["" if one.floor is None else percent(one.floor)] * floors)
     return header, rows
 
@@ -238,7 +252,7 @@ def samples(run: Records) -> str:
         return ""
     rows = [
         [
-            escape(place_words(sample.at, run.operator)),
+            escape(place_words(sample.at, run.operator, sample.names)),
             escape(sample.question),
             escape(sample.gold),
             _marked(sample),
@@ -312,11 +326,19 @@ def reproduce(runs: Sequence[Records]) -> str:
         pairs += [[escape(name), escape(text)] for name, text in provenance(runs[0]).items()]
         parts.append(table(["", ""], pairs))
     else:
-        header = ["run", "seed", "parameters", "steps", "examples", "times", "hardware", "git", "versions"]
-        parts.append(folded(table(header, rows, numbers=[2, 3, 4]), len(rows), f"All {len(rows)} runs"))
+        for row, run in zip(rows, runs, strict=True):
+            times = run.head.get("times")
+            row[5] = escape(str(times["ended"])) if isinstance(times, Mapping) and times.get("ended") else row[5]
+        header = ["run", "seed", "parameters", "steps", "examples", "ended", "hardware", "git", "versions"]
+        same = [i for i in range(5, len(header)) if len({row[i] for row in rows}) == 1]
+        kept = [i for i in range(len(header)) if i not in same]
+        told = table([header[i] for i in kept], [[row[i] for i in kept] for row in rows], numbers=[2, 3, 4])
+        parts.append(folded(f'<div class="runs">{told}</div>', len(rows), f"All {len(rows)} runs"))
+        alike = [[header[i], rows[0][i]] for i in same if rows[0][i]]
+        parts += [f"<h3 class=measure>Of all of them</h3>{table(['', ''], alike)}"] if alike else []
     entries = dict.fromkeys(str(run.head["bibtex"]).strip() for run in runs if run.head.get("bibtex"))
     if entries:
-        parts.append(f"<h3>To cite</h3><pre>{escape(chr(10).join(entries))}</pre>")
+        parts.append(f"<h3 class=measure>To cite</h3><pre>{escape(chr(10).join(entries))}</pre>")
     return "".join(parts)
 
 

@@ -98,6 +98,36 @@ svg.chart .seed{fill:none;stroke:var(--c);stroke-width:1;opacity:.65}
 svg.chart .band{fill:var(--c);opacity:.2}
 svg.chart .dot{fill:var(--c)}
 svg.chart .target{fill:transparent}
+svg.chart.parts{max-width:40rem}
+svg.chart.parts text{font-size:12.5px}
+svg.chart.parts text.region{fill:var(--text);font-weight:600}
+svg.chart.parts text.whole{font-style:italic}
+svg.chart.parts .bar{stroke:var(--c);stroke-width:2.2;opacity:.55}
+svg.chart.parts .each{stroke:var(--c);stroke-width:1;opacity:.75}
+svg.mark{width:.8rem;height:.8rem;vertical-align:-.08rem;margin-right:.4rem}
+svg.mark .dot{fill:var(--c)}
+.panels.wide{grid-template-columns:repeat(auto-fit,minmax(min(100%,27rem),1fr));margin-top:.9rem}
+.key+.panels{margin-top:.9rem}
+.key svg.mark{width:.8rem;height:.8rem;margin-right:.4rem;vertical-align:-.08rem}
+.tables{display:flex;flex-wrap:wrap;gap:1.1rem 1.6rem;align-items:flex-start}
+.tables>div{min-width:0;max-width:100%;flex:1 1 40rem}
+.tables h4:first-child{margin-top:.3rem}
+h3.measure{margin:1.7rem 0 .5rem}
+h4{font-size:.9rem;margin:0 0 .1rem;font-weight:600;color:var(--quiet)}
+table.parts th.num{white-space:normal;max-width:7.5rem;overflow-wrap:break-word}
+table.parts td:first-child{min-width:7.5rem;overflow-wrap:break-word}
+table.parts .whole td{font-style:italic}
+table.parts td,table.parts th{padding-right:.7rem;font-size:.85rem}
+table.parts td .quiet{font-size:.72rem}
+.tables table.parts{table-layout:fixed;width:100%;min-width:27rem;max-width:54rem}
+.tables table.parts th:first-child{width:9.5rem}
+.tables table.parts th.when{width:4.4rem}
+table.parts td{line-height:1.3}
+table.parts td.num{white-space:normal}
+.pairs table.data td,.pairs table.data th{padding-right:1rem;white-space:normal}
+.runs table.data td:first-child{white-space:normal;overflow-wrap:anywhere;min-width:9rem}
+.runs table.data td,.runs table.data th{padding-right:1.1rem}
+table.parts td.marked{padding-left:1.2rem;text-indent:-1.2rem}
 svg.strip{width:100%;min-width:8rem;max-width:13rem;height:auto;display:block;overflow:visible}
 svg.strip text{fill:var(--quiet);font-size:10px;font-family:inherit}
 svg.strip .grid{stroke:var(--line);stroke-width:1}

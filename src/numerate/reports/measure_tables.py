@@ -1,0 +1,191 @@
+"""The numbers behind a chart of parts: a small table for each measure and region, so that none is wider than a page."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from itertools import pairwise
+
+from numerate.evaluation.sums import BY_MODULE
+from numerate.reports.drawing import folded, mark, wrapping
+from numerate.reports.groups import Group, part_axis, region_words
+from numerate.reports.measures import (
+    CHECKPOINTS,
+    EXACT,
+    SAME,
+    WORDS,
+    Place,
+    Shown,
+    is_share,
+    measures_drawn,
+    measures_there,
+    parts_of,
+    shown,
+    title_of,
+    told_text,
+)
+from numerate.reports.table import text_table
+
+MOST_COLUMNS = 6
+"""Columns of numbers in a table: with more it is cut into several, one below the other."""
+
+MOST_GROUPS = 4
+"""Groups beside each other in a terminal."""
+
+_CHANCE = "The best checkpoint is the one that did best on held-out questions of what is trained."
+
+
+def measure_tables(groups: Sequence[Group]) -> str:
+    """All numbers of tasks whose cells are parts, as HTML: several groups line by line, a table for each measure; of a
+    single one its parts line by line. "" where nothing was evaluated."""
+    several = [one for one in shown(groups) if one.seeds]
+    if not several:
+        return ""
+    named = parts_of(groups)
+    words = region_words(groups)
+    there = measures_there(several)
+    if len(groups) == 1:
+        body = _of_one(several, named, words, there)
+    else:
+        body = "".join(_of_measure(several, name, named, words, groups) for name in there)
+    return f"{body}<figcaption>{escape(note(several, groups))}</figcaption>"
+
+
+def note(several: Sequence[Shown], groups: Sequence[Group]) -> str:
+    """What the numbers are."""
+    axis = part_axis(groups)
+    counts = {len(one.seeds) for one in several}
+    parts = [f"All: over all questions of the {axis}s together. Mean: over the {axis}s, each weighing the same."]
+    if counts != {1}:
+        parts.append("Medians over seeds; in brackets the lowest and the highest seed.")
+    elif any(one.interval(place, "exact") for one in several for _, told in one.seeds for place in told):
+        parts.append("In brackets the 95 % interval about the questions asked.")
+    there = measures_there(several)
+    if len(groups) == 1:
+        parts.append("; ".join(f"{name}: {WORDS[name]}" for name in there if name != EXACT) + ".")
+    if "missing" in there:
+        parts.append(
+            "An answer without a number is wrong and has no error: it is left out of errors, R² and correlations, and "
+            "stands as missing or invalid."
+        )
+    if {one.checkpoint for one in several} == {SAME}:
+        parts.append("The final checkpoint is the best one too, on held-out questions of what is trained.")
+    elif any(one.checkpoint != CHECKPOINTS[0] for one in several):
+        parts.append(_CHANCE)
+    return " ".join(parts)
+
+
+def _of_measure(
+    several: Sequence[Shown],
+    measure: str,
+    named: Mapping[str, list[tuple[Place, str]]],
+    words: Mapping[str, str],
+    groups: Sequence[Group],
+) -> str:
+    """The tables of a measure, one for each region; closed, unless it has a chart."""
+    places = {group.label: i for i, group in enumerate(groups)}
+    tables = []
+    for region, parts in named.items():
+        columns = [("all", Place(region), measure), ("mean", Place(region), f"{measure}{BY_MODULE}")]
+        columns = [*((name, place, measure) for place, name in parts), *(columns if len(parts) > 1 else [])]
+        for begin, end in _cuts(len(columns)):
+            cut = columns[begin:end]
+            head = "".join(f'<th class="num">{wrapping(name)}</th>' for name, _, _ in cut)
+            told = [one for one in several if any(one.values(place, name) for _, place, name in cut)]
+            several_there = len({one.checkpoint for one in told}) > 1
+            head = "<th></th>" + '<th class="when"></th>' * several_there + head
+            rows, before = [], ""
+            for one in told:
+                cells = "".join(_cell(one, place, name) for _, place, name in cut)
+                first = ""
+                if one.group.label != before:
+                    first = f"{mark(places[one.group.label])}{escape(one.group.label)}"
+                before = one.group.label
+                quiet = f'<td class="quiet">{one.checkpoint}</td>' * several_there
+                rows.append(f'<tr><td class="marked">{first}</td>{quiet}{cells}</tr>')
+            tables.append(_table(words[region], head, rows))
+    title, body = escape(title_of(measure)), f'<div class="tables">{"".join(tables)}</div>'
+    if measure in measures_drawn(several):
+        return f'<h3 class="measure">{title}</h3>{body}'
+    return f"<details><summary>{title}</summary>{body}</details>"
+
+
+def _of_one(
+    several: Sequence[Shown],
+    named: Mapping[str, list[tuple[Place, str]]],
+    words: Mapping[str, str],
+    there: Sequence[str],
+) -> str:
+    """Of one group: its parts, and each region as a whole, line by line; measures are the columns."""
+    lines: list[tuple[str, Place, str]] = []
+    for region, parts in named.items():
+        whole = [(f"all {words[region]}", Place(region), ""), (f"mean of {words[region]}", Place(region), BY_MODULE)]
+        lines += [(name, place, "") for place, name in parts] + (whole if len(parts) > 1 else [])
+    tables = []
+    for begin, end in _cuts(len(there)):
+        cut = there[begin:end]
+        head = "".join(f'<th class="num"><span title="{escape(WORDS[name])}">{_head(name)}</span></th>' for name in cut)
+        several_there = len(several) > 1
+        head = "<th></th>" + "<th>checkpoint</th>" * several_there + head
+        rows = []
+        for name, place, way in lines:
+            for i, one in enumerate(several):
+                cells = "".join(_cell(one, place, f"{measure}{way}") for measure in cut)
+                label = escape(name) if way or place.part is None else wrapping(name)
+                kind = ' class="whole"' * (place.part is None)
+                quiet = f'<td class="quiet">{one.checkpoint}</td>' * several_there
+                rows.append(f"<tr{kind}><td>{label if i == 0 else ''}</td>{quiet}{cells}</tr>")
+        tables.append(_table("", head, rows))
+    return "".join(tables)
+
+
+def _head(measure: str) -> str:
+    """A measure as the head of a column: its name, as commands take it."""
+    words = WORDS[measure] if measure == EXACT else measure
+    return wrapping(words) + ", %" * is_share(measure)
+
+
+def _cuts(count: int) -> list[tuple[int, int]]:
+    """Stretches of about equal length, none with more than `MOST_COLUMNS`.
+
+    >>> _cuts(8)
+    [(0, 4), (4, 8)]
+    """
+    pieces = -(-count // MOST_COLUMNS)
+    return list(pairwise(count * i // pieces for i in range(pieces + 1)))
+
+
+def _cell(one: Shown, place: Place, measure: str) -> str:
+    middle, ends = told_text(one, place, measure)
+    return f'<td class="num">{middle}{f"<br><span class=quiet>{ends}</span>" if ends else ""}</td>'
+
+
+def _table(title: str, head: str, rows: Sequence[str]) -> str:
+    body = f'<table class="data tight parts"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    above = f"<h4>{escape(title)}</h4>" if title else ""
+    return f'<div>{above}{folded(f"""<div class="scroll">{body}</div>""", len(rows), f"All {len(rows)} lines")}</div>'
+
+
+def part_text(groups: Sequence[Group]) -> str:
+    """The parts line by line for a terminal, for each measure that a chart has; a table for every few groups."""
+    tables = []
+    for measure in measures_drawn(shown(groups)):
+        for begin in range(0, len(groups), MOST_GROUPS):
+            told = text_table(*measure_rows(groups[begin : begin + MOST_GROUPS], measure))
+            tables.append(f"{title_of(measure)}\n{told}")
+    return "\n\n".join(tables)
+
+
+def measure_rows(groups: Sequence[Group], measure: str = "exact") -> tuple[list[str], list[list[str]]]:
+    """A measure as text: a line for each part and each region as a whole, a column for each group."""
+    several = [one for one in shown(groups) if one.seeds and one.checkpoint != "best"]
+    named, words = parts_of(groups), region_words(groups)
+    header = [part_axis(groups), "region", *(f"{one.group.label}" for one in several)]
+    rows = []
+    for region, parts in named.items():
+        lines = [(name, place, measure) for place, name in parts]
+        if len(parts) > 1:
+            lines += [("all", Place(region), measure), ("mean", Place(region), f"{measure}{BY_MODULE}")]
+        for name, place, what in lines:
+            rows.append(
+                [name, words[region], *(" ".join(filter(None, told_text(one, place, what))) for one in several)]
+            )
+    return header, rows

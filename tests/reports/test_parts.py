@@ -1,0 +1,269 @@
+"""Promises of reports of tasks whose cells are parts with names: modules, test sets."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import yaml
+
+from numerate.cli import main
+from numerate.evaluation.evaluator import Exam, evaluate_cell
+from numerate.evaluation.number_metrics import NumberScores
+from numerate.evaluation.statistics import wilson
+from numerate.models.decoder import Decoder
+from numerate.reports.answers import answer_pair_sentences, pairs_by
+from numerate.reports.compare import write_comparison
+from numerate.reports.finding import finding
+from numerate.reports.grid import place_words
+from numerate.reports.groups import by_parts, grouped
+from numerate.reports.measure_tables import MOST_COLUMNS, _cuts, measure_rows
+from numerate.reports.measures import SAME, Place, measure_text, shown
+from numerate.reports.page import run_page
+from numerate.reports.part_chart import part_chart, wrapped
+from numerate.reports.plots import KINDS, write_plot
+from numerate.reports.records import read, read_each
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.mathematics_stand_in import MathematicsStandIn
+from numerate.tokens.layout import Continuation
+from numerate.tokens.tokenizer import Characters
+
+NAMES = ("add", "mul_of_two_numbers_and_three_more_of_them", "add_big", "mul_big")
+TRAINED = 2
+
+Right = Callable[[int], int]
+
+
+def part_line(part: int, right: int, *, count: int = 20, off: int = 1, name: str | None = None, **more: Any) -> Any:
+    """The record of a part: so many answers right, the others off by so much."""
+    low, high = wilson(right, count)
+    truth = [10 * (i + 1) for i in range(count)]
+    said = [str(number + off * (i >= right)) for i, number in enumerate(truth)]
+    line = {"cell": {"module": part}, "correct": right, "count": count, "low": low, "high": high, "seed": 0}
+    line |= {"names": {"module": name}} if name else {}
+    line |= {"checkpoint": "final", "step": 100, "placement": 0, "method": "decoding", "seen": False}
+    line |= {"region": "trained" if part <= TRAINED else "beyond"}
+    return line | {"numbers": NumberScores.of_texts(said, list(map(str, truth))).record()} | more
+
+
+def make(
+    folder: Path,
+    loss: str,
+    right: Right,
+    *,
+    seed: int = 0,
+    width: int = 64,
+    off: int = 1,
+    names: Sequence[str] | None = NAMES,
+    best: tuple[int, Right] | None = None,
+) -> Path:
+    """A run of one loss: how many of 20 are right of each part, and at the best step of another."""
+    run = folder / f"{loss}_{width}" / f"{loss}{width}{seed}"
+    run.mkdir(parents=True)
+    recipe = {"kind": "Recipe", "task": {"kind": "MathematicsStandIn"}, "model": {"kind": "Decoder", "width": width}}
+    recipe |= {"objective": {"kind": "Supervised", "loss": {"kind": loss}}, "seed": seed}
+    (run / "recipe.yaml").write_text(yaml.safe_dump({"recipe": recipe, "id": run.name}))
+    lines = []
+    for name, step, found in (("final", 100, right), ("best", *(best or (100, right)))):
+        for part in range(1, len(NAMES) + 1):
+            called = names[part - 1] if names else None
+            lines.append(part_line(part, found(part), off=off, name=called, seed=seed, checkpoint=name, step=step))
+    (run / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    sample = {"cell": {"module": 3}, "question": "1+2?", "gold": "3", "said": "3", "right": True, "as_written": "3"}
+    (run / "samples.jsonl").write_text(json.dumps(sample) + "\n")
+    return run
+
+
+def losses(folder: Path, seeds: int, names: Sequence[str] = ("CrossEntropy", "NumberToken")) -> list[Path]:
+    """Runs of losses of which each next is right more often, and off by less where it is wrong."""
+    return [
+        make(folder, name, lambda part, i=i, s=seed: 4 + 3 * i + s % 3 - part // 3, seed=seed, off=9 - 2 * i)
+        for i, name in enumerate(names)
+        for seed in range(seeds)
+    ]
+
+
+def test_the_record_of_a_part_has_its_name_and_that_of_a_length_has_none() -> None:
+    for task, wanted in ((MathematicsStandIn(), {"names": {"module": "mul_big"}}), (Arithmetic(), {})):
+        exam = Exam(task, Characters(), Continuation())
+        model = Decoder(width=16).build(exam.vocabulary, 0)
+        cell = {"module": 6} if wanted else {"first_digits": 2, "second_digits": 2}
+        record = evaluate_cell(model, exam, cell, count=2)
+        assert {name: record[name] for name in ("names",) if name in record} == wanted
+
+
+def test_a_part_is_called_by_its_name_and_in_old_records_by_its_number(tmp_path: Path) -> None:
+    run = read(make(tmp_path, "CrossEntropy", lambda part: 5))
+    assert {place_words(cell.at, None, cell.names) for cell in run.cells} == set(NAMES)
+    assert run.samples[0].names == {"module": "add_big"}
+    old = read(make(tmp_path / "old", "CrossEntropy", lambda part: 5, names=None))
+    (group,) = grouped([old])
+    assert by_parts([group])
+    page = run_page(old)
+    assert "module 3" in page
+    assert "<polyline" not in page.split("<h2>Training")[0]
+
+
+def test_parts_have_no_length_and_no_line_joins_them(tmp_path: Path) -> None:
+    folders = losses(tmp_path / "runs", 2)
+    groups = grouped(read_each(folders))
+    assert all(group.parts and not group.diagonal for group in groups)
+    page = write_comparison(folders, tmp_path / "a.html").read_text()
+    assert "<polyline" not in page
+    for word in ("length", "further beyond", "converged", "n ="):
+        assert word not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL).replace(
+            "All seeds, whether they converged or not", ""
+        ), word
+    for name in NAMES:
+        assert name in page.replace("<wbr>", "")
+    assert "By module" in page
+
+
+def test_trained_parts_stand_apart_from_those_beyond(tmp_path: Path) -> None:
+    groups = grouped(read_each(losses(tmp_path, 2)))
+    chart = part_chart(groups, "exact")
+    assert chart.index(">trained modules<") < chart.index(">add<") < chart.index('class="limit"')
+    assert chart.index('class="limit"') < chart.index(">modules beyond<") < chart.index(">add_big<")
+    assert chart.count("<g class=") == 2 * (len(NAMES) + 2), "a point of each group for each part and both means"
+
+
+def test_a_point_is_the_median_of_the_seeds_from_the_lowest_to_the_highest(tmp_path: Path) -> None:
+    (one,) = shown(grouped(read_each(losses(tmp_path, 3, ("CrossEntropy",)))))
+    first = Place("trained", 1)
+    assert sorted(one.values(first, "exact")) == [0.2, 0.25, 0.3]
+    assert one.interval(first, "exact") == (0.2, 0.3)
+    (alone,) = shown(grouped([read(make(tmp_path / "b", "CrossEntropy", lambda part: 4))]))
+    assert alone.interval(first, "exact") == pytest.approx(wilson(4, 20))
+    assert alone.interval(first, "log_mae") is None
+
+
+def test_regions_are_told_over_all_questions_and_as_the_mean_of_their_parts(tmp_path: Path) -> None:
+    run = make(tmp_path, "CrossEntropy", lambda part: 4 * part)
+    file = run / "evaluation.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = [part_line(1, 9, count=10, name="add")] + [line for line in lines if line["cell"] != {"module": 1}]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (one,) = shown(grouped([read(run)]))
+    assert one.values(Place("trained"), "exact") == [pytest.approx((9 + 8) / 30)]
+    assert one.values(Place("trained"), "exact (mean of modules)") == [pytest.approx(fmean([9 / 10, 8 / 20]))]
+    assert one.values(Place("trained"), "mae") == [pytest.approx((1 + 12) / 30)]
+    assert one.values(Place("trained"), "mae (mean of modules)") == [pytest.approx(fmean([1 / 10, 12 / 20]))]
+
+
+def test_final_and_best_are_both_told_and_once_where_they_are_the_same(tmp_path: Path) -> None:
+    same = grouped([read(make(tmp_path, "CrossEntropy", lambda part: 5))])
+    assert [one.checkpoint for one in shown(same)] == [SAME]
+    apart = grouped([read(make(tmp_path, "NumberToken", lambda part: 5, best=(40, lambda part: 15)))])
+    found = {one.checkpoint: one.values(Place("beyond"), "exact") for one in shown(apart)}
+    assert found == {"final": [0.25], "best": [0.75]}
+    page = run_page(apart[0].runs[0])
+    assert '<td class="quiet">best</td>' in page
+    assert '<td class="quiet">final</td>' in page
+    assert '<td class="quiet">best</td>' not in run_page(same[0].runs[0])
+
+
+@pytest.mark.parametrize("count", [1, MOST_COLUMNS, MOST_COLUMNS + 1, 15, 40])
+def test_no_table_is_wider_than_a_page(count: int) -> None:
+    cuts = _cuts(count)
+    assert [i for begin, end in cuts for i in range(begin, end)] == list(range(count))
+    assert max(end - begin for begin, end in cuts) <= MOST_COLUMNS
+
+
+def test_long_names_are_broken_and_lose_nothing() -> None:
+    for name in (*NAMES, "numbers__round_number_composed", "a test of many words"):
+        lines = wrapped(name)
+        assert "".join(lines) == name.replace(" ", "") or " ".join(lines) == name
+        assert all(len(line) <= 22 for line in lines)
+
+
+def test_losses_are_tested_by_numbers_without_asking(tmp_path: Path) -> None:
+    page = write_comparison(losses(tmp_path / "runs", 6), tmp_path / "a.html").read_text()
+    told = page.split("<h2>Which groups differ by more than chance</h2>")[1].split("<h2>")[0]
+    assert "log_mae, mean of seeds" in told
+    assert "exact, mean of seeds" in told
+    assert "sign-flip test, seed by seed" in told
+    assert "0 of 6" in told, "the first of a pair is in no seed better than the second"
+    assert "NumberToken_64 is better than CrossEntropy_64" in told
+
+
+def test_losses_of_two_models_are_each_compared_with_their_own_first(tmp_path: Path) -> None:
+    names = ("CrossEntropy", "NumberToken", "Gaussian")
+    folders = [
+        make(tmp_path, name, lambda part, i=i, s=seed: 4 + 4 * i + s, seed=seed, width=width, off=7 - i)
+        for width in (32, 64)
+        for i, name in enumerate(names)
+        for seed in range(5)
+    ]
+    found = [pair for pair in pairs_by(grouped(read_each(folders)), "log_mae") if pair.region == "beyond"]
+    assert len(found) == 2 * 3
+    for pair in found:
+        assert pair.one.runs[0].recipe["model"] == pair.other.runs[0].recipe["model"]
+    assert {pair.tested.p <= pair.tested.adjusted <= 3 * pair.tested.p for pair in found} == {True}
+    assert any(pair.tested.apart for pair in found), "five seeds of two models with three losses can be told apart"
+
+
+def test_what_seeds_could_tell_is_said_of_the_pairs_that_are_corrected_together(tmp_path: Path) -> None:
+    folders = [
+        make(tmp_path / "runs", f"Loss{i}", lambda part, s=seed: 4 + s, seed=seed, width=width)
+        for width in (32, 64)
+        for i in range(7)
+        for seed in range(5)
+    ]
+    found = pairs_by(grouped(read_each(folders)), "exact")
+    assert {(pair.region, pair.family) for pair in found} == {(r, f) for r in ("trained", "beyond") for f in (0, 1)}
+    assert len(found) == 2 * 2 * 6
+    said = " ".join(answer_pair_sentences(found, "exact"))
+    assert "no difference could be told" not in said, "six pairs of five seeds each can reach 0.048, twelve could not"
+
+
+def test_the_finding_names_the_parts_and_both_measures(tmp_path: Path) -> None:
+    text = finding(grouped(read_each(losses(tmp_path, 2))))
+    assert text.startswith("On the trained modules (add, mul_of")
+    assert "on the modules beyond (add_big, mul_big), exact match is" in text
+    assert "for CrossEntropy_64" in text
+    assert "log_mae is the mean absolute error" in text
+    assert "median of 2 seeds" in text
+    many = finding(grouped(read_each(losses(tmp_path / "b", 1, ("A", "B", "C", "D", "E", "F")))))
+    assert "exact match is highest, of 6, with" in many
+    assert "F_64" in many
+    assert "(last: " in many
+    assert "owes some of its lead to chance" in many
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"counts", "pair", "training"}))
+def test_every_figure_of_parts_can_be_drawn(kind: str, tmp_path: Path) -> None:
+    folders = losses(tmp_path, 2)
+    out = write_plot(kind, folders, tmp_path / f"{kind}.svg")
+    svg = out.read_text()
+    assert "trained modules" in svg
+    assert ("mul_big" in svg) == (kind != "intervals")
+
+
+def test_a_terminal_has_parts_by_their_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = losses(tmp_path / "runs", 2)
+    header, rows = measure_rows(grouped(read_each(folders)))
+    assert header == ["module", "region", "CrossEntropy_64", "NumberToken_64"]
+    assert [row[0] for row in rows] == [*NAMES[:2], "all", "mean", *NAMES[2:], "all", "mean"]
+    assert main(["compare", *map(str, folders)]) == 0
+    assert "mul_big" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("measure", "value", "text"),
+    [
+        ("exact", 0.125, "12.5"),
+        ("missing", 0.0, "0"),
+        ("log_mae", 1.2345, "1.23"),
+        ("log_r2", -0.0002, "0.000"),
+        ("mae", 123456.0, "123,456"),
+        ("mse", 1.5e12, "1.50e+12"),
+    ],
+)
+def test_measures_as_tables_have_them(measure: str, value: float, text: str) -> None:
+    assert measure_text(measure, value) == text

@@ -1,0 +1,54 @@
+"""Promises of `numerate show` about the size of a model."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from numerate.cli import main
+from numerate.commands.show import parameters_told
+from numerate.config import override
+from numerate.studies.naming import named
+from numerate.training.recipe import Recipe
+
+
+def recipe(name: str, *settings: str) -> Recipe:
+    found = override(named(name), list(settings))
+    assert isinstance(found, Recipe)
+    return found
+
+
+def test_show_tells_how_many_parameters_a_model_has(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "addition_abacus", "model.width=64"]) == 0
+    told = capsys.readouterr().out
+    one = recipe("addition_abacus", "model.width=64")
+    model = one.model.build(one.tokenizer.vocabulary(one.task), one.seed)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert f"parameters: {count:,}\n" in told
+
+
+def test_a_model_of_billions_is_counted_without_memory_for_them() -> None:
+    pytest.importorskip("transformers", reason="T5 is held by transformers")
+    settings = ("model=T5(size=11b)", "layout=Pair")
+    count = int(parameters_told(recipe("addition_abacus", *settings)).replace(",", ""))
+    assert 11.2e9 < count < 11.4e9
+
+
+def test_what_needs_files_that_are_not_here_is_said_and_not_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tokenizers", reason="subwords are read by tokenizers")
+    monkeypatch.setenv("NUMERATE_DATA", str(tmp_path))
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    before = getattr(sys.modules.get("huggingface_hub.constants"), "HF_HUB_OFFLINE", False)
+    told = parameters_told(recipe("number_loss_small_ce", "tokenizer=Subwords(tokenizer=nobody/has-it)"))
+    assert told.startswith("not known here (tokenizer: nobody/has-it")
+    assert "HF_HUB_OFFLINE" not in os.environ
+    constants = sys.modules.get("huggingface_hub.constants")
+    assert constants is None or before == constants.HF_HUB_OFFLINE, "it stays away from the hub meanwhile alone"
+    missing = parameters_told(recipe("number_loss_small_ce", "task=Mathematics"))
+    assert missing.startswith("not known here (")
+    assert "numerate data fetch mathematics" in missing
+    assert "google-t5/t5-small" in parameters_told(recipe("arithmetic_t5_ce"))
