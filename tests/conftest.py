@@ -6,13 +6,17 @@ So a part is covered by the promises of its abstraction as soon as its folder's 
 """
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jaxtyping import install_import_hook
+
+sys.path.append(str(Path(__file__).parent))
+
+from shape_checks import check_shapes
 
 for name, value in {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}.items():
     os.environ.setdefault(name, value)
@@ -37,7 +41,7 @@ CHECKED = (
 )
 """The rooms whose shape annotations are checked at every call. It must be said before any of them is imported."""
 
-_hook = install_import_hook([f"numerate.{room}" for room in CHECKED], "beartype.beartype")
+check_shapes([f"numerate.{room}" for room in CHECKED])
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402

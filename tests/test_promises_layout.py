@@ -1,5 +1,6 @@
 """Promises of tasks, tokenizers and layouts together, on every combination: exactly the answer is asked for."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,20 +14,39 @@ from numerate.tokens.subwords import Subwords
 from numerate.tokens.words import Words
 from numerate.vocabulary import END, PAD, UNKNOWN
 
+COUNT = 60
 
-def laid_out(task: Any, tokenizer: Any, layout: Any, count: int = 60) -> tuple[Any, Any, Any, Any]:
-    vocabulary = tokenizer.vocabulary(task)
-    questions = task.examples("train", 3, 0, count)
-    rows = written(questions, tokenizer, vocabulary)
+
+def laid_out(task: Any, tokenizer: Any, layout: Any) -> tuple[Any, Any, Any]:
+    questions, _, rows = written(task, tokenizer)
     if isinstance(layout, Aligned) == (rows.labels is None):
         with pytest.raises(Mistake, match=r"Aligned.*Continuation|Continuation.*Aligned|for labels take Aligned"):
-            layout.batch(rows, np.arange(count))
+            layout.batch(rows, np.arange(COUNT))
         pytest.skip("this layout is for questions of the other kind, and says so")
-    return questions, vocabulary, rows, layout.batch(rows, np.arange(500, 500 + count))
+    return questions, rows, batch_of(task, tokenizer, layout)
 
 
-def written(questions: Any, tokenizer: Any, vocabulary: Any) -> Any:
-    """The rows of a block; tokenizers write questions of their own sort and say so of others."""
+def written(task: Any, tokenizer: Any) -> tuple[Any, Any, Any]:
+    questions, vocabulary, rows = rows_of(task, tokenizer)
+    if rows is None:
+        pytest.skip("this tokenizer is for questions of another sort, and says so")
+    return questions, vocabulary, rows
+
+
+@cache
+def batch_of(task: Any, tokenizer: Any, layout: Any) -> Any:
+    return layout.batch(rows_of(task, tokenizer)[2], np.arange(500, 500 + COUNT))
+
+
+@cache
+def questions_of(task: Any) -> Any:
+    return task.examples("train", 3, 0, COUNT)
+
+
+@cache
+def rows_of(task: Any, tokenizer: Any) -> tuple[Any, Any, Any]:
+    """The rows of a block; tokenizers write questions of their own sort, and say so of others: None."""
+    questions, vocabulary = questions_of(task), tokenizer.vocabulary(task)
     numbers = questions.numbers.lengths.shape[1] > 0
     labels = questions.labels is not None and any(
         len(questions.alphabet[i]) > 1 for i in np.unique(questions.labels[questions.labels >= 0])
@@ -36,12 +56,12 @@ def written(questions: Any, tokenizer: Any, vocabulary: Any) -> Any:
     if numbers if isinstance(tokenizer, Words) else labels:
         with pytest.raises(Mistake, match=r"^tokenizer: "):
             tokenizer.rows(questions, vocabulary)
-        pytest.skip("this tokenizer is for questions of another sort, and says so")
-    return tokenizer.rows(questions, vocabulary)
+        return questions, vocabulary, None
+    return questions, vocabulary, tokenizer.rows(questions, vocabulary)
 
 
 def test_what_is_asked_is_exactly_the_answer_with_its_end(any_task: Any, any_tokenizer: Any, any_layout: Any) -> None:
-    questions, _, rows, batch = laid_out(any_task, any_tokenizer, any_layout)
+    questions, rows, batch = laid_out(any_task, any_tokenizer, any_layout)
     for row in range(len(questions)):
         targets = batch.targets[row].tolist()
         places = [t for t, target in enumerate(targets) if target != IGNORE]
@@ -70,12 +90,10 @@ def test_what_is_asked_is_exactly_the_answer_with_its_end(any_task: Any, any_tok
 
 
 def test_the_answer_asked_for_is_the_right_one(any_task: Any, any_tokenizer: Any) -> None:
-    vocabulary = any_tokenizer.vocabulary(any_task)
-    questions = any_task.examples("train", 3, 0, 60)
-    rows = written(questions, any_tokenizer, vocabulary)
+    questions, vocabulary, rows = written(any_task, any_tokenizer)
     if rows.labels is not None:
         return
-    for row in range(60):
+    for row in range(COUNT):
         question, gold = plain_text(questions, row)
         said = any_tokenizer.decode(rows.ids[row][rows.asked[row]], vocabulary)
         if isinstance(any_tokenizer, Words | Subwords):
@@ -97,7 +115,7 @@ def _sum_of(question: str) -> str:
 
 
 def test_padding_is_never_read_as_a_token_nor_asked_for(any_task: Any, any_tokenizer: Any, any_layout: Any) -> None:
-    _, _, _, batch = laid_out(any_task, any_tokenizer, any_layout)
+    _, _, batch = laid_out(any_task, any_tokenizer, any_layout)
     time = np.arange(batch.tokens.ids.shape[1])
     inside = time < batch.tokens.lengths.numpy()[:, None]
     assert bool((batch.tokens.ids.numpy()[~inside] == PAD).all())
@@ -111,12 +129,12 @@ def test_padding_is_never_read_as_a_token_nor_asked_for(any_task: Any, any_token
 def test_asked_places_and_counts_say_the_same_as_the_targets(
     any_task: Any, any_tokenizer: Any, any_layout: Any
 ) -> None:
-    _, _, _, batch = laid_out(any_task, any_tokenizer, any_layout)
+    _, _, batch = laid_out(any_task, any_tokenizer, any_layout)
     for row, targets in enumerate(batch.targets.tolist()):
         places = [t for t, target in enumerate(targets) if target != IGNORE]
         asked, said = batch.asked[row].tolist(), batch.asked_targets[row].tolist()
         assert asked[: len(places)] == places
         assert set(asked[len(places) :]) <= {places[-1]}
         assert said == [targets[t] for t in places] + [IGNORE] * (len(asked) - len(places))
-    assert batch.counts == {"tokens": int((batch.targets != IGNORE).sum()), "examples": 60}
-    assert batch.tokens.row.tolist() == list(range(500, 560))
+    assert batch.counts == {"tokens": int((batch.targets != IGNORE).sum()), "examples": COUNT}
+    assert batch.tokens.row.tolist() == list(range(500, 500 + COUNT))

@@ -80,6 +80,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(user_parts, "_named", set())
+    monkeypatch.setattr(user_parts, "_by_file", set())  # which workers of later tests would read
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
     return tmp_path
 

@@ -115,6 +115,17 @@ def test_one_pass_and_decoding_agree_and_are_kept_apart(run: Run) -> None:
     assert len(run.folder.records("evaluation.jsonl")) == 18
 
 
+def test_predictions_are_those_of_the_method_and_say_which(run: Run) -> None:
+    said = {}
+    for method in ("one pass", "decoding", "beams"):
+        (record,) = run.evaluate("2x2", count=40, method=method, predictions=True)  # type: ignore[arg-type]
+        lines = run.folder.records("predictions.jsonl")
+        assert {line["method"] for line in lines} == {method}
+        assert sum(line["right"] for line in lines) == record["correct"]
+        said[method] = [line["said"] for line in lines]
+    assert said["one pass"] == said["decoding"] != said["beams"]
+
+
 def test_regions_leave_out_what_could_not_be_held_out(run: Run) -> None:
     results = run.evaluate()
     seen = {tuple(record["cell"].values()) for record in results if record["seen"]}

@@ -29,16 +29,17 @@ from numerate.vocabulary import Vocabulary
 torch.set_num_threads(1)
 
 WAYS = ("flat", "ddp", "fsdp")
+STEPS, LONGER = 24, 30
 SMALL = [
     "task.digits=1:4",
     "model.width=24",
     "model.mixer.heads=2",
     "training.batch=24",
     "training.window=4",
-    "training.steps=50",
+    f"training.steps={STEPS}",
     "training.log_every=1",
-    "training.evaluate_every=25",
-    "training.checkpoint_every=50",
+    f"training.evaluate_every={STEPS // 2}",
+    f"training.checkpoint_every={STEPS}",
     "evaluation.during=16",
     "schedule=Constant(warmup=10)",
     "device=cpu",
@@ -74,8 +75,9 @@ def work(folder: Path) -> None:
         for way in ways:
             train(small(case, f"training.parallel={way}"), runs_dir=folder / f"{case}-{way}")
     for way in WAYS:
-        train(small("plain", f"training.parallel={way}", "training.steps=60"), runs_dir=folder / f"from-one-{way}")
-        for steps in (30, 50):
+        longer = small("plain", f"training.parallel={way}", f"training.steps={LONGER}")
+        train(longer, runs_dir=folder / f"from-one-{way}")
+        for steps in (STEPS // 2, STEPS):
             chosen = (f"training.parallel={way}", f"training.steps={steps}", "model.dropout=0.1")
             train(small("plain", *chosen), runs_dir=folder / f"halves-{way}")
         train(small("plain", f"training.parallel={way}", "model.dropout=0.1"), runs_dir=folder / f"whole-{way}")
@@ -141,7 +143,7 @@ RUNS = [(case, way) for case, (_, ways) in CASES.items() for way in ways]
 @pytest.mark.parametrize(("case", "way"), RUNS)
 def test_two_processes_have_the_loss_curve_of_one(alone: Path, together: Path, case: str, way: str) -> None:
     one, two = losses(alone / case), losses(together / f"{case}-{way}")
-    assert len(one) in (20, 50)
+    assert len(one) in (20, STEPS)
     assert farthest(one, two) < 1e-4
     assert max(one) - min(one) > 0.1
 
@@ -173,11 +175,11 @@ def test_a_run_of_two_processes_answers_and_goes_on_in_one(
     shutil.copytree(together / f"plain-{way}", tmp_path / "two")
     shutil.copytree(alone / "plain", tmp_path / "one")
     said: list[str] = []
-    longer = small("plain", "training.steps=60")
+    longer = small("plain", f"training.steps={LONGER}")
     train(longer, runs_dir=tmp_path / "two", quiet=True, say=said.append)
     train(longer, runs_dir=tmp_path / "one", quiet=True)
     assert any("was written by 2 processes and goes on with 1" in text for text in said)
-    assert len(losses(tmp_path / "one")) == 60
+    assert len(losses(tmp_path / "one")) == LONGER
     assert farthest(losses(tmp_path / "one"), losses(tmp_path / "two")) < 1e-4
     assert farthest(losses(tmp_path / "one"), losses(together / f"from-one-{way}")) < 1e-4
     assert load(next((tmp_path / "two").glob("*/*"))).ask("12+3=")
@@ -185,7 +187,7 @@ def test_a_run_of_two_processes_answers_and_goes_on_in_one(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_two_processes_go_on_to_the_bits_of_an_uninterrupted_run(together: Path, way: str) -> None:
-    assert files(together / f"halves-{way}", 50) == files(together / f"whole-{way}", 50)
+    assert files(together / f"halves-{way}", STEPS) == files(together / f"whole-{way}", STEPS)
     assert losses(together / f"halves-{way}") == losses(together / f"whole-{way}")
     assert farthest(losses(together / f"whole-{way}"), losses(together / f"plain-{way}")) > 1e-4
 
