@@ -141,7 +141,8 @@ def made_small(line: str) -> list[str]:
         more = ["out=written"] if words[0] == "data" and "out=" in line else []
     found = in_small(line, TINY, more)
     own = [word for word in found if word.startswith("grid=")]
-    return [word for word in found if word not in own] + own[-1:]
+    untrained = [word for word in line.split() if word == "training.steps=0"]
+    return [word for word in found if word not in own] + own[-1:] + untrained
 
 
 @pytest.mark.parametrize("line", PAGE.commands())
@@ -167,15 +168,18 @@ def test_a_folder_of_weights_is_evaluated_and_left_as_it_is(place: Path, there: 
     assert torch.equal(model.state_dict()[f"held.{name}"], weights[name])
 
 
-def test_a_step_at_no_rate_leaves_weights_as_they_are(there: Path) -> None:
-    line = next(line for line in PAGE.commands() if "optimizer.rate=1e-30" in line)
+def test_without_training_weights_are_evaluated_as_they_are_and_not_needed_again(there: Path) -> None:
+    line = next(line for line in PAGE.commands() if "training.steps=0" in line)
     assert main(made_small(line)) == 0
     (path,) = there.glob("elsewhere/*/*")
     run = numerate.load(path)
     recipe = run.recipe
     before = recipe.model.build(run.exam.vocabulary, recipe.seed).state_dict()
+    (there / "folder").unlink()
     after = run.model().state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
+    assert [found.step for found in run.checkpoints("all")] == [0]
+    assert len(run.evaluate("1+14", count=2, method="beams")) == 2
 
 
 @pytest.mark.parametrize("text", PAGE.settings("Config keys"))
@@ -201,7 +205,7 @@ def test_every_published_recipe_stands_on_the_page() -> None:
     published = {
         name
         for name, module in catalogue.kinds()["Recipe"].items()
-        if MODULE in module and not module.endswith("_small")
+        if MODULE in module and not module.endswith(("_small", "_laptop"))
     }
     assert published <= PAGE.shown_recipes()
 

@@ -189,6 +189,9 @@ class Turns(NamedTuple):
 class Model(nn.Module, ABC):
     """What training and evaluation know of a model: never more than this."""
 
+    regression: int | None = None
+    """The id of the token whose number is the whole answer, of a model with a regression head; None of all others."""
+
     @abstractmethod
     def place(self, tokens: Tokens, draw: Draw) -> Tokens:
         """Gives every token its place numbers. All randomness of a forward is here, before anything compiled."""

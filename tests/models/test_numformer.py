@@ -80,6 +80,21 @@ def test_its_first_size_is_the_published_one() -> None:
     assert model.places.weight.shape == (512, 768)
 
 
+def test_as_published_it_has_no_final_norm_and_no_biases_in_the_vocabulary_head(vocabulary: Vocabulary) -> None:
+    sizes: dict[str, Any] = {"width": 16, "depth": 1, "heads": 2, "inner": 8, "context": 4, "number_embedding": None}
+    ours = Numformer(**sizes).build(vocabulary, 0)
+    theirs = Numformer(**sizes, final_norm=False, head_bias=False).build(vocabulary, 0)
+    more = ours.state_dict().keys() - theirs.state_dict().keys()
+    assert more == {"norm.weight", "norm.bias", "inward.bias", "held.head.bias"}
+    ids = torch.arange(4, 8)[None]
+    hidden = []
+    theirs.eval().layers[-1].register_forward_hook(lambda part, given, said: hidden.append(said))
+    found = theirs(Tokens(ids, torch.tensor([4]), torch.tensor([0]))).logits
+    head = theirs.held["head"].weight
+    expected = torch.nn.functional.gelu(hidden[0] @ theirs.inward.weight.T) @ head.T
+    torch.testing.assert_close(found, expected)
+
+
 def test_shapes_that_cannot_be_are_refused(vocabulary: Vocabulary) -> None:
     with pytest.raises(Mistake, match=r"^model\.heads: width 10 does not divide into 3 heads"):
         Numformer(width=10, heads=3).build(vocabulary, 0)

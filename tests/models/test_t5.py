@@ -11,7 +11,9 @@ import torch
 
 from numerate.batch import Tokens
 from numerate.errors import Mistake
+from numerate.evaluation.beams import beam_search
 from numerate.evaluation.evaluator import Exam, evaluate_cell, mark, mark_by_decoding
+from numerate.evaluation.generate import greedy, greedy_uncached
 from numerate.models.number_inputs import NumberHead
 from numerate.models.t5 import SIZES, T5
 from numerate.tasks.arithmetic import Arithmetic
@@ -193,10 +195,25 @@ def test_a_regression_head_says_one_number_per_question_that_no_answer_changes(v
     torch.testing.assert_close(further.output.values, numbers, rtol=1e-9, atol=1e-9)
 
 
-def test_added_places_change_nothing_at_first_and_end_somewhere(vocabulary: Vocabulary) -> None:
+def test_a_model_with_a_regression_head_answers_with_its_number_whatever_it_finds_likely() -> None:
+    vocabulary = Vocabulary.of_words(["a", "b", "[NUM]"])
+    number = vocabulary.ids["[NUM]"]
+    model = replace(TINY, number_head=NumberHead(reads="start")).build(vocabulary, 0).eval()
+    source = Tokens(torch.tensor([[4, 5, 4], [5, 4, PAD]]), torch.tensor([3, 2]), torch.arange(2))
+    begun = Tokens(torch.full((2, 1), PAD), torch.ones(2, dtype=torch.long), torch.arange(2))
+    meant = model(begun, source).values[:, 0]
+    for decode in (greedy, greedy_uncached, beam_search):
+        said = decode(model, begun, 4, source=source)
+        assert said.ids[:, :2].tolist() == [[number, END]] * 2
+        assert said.lengths.tolist() == [2, 2]
+        torch.testing.assert_close(said.values[:, 0], meant)
+
+
+def test_places_added_to_pretrained_weights_change_nothing_at_first_and_end_somewhere(folder: Path) -> None:
     source = Tokens(torch.randint(4, 19, (2, 6)), torch.tensor([6, 3]), torch.arange(2))
     tokens = Tokens(torch.randint(4, 19, (2, 4)), torch.tensor([4, 4]), torch.arange(2))
-    plain, placed = (replace(TINY, places=places).build(vocabulary, 0).eval() for places in (None, 6))
+    vocabulary = over(list(range(3, 20)))
+    plain, placed = (T5(weights=str(folder), places=places).build(vocabulary, 0).eval() for places in (None, 6))
     assert torch.equal(plain(tokens, source).logits, placed(tokens, source).logits)
     with torch.no_grad():
         placed.places.weight.normal_()

@@ -164,6 +164,27 @@ def test_an_address_without_a_run_is_a_mistake_with_the_nearest_name(tmp_path: P
         find("latest", tmp_path / "nowhere")
 
 
+def test_a_checkpoint_or_a_folder_of_weights_in_the_place_of_a_run_is_told_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(tmp_path).path
+    (run / "checkpoints" / "step-000300").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for path in (run, run.relative_to(tmp_path)):
+        with pytest.raises(Mistake, match=rf"is no run: .*`numerate evaluate {path} checkpoint=300`"):
+            find(path / "checkpoints" / "step-000300", tmp_path)
+        with pytest.raises(Mistake, match=rf"is no run: .* Its run is {path}\."):
+            find(path / "checkpoints", tmp_path)
+    for place in ("checkpoints", "checkpoints/step-000300"):
+        monkeypatch.chdir(run / place)
+        with pytest.raises(Mistake, match=f"run is {run}\\.|of the run {run}:"):
+            find(".", tmp_path)
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "config.json").touch()
+    with pytest.raises(Mistake, match=r"`numerate train RECIPE model\.weights=.*/weights training\.steps=0`"):
+        find(tmp_path / "weights", tmp_path)
+
+
 def test_a_label_inside_the_recipe_is_not_taken_for_the_label_of_the_run(tmp_path: Path) -> None:
     make(tmp_path, recipe={"name": "inner", "task": {"name": "deeper"}})
     with pytest.raises(Mistake):

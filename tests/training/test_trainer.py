@@ -17,6 +17,7 @@ from numerate.errors import Fault, Mistake
 from numerate.laboratory.train import Trained, dry_run, train
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder
+from numerate.training.stream import Place
 from numerate.training.trainer import Trainer
 from numerate.training.world import World
 
@@ -133,6 +134,44 @@ def test_what_is_not_finite_stops_the_run_and_names_the_last_good_checkpoint(tmp
         trainer.train()
     assert trainer.folder is not None
     assert [path.name for path in trainer.folder.checkpoints.iterdir()] == ["step-000006"]
+
+
+def test_a_first_step_that_goes_wrong_is_no_matter_of_the_rate(tmp_path: Path) -> None:
+    trainer = Trainer(small(), World.join("cpu"), RunFolder.create(tmp_path, "spoilt", "0", {"recipe": {}}))
+    head = next(p for name, p in trainer.model.named_parameters() if name == "head.weight")
+    head.register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[no-untyped-call]
+    with pytest.raises(Fault, match=r"^step 1: the gradient norm is not finite; .* before any update, so no ") as told:
+        trainer.train()
+    assert "A lower" not in str(told.value)
+    assert "(Arithmetic), at the loss (" in str(told.value)
+
+
+def test_weights_that_are_not_finite_are_told_before_the_first_step(tmp_path: Path) -> None:
+    trainer = Trainer(small(), World.join("cpu"), RunFolder.create(tmp_path, "spoilt", "0", {"recipe": {}}))
+    head = next(p for name, p in trainer.model.named_parameters() if name == "head.weight")
+    head.data[1, 2] = torch.inf
+    with pytest.raises(Fault, match=r"^step 0: the model begins with weights that are not finite: head\.weight; "):
+        trainer.train()
+
+
+def test_padding_is_a_share_of_all_that_is_read_by_an_encoder_too(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the extra huggingface is not installed")
+    t5 = "model=T5(width=16,depth=1,heads=2,head_width=8,inner=16)"
+    others = [word for word in SMALL if not word.startswith("model.")]
+    pair = recipe("addition_rotary", *others, t5, "layout=Pair", "training.steps=5")
+    made = train(pair, runs_dir=tmp_path, quiet=True)
+    (told,) = [line["padding"] for line in metrics(made) if "padding" in line]
+    stream = Trainer(pair, World.join("cpu")).stream
+    real = padded = 0
+    for place in range(0, 80, 16):
+        batch = stream.batch(Place(place))
+        assert batch.source is not None
+        for ids in (batch.tokens.ids, batch.source.ids):
+            padded += ids.numel()
+        real += int(batch.tokens.lengths.sum() + batch.source.lengths.sum())
+    assert 0 < told < 1
+    assert told == pytest.approx(1 - real / padded, abs=1e-4)
+    assert 0 <= stream.padding(batch) < 1
 
 
 def test_a_target_stops_the_run_and_a_higher_one_goes_on(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from numerate.batch import Model
 from numerate.config import from_tree
 from numerate.errors import Fault, Mistake
-from numerate.evaluation.evaluator import Exam, Method, evaluate_cell, questions_of
+from numerate.evaluation.evaluator import SPARE, Exam, Method, evaluate_cell, questions_of
 from numerate.evaluation.grid import Cell, parse_shard
 from numerate.evaluation.samples import Said, answers
 from numerate.executors.executor import Executor
@@ -17,9 +17,12 @@ from numerate.laboratory.pieces import script, spread
 from numerate.laboratory.plan import Heard, Inquiry, Plan, Told, Way
 from numerate.laboratory.results import Results
 from numerate.laboratory.store import Key, Store, lines_of
+from numerate.models.held import build
+from numerate.tasks.questions import Questions
 from numerate.training import checkpoint
-from numerate.training.parallel import refuse_other_weights
+from numerate.training.parallel import refuse_other_weights, weights_for
 from numerate.training.recipe import Recipe
+from numerate.training.refusals import refuse_other_tokenizer
 from numerate.training.run import RunFolder, find, runs_directory
 from numerate.training.world import device_of
 
@@ -87,7 +90,8 @@ class Run:
     @cached_property
     def blank(self) -> Model:
         """The model as initialised, on the CPU: what can be asked without any weights (placements, tables)."""
-        return self.recipe.model.build(self.exam.vocabulary, self.recipe.seed)
+        origin = checkpoint.last_state(self.folder.checkpoints).get("origin")
+        return build(self.recipe.model, self.exam.vocabulary, self.recipe.seed, origin)
 
     def checkpoints(self, name: str = "final") -> list[checkpoint.Checkpoint]:
         """The checkpoints meant by `final`, `best`, `all` or a step."""
@@ -97,12 +101,14 @@ class Run:
         return found
 
     def model(self, name: str | checkpoint.Checkpoint = "final") -> Model:
-        """The model with the weights of a checkpoint, ready to answer (dropout off)."""
+        """The model with the weights of a checkpoint, ready to answer (dropout off).
+
+        Raises `Mistake` where it was trained with another tokenizer file of the same name."""
         found = name if isinstance(name, checkpoint.Checkpoint) else self.checkpoints(name)[0]
+        refuse_other_tokenizer(self.recipe.tokenizer, found)
         weights = found.read(only=["weights"])["weights"]
-        model = self.recipe.model.build(self.exam.vocabulary, self.recipe.seed)
-        refuse_other_weights(model.state_dict(), weights, str(found.path))
-        model.load_state_dict(weights)
+        model = build(self.recipe.model, self.exam.vocabulary, self.recipe.seed, found.state.get("origin"))
+        model.load_state_dict(weights_for(model, weights, str(found.path)))
         return model.to(device_of(self.device or self.recipe.device)).eval()
 
     # Evaluation ---------------------------------------------------------------------------------------------------
@@ -186,7 +192,8 @@ class Run:
         known = self.checkpoints("final")[0].state.get("progress", {})
         if known.get("best") is None:
             return None
-        return {"step": known["best"], "score": known["best_score"], "chosen_on": known["best_split"]}
+        by = known.get("best_by", "accuracy")
+        return {"step": known["best"], "score": known["best_score"], "chosen_on": known["best_split"], "by": by}
 
     def score(self, way: Way, model: Model, cell: Cell, placement: int) -> dict[str, Any]:
         """The record of one cell."""
@@ -207,9 +214,11 @@ class Run:
         """What the model answers to each question of a cell."""
         plan = way.plan
         questions = questions_of(self.exam.task, dict(cell), count=plan.count, seed=plan.seed)
-        place = {"checkpoint": way.label, "step": way.step, "placement": placement}
+        place: dict[str, Any] = {"checkpoint": way.label, "step": way.step, "placement": placement}
+        place["method"] = plan.method
         place |= {"settings": dict(plan.settings)} if plan.settings else {}
-        return [said.record(dict(cell)) | place for said in answers(model, self.exam, questions, placement)]
+        found = answers(model, self.exam, questions, placement, method=plan.method)
+        return [said.record(dict(cell)) | place for said in found]
 
     def _predict(self, way: Way, cells: Sequence[Cell], store: Store, told: Told) -> set[Key]:
         """Writes what is said to every question; returns which of it workers had said already."""
@@ -235,7 +244,8 @@ class Run:
         records = []
         for cell in cells:
             questions = questions_of(self.exam.task, dict(cell), count=each, seed=planned.seed)
-            records += [said.record(dict(cell)) | {"step": found.step} for said in answers(model, self.exam, questions)]
+            said = answers(model, self.exam, questions, method=planned.method)
+            records += [one.record(dict(cell)) | {"step": found.step} for one in said]
         self.folder.write("samples.jsonl", lines_of(records))
 
     # Asking and showing -------------------------------------------------------------------------------------------
@@ -246,7 +256,9 @@ class Run:
         >>> run.ask("321+654=").said
         '975'
 
-        `settings` change how the model is run, as in `evaluate`, one value each.
+        A task of texts takes any text, of which nobody knows the truth: `gold` and `right` are None. Answers may then
+        be as long as those of its longest rows, and somewhat longer. `settings` change how the model is run, as in
+        `evaluate`, one value each.
         """
         if settings:
             return self.with_settings(*settings).ask(question, checkpoint)
@@ -254,7 +266,17 @@ class Run:
         batch = self.exam.batch(questions)
         for warning in self.blank.check(batch.tokens, self.exam.longest(self.recipe.task)):
             self.warn(warning)
-        return answers(self.model(checkpoint), self.exam, questions)[0]
+        if questions.texts is None:
+            return answers(self.model(checkpoint), self.exam, questions)[0]
+        most = self.exam.batch(self._longest()).asked_targets.shape[1] + SPARE
+        spare = max(0, most - batch.asked_targets.shape[1])
+        return answers(self.model(checkpoint), self.exam, questions, spare=spare, known=False)[0]
+
+    def _longest(self) -> Questions:
+        """Questions of the task, the longest there are where that is known."""
+        task = self.recipe.task
+        known = task.longest()
+        return task.examples("development", 0, 0, 64) if known is None else known
 
     def report(self) -> Path:
         """Writes `report.html`, one self-contained page, and returns its path."""

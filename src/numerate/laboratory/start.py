@@ -15,7 +15,7 @@ from numerate.laboratory.run import Run
 from numerate.recipes.papers import PAPERS
 from numerate.training import checkpoint, provenance
 from numerate.training.budget import flop_text
-from numerate.training.parallel import refuse_other_weights
+from numerate.training.parallel import weights_for
 from numerate.training.progress import Nowhere, Progress
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder, find, folder_name
@@ -62,7 +62,7 @@ class Start:
         self.path = runs / folder_name(recipe.title) / identity(recipe)
         last = world.said_by_first(checkpoint.latest_good(self.path / "checkpoints")[0] if world.first else None)
         set_threads(recipe.training.threads, last)
-        self.trainer = Trainer(recipe, world)
+        self.trainer = Trainer(recipe, world, origin=None if last is None else last.state.get("origin"))
         self.beginning = None
         if source is not None and last is None:
             self.beginning = _beginning(source, self.path, self.trainer)
@@ -100,7 +100,7 @@ class Start:
         tracked = _trackers(self.recipe, self.world, self._say)
         for text in (*trainer.warnings, *trainer.resume()):
             self._say(f"warning: {text}")
-        if trainer.reached() or trainer.spent():
+        if (trainer.reached() or trainer.spent()) and not trainer.fresh:
             self._say(f"{self.path}: {_nothing_left(trainer)}")
             return False
         if self.world.first:
@@ -148,7 +148,7 @@ class Start:
         for change in provenance.changed_versions(then):
             self._say(f"warning: this run was begun with {change}; its numbers may differ in the last places")
         folder.begin(self.head)
-        if begun_before and not self.trainer.progress.step:
+        if begun_before and self.trainer.fresh:
             self._say(f"{folder.path}: was begun before but has no checkpoint yet; beginning again at step 0")
 
     def _heard(self, progress: Progress, tracked: trackers.Trackers) -> Listener:
@@ -228,7 +228,12 @@ def _note(folder: RunFolder, outcome: Outcome) -> None:
             "tokens": progress.tokens,
             "operations": progress.operations,
         },
-        best={"step": progress.best, "score": progress.best_score, "chosen_on": progress.best_split},
+        best={
+            "step": progress.best,
+            "score": progress.best_score,
+            "chosen_on": progress.best_split,
+            "by": progress.best_by,
+        },
     )
 
 
@@ -288,7 +293,7 @@ def _beginning(source: RunFolder, path: Path, trainer: Trainer) -> checkpoint.Ch
         found = checkpoint.by_name(source.checkpoints, "final")[0][0]
     weights = found.read(only=["weights"])["weights"]
     try:
-        refuse_other_weights(trainer.model.state_dict(), weights, str(found.path))
+        weights_for(trainer.model, weights, str(found.path))
     except Fault as fault:
         raise Mistake(f"init_from: {fault}") from fault
     return found

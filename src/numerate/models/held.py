@@ -1,18 +1,22 @@
 """Models of Hugging Face, held inside a model of the house: loading them, their vocabulary, and decoding with rows of
 different length."""
 
+import json
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from logging import ERROR
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from numerate.batch import Draw, Model, Output, Tokens
+from numerate.batch import Draw, Model, ModelSpec, Output, Tokens
 from numerate.errors import Mistake
-from numerate.models.number_inputs import NumberEmbedding, NumberHead
+from numerate.models.number_inputs import NUMBER_TOKEN, NumberEmbedding, NumberHead
 from numerate.vocabulary import BEGIN, END, PAD, Vocabulary
 
 NEW_ROW_SPREAD = 0.1
@@ -26,6 +30,7 @@ class Held(Model):
         super().__init__()
         self.held = held
         self._embedding, self._head, self.width = (embedding,), (head,), width  # in tuples: they are parts of `held`
+        self.tied = getattr(head, "weight", None) is embedding.weight
         self.number_embedding: nn.Module | None = None
         self.number_head: Any = None
 
@@ -37,6 +42,7 @@ class Held(Model):
         """Puts a number embedding before it and a number head behind it."""
         self.number_embedding = None if embedding is None else embedding.build(vocabulary, self.width)
         self.number_head = None if head is None else head.build(self.width)
+        self.regression = vocabulary.ids.get(NUMBER_TOKEN) if head is not None and head.reads == "start" else None
 
     def place(self, tokens: Tokens, draw: Draw) -> Tokens:
         """Its positions are inside; nothing is drawn."""
@@ -147,17 +153,131 @@ def transformers(why: str) -> Any:
     return package
 
 
-def pretrained(auto: Any, weights: str, **options: Any) -> Any:
-    """A model from a folder or the hub, in float32. Raises `Mistake` where there is none under that name."""
+class HeldSpec(ModelSpec):
+    """The description of a model of Hugging Face, with or without pretrained `weights`."""
+
+    weights: str | None
+
+    @abstractmethod
+    def build_again(self, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any]) -> Held:
+        """The model as `origin_of` describes it, with random weights: those that it has by now are to be put in."""
+
+
+def build(spec: ModelSpec, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any] | None = None) -> Model:
+    """Builds the model; one that began from pretrained weights is built without them where `origin` describes it, and
+    has random ones until its own are put in."""
+    if origin is None or not isinstance(spec, HeldSpec) or spec.weights is None:
+        return spec.build(vocabulary, seed)
+    return spec.build_again(vocabulary, seed, origin)
+
+
+def origin_of(model: Model) -> dict[str, Any] | None:
+    """What builds a model again that began from pretrained weights, once these are gone, as JSON keeps it: its
+    configuration, and whether embedding and head are one. None for every other model."""
+    if not isinstance(model, Held) or getattr(getattr(model, "spec", None), "weights", None) is None:
+        return None
+    held: Any = model.held
+    config = json.loads(held.config.to_json_string(use_diff=False))
+    config.pop("_name_or_path", None)  # where the weights were is nobody's business
+    return {"config": config, "tied": model.tied}
+
+
+def untrained(package: Any, kind: Any, origin: Mapping[str, Any], **options: Any) -> Any:
+    """A model of transformers by its origin, of random weights. `kind` makes one of a configuration.
+
+    Raises `Mistake` for a configuration that this version of transformers does not know."""
+    given = {**origin["config"], **options}
+    name = given.pop("model_type")
     try:
-        return auto.from_pretrained(weights, dtype=torch.float32, **options)
-    except ImportError as error:
-        raise Mistake(f"model.weights: {weights}: {first_line(error)}") from error
-    except (OSError, ValueError) as error:
+        held = kind(package.AutoConfig.for_model(name, **given))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Mistake(
-            f"model.weights: {weights!r} is no folder with a model, and none of that name could be had from the hub: "
-            f"{first_line(error)}"
+            f"model: transformers {package.__version__} does not know a {name} as {given.get('transformers_version')} "
+            f"wrote it ({first_line(error)}); that version is right"
         ) from error
+    inward, outward = held.get_input_embeddings(), held.get_output_embeddings()
+    if not origin["tied"] and outward.weight is inward.weight:
+        outward.weight = nn.Parameter(inward.weight.detach().clone())
+    return held
+
+
+def pretrained(auto: Any, weights: str, **options: Any) -> Any:
+    """A model from a folder or the hub, in float32. Raises `Mistake` where there is none under that name, and where it
+    is not whole: a file that was cut short, a configuration of other shapes, weights that are missing."""
+    folder = Path(weights)
+    if folder.is_dir() and "gguf_file" not in options and not (folder / "config.json").is_file():
+        known = sorted(path.name for path in folder.iterdir())[:8]
+        raise Mistake(
+            f"model.weights: {weights} has no config.json (it has: {', '.join(known) or 'nothing'}); a folder that "
+            "save_pretrained wrote whole is right"
+        )
+    try:
+        with _quiet():
+            held, found = auto.from_pretrained(
+                weights, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True, **options
+            )
+    except Exception as error:  # safetensors, pickle and the hub have errors of their own kind each
+        raise Mistake(_why_not(folder, weights, error)) from error
+    missing = sorted(map(str, found["missing_keys"]))
+    other = sorted(found["mismatched_keys"], key=str)
+    if missing:
+        raise Mistake(
+            f"model.weights: {weights}: has no weights {missing[0]!r} ({len(missing)} are missing of a "
+            f"{type(held).__name__}); a whole model of this kind is right"
+        )
+    if other:
+        name, *shapes = other[0] if isinstance(other[0], tuple) else (other[0],)
+        told = " and ".join(str(tuple(shape)) for shape in shapes)
+        raise Mistake(
+            f"model.weights: {weights}: its config.json is not of these weights: {name} has two shapes ({told}); "
+            "the two files of one model are right"
+        )
+    return held
+
+
+def _why_not(folder: Path, weights: str, error: Exception) -> str:
+    """Why there is no model of that name, with the file that is at fault and what would be right."""
+    reason = first_line(error)
+    if isinstance(error, ImportError):
+        return f"model.weights: {weights}: {reason}"
+    if not folder.is_dir():
+        return (
+            f"model.weights: {weights!r} is no folder with a model, and none of that name could be had from the hub: "
+            f"{reason}"
+        )
+    for path in sorted(folder.glob("*.safetensors")):
+        if (why := _torn(path)) is not None:
+            return f"model.weights: {path} is not whole ({why}); copying or downloading it once more is right"
+    found = ", ".join(sorted(path.name for path in folder.iterdir())[:8])
+    return f"model.weights: no model of this kind can be read from {weights} ({found}): {reason}"
+
+
+def _torn(path: Path) -> str | None:
+    """Why a file of weights cannot be opened."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt"):
+            return None
+    except (SafetensorError, OSError) as error:
+        return first_line(error)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Holds back transformers' bar and report of loading weights. Bars of downloads are the hub's, and stay."""
+    from transformers.utils import logging
+
+    hook = getattr(logging, "set_tqdm_hook", None)
+    level = logging.get_verbosity()
+    before = None if hook is None else hook(lambda bar, given, named: bar(*given, **{**named, "disable": True}))
+    logging.set_verbosity(ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if hook is not None:
+            hook(before)
 
 
 def compute_again(held: Any) -> None:
@@ -194,10 +314,12 @@ def fit_vocabulary(held: Any, vocabulary: Vocabulary, seed: int) -> None:
         )
     ids = torch.from_numpy(foreign)
     draws = torch.Generator().manual_seed(seed)
-    tied = outward.weight is inward.weight
-    table = nn.Parameter(rows_for(inward.weight.detach(), ids, draws))
-    # In place, since some models scale inside their own kind of embedding.
-    inward.weight, inward.num_embeddings, inward.padding_idx = table, vocabulary.size, None
+    old = inward.weight
+    tied = outward.weight is old
+    table = nn.Parameter(rows_for(old.detach(), ids, draws))
+    # In place, since some models scale inside their own kind of embedding; a T5 has its table under three more names.
+    for part in [part for part in held.modules() if getattr(part, "weight", None) is old and part is not outward]:
+        part.weight, part.num_embeddings, part.padding_idx = table, vocabulary.size, None
     outward.weight = table if tied else nn.Parameter(rows_for(outward.weight.detach(), ids, draws))
     outward.out_features = vocabulary.size
     if getattr(outward, "bias", None) is not None:

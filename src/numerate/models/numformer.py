@@ -26,7 +26,8 @@ class Numformer(ModelSpec):
 
     Golkar et al. (2023), https://arxiv.org/abs/2310.02989, in the size that Zausinger et al. (2025),
     https://arxiv.org/abs/2411.02083, compare with. Pre-norm layers, learned positions; both heads are two linear maps
-    with a GELU between. The tokenizer is to spell numbers as [NUM] (XVal), whose vector is multiplied by the number.
+    with a GELU between. `final_norm=false` and `head_bias=false` leave out what the published code has not. The
+    tokenizer is to spell numbers as [NUM] (XVal), whose vector is multiplied by the number.
 
     It sees all of its row, later tokens too, so answers must not stand in what it reads: `Masked` sees to that, and
     every other layout is refused.
@@ -43,6 +44,8 @@ class Numformer(ModelSpec):
         NumberHead(layers=2, says="ln"), "reads numbers off masked places, or null"
     )
     checkpointing: bool = setting(False, "whether layers are computed again in the backward instead of being kept")
+    final_norm: bool = setting(True, "whether a norm stands between layers and heads; published: no", later=True)
+    head_bias: bool = setting(True, "whether the vocabulary head has biases; published: no", later=True)
 
     def __post_init__(self) -> None:
         for name in ("width", "depth", "heads", "inner", "context"):
@@ -63,13 +66,14 @@ class NumformerModel(Held):
     """The model behind `Numformer`."""
 
     def __init__(self, spec: Numformer, vocabulary: Vocabulary) -> None:
-        embedding, head = nn.Embedding(vocabulary.size, spec.width), nn.Linear(spec.inner, vocabulary.size)
+        embedding = nn.Embedding(vocabulary.size, spec.width)
+        head = nn.Linear(spec.inner, vocabulary.size, bias=spec.head_bias)
         super().__init__(nn.ModuleDict({"embedding": embedding, "head": head}), embedding, head, spec.width)
         self.spec = spec
         self.places = nn.Embedding(spec.context, spec.width)
         self.layers = nn.ModuleList(NumformerLayer(spec) for _ in range(spec.depth))
-        self.norm = nn.LayerNorm(spec.width)
-        self.inward = nn.Linear(spec.width, spec.inner)
+        self.norm = nn.LayerNorm(spec.width) if spec.final_norm else nn.Identity()
+        self.inward = nn.Linear(spec.width, spec.inner, bias=spec.head_bias)
         for table in (embedding, self.places):
             nn.init.normal_(table.weight, std=INITIAL_SPREAD)
         self.add_numbers(vocabulary, spec.number_embedding, spec.number_head)

@@ -1,6 +1,7 @@
 """Any causal language model of Hugging Face, held: Llama, GPT-2, SmolLM and their like."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +9,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from numerate.batch import ModelSpec, Output, Started, Tokens, Turns
+from numerate.batch import Output, Started, Tokens, Turns
 from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.models.held import (
     Held,
+    HeldSpec,
     Reading,
     at_the_right,
     compute_again,
@@ -21,6 +23,7 @@ from numerate.models.held import (
     pretrained,
     refuse_hidden,
     transformers,
+    untrained,
 )
 from numerate.models.number_inputs import NumberEmbedding, NumberHead
 from numerate.vocabulary import Vocabulary
@@ -30,7 +33,7 @@ SOMETHING = {"model_type": "gpt2", "n_embd": 128, "n_layer": 4, "n_head": 4}
 
 
 @dataclass(frozen=True)
-class PretrainedDecoder(ModelSpec):
+class PretrainedDecoder(HeldSpec):
     """A decoder of Hugging Face, pretrained or random, for the layout Continuation.
 
     `weights` is a folder or a name on the hub; with `gguf_file` the name of a GGUF file there, whose weights are
@@ -69,6 +72,13 @@ class PretrainedDecoder(ModelSpec):
                 file = {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
                 held = pretrained(package.AutoModelForCausalLM, self.weights, **file)
                 fit_vocabulary(held, vocabulary, seed)
+            return PretrainedModel(self, held, vocabulary)
+
+    def build_again(self, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any]) -> "PretrainedModel":
+        package = transformers("model: PretrainedDecoder")
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            held = untrained(package, package.AutoModelForCausalLM.from_config, origin)
             return PretrainedModel(self, held, vocabulary)
 
     def _random(self, package: Any, vocabulary: Vocabulary) -> Any:

@@ -1,5 +1,6 @@
 """Hugging Face's T5, held: an encoder reads the question, a decoder says the answer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -7,11 +8,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from numerate.batch import ModelSpec, Output, Started, Tokens, Turns
+from numerate.batch import Output, Started, Tokens, Turns
 from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.models.held import (
     Held,
+    HeldSpec,
     Reading,
     at_the_right,
     compute_again,
@@ -20,6 +22,7 @@ from numerate.models.held import (
     real_places,
     refuse_hidden,
     transformers,
+    untrained,
 )
 from numerate.models.number_inputs import NumberEmbedding, NumberHead
 from numerate.vocabulary import Vocabulary
@@ -71,7 +74,7 @@ PIECES = {"relu": "relu", "geglu": "gated-gelu"}
 
 
 @dataclass(frozen=True)
-class T5(ModelSpec):
+class T5(HeldSpec):
     """T5, from random weights or pretrained ones: an encoder-decoder for the layout Pair.
 
     Raffel et al. (2020), https://arxiv.org/abs/1910.10683, as Hugging Face's transformers computes it. A size is one of
@@ -132,7 +135,19 @@ class T5(ModelSpec):
                 held = package.T5ForConditionalGeneration(self._config(package, vocabulary))
             else:
                 held = pretrained(package.T5ForConditionalGeneration, self.weights, dropout_rate=self.dropout)
+                if {held.encoder.embed_tokens.weight, held.decoder.embed_tokens.weight} != {held.shared.weight}:
+                    raise Mistake(
+                        f"model.weights: {self.weights}: its encoder and decoder read other tables than shared.weight; "
+                        "a T5 has one for both"
+                    )
                 fit_vocabulary(held, vocabulary, seed)
+            return T5Model(self, held, vocabulary)
+
+    def build_again(self, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any]) -> "T5Model":
+        package = transformers("model: T5")
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            held = untrained(package, package.T5ForConditionalGeneration, origin, dropout_rate=self.dropout)
             return T5Model(self, held, vocabulary)
 
     def _config(self, package: Any, vocabulary: Vocabulary) -> Any:
@@ -160,7 +175,7 @@ class T5Model(Held):
         self.held: Any = held
         self.scale = held.config.d_model**-0.5 if held.config.scale_decoder_outputs else 1.0
         self.places = None if spec.places is None else nn.Embedding(spec.places, self.width)
-        if self.places is not None:
+        if self.places is not None and spec.weights is not None:
             nn.init.zeros_(self.places.weight)  # what is pretrained begins as it was
         self.add_numbers(vocabulary, spec.number_embedding, spec.number_head)
         if spec.checkpointing:

@@ -29,6 +29,7 @@ from numerate.tokens.layout import Masked
 from numerate.tokens.regression_transformer import RegressionTransformer
 from numerate.tokens.text_spellings import TextSpelling
 from numerate.tokens.text_spellings import XVal as Numbers
+from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe
 from numerate.training.schedule import Constant
 
@@ -92,7 +93,8 @@ def mathematics_xval() -> Recipe:
     """Published mathematics: T5-base with [NUM] for every number, and a head that says numbers.
 
     T5-base: 223 million weights, 3.6 GB and activations, 57 hours. No row of the paper, whose xVal
-    is `mathematics_numformer`. Numbers are compared as signed logarithms; `objective.loss.published=true` is theirs.
+    is `mathematics_numformer`. Numbers are compared as signed logarithms; theirs is `objective.loss.published=true
+    model.number_head.says=number`.
     """
     return _mathematics("mathematics_xval", XVal(), NUM, model=XVAL, paper="xval")
 
@@ -100,11 +102,14 @@ def mathematics_xval() -> Recipe:
 def mathematics_numformer() -> Recipe:
     """Published mathematics: xVal, an encoder of 12 layers from random weights.
 
-    Numformer: 140 million weights, 2.2 GB and activations, 61 hours. It sees how many tokens the answer has.
+    Numformer: 140 million weights, 2.2 GB and activations, 61 hours. It sees how many tokens the answer has. As
+    published no gradient is clipped.
     """
-    found = _mathematics("mathematics_numformer", XVal(), NUM, model=Numformer(), paper="xval")
+    model = Numformer(final_norm=False, head_bias=False)
+    found = _mathematics("mathematics_numformer", XVal(), NUM, model=model, paper="xval")
     return replace(
         found,
+        optimizer=AdamW(rate=1e-4, betas=(0.9, 0.999), decay=0.01, clip=None),
         layout=Masked(mask="<extra_id_0>"),
         schedule=Constant(warmup=0),
         training=replace(found.training, evaluate_every=10_000, checkpoint_every=10_000),

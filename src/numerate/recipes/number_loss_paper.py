@@ -84,6 +84,7 @@ def published(
 
     `every` so many steps there is an evaluation on `development` questions and a checkpoint; `questions` are the most
     of each module that the final evaluation asks. The published one searches with 4 beams, which is `method=beams`.
+    The best checkpoint is that of the lowest development loss (`metric_for_best_model: loss`).
     """
     return Recipe(
         task=task,
@@ -102,6 +103,7 @@ def published(
             checkpoint_every=every,
             checkpoint_minutes=60,
             keep=2,
+            best_by="loss",
         ),
         evaluation=Evaluation(count=questions, during=development),
         title=title,

@@ -55,7 +55,7 @@ class Budget:
         """The share of the budget that is used, as schedules and ramps go by it: from 0 up to 1, or beyond."""
         if self._goes_by_examples:
             return spent.examples / self._examples
-        return spent.step / self.steps
+        return spent.step / max(1, self.steps)
 
     def position(self, spent: Spent) -> float:
         """The same in steps of `steps`: how many are done, unless batches grow."""
@@ -68,7 +68,8 @@ class Budget:
             return True
         if training.operations is not None and spent.operations >= training.operations:
             return True
-        return spent.step >= (training.steps or math.inf) or spent.examples >= self._known_examples
+        most = math.inf if training.steps is None else training.steps
+        return spent.step >= most or spent.examples >= self._known_examples
 
     # The size of a step --------------------------------------------------------------------------------------------
 
@@ -85,8 +86,10 @@ class Budget:
 
     @cached_property
     def steps(self) -> int:
-        """The whole budget in optimiser steps: for tokens and operations an estimate."""
+        """The whole budget in optimiser steps: for tokens and operations an estimate; 0 where nothing is trained."""
         training = self.training
+        if training.steps == 0:
+            return 0
         if self.most > 1:
             return self._steps_for(self._examples) if self._goes_by_examples else training.steps or 1
         by_steps, by_examples = training.steps or math.inf, self._examples / training.batch

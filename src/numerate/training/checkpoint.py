@@ -175,6 +175,14 @@ def open_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(path, content["step"], content["best"], content["state"])
 
 
+def last_state(folder: Path) -> dict[str, Any]:
+    """The state of the last checkpoint whose `state.json` is sound; {} where there is none. No tensor is read."""
+    for step in reversed(steps(folder)):
+        with contextlib.suppress(Fault):
+            return open_checkpoint(folder / name_of(step)).state
+    return {}
+
+
 def _content(path: Path) -> dict[str, Any]:
     where = path / "state.json"
     try:

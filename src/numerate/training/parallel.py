@@ -67,8 +67,7 @@ class Parallel:
 
     def load_weights(self, weights: Mapping[str, Tensor], where: str) -> None:
         """Takes whole weights. Raises `Fault` where names or shapes are not the model's."""
-        refuse_other_weights(self.model.state_dict(), weights, where)
-        self.model.load_state_dict(dict(weights))
+        self.model.load_state_dict(weights_for(self.model, weights, where))
 
     def moments(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         """The optimiser's state as `parameter name/entry`, whole, on the first process. Every process must call it."""
@@ -81,8 +80,11 @@ class Parallel:
     def load_moments(self, optimizer: torch.optim.Optimizer, moments: Mapping[str, Tensor]) -> None:
         """Puts back what `moments` gave, in this way of sharing or another."""
         parameters = dict(self.model.named_parameters())
+        further = dict(self.model.named_parameters(remove_duplicate=False)).keys() - parameters.keys()
         for key, value in moments.items():
             name, entry = key.rsplit("/", 1)
+            if name in further:  # see `weights_for`
+                continue
             optimizer.state[parameters[name]][entry] = self._own(value, parameters[name], optimizer)
 
     def _own(self, value: Tensor, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> Tensor:
@@ -165,11 +167,10 @@ class Spread(Parallel):
         return self._gathered(self.model.state_dict(keep_vars=True))
 
     def load_weights(self, weights: Mapping[str, Tensor], where: str) -> None:
-        own = self.model.state_dict()
-        refuse_other_weights(own, weights, where)
+        found = weights_for(self.model, weights, where)
         with torch.no_grad():
-            for name, share in own.items():
-                share.copy_(self._share(weights[name], share))
+            for name, share in self.model.state_dict().items():
+                share.copy_(self._share(found[name], share))
 
     def moments(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         return self._gathered(super().moments(optimizer))
@@ -251,6 +252,22 @@ def refuse_other_weights(own: Mapping[str, Tensor], found: Mapping[str, Tensor],
     for name in found:
         if name not in own:
             raise Fault(f"{where}: has weights {name!r} that this model does not have")
+
+
+def weights_for(model: nn.Module, found: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+    """The weights of a checkpoint as this model takes them: what is one tensor here is taken by its first name.
+
+    Under the others a checkpoint may have a table that nothing read: those of pretrained T5 had, until all of its names
+    for one table were tied. Raises `Fault` where names or shapes are not the model's.
+    """
+    first: dict[int, str] = {}
+    taken = dict(found)
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        under = first.setdefault(id(tensor), name)
+        if name in found and under in found:
+            taken[name] = found[under]
+    refuse_other_weights(model.state_dict(), taken, where)
+    return taken
 
 
 def make_parallel(kind: str, model: Model, world: World, *, compiled: bool = False) -> Parallel:

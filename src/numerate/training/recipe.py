@@ -22,12 +22,13 @@ class Training:
     """How long, in what pieces and how exactly a run is trained.
 
     Of `steps`, `examples`, `tokens`, `operations` and `epochs` the first that is reached ends the run; `minutes` is a
-    cap, not a budget: nothing else depends on the clock. Operations are those of forwards and backwards of whole rows,
-    padding included: a backward counts as two forwards, turns without a gradient have none, and what an objective
-    leaves out at places where nothing is asked is counted.
+    cap, not a budget: nothing else depends on the clock. With `steps=0` nothing is trained: the start, such as
+    pretrained weights, is evaluated and written as the checkpoint of step 0. Operations are those of forwards and
+    backwards of whole rows, padding included: a backward counts as two forwards, turns without a gradient have none,
+    and what an objective leaves out at places where nothing is asked is counted.
     """
 
-    steps: int | None = setting(1000, "budget: optimiser steps", identity=False)
+    steps: int | None = setting(1000, "budget: optimiser steps; 0: no training, the start is evaluated", identity=False)
     examples: int | None = setting(None, "budget: examples", identity=False)
     tokens: int | None = setting(None, "budget: real input tokens, padding not counted", identity=False)
     operations: float | None = setting(None, "budget: floating-point operations, as 8e18", identity=False)
@@ -50,6 +51,9 @@ class Training:
     checkpoint_every: int | None = setting(500, "steps between checkpoints", identity=False)
     checkpoint_minutes: float | None = setting(10, "minutes between checkpoints, whichever comes first", identity=False)
     keep: int | None = setting(2, "checkpoints kept besides the best; null keeps all", identity=False)
+    best_by: Literal["accuracy", "loss"] | None = setting(
+        None, "what best is chosen by; null: accuracy, of numbers beside tokens the loss", identity=False
+    )
 
     def __post_init__(self) -> None:
         budgets = ("steps", "examples", "tokens", "operations", "epochs")
@@ -57,7 +61,7 @@ class Training:
             raise Mistake("steps: a run needs a budget: steps, examples, tokens, operations or epochs")
         for name in (*budgets, "minutes", "checkpoint_minutes"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value is not None and not value > 0 and not (name == "steps" and value == 0):
                 raise Mistake(f"{name}: {value} is nothing; a number above 0, or null for none")
         for name in ("operations", "epochs"):
             if getattr(self, name) == float("inf"):

@@ -3,10 +3,14 @@
 import torch
 
 from numerate.batch import Model, Tokens
-from numerate.errors import Mistake
+from numerate.errors import Fault, Mistake
 from numerate.evaluation.evaluator import Exam, default_grid
 from numerate.evaluation.grid import Grid
+from numerate.tokens.subwords import Subwords
+from numerate.tokens.tokenizer import Tokenizer
+from numerate.training.checkpoint import Checkpoint
 from numerate.training.recipe import Recipe
+from numerate.training.world import World
 
 
 def refuse_precision(precision: str, device: torch.device) -> None:
@@ -54,3 +58,36 @@ def splits_of(recipe: Recipe, exam: Exam, model: Model, device: torch.device) ->
         warnings.append(f"the next sizes cannot be read, so the best step is chosen on trained ones: {mistake}")
         return ["development"], warnings
     return ["development", "beyond-development"], warnings
+
+
+def fingerprint_of(tokenizer: Tokenizer) -> str | None:
+    """What tells the file of a tokenizer from another one of its name; None for one that is all in the recipe."""
+    return tokenizer.fingerprint() if isinstance(tokenizer, Subwords) else None
+
+
+def refuse_other_tokenizer(tokenizer: Tokenizer, found: Checkpoint) -> None:
+    """Raises `Mistake` where a checkpoint was trained with another tokenizer file of the same name, whose ids mean
+    something else. Checkpoints written before this was kept are taken as they are."""
+    before = found.state.get("tokenizer")
+    if before is not None and before != (now := fingerprint_of(tokenizer)):
+        name = tokenizer.tokenizer if isinstance(tokenizer, Subwords) else type(tokenizer).__name__
+        raise Mistake(
+            f"tokenizer: {found.path} was trained with another tokenizer file called {name} (fingerprint {before[:8]}, "
+            f"this one {(now or 'none')[:8]}), so that its ids mean other tokens; the file it was trained with is right"
+        )
+
+
+def refuse_broken_weights(model: Model, world: World) -> None:
+    """Raises `Fault`, in every process, for weights that are not finite before any training."""
+    own = [getattr(weight, "to_local", lambda weight=weight: weight)() for _, weight in model.named_parameters()]
+    broken = [name for (name, _), part in zip(model.named_parameters(), own, strict=True) if not _finite(part)]
+    if world.sum_counts({"broken": len(broken)})["broken"]:
+        some = f": {', '.join(broken[:3])}{' ...' if len(broken) > 3 else ''}" if broken else " in another process"
+        raise Fault(
+            f"step 0: the model begins with weights that are not finite{some}; nothing can be trained from them, so "
+            "the file that they come from is to be replaced"
+        )
+
+
+def _finite(part: torch.Tensor) -> bool:
+    return bool(part.isfinite().all())

@@ -304,11 +304,34 @@ def find(address: str | os.PathLike[str], runs: Path) -> RunFolder:
             shown = ", ".join(f"{run.recipe_name}/{run.id}" for run in fits[:8]) + (", ..." if len(fits) > 8 else "")
             raise Mistake(f"{text!r} may mean {len(fits)} runs in {runs}: {shown}. Give one of these, or a path.")
     if os.path.isdir(path):
-        raise Mistake(f"{path}: is no run: it has no recipe.yaml.")
+        raise Mistake(f"{path}: is no run: it has no recipe.yaml.{_instead(path)}")
     if os.sep in text:
         raise Mistake(f"{path}: there is no such folder.{did_you_mean(path.name, _runs_in(path.parent))}")
     known = [run.id for run in every] + [name for name in named.values() if name] + ["latest"]
     raise Mistake(f"no run in {runs} has the id, name or path {text!r}.{did_you_mean(text, known)}")
+
+
+def _instead(path: Path) -> str:
+    """What to give instead of a folder that is part of a run, or that holds weights of others."""
+    here = path.absolute()
+    if here.name == "checkpoints" and (here.parent / "recipe.yaml").is_file():
+        return f" Its run is {path.parent if path.parent.name else here.parent}."
+    run = here.parent.parent
+    if here.parent.name == "checkpoints" and (run / "recipe.yaml").is_file():
+        given = path.parent.parent if len(path.parts) > 2 else run
+        step = re.fullmatch(r"step-0*(\d+)", here.name)
+        if step is None:
+            return f" Its run is {given}."
+        return (
+            f" It is a checkpoint of the run {given}: give that, and which one where it is asked for, as in "
+            f"`numerate evaluate {given} checkpoint={step[1]}`."
+        )
+    if (path / "config.json").is_file():
+        return (
+            " It holds weights of Hugging Face, which `numerate train RECIPE model.weights="
+            f"{path} training.steps=0` makes a run of; `numerate evaluate latest` then evaluates it."
+        )
+    return ""
 
 
 def _runs_in(folder: Path) -> list[str]:

@@ -94,7 +94,7 @@ class Stream:
     @staticmethod
     def padding(batch: Batch) -> float:
         """The share of a batch's input tokens that is padding, from 0 to 1."""
-        return 1.0 - batch.real / max(1, batch.tokens.ids.numel())
+        return 1.0 - batch.real / max(1, places_of(batch))
 
     def _window(self, number: int) -> _Window:
         if self._held is None or self._held.number != number:
@@ -114,3 +114,8 @@ class Stream:
             drawn = self.task.examples(self.split, self.seed, share * together * count, together * count)
             self._read = (share, self.tokenizer.rows(drawn, self.vocabulary))
         return self._read[1].take(slice(place * count, (place + 1) * count))
+
+
+def places_of(batch: Batch) -> int:
+    """The places of a batch, real or padding, of what an encoder reads as well: as `Batch.real` counts tokens."""
+    return batch.tokens.ids.numel() + (0 if batch.source is None else batch.source.ids.numel())

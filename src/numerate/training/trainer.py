@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -12,15 +12,25 @@ from numerate.batch import Batch, Draw, Model
 from numerate.errors import Fault, Mistake
 from numerate.evaluation.evaluator import Exam, Marks, mark, pieces, refuse_ahead
 from numerate.evaluation.statistics import wilson
+from numerate.models.held import build, origin_of
 from numerate.training import checkpoint
+from numerate.training.best import Criterion, Score
 from numerate.training.budget import Budget
+from numerate.training.doubts import numbers_uncovered, rows_left_out
 from numerate.training.objective import ObjectivePart
 from numerate.training.parallel import make_parallel
 from numerate.training.recipe import Recipe
-from numerate.training.refusals import refuse_grid, refuse_precision, splits_of
+from numerate.training.refusals import (
+    fingerprint_of,
+    refuse_broken_weights,
+    refuse_grid,
+    refuse_other_tokenizer,
+    refuse_precision,
+    splits_of,
+)
 from numerate.training.run import RunFolder
 from numerate.training.stopping import Stop
-from numerate.training.stream import Place, Stream
+from numerate.training.stream import Place, Stream, places_of
 from numerate.training.world import World
 
 Listener = Callable[[str, Mapping[str, Any]], None]
@@ -29,7 +39,11 @@ Listener = Callable[[str, Mapping[str, Any]], None]
 
 @dataclass
 class Progress:
-    """Where a run is: everything that a checkpoint holds besides tensors."""
+    """Where a run is: everything that a checkpoint holds besides tensors.
+
+    `best_score` is the share right, or the development loss where the best step is chosen `best_by` that; `best_loss`
+    is the loss where it decides among equal shares. Runs from before there was a choice are by accuracy, without it.
+    """
 
     step: int = 0
     examples: int = 0
@@ -38,10 +52,19 @@ class Progress:
     best: int | None = None
     best_score: float = -1.0
     best_split: str | None = None
+    best_by: Literal["accuracy", "loss"] = "accuracy"
+    best_loss: float | None = None
     sums: dict[str, float] = field(default_factory=dict)
     scaler: dict[str, Any] = field(default_factory=dict)
     right: float = 0.0
     judged: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def best_so_far(self) -> Score | None:
+        """What the best step was judged by."""
+        if self.best is None:
+            return None
+        return Score(self.best_by, self.best_split or "development", self.best_score, self.best_loss)
 
 
 @dataclass(frozen=True)
@@ -56,6 +79,8 @@ class Outcome:
 class Trainer:
     """Trains what a recipe says, in the folder of its run, from where that stands.
 
+    `origin` is what the run's last checkpoint says of pretrained weights, which are then not needed again.
+
     Raises `Mistake` for what cannot be trained (before anything is written), `Fault` when the loss is not finite.
     """
 
@@ -65,12 +90,15 @@ class Trainer:
         world: World,
         folder: RunFolder | None = None,
         listen: Listener = lambda kind, record: None,
+        *,
+        origin: Mapping[str, Any] | None = None,
     ) -> None:
         self.recipe, self.world, self.folder, self.listen = recipe, world, folder, listen
         self.training = recipe.training
         self.exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
         vocabulary = self.exam.vocabulary
-        self.model: Model = recipe.model.build(vocabulary, recipe.seed).to(world.device)
+        self._origin = origin
+        self.model: Model = build(recipe.model, vocabulary, recipe.seed, origin).to(world.device)
         self.objective: ObjectivePart = recipe.objective.build(vocabulary).to(world.device)
         self.settings = {**self.model.settings_by_parameter()}
         self.stream = Stream(
@@ -91,8 +119,15 @@ class Trainer:
         refuse_ahead(self.model, self.exam)
         longest = self.exam.longest(recipe.task).to(world.device)
         self.splits, doubts = splits_of(recipe, self.exam, self.model, world.device)
-        warnings = (self.model.check(longest, longest), refuse_grid(recipe, self.exam, self.model, longest), doubts)
+        warnings = (
+            self.model.check(longest, longest),
+            refuse_grid(recipe, self.exam, self.model, longest),
+            doubts,
+            rows_left_out(recipe.task),
+            numbers_uncovered(recipe, self.objective),
+        )
         self.warnings = [text for found in warnings for text in found]
+        self.criterion = Criterion.of(recipe.training.best_by, self.exam)
         self.settling: Callable[[], None] = lambda: None
         """Called before sums are read or weights written: who holds them meanwhile (a stack) brings them up to date."""
         self.parallel = make_parallel(self.training.parallel, self.model, world, compiled=self.training.compile)
@@ -119,6 +154,11 @@ class Trainer:
         """Whether the budget is used up."""
         return self.budget.is_spent(self.progress)
 
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing of the run is known or written yet."""
+        return self.progress.step == 0 and self.progress.best is None
+
     def reached(self) -> bool:
         """Whether the last evaluation reached the target."""
         return self.training.target is not None and self.progress.right >= self.training.target
@@ -135,6 +175,8 @@ class Trainer:
             self.folder.cut_metrics(found[0].step if found[0] else 0)
         last, warnings = self.world.said_by_first(found)
         if last is None:
+            if self._origin is not None:
+                raise Fault(f"{self.folder.checkpoints}: the checkpoint to go on from has just gone; start once more")
             return warnings  # type: ignore[no-any-return]
         self.load(last)
         before = last.state.get("processes", self.world.size)
@@ -146,7 +188,8 @@ class Trainer:
         return warnings  # type: ignore[no-any-return]
 
     def load(self, last: checkpoint.Checkpoint) -> None:
-        """Weights, moments and place of a checkpoint."""
+        """Weights, moments and place of a checkpoint. Raises `Mistake` for one of another tokenizer file."""
+        refuse_other_tokenizer(self.recipe.tokenizer, last)
         tensors = last.read()
         self.parallel.load_weights(tensors["weights"], str(last.path))
         self.parallel.load_moments(self.optimizer, tensors["optimizer"])
@@ -172,10 +215,15 @@ class Trainer:
         return self.end()
 
     def begin(self) -> None:
-        """Before the first step of a start."""
+        """Before the first step of a start. Where there is to be none, the start itself is evaluated and written."""
         self._began = self._saved_at = time.monotonic()
         self._saved, self._overdue = self.progress.step, False
         self._why, self._status = "target" if self.reached() else "budget", 0
+        if self.progress.step == 0:
+            refuse_broken_weights(self.model, self.world)
+        if self.fresh and self.spent():
+            self._evaluate()
+            self.save()
         self.model.train()
 
     def goes_on(self, stop: Stop) -> bool:
@@ -193,6 +241,8 @@ class Trainer:
     def after_step(self) -> None:
         """Logs, evaluates and saves what is due."""
         training, step, best, last = self.training, self.progress.step, self.progress.best, self.spent()
+        if step == 1:
+            self._settle()  # a first step that went wrong is told at once, as what it was
         if step % training.log_every == 0 or last:
             self._log()
         if step % training.evaluate_every == 0 or last:
@@ -235,7 +285,7 @@ class Trainer:
         counts: dict[str, int] = {"real tokens": 0, "padded tokens": 0, "operations": 0}
         for batch in parts:
             counts["real tokens"] += batch.real
-            counts["padded tokens"] += batch.tokens.ids.numel()
+            counts["padded tokens"] += places_of(batch)
             counts["operations"] += self.budget.operations_of(batch, draw)
             for term, count in self.objective.counts(batch).items():
                 counts[f"term {term}"] = counts.get(f"term {term}", 0) + count
@@ -317,11 +367,21 @@ class Trainer:
             kept = "there is no checkpoint yet"
             if self.folder and good:
                 kept = f"the last good checkpoint is {checkpoint.name_of(good[-1])} in {self.folder.checkpoints}"
-            raise Fault(
-                f"step {self.progress.step}: the {what} is not finite; {kept}. "
-                f"A lower optimizer.rate (now {self.recipe.optimizer.rate:g}) or optimizer.clip may help"
-            )
+            raise Fault(f"step {self.progress.step}: the {what} is not finite; {kept}. {self._advice()}")
         return sums
+
+    def _advice(self) -> str:
+        """What may help where a loss is not finite: nothing that changes updates, before there was one."""
+        if self.progress.step > 1:
+            return f"A lower optimizer.rate (now {self.recipe.optimizer.rate:g}) or optimizer.clip may help"
+        recipe = self.recipe
+        task, loss = (
+            type(part).__name__ for part in (recipe.task, getattr(recipe.objective, "loss", recipe.objective))
+        )
+        return (
+            "That was before any update, so no optimizer.rate or clip helps: look at what the first batch holds "
+            f"({task}), at the loss ({loss}), and at training.precision"
+        )
 
     def _log(self) -> None:
         sums, progress = self._settle(), self.progress
@@ -348,16 +408,17 @@ class Trainer:
         self._record("metrics.jsonl", "log", record)
 
     def _evaluate(self) -> None:
-        """Exact match on the development splits; the best step is the one that does best beyond, ties to the later.
+        """Exact match on the development splits, and the best step by what the criterion says.
 
-        Of labels the best step is chosen by the share of them that is right: as long as each row of the next band has
-        one that is wrong, exact match is 0 at every step and says nothing. All is asked at the first placement alone.
+        Of labels its accuracy is the share of them that is right: as long as each row of the next band has one that is
+        wrong, exact match is 0 at every step and says nothing. All is asked at the first placement alone.
         """
         progress, scores, judged = self.progress, {}, {}
         watched = self.recipe.schedule.watches()
+        measured = watched == "loss" or self.criterion.measures_loss
         with self.parallel.answering() as model:
             marked = [(split, mark(model, self.exam, batch)) for split, batch in self._development()]
-            loss = self._development_loss(model) if watched == "loss" else None
+            loss = self._development_loss(model) if measured else None
         for split, marks in marked:
             counts = self.world.sum_counts(
                 {
@@ -388,14 +449,15 @@ class Trainer:
             if counts["unseen"]:
                 record["unseen"] = _short(counts["unseen right"] / counts["unseen"])
             self._record("metrics.jsonl", "evaluation", record)
-        progress.best_split = "beyond-development" if "beyond-development" in scores else "development"
-        if judged[progress.best_split] >= progress.best_score:
-            progress.best, progress.best_score = progress.step, judged[progress.best_split]
+        score = self.criterion.score(judged, loss)
+        if self.criterion.prefers(score, progress.best_so_far):
+            progress.best = progress.step
+            progress.best_by, progress.best_split, progress.best_score, progress.best_loss = score
         progress.right = scores["development"]
         due = progress.step % self.training.evaluate_every == 0  # and not only because a budget happens to end here
         if watched is not None and due:
-            measured = judged["development"] if loss is None else loss
-            progress.judged = self.recipe.schedule.after_evaluation(progress.judged, measured)
+            found = loss if watched == "loss" and loss is not None else judged["development"]
+            progress.judged = self.recipe.schedule.after_evaluation(progress.judged, found)
 
     @torch.no_grad()
     def _development_loss(self, model: Model) -> float:
@@ -447,6 +509,8 @@ class Trainer:
                 "progress": asdict(self.progress),
                 "threads": torch.get_num_threads(),
                 "processes": self.world.size,
+                "tokenizer": fingerprint_of(self.recipe.tokenizer),
+                "origin": origin_of(self.model),
             }
             checkpoint.write(
                 self.folder.checkpoints,

@@ -1,0 +1,77 @@
+"""What is worth knowing of a recipe before it is trained, as warnings: nothing here is refused."""
+
+from dataclasses import replace
+
+from numerate.errors import Mistake
+from numerate.losses.number_tokens import NumberTable
+from numerate.tasks.plain import plain_text
+from numerate.tasks.questions import Example
+from numerate.tasks.task import Task
+from numerate.tasks.text_task import TextTask
+from numerate.tokens.coverage import Coverage
+from numerate.tokens.subwords import Subwords
+from numerate.tokens.text_spellings import PerDigit
+from numerate.training.objective import ObjectivePart
+from numerate.training.recipe import Recipe
+
+LOW = 0.9
+"""A smaller share of the digit characters of answers in number tokens is told of."""
+
+SAMPLE = 256
+"""Training answers that the share is counted on."""
+
+
+def rows_left_out(task: Task) -> list[str]:
+    """How many rows of a task's files training has not, and why; nothing where it has all."""
+    if not isinstance(task, TextTask) or not task.holdings.left_out:
+        return []
+    holdings = task.holdings
+    whole = len(holdings.train) + holdings.left_out
+    keep = "; task.repeats=true keeps them, and then training has seen those questions" * hasattr(task, "repeats")
+    return [
+        f"task: {holdings.left_out:,} of {whole:,} rows of training are left out, since their question stands in "
+        f"development or a test too{keep} ({holdings.told()})"
+    ]
+
+
+def numbers_uncovered(recipe: Recipe, objective: ObjectivePart) -> list[str]:
+    """That many digits of the answers stand in tokens which a loss over number tokens does not see, where it is so.
+
+    Only tokenizers of texts write several digits as one piece."""
+    tokenizer = recipe.tokenizer
+    table = next((part for part in objective.modules() if isinstance(part, NumberTable)), None)
+    if table is None or not isinstance(tokenizer, Subwords):
+        return []
+    examples = _sample(recipe.task)
+    found = _coverage(recipe.task, tokenizer, table, examples)
+    if not found.digits or found.share >= LOW:
+        return []
+    told = (
+        f"objective.loss: {found.share:.0%} of the digit characters of a sample of the training answers stand in "
+        "number tokens, and the others get no number loss"
+    ).replace("%", " %")
+    missed = ", ".join(repr(piece) for piece, _ in found.others[:4])
+    told += f" ({missed})" if missed else ""
+    try:
+        better = _coverage(recipe.task, replace(tokenizer, numbers=PerDigit(), keep="all"), None, examples)
+    except Mistake:  # a tokenizer without digits spells none
+        return [told]
+    if better.share > found.share:
+        told += f"; tokenizer.numbers=PerDigit makes it {better.share:.0%}".replace("%", " %")
+    return [told]
+
+
+def _sample(task: Task) -> list[Example]:
+    questions = task.examples("train", 0, 0, SAMPLE)
+    if questions.texts is not None:
+        return questions.texts.pairs()
+    return [Example(*plain_text(questions, row)) for row in range(len(questions))]
+
+
+def _coverage(task: Task, tokenizer: Subwords, table: NumberTable | None, examples: list[Example]) -> Coverage:
+    """Of the answers, by the number tokens of a loss; None: by the digits of the vocabulary."""
+    vocabulary = tokenizer.vocabulary(task)
+    table = NumberTable.of_vocabulary(vocabulary) if table is None else table
+    rows = replace(tokenizer, most=10**9).rows([Example("", one.answer) for one in examples], vocabulary)
+    said = [ids[asked].tolist() for ids, asked in zip(rows.ids, rows.asked, strict=True)]
+    return Coverage.of([one.answer for one in examples], said, vocabulary.symbols, set(table.ids.tolist()))

@@ -1,0 +1,108 @@
+"""Promises of what is said before training: digits that a number loss does not see, rows that are left out."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from numerate.api import recipe
+from numerate.laboratory.train import train
+from numerate.losses.cross_entropy import CrossEntropy
+from numerate.losses.number_token import NumberToken
+from numerate.tasks.question_files import QuestionFiles
+from numerate.tokens.coverage import Coverage
+from numerate.tokens.layout import Pair
+from numerate.tokens.subwords import Subwords
+from numerate.tokens.text_spellings import PerDigit
+from numerate.training.doubts import numbers_uncovered, rows_left_out
+from numerate.training.objective import Supervised
+from numerate.training.recipe import Recipe
+
+tokenizers = pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def pieces(tmp_path: Path) -> Path:
+    """A tokenizer whose numbers of two digits are one piece each."""
+    tokens = ["<pad>", "</s>", "<unk>", *"0123456789", *(str(number) for number in range(10, 100)), "+", "=", " "]
+    made = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({token: i for i, token in enumerate(tokens)}, unk_token="<unk>")
+    )
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("[0-9]{1,2}|."), "isolated")
+    made.decoder = tokenizers.decoders.Fuse()
+    made.add_special_tokens(["<pad>", "</s>", "<unk>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path / "tokenizer.json"
+
+
+def questions(path: Path, pairs: list[tuple[str, str]]) -> str:
+    path.write_text("".join(json.dumps({"question": q, "answer": a}) + "\n" for q, a in pairs))
+    return str(path)
+
+
+def chosen(tokenizer: Subwords, task: QuestionFiles, loss: object) -> Recipe:
+    found = recipe("addition_rotary")
+    return replace(found, task=task, tokenizer=tokenizer, layout=Pair(), objective=Supervised(loss))  # type: ignore[arg-type]
+
+
+def doubts(made: Recipe) -> list[str]:
+    return numbers_uncovered(made, made.objective.build(made.tokenizer.vocabulary(made.task)))
+
+
+def test_digits_that_get_no_number_loss_are_told_with_their_share_and_what_would_help(
+    pieces: Path, tmp_path: Path
+) -> None:
+    pairs = [(f"{n}+{n}=", str(2 * n)) for n in range(40)]  # 5 of 40 answers have one digit
+    task = QuestionFiles(train_file=questions(tmp_path / "a.jsonl", pairs), development=0.0, tested=0.025)
+    cut = Subwords(str(pieces))
+    (told,) = doubts(chosen(cut, task, NumberToken()))
+    said = [pair.answer for pair in task.holdings.train.source.pairs(task.holdings.train.rows)]  # type: ignore[arg-type]
+    share = sum(len(text) == 1 for text in said) / sum(map(len, said))
+    assert told.startswith(f"objective.loss: {share:.0%}".replace("%", " %") + " of the digit characters of a sample")
+    assert told.endswith("tokenizer.numbers=PerDigit makes it 100 %")
+    assert doubts(chosen(replace(cut, numbers=PerDigit()), task, NumberToken())) == []
+    assert doubts(chosen(cut, task, NumberToken(digits="numbers"))) == [], "then they all have a value"
+    assert doubts(chosen(cut, task, CrossEntropy())) == []
+    words = QuestionFiles(train_file=questions(tmp_path / "b.jsonl", [(f"{n}+{n}=", "+") for n in range(20)]))
+    assert doubts(chosen(cut, words, NumberToken())) == [], "answers without digits lose none"
+
+
+def test_the_share_is_of_all_digits_those_unknown_to_the_tokenizer_too() -> None:
+    pieces = ("7", " 12", " +", "[UNK]")
+    found = Coverage.of(["7 + 12", "99"], [[0, 2, 1], [3]], pieces, {0})
+    assert (found.digits, found.covered, found.others) == (5, 1, ((" 12", 1),))
+
+
+def test_rows_that_training_has_not_are_told_when_it_starts(tmp_path: Path) -> None:
+    pairs = [(f"{n % 10}+1=", str(n % 10 + 1)) for n in range(60)]
+    path = questions(tmp_path / "a.jsonl", pairs)
+    task = QuestionFiles(train_file=path)
+    left = task.holdings.left_out
+    assert left > 20
+    (told,) = rows_left_out(task)
+    assert told.startswith(f"task: {left} of {left + len(task.holdings.train)} rows of training are left out, since")
+    assert "task.repeats=true keeps them" in told
+    assert task.told() in told
+    assert rows_left_out(replace(task, repeats=True)) == []
+    assert rows_left_out(recipe("addition_rotary").task) == []
+    said: list[str] = []
+    small = (
+        "model.width=16",
+        "model.trunk.depth=1",
+        "training.steps=1",
+        "training.batch=4",
+        "evaluation.during=4",
+        "evaluation.grid=null",
+    )
+    made = train(
+        replace(recipe("addition_rotary", *small, "device=cpu"), task=task),
+        runs_dir=tmp_path / "runs",
+        quiet=True,
+        say=said.append,
+    )
+    assert [text for text in said if "rows of training are left out" in text] == [f"warning: {told}"]
+    assert told in (made.run.path / "log.txt").read_text()

@@ -1,0 +1,146 @@
+"""Promises of runs that train nothing, and of checkpoints that know the file of their tokenizer."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from numerate.api import recipe
+from numerate.catalogue import kinds
+from numerate.cli import main
+from numerate.config import override
+from numerate.errors import Mistake
+from numerate.laboratory.run import Run, load
+from numerate.laboratory.train import train
+from numerate.training import checkpoint
+from numerate.training.recipe import Recipe, Training
+from numerate.training.run import RunFolder
+
+TINY = Path(__file__).parent.parent / "tokens" / "tiny"
+
+SMALL = [
+    "task.digits=1:2",
+    "model.width=16",
+    "model.trunk.depth=1",
+    "training.batch=8",
+    "training.window=4",
+    "evaluation.during=8",
+    "device=cpu",
+]
+
+
+def small(*more: str) -> Recipe:
+    return recipe("addition_abacus", *SMALL, *more)
+
+
+def test_no_steps_are_a_budget_and_fewer_are_not() -> None:
+    assert Training(steps=0).steps == 0
+    for wrong in (-1, -1000):
+        with pytest.raises(Mistake, match="steps: "):
+            Training(steps=wrong)
+    with pytest.raises(Mistake, match="examples: 0"):
+        Training(examples=0)
+
+
+def test_a_run_without_training_is_its_start_evaluated(tmp_path: Path) -> None:
+    wanted = small("training.steps=0")
+    done = train(wanted, runs_dir=tmp_path, quiet=True)
+    assert done.why == "budget"
+    run = done.run
+    (found,) = run.checkpoints("all")
+    assert (found.step, found.best) == (0, 0)
+    blank = wanted.model.build(run.exam.vocabulary, wanted.seed).state_dict()
+    for name, weights in run.model("best").state_dict().items():
+        assert torch.equal(weights, blank[name]), name
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert {line["step"] for line in lines} == {0}
+    assert {"development"} <= {line["split"] for line in lines}
+    results = run.evaluate("1:2x1:2", count=4, checkpoint="final")
+    assert [record["step"] for record in results] == [0] * 4
+    assert "Nothing was evaluated" not in run.report().read_text()
+    assert train(wanted, runs_dir=tmp_path, quiet=True).why == "done"
+
+
+def test_the_command_trains_nothing_and_evaluates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "addition_abacus", *SMALL, "training.steps=0"]) == 0
+    assert main(["evaluate", "latest", "grid=1:2x1:2", "count=2"]) == 0
+    assert "final checkpoint, step 0" in capsys.readouterr().out
+    assert main(["train", "addition_abacus", *SMALL, "training.steps=0"]) == 0
+    assert "already trained to its budget of 0 steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("schedule", sorted(kinds()["Schedule"]))
+def test_every_schedule_stands_a_budget_of_no_steps(schedule: str, tmp_path: Path) -> None:
+    done = train(small("training.steps=0", f"schedule={schedule}"), runs_dir=tmp_path, quiet=True)
+    assert done.run.checkpoints("final")[0].step == 0
+
+
+def test_a_start_that_was_evaluated_can_be_trained_on_and_gives_the_very_same_weights(tmp_path: Path) -> None:
+    train(small("training.steps=0"), runs_dir=tmp_path / "a", quiet=True)
+    on = train(small("training.steps=5"), runs_dir=tmp_path / "a", quiet=True).run
+    once = train(small("training.steps=5"), runs_dir=tmp_path / "b", quiet=True).run
+    assert on.path.name == once.path.name, "the budget is no part of what a run is"
+    weights = [run.model().state_dict() for run in (on, once)]
+    for name in weights[0]:
+        assert torch.equal(weights[0][name], weights[1][name]), name
+
+
+def test_the_weights_of_another_run_are_evaluated_without_training(tmp_path: Path) -> None:
+    first = train(small("training.steps=3"), runs_dir=tmp_path, quiet=True).run
+    again = small("training.steps=0", f"init_from={first.path}", "training.batch=16")
+    second = train(again, runs_dir=tmp_path, quiet=True).run
+    one, other = first.model().state_dict(), second.model().state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+# The tokenizer's file -------------------------------------------------------------------------------------------------
+
+
+def trained_with(folder: Path, runs: Path) -> Run:
+    found = override(small("training.steps=2"), ["tokenizer=Subwords"])
+    return train(override(found, [f"tokenizer.tokenizer={folder}"]), runs_dir=runs, quiet=True).run
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    pytest.importorskip("tokenizers", reason="subwords are read by tokenizers")
+    return Path(shutil.copytree(TINY, tmp_path / "tokenizer"))
+
+
+def changed(folder: Path) -> None:
+    """Another tokenizer under the same name: a piece is worth another number."""
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"padding": None}, indent=3))
+
+
+def test_another_tokenizer_file_of_the_same_name_is_refused(tokenizer: Path, tmp_path: Path) -> None:
+    run = trained_with(tokenizer, tmp_path / "runs")
+    known = run.checkpoints()[0].state["tokenizer"]
+    assert isinstance(known, str)
+    load(run.path).model()
+    changed(tokenizer)
+    with pytest.raises(Mistake, match=f"another tokenizer file .*{known[:8]}"):
+        load(run.path).model()
+    with pytest.raises(Mistake, match="its ids mean other tokens"):
+        load(run.path).evaluate("1:1x1:1", count=1)
+    with pytest.raises(Mistake, match="another tokenizer file"):
+        train(override(run.recipe, ["training.steps=4"]), runs_dir=tmp_path / "runs", quiet=True)
+
+
+def test_checkpoints_that_do_not_tell_their_tokenizer_are_taken_as_they_are(tokenizer: Path, tmp_path: Path) -> None:
+    run = trained_with(tokenizer, tmp_path / "runs")
+    last = run.checkpoints()[0]
+    state = {name: value for name, value in last.state.items() if name != "tokenizer"}
+    checkpoint.write(RunFolder(run.path).checkpoints, last.step, last.read(), state, best=last.best)
+    changed(tokenizer)
+    load(run.path).model()
+
+
+def test_a_tokenizer_that_is_all_in_the_recipe_has_no_file_to_compare(tmp_path: Path) -> None:
+    run = train(small("training.steps=1"), runs_dir=tmp_path, quiet=True).run
+    assert run.checkpoints()[0].state["tokenizer"] is None
