@@ -285,7 +285,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("train addition_abacus task.operator=%", ("task.operator", "'%'")),
     ("train addition_abacus model.positions.0.table=4", ("model.positions.0", "table=")),
     ("train addition_rotary model.mixer=LSTM", ("model.positions.0", "LSTM")),
-    ("train addition_abacus training.steps=0", ("training.steps",)),
+    ("train addition_abacus training.steps=-1", ("training.steps",)),
     ("train addition_abacus training.steps=null", ("training.steps", "budget")),
     ("train addition_abacus training.batch=10 training.accumulate=3", ("training.accumulate",)),
     ("train addition_abacus training.precision=fp16 device=cpu", ("training.precision", "fp16", "bf16")),

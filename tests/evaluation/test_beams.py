@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from numerate.batch import Model, Tokens
-from numerate.errors import Mistake
+from numerate.errors import Fault, Mistake
 from numerate.evaluation.beams import beam_search
 from numerate.evaluation.generate import Generated, greedy
 from numerate.models.decoder import Decoder
@@ -141,3 +141,21 @@ def test_enough_beams_find_the_best_answer_of_all_on_a_model_of_the_house(make_t
 def test_no_beam_at_all_is_refused(vocabulary: Vocabulary, begun: Tokens) -> None:
     with pytest.raises(Mistake, match=r"^beams: 0"):
         beam_search(TINY.build(vocabulary, 0), begun, 3, source=begun, beams=0)
+
+
+@torch.no_grad()
+def test_scores_that_are_no_numbers_are_a_fault(vocabulary: Vocabulary, begun: Tokens, make_tokens: Any) -> None:
+    model, source = lively(TINY.build(vocabulary, 0)), make_tokens([5, 3, 8, 1, 6, 8])
+    model.held.shared.weight[7] = float("nan")
+    with pytest.raises(Fault, match=r"^beams: the scores of 6 of 6 answers are no numbers"):
+        beam_search(model, begun, 4, source=source)
+
+
+@torch.no_grad()
+def test_tokens_that_can_never_be_said_are_no_fault(vocabulary: Vocabulary, make_tokens: Any) -> None:
+    model, prompts = lively(LLAMA.build(vocabulary, 0)), make_tokens([5, 2, 7])
+    free = said(beam_search(model, prompts, 4))
+    banned = torch.tensor(sorted({token for row in free for token in row} - {END}))
+    model._head[0].register_forward_hook(lambda head, given, logits: logits.index_fill(-1, banned, -torch.inf))
+    found = said(beam_search(model, prompts, 4))
+    assert not set(banned.tolist()) & {token for row in found for token in row}

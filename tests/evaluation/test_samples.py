@@ -8,14 +8,21 @@ import torch
 
 from numerate.batch import Draw
 from numerate.config import Span
+from numerate.evaluation import evaluator, samples
 from numerate.evaluation.evaluator import Exam, evaluate_cell, mark_by_decoding, prompts_of
+from numerate.evaluation.generate import Generated
 from numerate.evaluation.samples import answers, as_a_person_writes
 from numerate.models.decoder import Decoder
+from numerate.models.numformer import Numformer
+from numerate.models.t5 import T5
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
-from numerate.tokens.layout import Aligned, Continuation
+from numerate.tasks.mathematics_stand_in import MathematicsStandIn
+from numerate.tokens.layout import Aligned, Continuation, Masked, Pair
 from numerate.tokens.numbers import Digits
+from numerate.tokens.subwords import Subwords
+from numerate.tokens.text_spellings import XVal
 from numerate.tokens.tokenizer import Characters
 from numerate.tokens.words import Words
 from numerate.vocabulary import END
@@ -106,7 +113,7 @@ def test_samples_agree_with_the_record_of_their_cell(model: Any) -> None:
     exam, cell = exam_of(), {"first_digits": 1, "second_digits": 1}
     record = evaluate_cell(model, exam, cell, count=30)
     said = answers(model, exam, exam.task.pinned(**cell).examples("test", 0, 0, 30))
-    assert sum(one.right for one in said) == record["correct"]
+    assert sum(bool(one.right) for one in said) == record["correct"]
 
 
 def test_labels_are_shown_where_they_are_asked_for() -> None:
@@ -120,3 +127,75 @@ def test_labels_are_shown_where_they_are_asked_for() -> None:
     assert (said.question, said.gold) == ("5 <pad> a <pad>", ". 5 . 6")
     assert said.said == said.as_written == f". {first} . {second}"
     assert said.first_wrong == (0 if first != "5" else 1 if second != "6" else None)
+
+
+# Numbers beside tokens -----------------------------------------------------------------------------------------------
+
+
+def exam_of_numbers(layout: Any) -> Exam:
+    pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
+    return Exam(MathematicsStandIn(kinds=("mul",), digits=1), Subwords("characters", XVal()), layout)
+
+
+def test_the_number_that_was_said_stands_there_and_is_what_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", reason="the extra huggingface is not installed")
+    exam, cell = exam_of_numbers(Pair()), {"module": 1}
+    questions = exam.task.pinned(**cell).examples("test", 0, 0, 6)
+    batch = exam.batch(questions)
+    assert batch.target_values is not None
+    right = batch.target_values.gather(1, batch.asked)
+    wrong = right * torch.tensor([1.0, 1.0, 1.5, 2.0, -1.0, 1.0])[:, None] + torch.arange(6)[:, None].eq(5)
+
+    def greedy(model: Any, prompts: Any, most: int, **more: Any) -> Generated:
+        said = batch.asked_targets
+        return Generated(said, (said != 0).sum(1), torch.zeros(6), wrong)
+
+    for room in (evaluator, samples):
+        monkeypatch.setattr(room, "greedy", greedy)
+    model = T5(width=16, depth=1, heads=2, head_width=8, inner=16, places=None).build(exam.vocabulary, 0).eval()
+    record = evaluate_cell(model, exam, cell, count=6)
+    said = answers(model, exam, questions)
+    assert [one.right for one in said] == [a == b for a, b in zip(right[:, 0], wrong[:, 0], strict=True)]
+    assert sum(bool(one.right) for one in said) == record["correct"]
+    assert 2 <= record["correct"] < 6
+    assert [float(one.said) for one in said] == pytest.approx(wrong[:, 0].tolist())
+    assert [one.said == one.gold for one in said] == [one.right for one in said]
+    assert [one.first_wrong for one in said] == [None if one.right else 0 for one in said]
+    assert all(one.as_written.replace(" ", "").startswith(one.question[:12].replace(" ", "")) for one in said)
+
+
+def test_masked_answers_say_the_number_of_their_head() -> None:
+    exam = exam_of_numbers(Masked())
+    model = Numformer(width=16, depth=1, heads=2, inner=16, context=64).build(exam.vocabulary, 0).eval()
+    questions = exam.task.pinned(module=1).examples("test", 0, 0, 3)
+    batch = exam.batch(questions)
+    carrier, end = batch.asked_targets[0, 0], batch.asked_targets[0, 1]
+    with torch.no_grad():
+        model.held["head"].bias[carrier] += 100.0
+        meant = model(batch.tokens, asked=batch.asked).values[:, 0]
+    said = answers(model, exam, questions)
+    assert int(end) == END
+    assert [float(one.said.split()[0]) for one in said] == pytest.approx(meant.repeat_interleave(1).tolist(), rel=1e-3)
+    assert not any(one.right for one in said)
+
+
+# Searches ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_is_asked_where_the_evaluation_is_one(model: Any) -> None:
+    exam = exam_of()
+    questions = exam.task.examples("test", 0, 0, 40)
+    marks, ids = mark_by_decoding(model, exam, exam.batch(questions), spare=2, beams=True)
+    found = answers(model, exam, questions, method="beams")
+    said = [one.said for one in found]
+    assert said == [as_a_person_writes(exam, exam.tokenizer.decode(row, exam.vocabulary)) for row in ids.tolist()]
+    assert said != [one.said for one in answers(model, exam, questions)], "greedy answers are others"
+    assert [one.right for one in found] == marks.right.tolist()
+
+
+def test_where_nobody_knows_the_answer_nothing_is_right_or_wrong(model: Any) -> None:
+    exam = exam_of()
+    questions = exam.task.read("12+9=")
+    (judged,), (said,) = answers(model, exam, questions), answers(model, exam, questions, known=False)
+    assert (said.gold, said.right, said.first_wrong) == (None, None, None)
+    assert (said.said, said.probability) == (judged.said, judged.probability)

@@ -14,8 +14,9 @@ from torch.nn.functional import cross_entropy
 
 from numerate.batch import IGNORE
 from numerate.config import Span, setting
+from numerate.errors import Mistake
 from numerate.evaluation import answer_metrics, evaluator
-from numerate.evaluation.evaluator import SPARE, Exam, evaluate_cell, likelihood, method_for
+from numerate.evaluation.evaluator import METHODS, SPARE, Exam, evaluate_cell, likelihood, method_for
 from numerate.evaluation.generate import Generated
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.text_answers import TextAnswers
@@ -159,7 +160,9 @@ def test_answers_that_are_several_things_have_no_error() -> None:
 
 def test_masked_answers_are_read_off_one_forward() -> None:
     exam = exam_of(Asking(), Masked())
-    assert method_for(exam, "decoding") == "one pass"
+    for method in METHODS[1:]:
+        with pytest.raises(Mistake, match=f"^method: '{method}' is for answers said token by token; layout=Masked has"):
+            method_for(exam, method)
     record = evaluate_cell(model_of(exam), exam, {}, count=3)
     numbers, texts = NumberScores.read(record), TextScores.read(record)
     assert texts is not None

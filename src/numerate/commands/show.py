@@ -1,15 +1,24 @@
-"""`numerate show RECIPE`: every setting with its value and its meaning."""
+"""`numerate show RECIPE`: every setting with its value and its meaning, and how many parameters the model has."""
 
 import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+import torch
 
 from numerate import catalogue
+from numerate.batch import Model
 from numerate.commands.words import first
 from numerate.config import describe_settings, expand, identity, override
-from numerate.errors import Mistake
+from numerate.errors import Fault, Mistake
+from numerate.models.decoder import Decoder
 from numerate.recipes.papers import PAPERS
 from numerate.studies.naming import named
 from numerate.studies.study import Study
 from numerate.training.recipe import Recipe
+from numerate.vocabulary import Vocabulary
 
 
 def command(options: argparse.Namespace) -> int:
@@ -36,8 +45,49 @@ def _show(recipe: Recipe) -> None:
     for path, value, _, told in lines:
         meaning = told or _what(value)
         print(f"{path:<{paths}}  {value:<{values}}  {meaning}")
+    print(f"\nparameters: {parameters_told(recipe)}")
     if recipe.paper in PAPERS:
         print(f"\n{PAPERS[recipe.paper]}")
+
+
+def parameters_told(recipe: Recipe) -> str:
+    """How many parameters the model has, in words, or why that is not known here. Nothing is downloaded."""
+    weights = vars(recipe.model).get("weights")
+    if weights is not None:
+        return f"as many as the weights {weights} have, with the rows of this vocabulary"
+    try:
+        with _offline():
+            vocabulary = recipe.tokenizer.vocabulary(recipe.task)
+            model = _built(recipe, vocabulary)
+    except (Mistake, Fault) as error:
+        return f"not known here ({' '.join(str(error).split())})"
+    return f"{sum(parameter.numel() for parameter in model.parameters()):,}"
+
+
+def _built(recipe: Recipe, vocabulary: Vocabulary) -> Model:
+    """The model; one that is held may have billions of weights, and is built without memory for them if it can be."""
+    if not isinstance(recipe.model, Decoder):
+        with contextlib.suppress(RuntimeError, NotImplementedError), torch.device("meta"):
+            return recipe.model.build(vocabulary, recipe.seed)
+    return recipe.model.build(vocabulary, recipe.seed)
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """Lets the Hugging Face hub answer from what is on this disk alone."""
+    name, constants = "HF_HUB_OFFLINE", "huggingface_hub.constants"
+    before, known = os.environ.get(name), getattr(sys.modules.get(constants), name, False)
+    os.environ[name] = "1"
+    if constants in sys.modules:  # read when it was imported
+        setattr(sys.modules[constants], name, True)
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+        if constants in sys.modules:
+            setattr(sys.modules[constants], name, known)
 
 
 def _what(value: str) -> str:

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from numerate.batch import Model, Output, Tokens
-from numerate.errors import Mistake
-from numerate.evaluation.generate import Generated, value_beside
+from numerate.errors import Fault, Mistake
+from numerate.evaluation.generate import Generated, greedy, value_beside
 from numerate.vocabulary import END, PAD
 
 PUBLISHED_BEAMS = 4
@@ -42,10 +42,12 @@ def beam_search(
     `beams` ended ones: as transformers' `generate(num_beams=...)` does by default, whose answers these are. One beam
     is greedy decoding, but that an open answer may end by `most` alone.
 
-    Raises `Mistake` for fewer than one beam.
+    Raises `Mistake` for fewer than one beam, `Fault` where the model says what is no number.
     """
     if beams < 1:
         raise Mistake(f"beams: {beams} beams search nothing; 4 were published, 1 is greedy decoding")
+    if model.regression is not None:  # it has one answer
+        return greedy(model, prompts, most, source=source, placement=placement, end=end)
     rows, device = prompts.ids.shape[0], prompts.ids.device
     reader = _Reader(model, prompts, most, source, beams, placement)
     base = torch.arange(rows, device=device)[:, None] * beams
@@ -54,9 +56,11 @@ def beam_search(
     ended = _Answers.none(rows, beams, most, device)
     hopeful = torch.ones(rows, 1, dtype=torch.bool, device=device)
     output = reader.output
+    broken = torch.zeros(rows, dtype=torch.bool, device=device)
     for place in range(most):
         scores = output.logits[:, -1].float().log_softmax(-1).view(rows, beams, -1) + open_ones.scores[..., None]
         found, flat = scores.flatten(1).topk(min(2 * beams, scores[0].numel()))
+        broken |= found.isnan().any(1)  # which are the highest of all to topk
         parents, ids = flat // scores.shape[-1], flat % scores.shape[-1]
         value = value_beside(output)
         values = None if value is None else value.view(rows, beams).gather(1, parents)
@@ -76,6 +80,11 @@ def beam_search(
             (base + parents.gather(1, chosen)).flatten(),
             open_ones.ids[..., place].flatten(),
             None if said is None else said[..., place].flatten(),
+        )
+    if bool(broken.any()):
+        raise Fault(
+            f"beams: the scores of {int(broken.sum())} of {rows} answers are no numbers (NaN): the model's weights "
+            "have gone wrong; an earlier checkpoint may be right"
         )
     return ended.first(end, length_penalty)
 

@@ -297,9 +297,12 @@ def one_pass_holds(exam: Exam) -> bool:
 
 
 def method_for(exam: Exam, wanted: Method) -> Method:
-    """How answers are scored: as wanted, unless one forward would not be exact, labels leave nothing to decode, or
-    answers are texts, of which it is measured how far they are from the right ones."""
+    """How answers are scored: as wanted, unless one forward would not be exact, or answers are texts, of which it is
+    measured how far they are from the right ones. Raises `Mistake` for decoding where there is nothing to decode."""
     if not exam.layout.continues:
+        if wanted != "one pass":
+            how = f"layout={type(exam.layout).__name__} has every place said by itself, in one forward"
+            raise Mistake(f"method: {wanted!r} is for answers said token by token; {how}, so 'one pass' is right")
         return "one pass"
     if wanted == "beams":
         return wanted
@@ -338,7 +341,8 @@ def evaluate_cell(
 
     For a task with labels the record has `labels` as well: by place in the row how many were asked and right, what
     follows from it, and what a model that had only memorised would score (`numerate.evaluation.labels`). `looks_ahead`
-    is there where a model sees at each place what comes later, and says how: nothing may then be claimed of it.
+    is there where a model sees at each place what comes later, and says how: nothing may then be claimed of it. `names`
+    has what the sizes of a cell are called, where these have names, so that nobody needs the data to read it.
 
     Raises `Mistake` for a cell that the task does not have, and for answers that such a model would have to decode.
     """
@@ -370,8 +374,10 @@ def evaluate_cell(
     places = np.concatenate(first_wrong)
     histogram = np.bincount(places[places >= 0]) if (places >= 0).any() else np.zeros(0, dtype=int)
     low, high = wilson(correct, count)
+    names = {axis: name for axis, size in cell.items() if (name := exam.task.cell_name(axis, size)) != str(size)}
     return {
         "cell": dict(cell),
+        **({"names": names} if names else {}),
         "correct": correct,
         "count": count,
         "low": round(float(low), 6),

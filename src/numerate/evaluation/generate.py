@@ -31,7 +31,8 @@ def greedy(
     """Always the likeliest next token, up to `most` tokens or until every row has said `end`.
 
     Prompts may differ in length (padded on the right). One token costs one step over the cached state, not the prefix.
-    The number that a number head says beside a token is read with that token.
+    The number that a number head says beside a token is read with that token. A model with a regression head says its
+    number and the end, whatever it finds likely.
     """
     capacity = int(prompts.lengths.max()) + most
     started = model.start(prompts, source, capacity=capacity, placement=placement)
@@ -40,8 +41,7 @@ def greedy(
     done = torch.zeros_like(prompts.lengths, dtype=torch.bool)
     total = torch.zeros(prompts.ids.shape[0], device=prompts.ids.device)
     for place in range(most):
-        scores = started.output.logits[:, -1].float().log_softmax(-1)
-        best, chosen = scores.max(-1)
+        best, chosen = _next(model, started.output.logits[:, -1], place, end)
         total = total + torch.where(done, 0.0, best)
         chosen = torch.where(done, PAD, chosen)
         said.append(chosen)
@@ -57,6 +57,18 @@ def greedy(
     ids = torch.where(after > 0, PAD, ids)
     lengths = torch.where(ended.any(1), ended.long().argmax(1) + 1, ids.shape[1])
     return Generated(ids, lengths, total, torch.stack(numbers, dim=1) if numbers else None)
+
+
+def _next(
+    model: Model, logits: Float[Tensor, "rows vocabulary"], place: int, end: int
+) -> tuple[Float[Tensor, " rows"], Int[Tensor, " rows"]]:
+    """The next token of each row, and its log-probability: the likeliest, or what a regression head's answer has."""
+    scores = logits.float().log_softmax(-1)
+    if model.regression is None:
+        best, chosen = scores.max(-1)
+        return best, chosen
+    token = model.regression if place == 0 else end
+    return scores[:, token], torch.full_like(scores[:, 0], token, dtype=torch.int64)
 
 
 def value_beside(output: Output) -> Float[Tensor, " rows"] | None:
@@ -85,7 +97,7 @@ def greedy_uncached(
         read = None if values is None else values[:, : width + place]
         tokens = replace(prompts, ids=ids[:, : width + place], lengths=lengths, values=read, places=None)
         output = model(model.place(tokens, Draw.fixed(placement)), source)
-        best, chosen = output.logits[row, lengths - 1].float().log_softmax(-1).max(-1)
+        best, chosen = _next(model, output.logits[row, lengths - 1], place, end)
         total = total + torch.where(done, 0.0, best)
         chosen = torch.where(done, PAD, chosen)
         said.append(chosen)

@@ -3,7 +3,6 @@
 import math
 import re
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import Mistake
+from numerate.tokens.coverage import Coverage as Coverage
 from numerate.vocabulary import DIGIT, NUMBER, POINT, SIGN, SPECIAL, TEXT
 
 Which = Literal["digits", "numbers"]
@@ -25,33 +25,6 @@ _MARKERS = " \t\n\r▁ĠĊ"
 """What may stand before a number in its token: spaces, and the marks for them where a tokenizer has no decoder."""
 
 _VALUE = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """How many digit characters of a sample stand in number tokens. Its text is a sentence.
-
-    `others` are the tokens with the digits that do not, the most frequent first, each with how often it occurs.
-
-    >>> str(Coverage(digits=500, covered=486))
-    '97.2 % of the digit characters of this sample stand in number tokens'
-    """
-
-    digits: int
-    covered: int
-    others: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def share(self) -> float:
-        """From 0 to 1; NaN for a sample without a digit."""
-        return self.covered / self.digits if self.digits else math.nan
-
-    def __str__(self) -> str:
-        if not self.digits:
-            return "this sample has no digit characters"
-        told = f"{100 * self.share:.1f} % of the digit characters of this sample stand in number tokens"
-        missed = ", ".join(f"{piece!r} ({count}x)" for piece, count in self.others[:4])
-        return f"{told}; not those of {missed}" if missed else told
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,10 +48,6 @@ class NumberTokens:
         """One more than the largest id of the tokenizer. A model's vocabulary is often padded to more."""
         return len(self.pieces)
 
-    @cached_property
-    def _digits(self) -> list[int]:
-        return [sum(character.isdecimal() for character in piece) for piece in self.pieces]
-
     def coverage(self, texts: Iterable[str]) -> Coverage:
         """How many digit characters of these texts stand in number tokens; warns where it is less than 95 %.
 
@@ -86,19 +55,7 @@ class NumberTokens:
         "50.0 % of the digit characters of this sample stand in number tokens; not those of ' 12' (1x)"
         """
         sample = [texts] if isinstance(texts, str) else list(texts)
-        digits = covered = 0
-        others: Counter[str] = Counter()
-        for text, ids in zip(sample, self.encode(sample), strict=True):
-            found = 0
-            for i in ids:
-                found += self._digits[i]
-                if i in self.values:
-                    covered += self._digits[i]
-                elif self._digits[i]:
-                    others[self.pieces[i]] += 1
-            # A digit may be unknown to the tokenizer; and one character may be rewritten as several.
-            digits += max(found, sum(character.isdecimal() for character in text))
-        coverage = Coverage(digits, covered, tuple(others.most_common()))
+        coverage = Coverage.of(sample, self.encode(sample), self.pieces, self.values)
         if coverage.digits and coverage.share < LOW:
             warnings.warn(f"{coverage}. {self._hint()}", stacklevel=2)
         return coverage

@@ -8,20 +8,29 @@ from typing import Literal
 
 from numerate.config import Span, setting
 from numerate.errors import Mistake, did_you_mean
-from numerate.tasks.text_files import JSONLines, Reader, TabSeparated, TwoLines, open_lines, stamp
+from numerate.tasks.readers import JSONLines, Reader, TabSeparated, TwoLines
+from numerate.tasks.text_files import open_lines, stamp
 from numerate.tasks.text_task import Holdings, Stock, TextTask, divided, refuse_part, refuse_share
 
 FORMATS = ("auto", "jsonl", "tsv", "two lines")
+
+USUAL_COLUMNS = {
+    *("question", "questions", "query", "prompt", "input", "inputs", "source", "problem", "instruction", "text", "q"),
+    *("answer", "answers", "response", "completion", "output", "outputs", "target", "targets", "label", "solution"),
+    *("result", "a", "id", "index"),
+}
+"""What columns are called: a first line with two of these is no question unless somebody says so."""
 
 
 @dataclass(frozen=True)
 class QuestionFiles(TextTask):
     """Questions with answers in files of your own: JSON lines, columns with tabs, or a line for each.
 
-    `question` and `answer` name the keys of JSON lines, and the columns of a file with tabs: by its first line, where
-    both names stand there, or by their numbers from 1 on; by default the first is the question and the second the
-    answer. The format is told by the ending of the file (`.jsonl`, `.json`, `.tsv`; anything else is two lines each)
-    unless `format` says it.
+    `question` and `answer` name the keys of JSON lines, and the columns of a file with tabs: by its first line or by
+    their numbers from 1 on; by default the first is the question and the second the answer. The first line of such a
+    file is a header where the names stand in it, and else a question; one that looks like another header
+    (`Question`, `Answer`; `input`, `target`) is refused unless `header` says what it is. The format is told by the
+    ending of the file (`.jsonl`, `.json`, `.tsv`; anything else is two lines each) unless `format` says it.
 
     Splits without a file of their own are shares of the training file, in an order that is a function of `division`.
     Of several test files, each is a part: the first counts as trained, the others as beyond.
@@ -41,6 +50,11 @@ class QuestionFiles(TextTask):
     division: int = setting(0, "key of the order by which the training file is divided")
     repeats: bool = setting(False, "whether training keeps rows whose question is in another split too")
     skip_bad: bool = setting(False, "whether records that cannot be read are left out and counted")
+    header: bool | None = setting(
+        None,
+        "of columns: whether the first line is their names; null: where it has those two",
+        later=True,
+    )
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -58,14 +72,15 @@ class QuestionFiles(TextTask):
             raise Mistake("train_file: which questions? train_file=mine.jsonl names a file of questions with answers")
         paths = [self.train_file, *filter(None, [self.development_file]), *self.test_files]
         files = [Path(os.path.expanduser(path)) for path in paths]
-        readers = tuple(reader_of(file, self.format, self.question, self.answer) for file in files)
+        readers = tuple(reader_of(file, self.format, self.question, self.answer, self.header) for file in files)
         shares = (self.development, self.tested, self.division)
         held = self.development_file is not None
         return _read(tuple(map(stamp, files)), readers, held, shares, self.repeats, self.skip_bad)
 
 
-def reader_of(file: Path, format: str, question: str, answer: str) -> Reader:
-    """How the records of a file are read. Raises `Mistake` for columns that it has not."""
+def reader_of(file: Path, format: str, question: str, answer: str, header: bool | None = None) -> Reader:
+    """How the records of a file are read. Raises `Mistake` for columns that it has not, and for a first line that may
+    be a header or a question."""
     stamp(file)
     endings = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
     found = endings.get(file.suffix.lower(), "two lines") if format == "auto" else format
@@ -73,18 +88,48 @@ def reader_of(file: Path, format: str, question: str, answer: str) -> Reader:
         return TwoLines()
     if found == "jsonl":
         return JSONLines(question, answer)
+    first, heads = _first_line(file)
+    names = [name for name in (question, answer) if not name.isdecimal()]
+    if header is None:
+        header = bool(names) and all(name in first for name in names)
+        if not header and _looks_like_names(first, names):
+            raise Mistake(
+                f"header: {file} begins with a line that may name its columns or be a question: {', '.join(first)}; "
+                "the names of two columns as question= and answer=, header=true with their numbers, or header=false "
+                "for a question is right"
+            )
+    columns = [
+        _column(file, setting_name, name, usual, first if header else [], len(first))
+        for setting_name, name, usual in (("question", question, 0), ("answer", answer, 1))
+    ]
+    return TabSeparated(columns[0], columns[1], heads if header else 0)
+
+
+def _first_line(file: Path) -> tuple[list[str], int]:
+    """The columns of the first line that is not blank, and how many lines there are up to it."""
     with open(file, encoding="utf-8-sig", errors="replace") as text:
-        head = [column.strip() for column in text.readline().rstrip("\r\n").split("\t")]
-    if question in head and answer in head:
-        return TabSeparated(head.index(question), head.index(answer), 1)
-    names = [(name, usual) for name, usual in ((question, "question"), (answer, "answer")) if name != usual]
-    if not names:
-        return TabSeparated()
-    for name, setting_name in names:
-        if not name.isdecimal() or not 1 <= int(name) <= len(head):
-            raise Mistake(f"{setting_name}: {file} has no column {name!r}; its first line has: {', '.join(head)}")
-    first, second = (int(name) - 1 if name.isdecimal() else usual for name, usual in ((question, 0), (answer, 1)))
-    return TabSeparated(first, second)
+        for count, line in enumerate(text, 1):
+            if line.strip():
+                return [column.strip() for column in line.rstrip("\r\n").split("\t")], count
+    return [], 0
+
+
+def _looks_like_names(first: list[str], names: list[str]) -> bool:
+    """Whether a line has a wanted name in other letters or alone, or two of the usual names of columns."""
+    folded = {column.casefold() for column in first}
+    return any(name.casefold() in folded for name in names) or len(folded & USUAL_COLUMNS) >= 2
+
+
+def _column(file: Path, setting_name: str, name: str, usual: int, header: list[str], count: int) -> int:
+    """The place of a column from 0 on. Raises `Mistake` where there is none."""
+    if name in header and not name.isdecimal():
+        return header.index(name)
+    if name.isdecimal() and 1 <= int(name) <= count:
+        return int(name) - 1
+    if name == setting_name:
+        return usual
+    what = f"its first line has: {', '.join(header)}" if header else f"its first line has {count}, from 1 on"
+    raise Mistake(f"{setting_name}: {file} has no column {name!r}; {what}")
 
 
 @lru_cache(maxsize=8)

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from numerate.config import Span
 from numerate.errors import Mistake, did_you_mean
 from numerate.tasks.draws import Draws, key
+from numerate.tasks.file_sources import FileSource, Joined
 from numerate.tasks.questions import Questions, mix
 from numerate.tasks.task import SPLITS, Task
-from numerate.tasks.text_files import FileSource, Joined
+from numerate.tasks.texts import Example, Listed
 from numerate.tasks.written import shuffled
 
 _WHOLE = 1 << 16
@@ -233,9 +234,24 @@ class TextTask(Task):
         sources = {id(stock.source): stock.source for stock in stocks if len(stock)}
         return tuple(sorted(frozenset().union(*(source.characters() for source in sources.values()))))
 
+    def read(self, text: str) -> Questions:
+        """Any text as a question; in the place of its answer, which nobody knows, stands one of training."""
+        stock = self._stock("train")
+        (first,) = stock.source.pairs(stock.rows[:1].astype(np.int64))
+        return as_question(text, first.answer)
+
     def told(self) -> str:
         """The sizes of its splits as they are, for people."""
         return self.holdings.told()
+
+
+def as_question(text: str, answer: str) -> Questions:
+    """A text that a person writes as a question, with an answer that tells no more than how long one may be.
+
+    Raises `Mistake` for one without a word."""
+    if not text.strip():
+        raise Mistake("question: is empty; any text that is one is right")
+    return Questions.of_source(Listed((Example(text, answer),)), np.zeros(1, dtype=np.int64), {})
 
 
 def in_order(index: NDArray[np.int64], count: int, name: Sequence[object]) -> NDArray[np.int64]:

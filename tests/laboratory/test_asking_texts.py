@@ -1,0 +1,88 @@
+"""Promises of asking a model of texts: any text is a question, and nobody knows whether what is said is right."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.cli import main
+from numerate.config import Span
+from numerate.errors import Mistake
+from numerate.evaluation.evaluator import Evaluation
+from numerate.laboratory.run import Run
+from numerate.laboratory.train import train
+from numerate.losses.numbers_said import XVal
+from numerate.models.decoder import Decoder
+from numerate.models.numformer import Numformer
+from numerate.tasks.mathematics_stand_in import MathematicsStandIn
+from numerate.tasks.question_files import QuestionFiles
+from numerate.tokens.layout import Masked
+from numerate.tokens.subwords import Subwords
+from numerate.tokens.text_spellings import XVal as Numbers
+from numerate.tokens.tokenizer import Characters
+from numerate.training.objective import Supervised
+from numerate.training.recipe import Recipe, Training
+
+torch.set_num_threads(1)
+
+SMALL = Recipe(
+    task=MathematicsStandIn(kinds=("mul",), digits=Span(1, 2)),
+    tokenizer=Characters(),
+    model=Decoder(width=16),
+    training=Training(steps=2, batch=8, window=4, threads=1, log_every=1, evaluate_every=2, checkpoint_every=2),
+    evaluation=Evaluation(grid="1", count=4, during=4),
+    device="cpu",
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("texts")
+    pairs = [(f"What is {n} + 3?", f"{n + 3}") for n in range(40)]
+    file = folder / "mine.jsonl"
+    file.write_text("".join(json.dumps({"question": q, "answer": a}) + "\n" for q, a in pairs))
+    return train(replace(SMALL, task=QuestionFiles(train_file=str(file))), runs_dir=folder / "runs", quiet=True).run
+
+
+def test_any_text_is_asked_by_the_command_and_nothing_is_judged(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask", str(run.path), "What is 3 + 4?", "Why?"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split("   ")[0] for line in told] == ["What is 3 + 4?", "Why?"]
+    assert all(line.split("   ")[2].endswith("% sure") for line in told)
+    assert not any(word in line for word in ("right", "wrong", "None") for line in told)
+    with pytest.raises(Mistake, match=r"^question: is empty"):
+        run.ask(" ")
+
+
+def test_an_answer_may_be_as_long_as_the_longest_and_is_neither_right_nor_wrong(run: Run) -> None:
+    said = run.ask("What is 3 + 4?")
+    assert (said.gold, said.right, said.first_wrong) == (None, None, None)
+    longest = run.exam.batch(run._longest()).asked_targets.shape[1]
+    assert said.ended or len(said.as_written) >= len("What is 3 + 4?") + longest
+
+
+def test_a_number_head_says_its_number_and_what_cannot_decode_is_not_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
+    numbers = replace(
+        SMALL,
+        model=Numformer(width=16, depth=1, heads=2, inner=16, context=64),
+        tokenizer=Subwords("characters", Numbers()),
+        layout=Masked(),
+        objective=Supervised(XVal()),
+    )
+    run = train(numbers, runs_dir=tmp_path, quiet=True).run
+    assert run.folder.head()["best"]["by"] == "loss"
+    model: Any = run.model()
+    with torch.no_grad():
+        model.held["head"].bias[run.exam.vocabulary.ids["[NUM]"]] += 100.0
+    monkeypatch.setattr(Run, "model", lambda self, name: model)
+    words = run.ask("Calculate 7*8.").said.split()
+    assert words
+    assert all(-1e9 < float(word) < 1e9 for word in words), "and no [NUM]"
+    with pytest.raises(Mistake, match=r"^method: 'beams' is for answers said token by token; layout=Masked has"):
+        run.evaluate(method="beams")
