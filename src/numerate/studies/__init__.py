@@ -8,6 +8,9 @@ CATALOGUE = {
         "abacus_laptop": "abacus",
         "counting_laptop": "counting",
         "counting_universal": "counting",
+        "number_loss_laptop": "number_loss",
+        "number_loss_laptop_stand_in": "number_loss",
+        "number_loss_lambda": "number_loss",
     }
 }
 __getattr__ = lazily("studies", CATALOGUE)

@@ -40,6 +40,8 @@ class Study:
     recipes: Sequence[Recipe]
     labels: Mapping[str, str] = field(default_factory=dict)
     """Per title of a recipe: how it is called in the report."""
+    instead: str = ""
+    """What to say to whoever has not the files that its tasks and tokenizers read."""
 
     def __post_init__(self) -> None:
         folder_name(self.title)
@@ -108,10 +110,12 @@ def run_study(
     again with `retry`. Returns the path of the report (None where no run has results, or it was stopped) and how each
     run ended. `executor` is who does it (`Local()` by default), `workers` how many at once; `say` is told what is
     shown. A script that calls this needs `if __name__ == "__main__":` around it, as with every use of
-    `multiprocessing`: each worker imports the script anew. Raises `Mistake` for a study without recipes.
+    `multiprocessing`: each worker imports the script anew. Raises `Mistake` for a study without recipes, and, where it
+    says what to do instead, before anything begins for files that are not there.
     """
     runs, chosen = runs_directory(runs_dir), _executor(executor, workers)
     chosen.ready()
+    _refuse_without_files(study)
     _warn_of_another(study, runs)
     running = Running(*_planned(study, runs, write=True), executor=chosen, retry=retry, say=say)
     done = running.run()
@@ -176,6 +180,23 @@ def _begun_from(recipe: Recipe, runs: Path) -> tuple[Recipe, Recipe]:
         return recipe, recipe
     assert source is not None
     return replace(recipe, init_from=str(source.path.resolve())), replace(recipe, init_from=source.id)
+
+
+def _refuse_without_files(study: Study) -> None:
+    """Raises `Mistake` with all that is lacking, where a study says what to do then. Others find out run by run."""
+    if not study.instead:
+        return
+    lacking: dict[str, None] = {}
+    tasks = dict.fromkeys(recipe.task for recipe in study.recipes)
+    tokenizers = dict.fromkeys(recipe.tokenizer for recipe in study.recipes)
+    for reads in ([task.cells for task in tasks], [tokenizer.fingerprint for tokenizer in tokenizers]):
+        try:
+            for read in reads:
+                read()
+        except Mistake as mistake:  # one of each is enough: looking for a name on the hub takes its time
+            lacking[str(mistake)] = None
+    if lacking:
+        raise Mistake("\n".join([f"study {study.title}: it reads files that are not there", *lacking, study.instead]))
 
 
 def _warn_of_another(study: Study, runs: Path) -> None:

@@ -1,0 +1,106 @@
+"""Number token losses against cross-entropy, and against other ways of saying numbers, at a laptop's size."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from numerate.config import override
+from numerate.losses.number_token import NumberToken
+from numerate.recipes import number_loss_laptop as laptop
+from numerate.recipes import number_loss_small as small
+from numerate.studies.study import Study
+from numerate.training.objective import Supervised
+from numerate.training.recipe import Recipe
+
+SEEDS = 5
+"""Seeds of each way: what a loss changes at this size is small beside what differs between seeds."""
+
+WEIGHTS = (0.3, 0.8, 2.0)
+"""The factors of the number loss that were published, there called lambda."""
+
+STAND_IN = (
+    "`numerate run number_loss_laptop_stand_in` is the same on generated questions and needs no file; what it finds "
+    "are no results on the dataset"
+)
+
+
+def number_loss_laptop() -> Study:
+    """Number losses and spellings on three modules of mathematics: a small T5 and a small decoder, five seeds each."""
+    return _study(
+        "number_loss_laptop",
+        "Do number token losses, or other ways of saying numbers, answer school mathematics better than plain "
+        "cross-entropy: on numbers as trained, and on larger ones?",
+        {
+            laptop.number_loss_laptop_ce: "T5: cross-entropy",
+            laptop.number_loss_laptop_mse: "T5: NTL-MSE",
+            laptop.number_loss_laptop_was: "T5: NTL-WAS",
+            laptop.number_loss_laptop_gaussian: "T5: Gaussian cross-entropy",
+            laptop.number_loss_laptop_rt: "T5: regression transformer",
+            laptop.number_loss_laptop_xval: "T5: xVal",
+            laptop.number_loss_laptop_regression: "T5: regression head",
+            laptop.number_loss_laptop_decoder_ce: "decoder: cross-entropy",
+            laptop.number_loss_laptop_decoder_mse: "decoder: NTL-MSE",
+            laptop.number_loss_laptop_decoder_was: "decoder: NTL-WAS",
+            laptop.number_loss_laptop_decoder_gaussian: "decoder: Gaussian cross-entropy",
+            laptop.number_loss_laptop_decoder_rt: "decoder: regression transformer",
+        },
+        instead=STAND_IN,
+    )
+
+
+def number_loss_laptop_stand_in() -> Study:
+    """`number_loss_laptop` on generated questions, for whoever has not its files: a stand-in, no results on them."""
+    return _study(
+        "number_loss_laptop_stand_in",
+        "Do number token losses, or other ways of saying numbers, answer generated questions better than plain "
+        "cross-entropy: on numbers as trained, and on larger ones? (A stand-in for the mathematics dataset.)",
+        {
+            small.number_loss_small_ce: "T5: cross-entropy",
+            small.number_loss_small_mse: "T5: NTL-MSE",
+            small.number_loss_small_was: "T5: NTL-WAS",
+            small.number_loss_small_gaussian: "T5: Gaussian cross-entropy",
+            small.number_loss_small_rt: "T5: regression transformer",
+            small.number_loss_small_xval: "T5: xVal",
+            small.number_loss_small_regression: "T5: regression head",
+            small.number_loss_small_decoder_ce: "decoder: cross-entropy",
+            small.number_loss_small_decoder_mse: "decoder: NTL-MSE",
+            small.number_loss_small_decoder_was: "decoder: NTL-WAS",
+            small.number_loss_small_decoder_gaussian: "decoder: Gaussian cross-entropy",
+            small.number_loss_small_decoder_rt: "decoder: regression transformer",
+        },
+    )
+
+
+def number_loss_lambda() -> Study:
+    """The weight of the number loss, 0.3, 0.8 and 2, for NTL-MSE and NTL-WAS beside cross-entropy, five seeds each."""
+    found = _study(
+        "number_loss_lambda",
+        "How much should a number token loss weigh beside cross-entropy: 0.3, 0.8 or 2?",
+        {
+            laptop.number_loss_laptop_ce: "T5: cross-entropy",
+            laptop.number_loss_laptop_mse: "T5: NTL-MSE",
+            laptop.number_loss_laptop_was: "T5: NTL-WAS",
+            laptop.number_loss_laptop_decoder_ce: "decoder: cross-entropy",
+            laptop.number_loss_laptop_decoder_mse: "decoder: NTL-MSE",
+            laptop.number_loss_laptop_decoder_was: "decoder: NTL-WAS",
+        },
+        instead=STAND_IN,
+    )
+    return replace(found, recipes=tuple(one for recipe in found.recipes for one in _weighted(recipe)))
+
+
+def _weighted(recipe: Recipe) -> list[Recipe]:
+    """A recipe with each of the weights; one without a number loss as it is."""
+    if not (isinstance(recipe.objective, Supervised) and isinstance(recipe.objective.loss, NumberToken)):
+        return [recipe]
+    return [override(recipe, [f"objective.loss.weight={weight}"]) for weight in WEIGHTS]
+
+
+def _study(title: str, question: str, ways: dict[Callable[[], Recipe], str], instead: str = "") -> Study:
+    recipes = [make() for make in ways]
+    return Study(
+        title=title,
+        question=question,
+        recipes=tuple(replace(recipe, seed=seed) for seed in range(SEEDS) for recipe in recipes),
+        labels={recipe.title: label for recipe, label in zip(recipes, ways.values(), strict=True)},
+        instead=instead,
+    )
