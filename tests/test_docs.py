@@ -150,11 +150,16 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
     elif given.command == "data":
         from numerate.commands.data import OWN
 
-        assert given.words[0] in ("write", "stats", "fetch")
+        assert given.words[0] in ("write", "stats", "fetch", "tokenise")
         keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
-        assert keys <= {*OWN, "format", "digits", "vocabulary", "answer"}
+        tokenised = {"tokenizer", "field", "separator", "processes"} if given.words[0] == "tokenise" else set()
+        assert keys <= {*OWN, "format", "digits", "vocabulary", "answer"} | tokenised
         if given.words[0] == "fetch":
             assert set(given.words[1:]) <= set(DATASETS)
+    elif given.command == "tokens":
+        assert given.words[0] == "train-vocabulary"
+        keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
+        assert keys <= {"size", "out", "kind", "files", "field", "separator"}
     else:
         assert given.command == "list"
 

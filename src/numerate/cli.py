@@ -40,7 +40,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "write a task to files, say what is in one (lengths, carries, repeats), or fetch a dataset",
         "write|stats TASK|RECIPE|FILE [SETTING ...] [out=FOLDER] [count=..] [split=..] [seed=..] [format=..]\n"
         "                     [--as published]\n"
-        "       numerate data fetch [DATASET ...] [--from FOLDER]",
+        "       numerate data fetch [DATASET ...] [--from FOLDER]\n"
+        "       numerate data tokenise FILE|FOLDER|DATASET ... out=FOLDER tokenizer=.. [field=..] [separator=..] "
+        "[processes=..]",
         "numerate data write Arithmetic out=sums count=20M\n"
         "numerate data write addition_abacus task.digits=1:5 out=short count=100k split=test format=text\n"
         "numerate data write sums/rows.txt out=tokens format=memmap\n"
@@ -51,7 +53,16 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "numerate data fetch   (which datasets there are)\n"
         "numerate data fetch gsm8k   (goes on where it stopped)\n"
         "numerate data fetch svamp --from /mnt/datasets\n"
-        "numerate data write gsm8k --as published out=prepared",
+        "numerate data write gsm8k --as published out=prepared\n"
+        "numerate data tokenise tinystories out=stories tokenizer=tok4096   (goes on where it stopped)\n"
+        "numerate data tokenise mine.jsonl field=body out=mine tokenizer=tokenizer.model processes=2",
+    ),
+    "tokens": (
+        "learn a vocabulary from texts",
+        "train-vocabulary FILE|FOLDER|DATASET ... --size N [out=FOLDER] [kind=characters|bytes] [files=10] "
+        "[field=..] [separator=..]",
+        "numerate tokens train-vocabulary tinystories --size 4096   (to the datasets, as tok4096)\n"
+        "numerate tokens train-vocabulary stories.txt size=2048 out=tok2048",
     ),
     "train": (
         "train a recipe; the same command again goes on where it stopped",
@@ -214,11 +225,44 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     if unknown := next((word for word in more if word.startswith("-") and not word[1:2].isdigit()), None):
         known = ["--parts", "--traceback", "--help", *(["--dry-run"] if options.command in DRY else [])]
         known += ["--as", "--from"] if options.command == "data" else []
+        known += ["--size"] if options.command == "tokens" else []
         known += ["--skip-bad"] if options.command in SKIPPING else []
-        parser.error(f"there is no option {unknown!r} here.{did_you_mean(unknown, known)}")
+        told = _as_setting(unknown, words, options.command) or f".{did_you_mean(unknown, known)}"
+        parser.error(f"there is no option {unknown!r} here{told}")
     skipping = ["task.skip_bad=true"] if getattr(options, "skip_bad", False) else []
     options.words = [*getattr(options, "words", []), *more, *skipping]
     return options
+
+
+def _as_setting(option: str, words: Sequence[str], command: str | None) -> str:
+    """How an option that was meant as a setting is written, where there is a setting of that name: `--steps 5` of a
+    recipe is `training.steps=5`, `--count 200` of `evaluate` is `count=200`."""
+    if command is None:
+        return ""
+    _, shape, examples = COMMANDS[command]
+    name, equals, value = option.lstrip("-").partition("=")
+    name, at = name.replace("-", "_"), words.index(option) + 1
+    if not equals:
+        value = words[at] if at < len(words) and not words[at].startswith("--") and "=" not in words[at] else ".."
+    there = [name] if f"[{name}=" in shape or f" {name}=" in examples else []
+    if "SETTING ..." in shape:
+        there += sorted(_settings(words), key=lambda path: path.count("."))
+    found = next((path for path in there if f".{path}".endswith(f".{name}")), None)
+    return "" if found is None else f"; settings are written without dashes: {found}={value}"
+
+
+def _settings(words: Sequence[str]) -> list[str]:
+    """The paths of the settings of the recipe among words, or of a study's first; none where there is no such word."""
+    for word in words:
+        if word in COMMANDS or word.startswith("-"):
+            continue
+        try:
+            found = import_module("numerate.studies.naming").named(word)
+        except (Mistake, Fault):
+            continue
+        recipe = next(iter(getattr(found, "recipes", [found])))
+        return [path for path, *_ in import_module("numerate.config").describe_settings(recipe)]
+    return []
 
 
 class _Parser(argparse.ArgumentParser):
@@ -265,6 +309,8 @@ def _parser() -> argparse.ArgumentParser:
                 "--as", dest="published_as", metavar="published", help="write: the files of a paper, in its own format"
             )
             one.add_argument("--from", dest="mirror", metavar="FOLDER", help="fetch: a folder that has the files")
+        if name == "tokens":
+            one.add_argument("--size", type=int, metavar="N", help="how many ids the vocabulary has")
         if name in SKIPPING:
             one.add_argument(
                 "--skip-bad",

@@ -1,6 +1,7 @@
 """Promises of `numerate data`."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +127,19 @@ def test_files_are_looked_at_as_a_whole_and_drawn(
     assert {path.name for path in (here / "figures").iterdir()} > {"stats.json", "lengths.svg", "pairs.svg"}
 
 
+def test_a_task_over_files_is_looked_at_and_written_with_the_files_that_its_settings_name(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMERATE_DATA", str(here / "none"))
+    texts = Path(__file__).parents[1] / "tasks" / "texts"
+    mine = ["QuestionFiles", f"task.train_file={texts / 'questions.jsonl'}"]
+    assert main(["data", "stats", *mine]) == 0, capsys.readouterr().err
+    assert re.search(r"the first: [^\n]*\? -> \d", capsys.readouterr().out), "a question apart from its answer"
+    assert main(["data", "write", *mine, "out=q"]) == 0, capsys.readouterr().err
+    assert len(open_rows("q")) > 0
+    assert main(["data", "stats", "gsm8k", f"folder={texts}", "tokenizer.numbers.order=normal"]) == 0
+
+
 def test_several_files_are_drawn_in_folders_of_their_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "draw", lambda found, folder: [])
     assert main(["data", "stats", "rows.txt", "./rows.txt", "out=both", "count=2"]) == 0
@@ -142,7 +156,10 @@ def test_files_are_written_in_another_spelling(here: Path) -> None:
     ("words", "told"),
     [
         ("", "what to do with data is missing; for example: numerate data stats Arithmetic"),
-        ("wirte Arithmetic", "data: there is no 'wirte'; there are: write, stats, fetch. Did you mean 'write'?"),
+        (
+            "wirte Arithmetic",
+            "data: there is no 'wirte'; there are: write, stats, fetch, tokenise. Did you mean 'write'?",
+        ),
         ("write Arithmetic", "out: the folder is missing; for example: out=sums"),
         ("write Arithmetic out=x format=csv", "format: there is no 'csv'; there are: text, memmap, both."),
         ("write Arithmetic out=x count=many", "count: 'many' is not right (a whole number such as 1000, 64k or 20M)"),

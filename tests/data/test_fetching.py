@@ -334,6 +334,22 @@ def test_a_mirror_gives_the_same_files_checked_alike(server: Server, place: Path
     assert server.asked == []
 
 
+def test_a_mirror_may_be_the_folder_of_the_dataset_itself(server: Server, place: Path, tmp_path: Path) -> None:
+    itself = tmp_path / "elsewhere"
+    itself.mkdir()
+    told = rf"^--from: {itself}/thing/f\.bin is not there; the folder that has thing/ .* is right, or thing/ itself"
+    with pytest.raises(Mistake, match=told):
+        fetched(pinned(server), mirror=itself)
+    (itself / "f.bin").write_bytes(CONTENT)
+    assert "is the pinned one" in fetched(pinned(server), mirror=itself)[0]
+    assert (place / "thing/f.bin").read_bytes() == CONTENT
+    (place / "thing/f.bin").unlink()
+    (itself / "thing").mkdir()
+    (itself / "thing/f.bin").write_bytes(CONTENT[:-1] + b"?")
+    with pytest.raises(Fault, match="the pinned one is"):  # the folder of its name comes first
+        fetched(pinned(server), mirror=itself)
+
+
 def test_a_mirror_may_have_an_archive_or_what_is_in_it(server: Server, place: Path, tmp_path: Path) -> None:
     found, mirror = archived(server, tar()), tmp_path / "mirror" / "thing"
     for name, content in MEMBERS.items():

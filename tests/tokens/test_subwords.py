@@ -441,6 +441,22 @@ def test_a_name_of_the_hub_is_looked_for_in_the_users_data_first(
     assert Subwords(tokenizer="nobody/has-this-tokenizer").fingerprint(), "a folder of the whole name comes first"
 
 
+@pytest.mark.parametrize("size", ["small", "base", "large", "3b", "11b"])
+def test_every_size_of_t5_has_the_tokenizer_that_is_fetched_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    monkeypatch.setenv("NUMERATE_DATA", str(tmp_path))
+    with pytest.raises(Mistake, match="`numerate data fetch t5_tokenizer` gets it"):
+        Subwords(tokenizer=f"google-t5/t5-{size}").vocabulary([])
+    shutil.copytree(TINY, tmp_path / ALL["t5_tokenizer"].folder)
+    for name in (f"google-t5/t5-{size}", f"t5-{size}"):
+        assert Subwords(tokenizer=name).fingerprint() == Subwords(tokenizer=TINY).fingerprint()
+    with pytest.raises(
+        Mistake, match=r"hub did not give .*; a copy of it at"
+    ):  # somebody else's of this name may differ
+        Subwords(tokenizer="nobody/t5-base").vocabulary([])
+
+
 def test_a_tokenizer_that_is_nowhere_is_told_with_both_ways_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,12 @@ WRITTEN, LOOKED_AT = 1_000_000, 100_000
 
 def command(given: argparse.Namespace) -> int:
     doing = first(given.words, "what to do with data", "numerate data stats Arithmetic")
-    known: dict[str, Callable[[list[str]], int]] = {"write": _write, "stats": _stats, "fetch": _fetch(given)}
+    known: dict[str, Callable[[list[str]], int]] = {
+        "write": _write,
+        "stats": _stats,
+        "fetch": _fetch(given),
+        "tokenise": _tokenise,
+    }
     if doing not in known:
         raise Mistake(f"data: there is no {doing!r}; there are: {', '.join(known)}.{did_you_mean(doing, known)}")
     if given.published_as is not None and doing != "write":
@@ -48,6 +53,12 @@ def _fetch(given: argparse.Namespace) -> Callable[[list[str]], int]:
         return fetch_named(names, given.mirror)
 
     return fetch
+
+
+def _tokenise(words: list[str]) -> int:
+    from numerate.commands.corpora import tokenise
+
+    return tokenise(words)
 
 
 def _write(words: list[str]) -> int:
@@ -171,7 +182,7 @@ def _source(name: str, settings: list[str], own: dict[str, Any], count: int) -> 
     recipe = plain in kinds["Recipe"] or name.endswith((".yaml", ".yml")) or ".py:" in name
     recipe = recipe or catalogue.in_family("Recipe", plain)
     if name != "Written" and (name in kinds["Task"] or name in catalogue.presets("Task")):
-        spelled = override(_spelled(catalogue.made("Task", name)), _of_task(settings))
+        spelled = _settled(catalogue.made("Task", name), _of_task(settings))
         return _of_split(name, spelled.task, spelled.tokenizer, own, split, seed or 0, count)
     if recipe:
         from numerate.studies.naming import named_recipe
@@ -182,17 +193,21 @@ def _source(name: str, settings: list[str], own: dict[str, Any], count: int) -> 
     if Path(name).exists() or "/" in name or name.endswith((".txt", ".arrow")) or name == "Written":
         if seed is not None:
             raise Mistake("seed: the rows of a file are taken as they stand; nothing is drawn")
-        base = Spelled(Written() if name == "Written" else Written(path=name))
         parts = [f"task.split={own['split']}"] if "split" in own else []
-        wanted = [*_of_task(settings), *parts]
-        base = _spelled(override(base, [word for word in wanted if word.startswith("task")]).task)
-        spelling = [word for word in wanted if not word.startswith("task")]
-        return Source.of_file(name, override(base, spelling), own.get("count"))
+        file = Written() if name == "Written" else Written(path=name)
+        return Source.of_file(name, _settled(file, [*_of_task(settings), *parts]), own.get("count"))
     known = [*kinds["Task"], *kinds["Recipe"]]
     names = ", ".join(known)
     raise Mistake(
         f"{name!r} is no task, recipe, file or folder; tasks and recipes are: {names}.{did_you_mean(name, known)}"
     )
+
+
+def _settled(task: Task, settings: list[str]) -> Spelled:
+    """A task as its settings make it, and then the tokenizer that writes its texts, as the other settings make it."""
+    of_task = [word for word in settings if word.startswith("task")]
+    spelled = _spelled(override(Spelled(task), of_task).task)
+    return override(spelled, [word for word in settings if not word.startswith("task")])
 
 
 def _spelled(task: Task) -> Spelled:
@@ -227,6 +242,7 @@ def summary(found: Statistics, source: Source) -> str:
     first_one = next(source.blocks(1))[0]
     question, answer = plain_text(first_one, 0)
     between, end = ("", " with [EOS]") if first_one.labels is None else ("   ", "")
+    between = " -> " if first_one.texts is not None else between
     what = "in the order of the file" if source.split is None else f"split {source.split}, seed {source.seed}"
     what = f"every row of split {source.split} once" if source.whole else what
     lines = [f"{found.name}: {found.count:,} rows, {what}; the first: {question}{between}{answer}", ""]

@@ -76,22 +76,24 @@ def _members(archive: Path, remote: Remote) -> Iterator[tuple[str, int | None, I
     elif remote.unpack == "zip":
         with zipfile.ZipFile(archive) as opened:
             for info in opened.infolist():
-                name = _inside(info.filename)
+                name = _inside(info.filename, remote.holds)
                 if name and not info.is_dir():
                     with opened.open(info) as content:
                         yield name, info.file_size, content
     else:
         with tarfile.open(archive, "r|gz") as tar:
             for member in tar:
-                name = _inside(member.name)
+                name = _inside(member.name, remote.holds)
                 found = tar.extractfile(member) if member.isfile() and name else None
                 if found is not None and name:
                     yield name, member.size, found
 
 
-def _inside(name: str) -> str | None:
-    """A path without its first folder; None for one that has none, is hidden, or leads out of it."""
+def _inside(name: str, holds: tuple[str, ...]) -> str | None:
+    """A path without its first folder; None for one that has none and is not expected so, is hidden, or leads out."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
+    if len(parts) == 1 and parts[0] in holds:
+        return parts[0]
     if len(parts) < 2 or ".." in parts or name.startswith("/") or "__MACOSX" in parts:
         return None
     return None if any(part.startswith(".") for part in parts) else "/".join(parts[1:])

@@ -61,6 +61,7 @@ _SVAMP = f"{_GITHUB}/arkilpatel/SVAMP/689d7ccac74b9983a2ac7cc3b264f441b99e7c53"
 _GSM_PLUS = f"{_GITHUB}/qtli/GSM-Plus/3474129ec12fcd3e8ac08cb037aca1928efca98c"
 _MATHEMATICS = f"{_GITHUB}/google-deepmind/mathematics_dataset/427f45075f84b8b9774950196ad63867ca20ffb3"
 _T5 = "https://huggingface.co/google-t5/t5-small"
+_STORIES = "https://huggingface.co/datasets/roneneldan/TinyStories/resolve/f54c09fd23315a6f9c86f9dc80f725de7d8f9c64"
 _JOKES = f"{_GITHUB}/orionw/rJokesData/master/data"
 
 REGIMES = ("train-easy", "train-medium", "train-hard", "interpolate", "extrapolate")
@@ -198,6 +199,44 @@ ALL: Mapping[str, Dataset] = {
                     "https://dl.fbaipublicfiles.com/glue/superglue/data/v2/MultiRC.zip",
                     unpack="zip",
                     holds=("train.jsonl", "val.jsonl", "test.jsonl"),
+                ),
+            ),
+        ),
+        Dataset(
+            "tinystories",
+            "tinystories",
+            "TinyStories, 50 shards of stories by GPT-3.5 and GPT-4, as published language models were trained on",
+            "CDLA-Sharing-1.0 (Eldan & Li, 2023, arXiv:2305.07759; share alike)",
+            "https://huggingface.co/datasets/roneneldan/TinyStories",
+            (
+                Remote(
+                    "TinyStories_all_data.tar.gz",
+                    f"{_STORIES}/TinyStories_all_data.tar.gz",
+                    1_608_001_638,
+                    "26cf7605aca15bc4ea6fa637256400d9d01317b28ed296172b2d1dd160cd7699",
+                    "tar",
+                    tuple(f"data{shard:02d}.json" for shard in range(50)),
+                ),
+            ),
+        ),
+        Dataset(
+            "tinystories_texts",
+            "tinystories_texts",
+            "TinyStories by GPT-4 alone (V2) as two texts, to train on and for validation",
+            "CDLA-Sharing-1.0 (Eldan & Li, 2023, arXiv:2305.07759; share alike)",
+            "https://huggingface.co/datasets/roneneldan/TinyStories",
+            (
+                Remote(
+                    "TinyStoriesV2-GPT4-valid.txt",
+                    f"{_STORIES}/TinyStoriesV2-GPT4-valid.txt",
+                    22_502_601,
+                    "6874bae9a4c1a4e7edcf0e53b86c17817e9cf881fc75ff2368da457b80c0585d",
+                ),
+                Remote(
+                    "TinyStoriesV2-GPT4-train.txt",
+                    f"{_STORIES}/TinyStoriesV2-GPT4-train.txt",
+                    2_227_753_162,
+                    "6418d412de72888f52b5142c761ac21a582f7d1166f0bfbdb5f03ccfdec90443",
                 ),
             ),
         ),

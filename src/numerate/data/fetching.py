@@ -33,14 +33,15 @@ _PATIENCE = 60.0
 def fetch(dataset: Dataset, mirror: Path | None = None, heard: Heard | None = None, pause: float = 2.0) -> list[str]:
     """Puts a dataset into the user's data folder, and returns what is to be said of it, line by line.
 
-    With `mirror` the files are copied from there, a folder of datasets as the data folder is one, which need not have
-    the texts of licences; without, from their official addresses, going on where an earlier attempt stopped. A
-    connection that breaks is opened again a few times, with `pause` seconds between.
+    With `mirror` the files are copied from there, a folder of datasets as the data folder is one, or the folder of this
+    dataset itself, which need not have the texts of licences; without, from their official addresses, going on where an
+    earlier attempt stopped. A connection that breaks is opened again a few times, with `pause` seconds between.
 
     Raises `Fault` where the network or a server fails, and where size or sha256 are not what is pinned, or what came
     before; `Mistake` for a mirror that has not the files, and for a folder that may not be written.
     """
     folder = data_folder() / dataset.folder
+    source = None if mirror is None else _folder_in(mirror, dataset)
     said = []
     with _explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,14 +54,14 @@ def fetch(dataset: Dataset, mirror: Path | None = None, heard: Heard | None = No
                         f"{folder / remote.name}: is there, from {record.get(remote.name, {}).get('url', 'elsewhere')}"
                     )
                     continue
-                if remote.licence and mirror is not None and not (mirror / dataset.folder / remote.name).is_file():
-                    said.append(f"{mirror / dataset.folder} has no {remote.name}; {remote.url} is its text")
+                if remote.licence and source is not None and not (source / remote.name).is_file():
+                    said.append(f"{source} has no {remote.name}; {remote.url} is its text")
                     continue
                 _refuse_another(folder, remote)
-                if mirror is None:
+                if source is None:
                     noted = _from_address(folder, remote, record, heard, pause)
                 else:
-                    noted = _from_mirror(mirror / dataset.folder, folder, remote, heard)
+                    noted = _from_mirror(source, folder, remote, heard, dataset.folder)
                 record[remote.name] = noted
                 disk.replace(folder / RECORD, json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
                 _remove_archive(folder, remote)
@@ -258,8 +259,18 @@ def _into_place(part: Path, path: Path) -> None:
 # From a mirror -------------------------------------------------------------------------------------------------------
 
 
-def _from_mirror(mirror: Path, folder: Path, remote: Remote, heard: Heard | None) -> dict[str, Any]:
-    """Copies a file, or what would come out of an archive."""
+def _folder_in(mirror: Path, dataset: Dataset) -> Path:
+    """The folder of a dataset in a mirror: the mirror itself where it has its files and no such folder."""
+    wanted = [remote for remote in dataset.files if not remote.licence]
+    itself = all(
+        (mirror / remote.name).is_file() or all((mirror / name).exists() for name in remote.files) for remote in wanted
+    )
+    return mirror if itself and not (mirror / dataset.folder).is_dir() else mirror / dataset.folder
+
+
+def _from_mirror(mirror: Path, folder: Path, remote: Remote, heard: Heard | None, called: str) -> dict[str, Any]:
+    """Copies a file, or what would come out of an archive. Raises `Mistake` that says which folder is right, one that
+    is `called` so or has that one, where it is not there."""
     if (mirror / remote.name).is_file():
         noted = _copy(mirror / remote.name, folder / remote.name, remote, heard)
         if remote.unpack is None:
@@ -268,7 +279,10 @@ def _from_mirror(mirror: Path, folder: Path, remote: Remote, heard: Heard | None
     lacking = [name for name in remote.holds if not (mirror / name).exists()]
     if remote.unpack is None or lacking:
         what = mirror / (lacking[0] if lacking and len(lacking) < len(remote.holds) else remote.name)
-        raise Mistake(f"--from: {what} is not there; a folder with the layout of the data folder is right")
+        raise Mistake(
+            f"--from: {what} is not there; the folder that has {called}/ with all its files is right, or {called}/ "
+            "itself"
+        )
     files: dict[str, int] = {}
     sums = hashlib.sha256()
     for name in remote.holds:

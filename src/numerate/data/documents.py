@@ -1,0 +1,236 @@
+"""Documents from files, one after the other: memory does not grow with the file.
+
+Three forms: a list of objects in JSON (the shards of TinyStories, `story`), an object a line (`text`), and plain text
+with a separator between documents (`<|endoftext|>`).
+"""
+
+import codecs
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from numerate.errors import Mistake
+from numerate.tasks.text_files import HALVES
+
+SEPARATOR = "<|endoftext|>"
+FIELDS = {"list": "story", "lines": "text"}
+"""What the text of a record is called where nobody says."""
+
+MOST = 1 << 22
+"""So many bytes, or characters, a document has at most: more is a file that is read in the wrong way."""
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file of documents, or the bytes `begin` to `end` of one."""
+
+    path: Path
+    form: Literal["list", "lines", "text"]
+    field: str = ""
+    separator: str = SEPARATOR
+    begin: int = 0
+    end: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.end - self.begin
+
+
+@dataclass
+class Read:
+    """What has been read of a part so far: `records` (also empty ones), and a hash of its bytes."""
+
+    records: int = 0
+    sum: Any = field(default_factory=hashlib.sha256)
+
+
+def part_of(path: Path, field: str | None = None, separator: str = SEPARATOR) -> Part:
+    """A whole file, in the form that its name and its first character say. Raises `Mistake` for what cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(64)
+            size = file.seek(0, 2)
+    except OSError as error:
+        raise Mistake(f"{path}: cannot be read ({error.strerror}); a file of texts is right") from error
+    if not size:
+        raise Mistake(f"{path}: is empty; a file of texts is right (was its disk full, or its download stopped?)")
+    if begin[:2] == b"\x1f\x8b" or begin[:4] in (b"PK\x03\x04", b"\x28\xb5\x2f\xfd"):
+        raise Mistake(f"{path}: is compressed; unpack it first")
+    if begin[:4] == b"PAR1":
+        raise Mistake(f"{path}: is Parquet; JSON lines of it are right")
+    first = begin.removeprefix(codecs.BOM_UTF8).lstrip()[:1]
+    form: Literal["list", "lines", "text"] = "text"
+    if path.suffix in (".json", ".jsonl", ".ndjson"):
+        if first not in (b"[", b"{"):
+            raise Mistake(f"{path}: begins with {begin[:8]!r}, as no JSON of records does; fetch it anew")
+        form = "list" if first == b"[" else "lines"
+    if form == "text" and not separator:
+        raise Mistake(f"separator: is empty; what stands between documents is right, such as {SEPARATOR}")
+    return Part(path, form, field or FIELDS.get(form, ""), separator, 0, size)
+
+
+def parts_of(whole: Part, portion: int) -> list[Part]:
+    """A file as parts of about `portion` bytes that begin behind a separator, or with a line; a list stays whole."""
+    if whole.form == "list" or whole.size <= portion:
+        return [whole]
+    apart = b"\n" if whole.form == "lines" else whole.separator.encode()
+    cuts = [0]
+    with open(whole.path, "rb") as file:
+        while (cut := _behind(file, cuts[-1] + portion, apart)) is not None and cut < whole.end:
+            cuts.append(cut)
+    if len(cuts) > 1 and whole.end - cuts[-1] < portion // 8:
+        cuts.pop()
+    return [replace(whole, begin=one, end=next_) for one, next_ in zip(cuts, [*cuts[1:], whole.end], strict=True)]
+
+
+def _behind(file: BinaryIO, start: int, apart: bytes) -> int | None:
+    """Where the first separator from `start` on ends; None where there is none."""
+    file.seek(start)
+    tail = b""
+    while chunk := file.read(_CHUNK):
+        found = (tail + chunk).find(apart)
+        if found >= 0:
+            return start - len(tail) + found + len(apart)
+        start += len(chunk)
+        tail = (tail + chunk)[-(len(apart) - 1) :] if len(apart) > 1 else b""
+    return None
+
+
+def documents(part: Part, read: Read) -> Iterator[str]:
+    """The documents of a part, stripped of white space at their ends. What is read is noted in `read`.
+
+    Of a list or of lines an empty text is a document too; of plain text it is none. Raises `Mistake` with file and
+    record where one cannot be read, and for a file that ends in the middle of a record.
+    """
+    each: Callable[[Part, Read], Iterator[str]] = {"list": _listed, "lines": _lines, "text": _texts}[part.form]
+    try:
+        for text in each(part, read):
+            yield text.strip()
+    except UnicodeDecodeError as error:
+        raise Mistake(f"{_where(part, read)}: is no text in UTF-8 ({error.reason}); is the file damaged?") from error
+    except (ValueError, RecursionError) as error:
+        raise Mistake(f"{_where(part, read)}: {error}") from error
+    except OSError as error:
+        raise Mistake(f"{_where(part, read)}: cannot be read ({error.strerror})") from error
+
+
+def _where(part: Part, read: Read) -> str:
+    since = f" from byte {part.begin:,} on" if part.begin else ""
+    return f"{part.path}, record {read.records + 1:,}{since}"
+
+
+def _chunks(part: Part, read: Read) -> Iterator[bytes]:
+    with open(part.path, "rb") as file:
+        file.seek(part.begin)
+        left = part.size
+        while left:
+            chunk = file.read(min(_CHUNK, left))
+            if not chunk:
+                raise ValueError(f"the file has become shorter by {left:,} bytes while it was read")
+            read.sum.update(chunk)
+            left -= len(chunk)
+            yield chunk
+
+
+def _between(part: Part, read: Read, apart: bytes) -> Iterator[bytes]:
+    rest = b""
+    for number, chunk in enumerate(_chunks(part, read)):
+        if number == 0 and part.begin == 0:
+            chunk = chunk.removeprefix(codecs.BOM_UTF8)
+        *whole, rest = (rest + chunk).split(apart)
+        yield from whole
+        if len(rest) > MOST:
+            raise ValueError(
+                f"has more than {MOST:,} bytes before the next {apart.decode()!r}; is that what stands between "
+                "documents? separator= names another"
+            )
+    yield rest
+
+
+def _texts(part: Part, read: Read) -> Iterator[str]:
+    for text in _between(part, read, part.separator.encode()):
+        found = text.decode("utf-8")
+        if found and not found.isspace():
+            yield found
+        read.records += 1
+
+
+def _lines(part: Part, read: Read) -> Iterator[str]:
+    for line in _between(part, read, b"\n"):
+        text = line.decode("utf-8")
+        if text.strip():
+            try:
+                record = json.loads(text)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"is no JSON ({error}); is the file cut off?") from error
+            yield _text(record, part.field)
+        read.records += 1
+
+
+def _listed(part: Part, read: Read) -> Iterator[str]:
+    decode = codecs.getincrementaldecoder("utf-8-sig")().decode
+    chunks = _chunks(part, read)
+    parse = json.JSONDecoder().raw_decode
+    text, at, over = "", 0, False
+
+    def more() -> bool:
+        nonlocal text, at, over
+        chunk = next(chunks, None)
+        text, at = text[at:] + decode(chunk or b"", chunk is None), 0
+        over = chunk is None
+        return not over
+
+    def upcoming() -> str:
+        """The next character that is no white space; none at the end."""
+        nonlocal at
+        while True:
+            while at < len(text) and text[at] in " \t\r\n":
+                at += 1
+            if at < len(text) or not more():
+                return text[at : at + 1]
+
+    upcoming()
+    at += 1  # the bracket, by which the form is known
+    following = upcoming()
+    while following != "]":
+        while True:
+            try:
+                record, at = parse(text, at)
+                break
+            except json.JSONDecodeError as error:
+                if len(text) - at > MOST:
+                    raise ValueError(f"is no JSON ({error.msg})") from error
+                if over or not more():
+                    raise ValueError(
+                        f"is no whole JSON ({error.msg}), and then the file ends; fetch it anew"
+                    ) from error
+        yield _text(record, part.field)
+        read.records += 1
+        following = upcoming()
+        if following == ",":
+            at += 1
+            following = upcoming()
+        elif following != "]":
+            what = f"before it stands {following!r} instead of a comma" if following else "is not there"
+            raise ValueError(f"{what}, and the list has not ended; is the file cut off? fetch it anew")
+    at += 1
+    if upcoming():
+        raise ValueError("stands behind the end of the list; the file is damaged")
+
+
+def _text(record: Any, name: str) -> str:
+    if not isinstance(record, dict):
+        raise ValueError(f"is {type(record).__name__}, no object with a field {name!r}")
+    if name not in record:
+        raise ValueError(f"has no field {name!r} (it has: {', '.join(map(repr, record))}); field= names another")
+    found = record[name]
+    if not isinstance(found, str):
+        raise ValueError(f"its {name!r} is {type(found).__name__}, no text")
+    if not found.isascii() and HALVES.search(found):
+        raise ValueError("has half of a surrogate pair, which is no character")
+    return found

@@ -1,0 +1,162 @@
+"""Vocabularies of one's own: pieces of words learned from texts by byte pair encoding."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from numerate.data.new_folder import new_folder, refuse_taken
+from numerate.errors import Mistake, did_you_mean
+from numerate.tokens.sentencepiece_files import SPACE, tokenizer_json
+
+KINDS = ("characters", "bytes")
+
+_SPECIAL = ("<unk>", "<s>", "</s>")
+_BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+_DIGITS = "0123456789"
+_LONGEST = 16
+_RUNS = rf"{SPACE}*[\p{{L}}\p{{M}}]+|{SPACE}*[^\p{{L}}\p{{M}}{SPACE}]+|{SPACE}+"
+"""Letters, or anything but letters, with the spaces before them."""
+_PORTION = 1 << 22
+
+
+def train_vocabulary(
+    texts: Callable[[], Iterable[str]], size: int, kind: Literal["characters", "bytes"] = "characters"
+) -> str:
+    """Learns a vocabulary of `size` ids from texts and returns it as a tokenizer.json.
+
+    By byte pair encoding (Sennrich et al., 2016, https://arxiv.org/abs/1508.07909); no piece is longer than 16
+    characters, reaches over the end of a word, or joins letters and other signs; each digit is a piece of its own. With
+    `kind="characters"` it is as SentencePiece makes them for llama2.c: `<unk>`, `<s>` and `</s>` are ids 0 to 2, the
+    256 bytes 3 to 258, and a character that is not among the pieces is written as its bytes; the rarest characters are
+    not, where all of them would take more than a quarter of the pieces. A line's end is a byte. With `kind="bytes"` it
+    is as GPT-2's: pieces are made of bytes, and `<|endoftext|>` is id 0. For *Once upon a time, 42* either may have
+    `▁Once ▁upon ▁a ▁time , ▁ 4 2` (`Ġ` for `▁`).
+
+    `texts` is called twice, for texts in the same order; memory does not grow with them, but with their different
+    words. The result is a function of the texts. Raises `Mistake` for a size that the single bytes do not leave room
+    in, or that the texts are too short for.
+    """
+    if kind not in KINDS:
+        raise Mistake(f"kind: there is no {kind!r}; there are: {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
+    least = 256 + (len(_SPECIAL) + 16 if kind == "characters" else 2)  # the ten digits, and some letters
+    if size < least:
+        raise Mistake(f"size: {size} ids leave no room beside the bytes and special tokens; {least} or more is right")
+    try:
+        import tokenizers  # noqa: F401
+    except ImportError as error:
+        raise Mistake("tokenizer: the package tokenizers is not here: pip install 'numerate[huggingface]'") from error
+    found = _of_characters(texts, size) if kind == "characters" else _of_bytes(texts(), size)
+    count = len(found["model"]["vocab"])
+    if count < size:
+        raise Mistake(
+            f"size: the texts have only {count:,} different pieces; {count:,} or less, or more texts, is right"
+        )
+    return json.dumps(found, ensure_ascii=False, indent=1)
+
+
+def save_vocabulary(tokenizer: str, out: str | Path) -> Path:
+    """Writes a tokenizer.json and its tokenizer_config.json to a new folder, which `pieces` reads, and returns it.
+
+    Raises `Mistake` for a folder that is there already, or where none may be written.
+    """
+    out = Path(out).expanduser()
+    refuse_taken(out)
+    vocabulary = json.loads(tokenizer)["model"]["vocab"]
+    told: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    if "<|endoftext|>" in vocabulary:
+        told |= {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": None}
+    else:
+        told |= {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    with new_folder(out) as beside:
+        (beside / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+        (beside / "tokenizer_config.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
+    return out
+
+
+def _of_characters(texts: Callable[[], Iterable[str]], size: int) -> dict[str, Any]:
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+
+    room = size - len(_SPECIAL) - len(_BYTES)
+    alphabet = _alphabet(texts(), max(room // 4, 1))
+    learner = Tokenizer(models.BPE(unk_token=_SPECIAL[0], byte_fallback=True, fuse_unk=True))
+    learner.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_RUNS), "isolated"),
+            pre_tokenizers.Split(Regex("[0-9]"), "isolated"),
+        ]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[*_SPECIAL, *_BYTES],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        max_token_length=_LONGEST,
+        show_progress=False,
+    )
+    learner.train_from_iterator(_as_lines(texts()), trainer)
+    model = json.loads(learner.to_str())["model"]
+    return tokenizer_json(model) | {"added_tokens": [_special(i, name) for i, name in enumerate(_SPECIAL)]}
+
+
+def _of_bytes(texts: Iterable[str], size: int) -> dict[str, Any]:
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex("[0-9]"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    learner.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        max_token_length=_LONGEST,
+        show_progress=False,
+    )
+    learner.train_from_iterator(texts, trainer)
+    found: dict[str, Any] = json.loads(learner.to_str())
+    return found
+
+
+def _special(i: int, name: str) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": i, "content": name, **flags, "special": True}
+
+
+def _as_lines(texts: Iterable[str]) -> Iterator[str]:
+    """The lines of texts as the tokenizer will see them."""
+    for text in texts:
+        for line in text.split("\n"):
+            if line:
+                yield SPACE + line.replace(" ", SPACE)
+
+
+def _alphabet(texts: Iterable[str], most: int) -> list[str]:
+    """The commonest characters but line ends, and the digits, in the order of their code points."""
+    counts = np.zeros(0x110000, dtype=np.int64)
+    portion: list[str] = []
+    held = 0
+    for text in texts:
+        portion.append(text)
+        held += len(text)
+        if held > _PORTION:
+            _count(portion, counts)
+            portion, held = [], 0
+    _count(portion, counts)
+    counts[ord(SPACE)] += counts[ord(" ")] + 1
+    counts[[ord(" "), ord("\n")]] = 0
+    order = np.argsort(-counts, kind="stable")[:most]
+    found = {chr(code) for code in order[counts[order] > 0].tolist()}
+    return sorted(found.union(_DIGITS))
+
+
+def _count(texts: list[str], counts: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
+    found = np.bincount(codes)
+    counts[: len(found)] += found

@@ -1,0 +1,193 @@
+"""A stored tokenizer under its own ids: what corpora of tokens are written with, and what reads them back."""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.errors import Mistake
+from numerate.tokens import tokenizer_files
+from numerate.tokens.foreign import without_control
+from numerate.tokens.sentencepiece_files import SPACE, WORDS, is_sentencepiece, sentencepiece, tokenizer_json
+from numerate.tokens.tokenizer_files import TokenizerFile
+
+_MODELS = ("tokenizer.model", "tokenizer.model.v1", "spiece.model")
+"""What SentencePiece models are called in a folder that has no tokenizer.json."""
+
+
+def pieces(name: str) -> "Pieces":
+    """The tokenizer of a folder, a tokenizer.json, a SentencePiece model, or a name that `stored` knows.
+
+    Raises `Mistake` where there is none, and where the library tokenizers is not installed.
+    """
+    return Pieces(stored_or_model(name))
+
+
+def stored_or_model(name: str) -> TokenizerFile:
+    """What `stored` gives, of SentencePiece models too."""
+    path = Path(name).expanduser()
+    if path.is_dir() and not (path / "tokenizer.json").is_file():
+        path = next((path / model for model in _MODELS if (path / model).is_file()), path)
+    if path.is_file() and is_sentencepiece(path):
+        return sentencepiece(path)
+    return tokenizer_files.stored(name)
+
+
+class Pieces:
+    """A tokenizer with its own ids.
+
+    With Mistral's first one `begin` is 1 (`<s>`), `size` 32,000, and `encode(["Once upon"])` gives the ids of `▁Once`
+    and `▁upon`. Names of special tokens that stand in a text are text. Raises `Mistake` for one that cannot be read.
+    """
+
+    def __init__(self, file: TokenizerFile) -> None:
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise Mistake(
+                "tokenizer: the package tokenizers is not here: pip install 'numerate[huggingface]'"
+            ) from error
+        self.file = file
+        try:
+            theirs = Tokenizer.from_str(file.text)
+            self._own = Tokenizer.from_str(without_control(file))
+        except Exception as error:  # what the library raises is an Exception
+            raise Mistake(f"tokenizer: the library tokenizers cannot read it: {error}") from error
+        self._theirs = theirs
+        self._own.no_truncation()
+        self._own.no_padding()
+        self._words = _Words.of(self._own)
+        self._ids: dict[str, int] = theirs.get_vocab(with_added_tokens=True)
+        self.size = max(self._ids.values()) + 1
+        """Ids are below it."""
+
+    @cached_property
+    def roles(self) -> dict[str, int]:
+        """The ids of `bos`, `eos`, `unk` and `pad`, of those that there are."""
+        return {role: self._ids[name] for role, name in self.file.roles if name in self._ids}
+
+    @cached_property
+    def begin(self) -> int:
+        """The id in front of every document: of the beginning of a text, else of its end (GPT-2 has one for both).
+
+        Raises `Mistake` for a tokenizer without either.
+        """
+        found = self.roles.get("bos", self.roles.get("eos"))
+        if found is None:
+            raise Mistake(
+                "tokenizer: it has no token that begins a text (<s>, <bos>, <|endoftext|> ...), and documents would "
+                "run together; bos_token in a tokenizer_config.json beside it names one"
+            )
+        return found
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of which id is which piece. It is the same for a SentencePiece model and its tokenizer.json."""
+        told = [sorted((i, name) for name, i in self._ids.items()), sorted(self.roles.items())]
+        return hashlib.blake2b(json.dumps(told).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+    def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The ids of texts one behind the other, without special tokens, and how many each has.
+
+        Raises `ValueError` for what is no text (half of a surrogate pair).
+        """
+        try:
+            if self._words is not None:
+                return self._words.encode(texts)
+            each = [one.ids for one in self._own.encode_batch_fast(list(texts), add_special_tokens=False)]
+        except (TypeError, UnicodeError) as error:
+            raise ValueError("has half of a surrogate pair, which is no character") from error
+        lengths = np.fromiter(map(len, each), np.int64, len(each))
+        return np.fromiter(chain.from_iterable(each), np.int64, int(lengths.sum())), lengths
+
+    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
+        """The text of ids; special tokens are left out."""
+        special = set(self.roles.values())
+        text: str = self._theirs.decode([int(i) for i in ids if int(i) not in special], skip_special_tokens=True)
+        return text
+
+    def documents(self, ids: NDArray[np.integer]) -> list[NDArray[np.integer]]:
+        """Ids cut in front of every `begin`, each without it; what stands before the first one is a document too."""
+        starts = np.flatnonzero(ids == self.begin)
+        return [part[part != self.begin] for part in np.split(ids, starts) if len(part)]
+
+    def text_bytes(self, ids: NDArray[np.integer]) -> int:
+        """How many bytes of UTF-8 the texts of ids have: what loss in bits is divided by for bits per byte."""
+        return sum(len(self.decode(one).encode()) for one in self.documents(ids))
+
+    def agrees(self, ids: NDArray[np.integer]) -> bool:
+        """Whether ids are what this tokenizer writes for the text that it reads in them, for half of the documents that
+        are whole in there or more: whether it may be the tokenizer that they were written with."""
+        whole = [one for one in self.documents(ids)[:-1] if len(one)][-_LOOKED_AT:]
+        if not whole:  # a single document, perhaps cut off
+            whole = [one for one in self.documents(ids) if len(one)]
+        again, lengths = self.encode([self.decode(one) for one in whole])
+        parts = np.split(again, lengths.cumsum()[:-1])
+        same = sum(_same_within(one, other) for one, other in zip(whole, parts, strict=True))
+        return same * 2 >= len(whole)
+
+
+class _Words:
+    """A tokenizer in the manner of SentencePiece of which no piece goes over the end of a word: each word is cut once.
+
+    Stories have few different words, and looking one up is some ten times as quick as cutting it.
+    """
+
+    def __init__(self, own: Any, prefix: str) -> None:
+        self._own, self._prefix = own, prefix
+        self._known: dict[str, tuple[int, ...]] = {}
+
+    @classmethod
+    def of(cls, own: Any) -> "_Words | None":
+        """For a tokenizer that `tokenizer_json` makes, and that leaves characters as they are; None for any other."""
+        from tokenizers import Tokenizer
+
+        stored = json.loads(own.to_str())
+        for prefix in ("", SPACE):
+            like = tokenizer_json({}, prefix=bool(prefix))
+            if all(stored[part] == like[part] for part in ("normalizer", "pre_tokenizer")):
+                bare = Tokenizer.from_str(json.dumps(stored | {"normalizer": None, "pre_tokenizer": None}))
+                return cls(bare, prefix)
+        return None
+
+    def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if len(self._known) > _MOST_WORDS:
+            self._known.clear()
+        split = [_WORD.findall((self._prefix + text).replace(" ", SPACE) if text else "") for text in texts]
+        new = list(set(chain.from_iterable(split)) - self._known.keys())
+        for word, one in zip(new, self._own.encode_batch_fast(new, add_special_tokens=False), strict=True):
+            self._known[word] = tuple(one.ids)
+        each = [[*chain.from_iterable(map(self._known.__getitem__, words))] for words in split]
+        lengths = np.fromiter(map(len, each), np.int64, len(each))
+        return np.fromiter(chain.from_iterable(each), np.int64, int(lengths.sum())), lengths
+
+
+_WORD = re.compile(WORDS)
+_MOST_WORDS = 200_000
+_LOOKED_AT = 16
+_AT_ENDS = 4
+
+
+def _same_within(one: NDArray[np.integer], other: NDArray[np.integer]) -> bool:
+    """Whether two sequences are the same but for a few ids at their ends, where a document may have been cut."""
+    for skipped in range(-_AT_ENDS, _AT_ENDS + 1):
+        left, right = one[max(skipped, 0) :], other[max(-skipped, 0) :]
+        common = min(len(left), len(right))
+        if abs(len(left) - len(right)) <= _AT_ENDS and np.array_equal(
+            left[_AT_ENDS : common - _AT_ENDS], right[_AT_ENDS : common - _AT_ENDS]
+        ):
+            return True
+    return False
+
+
+@lru_cache(maxsize=4)
+def opened(name: str) -> Pieces:
+    """`pieces`, made once in a process for each name."""
+    return pieces(name)

@@ -1,0 +1,111 @@
+"""Promises of documents from files: all of them, in their order, with what is wrong told by file and record."""
+
+import hashlib
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from numerate.data import documents as reading
+from numerate.data.documents import Read, documents, part_of, parts_of
+from numerate.errors import Mistake
+
+STORIES = [" One cat.\n", 'Zwei K\u00e4tzchen \U0001f600 "quoted" \\ ', "", "Three\n\nlines\n"]
+
+
+def read(path: Path, field: str | None = None, separator: str = reading.SEPARATOR) -> list[str]:
+    return [*documents(part_of(path, field, separator), Read())]
+
+
+@pytest.fixture(params=[1 << 20, 7])
+def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Files are read in chunks of a megabyte, and, so that everything falls on a border once, of seven bytes."""
+    monkeypatch.setattr(reading, "_CHUNK", request.param)
+    return int(request.param)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("ascii", [True, False])
+def test_shards_of_tiny_stories_are_read(tmp_path: Path, chunk: int, indent: int | None, ascii: bool) -> None:
+    path = tmp_path / "data00.json"
+    records = [{"story": story, "instruction": {"words": ["]", "}"], "n": 1.5}} for story in STORIES]
+    path.write_text(json.dumps(records, indent=indent, ensure_ascii=ascii) + "\n", encoding="utf-8")
+    seen = Read()
+    assert [*documents(part_of(path), seen)] == [story.strip() for story in STORIES]
+    assert (seen.records, seen.sum.hexdigest()) == (4, hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def test_lines_of_json_are_read(tmp_path: Path, chunk: int) -> None:
+    path = tmp_path / "a.jsonl"
+    lines = [json.dumps({"text": story, "id": 3}, ensure_ascii=False) for story in STORIES]
+    path.write_text("\ufeff" + "\n\n".join(lines), encoding="utf-8")
+    assert read(path) == [story.strip() for story in STORIES]
+    path.write_text("\n".join(json.dumps({"body": story}) for story in STORIES) + "\n")
+    assert read(path, field="body") == [story.strip() for story in STORIES]
+
+
+def test_texts_are_cut_at_their_separator_and_what_is_blank_is_none(tmp_path: Path, chunk: int) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("\ufeff" + "<|endoftext|>\n".join(STORIES) + "\n<|endoftext|>\n", encoding="utf-8")
+    assert read(path) == [story.strip() for story in STORIES if story]
+    path.write_text("a b\n\nc\n\n\n", encoding="utf-8")
+    assert read(path, separator="\n\n") == ["a b", "c"]
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.text("ab<|\n\u00e9", max_size=12), max_size=20), st.integers(1, 60))
+def test_the_parts_of_a_file_have_its_documents(tmp_path: Path, texts: list[str], portion: int) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("<|endoftext|>".join(texts) + ".", encoding="utf-8")
+    whole = part_of(path)
+    parts = parts_of(whole, portion)
+    assert all(one.end == other.begin for one, other in pairwise(parts))
+    assert (parts[0].begin, parts[-1].end) == (0, whole.end)
+    assert [text for part in parts for text in documents(part, Read())] == [*documents(whole, Read())]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.json", b'[{"story": "a"}, {"story": "b', "record 2: is no whole JSON"),
+        ("a.json", b'[{"story": "a"}', "record 2: is not there, and the list has not ended"),
+        ("a.json", b'[{"story": "a"}, {"stor', "record 2: is no whole JSON"),
+        ("a.json", b'[{"story": "a"} {"story": "b"}]', "record 2: before it stands '{'"),
+        ("a.json", b'[{"story": "a"}] x', "record 2: stands behind the end"),
+        ("a.json", b'[{"story": "a"}, 3]', "record 2: is int"),
+        ("a.json", b'[{"story": "a"}, {"text": "b"}]', "record 2: has no field 'story' (it has: 'text')"),
+        ("a.json", b'[{"story": null}]', "record 1: its 'story' is NoneType"),
+        ("a.json", b'[{"story": "\\ud83d"}]', "record 1: has half of a surrogate pair"),
+        ("a.json", b'[{"story": "a"}, {"story": "\xff"}]', "is no text in UTF-8"),
+        ("a.json", b"<html>", "begins with b'<html>'"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "b"', "record 2: is no JSON"),
+        ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', "record 2: has no field 'text'"),
+        ("a.txt", b"a<|endoftext|>b\xff", "record 2: is no text in UTF-8"),
+        ("a.txt", b"", "is empty"),
+        ("a.txt", b"\x1f\x8b123", "is compressed"),
+        ("a.parquet", b"PAR1123", "is Parquet"),
+    ],
+)
+def test_what_cannot_be_read_is_told_by_file_and_record(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(Mistake) as told:
+        read(path)
+    assert str(path) in str(told.value)
+    assert said in str(told.value)
+
+
+def test_a_document_that_never_ends_is_told_and_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MOST", 1000)
+    monkeypatch.setattr(reading, "_CHUNK", 100)
+    (tmp_path / "a.txt").write_text("x" * 5000)
+    with pytest.raises(Mistake, match=r"more than 1,000 bytes before the next '<\|endoftext\|>'"):
+        read(tmp_path / "a.txt")
+    (tmp_path / "a.json").write_text('[{"story": ' + "x" * 5000)
+    with pytest.raises(Mistake, match="record 1: is no JSON"):
+        read(tmp_path / "a.json")
+    with pytest.raises(Mistake, match="separator: is empty"):
+        part_of(tmp_path / "a.txt", separator="")
