@@ -58,6 +58,7 @@ from numerate.mixers.alternating import Alternating  # noqa: E402
 from numerate.mixers.attention import Attention  # noqa: E402
 from numerate.mixers.channel_mix import ChannelMix  # noqa: E402
 from numerate.mixers.delta import DeltaNet, DeltaProduct, GatedDeltaNet  # noqa: E402
+from numerate.mixers.dual_attention import DualAttention  # noqa: E402
 from numerate.mixers.lru import LRU  # noqa: E402
 from numerate.mixers.mamba import Mamba  # noqa: E402
 from numerate.mixers.mamba2 import Mamba2  # noqa: E402
@@ -70,6 +71,7 @@ from numerate.mixers.rwkv7 import RWKV7  # noqa: E402
 from numerate.mixers.s4 import S4  # noqa: E402
 from numerate.mixers.s4d import S4D  # noqa: E402
 from numerate.mixers.slstm import SLSTM  # noqa: E402
+from numerate.mixers.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention  # noqa: E402
 from numerate.models.block import FeedForward  # noqa: E402
 from numerate.models.decoder import Decoder  # noqa: E402
 from numerate.models.initialisation import DeepNorm  # noqa: E402
@@ -195,6 +197,12 @@ FURTHER: dict[str, list[Any]] = {
         DeltaNet(heads=2, head_width=5, eigenvalues="[-1,1]", convolution=None),
         GatedDeltaNet(heads=1, eigenvalues="[-1,1]", convolution=2, kernel="torch"),
         DeltaProduct(heads=2, householders=3, gated=True, eigenvalues="[0,1]"),
+        DualAttention(2, 2, PositionRelativeSymbols(farthest=3), symmetric=True, key_value_heads=1, biases=True),
+        DualAttention(0, 2, PositionalSymbols(), relations=4, activation="softmax"),
+        DualAttention(2, 2, PositionalSymbols("waves"), variant="rca", shared_queries=True, out_biases=True),
+        DualAttention(1, 3, SymbolicAttention(5, layers="library"), variant="rca", activation="gelu"),
+        DualAttention(2, 2, PositionRelativeSymbols(later_too=True), variant="disrca", key_value_heads=2),
+        DualAttention(2, 2, SymbolicAttention(trainable=False, normalised=True), relation_width=8, form="plain"),
         Alternating((LSTM(), Attention(heads=2))),
         Alternating((RWKV7(head_width=4, value_rank=3), ChannelMix(version=7, times=2.0))),
         Alternating((RWKV6(head_width=8, decay_rank=3, shift_rank=2), ChannelMix(version=6))),
@@ -296,7 +304,10 @@ def every_mixing() -> list[tuple[Mixer, tuple[Position, ...]]]:
     return [
         (mixer, positions)
         for mixer in every("Mixer")
-        for positions in [(), *(((position,) for position in inside) if isinstance(mixer, Attention) else ())]
+        for positions in [
+            (),
+            *(((position,) for position in inside) if isinstance(mixer, Attention | DualAttention) else ()),
+        ]
     ]
 
 

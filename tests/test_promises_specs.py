@@ -22,6 +22,7 @@ SLOTS = {
     "NumberEmbedding": "model=T5(number_embedding={})",
     "Trunk": "model.trunk={}",
     "Mixer": "model.mixer={}",
+    "Symbols": "model.mixer=DualAttention(symbols={})",
     "Position": "model.positions=[{}]",
     "Numbering": "model.positions=[Scalar(numbering={})]",
     "Initialisation": "model.initialisation={}",

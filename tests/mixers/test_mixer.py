@@ -116,8 +116,7 @@ def test_what_it_says_of_its_parameters_is_true_of_them(any_mixing: Any, mix: An
     assert part.claimed() <= set(named)
     assert set(part.settings_by_parameter()) <= set(named)
     assert set(part.outward()) <= modules
-    for linear in part.outward():
-        assert linear.out_features == 16
+    assert sum(linear.out_features for linear in part.outward()) in (0, 16)
 
 
 def test_longer_rows_cost_more(any_mixing: Any, mix: Any) -> None:

@@ -9,6 +9,7 @@ CATALOGUE = {
         "ChannelMix": "channel_mix",
         "DeltaNet": "delta",
         "DeltaProduct": "delta",
+        "DualAttention": "dual_attention",
         "GRU": "recurrent",
         "GatedDeltaNet": "delta",
         "LRU": "lru",
@@ -25,6 +26,11 @@ CATALOGUE = {
         "S4D": "s4d",
         "SLSTM": "slstm",
         "SlotLSTM": "slot_lstm",
-    }
+    },
+    "Symbols": {
+        "PositionRelativeSymbols": "symbols",
+        "PositionalSymbols": "symbols",
+        "SymbolicAttention": "symbols",
+    },
 }
 __getattr__ = lazily("mixers", CATALOGUE)

@@ -19,7 +19,7 @@ class Context:
 
     - `lengths`: real tokens per row so far. `hidden`: True at keys that nobody may attend to.
     - `places`: per position of the model, the numbers of all places so far (first dimension 1 where all rows agree).
-    - `raw`: the embedded input, before any block.
+    - `raw`: the embedded input, before any block. `stream`: what the norm before the mixer read, in this block.
     - `index`: in a step, the place of the newest token in each row; None over whole rows.
     - `seen`: in a step, how many places of the state need looking at (the longest row so far).
     - `capacity`: in a prefill, the longest a row may become.
@@ -29,6 +29,7 @@ class Context:
     lengths: Int[Tensor, " rows"]
     places: tuple[Tensor, ...]
     raw: Tensor | None = None
+    stream: Tensor | None = None
     hidden: Bool[Tensor, "rows time"] | None = None
     index: Int[Tensor, " rows"] | None = None
     seen: int = 0

@@ -104,6 +104,7 @@ class Block(nn.Module):
         asked: Int[Tensor, "rows asked"] | None = None,
     ) -> Float[Tensor, "rows places width"]:
         """With `asked`, only those places come back, and nothing is computed for others that these do not need."""
+        context.stream = x
         if self.mixer is not None and self.mixer_norm is not None:
             read = self.mixer_norm(x) if self.norm_first else x
             if asked is None:
@@ -116,13 +117,14 @@ class Block(nn.Module):
         return self._fed(x)
 
     def prefill(self, x: Tensor, context: Context) -> tuple[Tensor, Any]:
-        state = None
+        state, context.stream = None, x
         if self.mixer is not None and self.mixer_norm is not None:
             mixed, state = self.mixer.prefill(self.mixer_norm(x) if self.norm_first else x, context)
             x = self._joined(x, mixed, self.mixer_norm)
         return self._fed(x), state
 
     def step(self, x: Tensor, context: Context, state: Any) -> tuple[Tensor, Any]:
+        context.stream = x
         if self.mixer is not None and self.mixer_norm is not None:
             mixed, state = self.mixer.step(self.mixer_norm(x) if self.norm_first else x, context, state)
             x = self._joined(x, mixed, self.mixer_norm)

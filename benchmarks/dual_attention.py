@@ -1,0 +1,207 @@
+"""How quickly dual attention is trained, on one core, beside the authors' own package at the same size.
+
+    pip install --no-deps dual-attention==0.0.7; pip install einops tiktoken huggingface_hub
+    python benchmarks/dual_attention.py [--repetitions 7] [--only symbolic-256]
+
+One JSON line per setting and contender: forward, loss, backward and AdamW of 4 layers of width 128 with 4 + 4 heads
+(the plain transformer: 8) and SwiGLU, vocabulary 256, no dropout, head tied to the embedding. Repetitions are
+interleaved, back and forth, in one process; `ratio` is the median over repetitions of processor time. `memory` is how
+many MB a forward and backward hold at most beyond a model that is warm: the high-water mark of a process of its own.
+
+What bounds it: at 1,024 tokens a pair of tokens costs a relational head 16 products for the score and 80 for symbol and
+relation keys; with backward 3.5 times as many, for 2 x 524,800 pairs, 4 heads and 4 layers 11 GFLOP, 0.15 s at
+75 GFLOP/s. Linear maps are 6 x 2,048 tokens x 0.8 million weights: 10 GFLOP. The package writes down relations and
+attention weights for all pairs, those that nobody sees included.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from numerate.batch import Tokens
+from numerate.mixers.attention import Attention
+from numerate.mixers.dual_attention import DualAttention
+from numerate.mixers.symbols import PositionRelativeSymbols, SymbolicAttention
+from numerate.models.block import FeedForward
+from numerate.models.decoder import Decoder
+from numerate.models.trunk import Stack
+from numerate.positions.rotary import Rotary
+from numerate.vocabulary import Vocabulary
+
+WIDTH, DEPTH, WORDS, HIDDEN = 128, 4, 256, 341
+OURS, THEIRS = "numerate", "dual_attention"
+SETTINGS = {
+    "symbolic-256": (256, 8, 1.3),
+    "symbolic-512": (512, 4, 1.3),
+    "symbolic-1024": (1024, 2, 2.0),
+    "relative-512": (512, 4, 3.0),
+    "relative-1024": (1024, 2, 10.0),
+    "plain-256": (256, 8, 1.1),
+    "plain-1024": (1024, 2, 1.1),
+}
+"""Tokens of a row, rows, and how many times as quick ours should be."""
+
+
+def ours(name: str, tokens: int) -> Callable[[Tensor], Tensor]:
+    mixers = {
+        "plain": Attention(heads=8),
+        "symbolic": DualAttention(4, 4, SymbolicAttention(count=tokens)),
+        "relative": DualAttention(4, 4, PositionRelativeSymbols(farthest=tokens, later_too=True)),
+    }
+    model = Decoder(
+        width=WIDTH,
+        trunk=Stack(depth=DEPTH),
+        mixer=mixers[name],
+        feed_forward=FeedForward("swiglu", times=HIDDEN / WIDTH, biases=False),
+        positions=(Rotary(),),
+        tied=True,
+    ).build(Vocabulary.of([f"w{number}" for number in range(WORDS - Vocabulary.of([]).size)]), seed=0)
+
+    class Ours(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids: Tensor) -> Tensor:
+            rows, time = ids.shape
+            logits: Tensor = self.model(Tokens(ids, torch.full((rows,), time), torch.arange(rows))).logits
+            return logits
+
+    return Ours()
+
+
+def theirs(name: str, tokens: int) -> Any:
+    from dual_attention.language_models import DualAttnTransformerLM, TransformerLM
+
+    shared = {"vocab_size": WORDS, "d_model": WIDTH, "n_layers": DEPTH, "dff": None, "dropout_rate": 0.0}
+    shared |= {"activation": "swiglu", "norm_first": True, "max_block_size": tokens, "bias": False}
+    shared |= {"pos_enc_type": "RoPE"}
+    if name == "plain":
+        model = TransformerLM(n_heads=8, **shared)
+    else:
+        retrieval = ("symbolic_attention", {"d_model": WIDTH, "n_symbols": tokens, "n_heads": 4})
+        if name == "relative":
+            retrieval = ("position_relative", {"symbol_dim": WIDTH, "max_rel_pos": tokens})
+        model = DualAttnTransformerLM(
+            n_heads_sa=4,
+            n_heads_ra=4,
+            symbol_retrieval=retrieval[0],
+            symbol_retrieval_kwargs=retrieval[1],
+            ra_kwargs={"n_relations": 4, "rel_activation": "identity", "use_relative_positional_symbols": True}
+            if name == "relative"
+            else {"n_relations": 4, "rel_activation": "identity"},
+            **shared,
+        )
+
+    class Theirs(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids: Tensor) -> Tensor:
+            logits: Tensor = self.model(ids, ids)[0]  # with targets, it gives the logits of all places
+            return logits
+
+    return Theirs()
+
+
+def stepper(model: Any, ids: Tensor) -> Callable[[], None]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()).backward()
+        optimizer.step()
+
+    return step
+
+
+def measure(steps: dict[str, Callable[[], None]], repetitions: int) -> dict[str, list[float]]:
+    """Seconds of processor time of a step, in each repetition; all contenders in turn."""
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for step in steps.values():
+        step()
+    for repetition in range(repetitions):
+        for name in list(steps)[:: 1 if repetition % 2 == 0 else -1]:
+            begun = time.process_time()
+            steps[name]()
+            seconds[name].append(time.process_time() - begun)
+    return seconds
+
+
+def ids_of(rows: int, tokens: int) -> Tensor:
+    return torch.randint(10, WORDS, (rows, tokens + 1), generator=torch.Generator().manual_seed(0))
+
+
+def memory(contender: str, setting: str) -> float:
+    """MB that a forward and backward hold at most beyond the model, in a process of its own."""
+    line = [sys.executable, __file__, "--memory-of", contender, "--only", setting]
+    return float(subprocess.run(line, capture_output=True, text=True, check=True).stdout.split()[-1])
+
+
+def say_memory(contender: str, setting: str) -> None:
+    tokens, rows, _ = SETTINGS[setting]
+    model: Any = (ours if contender == OURS else theirs)(setting.split("-")[0], tokens)
+    small = ids_of(1, 8)
+    cross_entropy(model(small[:, :-1]).flatten(0, 1), small[:, 1:].flatten()).backward()
+    before = highest()
+    ids = ids_of(rows, tokens)
+    cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()).backward()
+    print((highest() - before) / 1e3)
+
+
+def highest() -> int:
+    """The most memory that this process has had so far, in kB. (That of `resource` begins with its parent's.)"""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--only", choices=SETTINGS)
+    parser.add_argument("--memory-of", choices=(OURS, THEIRS), help=argparse.SUPPRESS)
+    told = parser.parse_args()
+    torch.set_num_threads(1)
+    sys.path[:] = [folder for folder in sys.path if Path(folder).resolve() != Path(__file__).resolve().parent]
+    if told.memory_of:
+        say_memory(told.memory_of, told.only)
+        return
+    for setting in [told.only] if told.only else SETTINGS:
+        tokens, rows, at_least = SETTINGS[setting]
+        name, ids = setting.split("-")[0], ids_of(rows, tokens)
+        makers = {OURS: ours, THEIRS: theirs} if find_spec(THEIRS) is not None else {OURS: ours}
+        models: dict[str, Any] = {contender: make(name, tokens) for contender, make in makers.items()}
+        seconds = measure({who: stepper(model, ids) for who, model in models.items()}, told.repetitions)
+        for who, found in seconds.items():
+            line: dict[str, object] = {
+                "benchmark": f"training step, {setting} x {rows}",
+                "contender": who,
+                "weights": sum(one.numel() for one in models[who].parameters()),
+                "seconds": round(statistics.median(found), 3),
+                "memory": round(memory(who, setting)),
+            }
+            if who == OURS and THEIRS in seconds:
+                ratios = [other / own for own, other in zip(found, seconds[THEIRS], strict=True)]
+                line |= {
+                    "against": THEIRS,
+                    "ratio": round(statistics.median(ratios), 2),
+                    "spread": [round(min(ratios), 2), round(max(ratios), 2)],
+                    "at_least": at_least,
+                }
+            print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,296 @@
+"""Dual attention: some heads say what the tokens attended to hold, others how they relate to the one that attends."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.mixers.inside import Inside
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, at_places
+from numerate.mixers.relational import Activation, Heads, Kind
+from numerate.mixers.relational_fast import Form, attended, has_values, said_by
+from numerate.mixers.symbols import DistanceSymbols, SymbolicAttention, Symbols, SymbolsPart
+from numerate.positions.position import Position
+
+
+@dataclass(frozen=True)
+class DualAttention(Mixer):
+    """Self-attention heads beside relational heads, which say how tokens relate instead of what they hold.
+
+    Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727. A relational head attends as any other does, with
+    causal weights a_ij; what it says of token j to token i are their relations r_ij, and a symbol s_j to tell whose
+    they are: the sum over j of a_ij (W r_ij + S s_j). Relation l is activation((Q_l x_i . K_l x_j) / root of its
+    width), shared by all heads; W is a head's own map of all relations. The two sorts of heads have an output map each,
+    and stand side by side.
+
+    With `variant="rca"` (relational cross-attention) relations are the attention weights themselves, and symbols the
+    values; with `variant="disrca"` (disentangled) a head's weights are multiplied with one relation of its own.
+
+    Positions act on attention as in `Attention`, never on relations. With `key_value_heads` several heads of a sort
+    share keys and values (Ainslie et al., 2023, https://arxiv.org/abs/2305.13245): with `rca` also what is compared,
+    with `disrca` relation keys too. A softmax of relations is over the keys that a token sees.
+
+    >>> Decoder(width=128, trunk=Stack(depth=4), mixer=DualAttention(self_heads=4, relational_heads=4,
+    ...     symbols=SymbolicAttention(count=512)), positions=(Rotary(),))
+
+    is a published one of Tiny Stories in the authors' later code; in that of the published numbers all relations
+    together were as wide as the model (there `relation_width=32`).
+    """
+
+    self_heads: int = setting(2, "how many heads of self-attention; the width must be a multiple of all heads")
+    relational_heads: int = setting(2, "how many relational heads")
+    symbols: Symbols = setting(SymbolicAttention(), "where symbols come from")
+    variant: Kind = setting("relational", "relational, rca (relations alone) or disrca (attention times a relation)")
+    relations: int | None = setting(None, "how many relations there are; null: as many as relational heads")
+    relation_width: int | None = setting(
+        None, "how wide a relation's queries and keys are; null: all together as wide as the relational heads"
+    )
+    symmetric: bool = setting(False, "whether relation keys are made as relation queries are")
+    activation: Activation | None = setting(
+        None, "what relations go through; null: softmax with rca, otherwise identity"
+    )
+    key_value_heads: int | None = setting(None, "how many keys and values the heads of a sort have; null: each its own")
+    shared_queries: bool = setting(False, "whether relational heads attend with the queries and keys of self-attention")
+    biases: bool = setting(False, "whether keys and values of attention have bias vectors")
+    out_biases: bool = setting(False, "whether the output maps have bias vectors")
+    dropout: float = setting(0.0, "share of attention weights dropped in training")
+    form: Form = setting(
+        "auto", "auto, or one of the exact forms: plain, values (identity only), chunks", identity=False
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("self_heads", "relational_heads"):
+            if getattr(self, name) < 0:
+                raise Mistake(f"{name}: {getattr(self, name)} is no number of heads; 0 or more is right")
+        if self.self_heads + self.relational_heads < 1:
+            raise Mistake("self_heads: no heads at all attend to nothing; 1 or more of either sort is right")
+        for name in ("relations", "relation_width", "key_value_heads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise Mistake(f"{name}: {value} relate to nothing; 1 or more is right")
+        if not 0 <= self.dropout < 1:
+            raise Mistake(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
+        if self.variant != "relational":
+            for name in ("relations", "relation_width"):
+                if getattr(self, name) is not None:
+                    raise Mistake(f"{name}: {self.variant} compares once for each head; leave it out")
+        groups = self.key_value_heads
+        if groups is not None:
+            for name in ("self_heads", "relational_heads"):
+                if getattr(self, name) % groups:
+                    raise Mistake(
+                        f"key_value_heads: {groups} cannot be shared evenly by {getattr(self, name)} {name}; "
+                        "a number that divides both is right"
+                    )
+            if self.symmetric and self.variant != "relational" and groups != self.relational_heads:
+                raise Mistake(
+                    f"key_value_heads: symmetric relations of {self.variant} have a key for each query; leave it out"
+                )
+        if self.shared_queries and self.self_heads != self.relational_heads:
+            raise Mistake(
+                f"shared_queries: {self.relational_heads} relational heads cannot attend with the queries of "
+                f"{self.self_heads} others; as many of one sort as of the other are right"
+            )
+        if self.symmetric and self.variant == "rca":
+            raise Mistake("symmetric: rca has no relations beside its attention, which never is; leave it out")
+        if self.form == "values" and not has_values(self.variant, self.function()):
+            raise Mistake(f"form: {self.variant} through {self.function()} has no form values; chunks or auto would do")
+
+    def function(self) -> Activation:
+        """The activation that relations go through."""
+        return self.activation or ("softmax" if self.variant == "rca" else "identity")
+
+    def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "DualAttentionMixer":
+        return DualAttentionMixer(self, width, positions, self.symbols.build(width) if self.relational_heads else None)
+
+    def build_layers(self, width: int, depth: int, positions: Sequence[Position]) -> list[TokenMixer]:
+        symbols = self.symbols.build_layers(width, depth) if self.relational_heads else [None] * depth
+        layers = [DualAttentionMixer(self, width, positions, symbols[layer]) for layer in range(depth)]
+        known: set[int] = set()
+        for layer in layers:
+            layer.inside.share(layers[0].inside)
+            named = {name: id(parameter) for name, parameter in layer.named_parameters()}
+            layer.elsewhere = {name for name, one in named.items() if one in known}
+            known |= set(named.values())
+        return list(layers)
+
+    def attends(self) -> bool:
+        return True
+
+
+Cache = dict[str, Tensor]
+"""What the places so far are seen by, each rows x heads x capacity x width."""
+
+
+class DualAttentionMixer(TokenMixer):
+    """The part behind `DualAttention`. Its state: keys, values, projected symbols and relation keys of all places."""
+
+    def __init__(
+        self,
+        spec: DualAttention,
+        width: int,
+        positions: Sequence[Position],
+        symbols: SymbolsPart | DistanceSymbols | None,
+    ) -> None:
+        super().__init__()
+        self.spec, own, other = spec, spec.self_heads, spec.relational_heads
+        if width % (own + other):
+            raise Mistake(
+                f"model.mixer.self_heads: width {width} does not divide into {own} and {other} heads; "
+                "a divisor of the width in all is right"
+            )
+        self.elsewhere: set[str] = set()
+        self.own, self.other, self.size = own, other, width // (own + other)
+        self.own_groups = (spec.key_value_heads or own) if own else 0
+        self.groups = (spec.key_value_heads or other) if other else 0
+        alone = not spec.shared_queries
+        self.queries = nn.Linear(width, (own + other * alone) * self.size, bias=False)
+        self.keys = nn.Linear(width, (self.own_groups + self.groups * alone) * self.size, bias=spec.biases)
+        self.inside = Inside(own + other, self.size, positions)
+        if own:
+            self.values = nn.Linear(width, self.own_groups * self.size, bias=spec.biases)
+            self.own_out = nn.Linear(own * self.size, own * self.size, bias=spec.out_biases)
+        self.symbols, self.relations, self.relation_width = symbols, 0, 0
+        if other:
+            self._make_relational(spec, width)
+
+    def _make_relational(self, spec: DualAttention, width: int) -> None:
+        inside, variant = self.other * self.size, spec.variant
+        self.symbol_values = nn.Linear(width, self.groups * self.size, bias=spec.biases)
+        self.out = nn.Linear(inside, inside, bias=spec.out_biases)
+        if variant == "rca":
+            return
+        self.relations, asking = (
+            (spec.relations or self.other, 0) if variant == "relational" else (self.groups, self.other)
+        )
+        self.relation_width = spec.relation_width or (
+            inside // self.relations if variant == "relational" else self.size
+        )
+        if variant == "relational":
+            if spec.relation_width is None and inside % self.relations:
+                raise Mistake(
+                    f"model.mixer.relations: relational heads {inside} wide do not divide into {self.relations} "
+                    "relations; a divisor of it, or a relation_width, is right"
+                )
+            self.relation_map = nn.Linear(self.relations, inside, bias=False)
+        self.relation_queries = nn.Linear(width, (asking or self.relations) * self.relation_width, bias=False)
+        if not spec.symmetric:
+            self.relation_keys = nn.Linear(width, self.relations * self.relation_width, bias=False)
+
+    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
+        return self._said(x, self._held(x, context), context)
+
+    def forward_at(
+        self, x: Float[Tensor, "rows time width"], context: Context, asked: Int[Tensor, "rows asked"]
+    ) -> Float[Tensor, "rows asked width"]:
+        return self._said(at_places(x, asked), self._held(x, context), context, asked)
+
+    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Cache]:
+        held, cache = self._held(x, context), {}
+        for name, part in held.items():
+            rows, heads, time, size = len(x), *part.shape[1:]
+            cache[name] = part.new_zeros(rows, heads, context.capacity, size)
+            cache[name][:, :, :time] = part
+        return self._said(x, held, context), cache
+
+    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Cache) -> tuple[Tensor, Cache]:
+        assert context.index is not None
+        row = torch.arange(x.shape[0], device=x.device)
+        for name, part in self._held(x, context).items():
+            state[name][row, :, context.index] = part[:, :, 0]
+        held = {name: part[:, :, : context.seen] for name, part in state.items()}
+        return self._said(x, held, context, context.index[:, None]), state
+
+    def _held(self, x: Tensor, context: Context) -> Cache:
+        """What tokens are seen by."""
+        held = {"keys": self.inside.turned(self._in_heads(self.keys(x)), context)}
+        if self.own:
+            held["values"] = self._in_heads(self.values(x))
+        if isinstance(self.symbols, SymbolsPart):
+            held["symbols"] = self._in_heads(self.symbol_values(self.symbols(x, context)))
+        if self.relations:
+            made = self.relation_queries if self.spec.symmetric else self.relation_keys
+            held["relation_keys"] = self._in_heads(made(x), self.relation_width)
+        return held
+
+    def _said(self, x: Tensor, held: Cache, context: Context, at: Tensor | None = None) -> Tensor:
+        """What tokens say, at all places of their rows or `at` some, that see those held."""
+        own, keys = self.own, held["keys"]
+        queries = self.inside.turned(self._in_heads(self.queries(x)), context, at)
+        if self.spec.shared_queries:
+            queries, keys = torch.cat([queries, queries], dim=1), torch.cat([keys, keys], dim=1)
+        keys = torch.cat([_each(keys[:, : self.own_groups], own), _each(keys[:, self.own_groups :], self.other)], dim=1)
+        visible, bias = self.inside.seen(queries, keys, context, at)
+        dropout = self.spec.dropout if self.training else 0.0
+        parts = []
+        if own:
+            values = _each(held["values"], own)
+            added = bias if bias is None or bias.shape[1] == 1 else bias[:, :own]
+            mixed = attended(queries[:, :own], keys[:, :own], values, visible, added, dropout)
+            parts.append(self.own_out(mixed.transpose(1, 2).flatten(2)))
+        if self.other:
+            heads = Heads(
+                queries[:, own:],
+                keys[:, own:],
+                places=at,
+                visible=visible,
+                bias=bias if bias is None or bias.shape[1] == 1 else bias[:, own:],
+                dropout=dropout,
+                **self._related(x, held, keys.shape[2]),
+            )
+            mixed = said_by(heads, self.spec.variant, self.spec.function(), self.spec.form)
+            parts.append(self.out(mixed.transpose(1, 2).flatten(2)))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+    def _related(self, x: Tensor, held: Cache, keys: int) -> dict[str, Tensor]:
+        """Symbols, and what relations compare."""
+        made = {}
+        if isinstance(self.symbols, DistanceSymbols):
+            made["by_distance"] = _each(self._in_heads(self.symbol_values(self.symbols(keys))[None]), self.other)
+        else:
+            made["symbols"] = _each(held["symbols"], self.other)
+        if self.relations:
+            made["relation_queries"] = self._in_heads(self.relation_queries(x), self.relation_width)
+            made["relation_keys"] = held["relation_keys"]
+            if self.spec.variant == "disrca":
+                made["relation_keys"] = _each(made["relation_keys"], self.other)
+            else:
+                made["relation_map"] = torch.unflatten(self.relation_map.weight, 0, (self.other, self.size))
+        return made
+
+    def _in_heads(self, made: Float[Tensor, "rows time all"], size: int | None = None) -> Tensor:
+        return torch.unflatten(made, -1, (-1, size or self.size)).transpose(1, 2)
+
+    def claimed(self) -> set[str]:
+        """Of what layers share, those of the first."""
+        symbols = set() if self.symbols is None else self.symbols.claimed()
+        own = {f"inside.{name}" for name in self.inside.claimed()} | {f"symbols.{name}" for name in symbols}
+        return own - self.elsewhere
+
+    def fused(self) -> Mapping[str, Sequence[str]]:
+        made = {"queries": "queries", "keys": "keys", "relation_queries": "queries", "relation_keys": "keys"}
+        return {name: (what,) for name, what in made.items() if hasattr(self, name)}
+
+    def outward(self) -> Sequence[nn.Linear]:
+        return (*((self.own_out,) if self.own else ()), *((self.out,) if self.other else ()))
+
+    def operations(self, time: int) -> int:
+        """Those of the definition for pairs of a token and one that it sees, whatever the form."""
+        linear = [part for part in self.children() if isinstance(part, nn.Linear)]
+        inside, compared = self.size * (self.own + self.other), self.relations * self.relation_width
+        if self.spec.variant == "disrca":
+            compared = self.other * self.size
+        pair = 2 * inside + compared + (self.other * self.relations if self.spec.variant == "relational" else 0)
+        symbols = self.symbols.operations(time) if isinstance(self.symbols, SymbolsPart) else 0
+        matrices = sum(part.weight.numel() for part in linear)
+        contextual = self.inside.operations(self.own + self.other, time)
+        return 2 * time * matrices + pair * time * (time + 1) + symbols + contextual
+
+
+def _each(x: Float[Tensor, "rows groups time width"], heads: int) -> Float[Tensor, "rows heads time width"]:
+    """Those of groups for each of their heads, one after the other."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)

@@ -1,0 +1,119 @@
+"""Relational attention by its definition: every pair of a query and a key is written down."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import gelu, relu, silu
+
+Kind = Literal["relational", "rca", "disrca"]
+Activation = Literal["identity", "relu", "sigmoid", "tanh", "gelu", "silu", "softmax"]
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "identity": lambda scores: scores,
+    "relu": relu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "gelu": partial(gelu, approximate="tanh"),
+    "silu": silu,
+}
+"""What relations may go through, one by one; `softmax` is of all the keys that a query sees."""
+
+
+@dataclass
+class Heads:
+    """What relational heads read; keys and symbols come for each head, whether heads share them or not.
+
+    - `symbols`: the projected symbol of every key; or None, and `by_distance` has one for each distance between query
+      and key, the farthest first and that of distance 0 last.
+    - `relation_queries`, `relation_keys`: what relations compare, none with `rca`; with `disrca` one for each head.
+    - `relation_map`: what each head makes of the relations, with `relational` alone.
+    - `places`: where in its row each query stands; None where the queries are those of all keys.
+    - `visible`: which keys a query sees, None for those up to itself; `bias` is added to the scores of attention.
+    - `kept`: which attention weights are not dropped, and the `dropout` that drew them.
+    """
+
+    queries: Float[Tensor, "rows heads query head_width"]
+    keys: Float[Tensor, "rows heads key head_width"]
+    symbols: Float[Tensor, "#rows heads key head_width"] | None = None
+    by_distance: Float[Tensor, "#rows heads key head_width"] | None = None
+    relation_queries: Float[Tensor, "rows relations query relation_width"] | None = None
+    relation_keys: Float[Tensor, "rows relations key relation_width"] | None = None
+    relation_map: Float[Tensor, "heads head_width relations"] | None = None
+    places: Int[Tensor, "#rows query"] | None = None
+    visible: Bool[Tensor, "#rows 1 query key"] | None = None
+    bias: Float[Tensor, "#rows heads query key"] | None = None
+    kept: Bool[Tensor, "rows heads query key"] | None = None
+    dropout: float = 0.0
+
+
+def plain(heads: Heads, kind: Kind, activation: Activation) -> Float[Tensor, "rows heads query head_width"]:
+    """What each head says, by the equations of Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727.
+
+    With attention weights a_ij (a causal softmax), relations r_ij and symbols s_j:
+
+    - `relational`: the sum over j of a_ij (W r_ij + s_j), W a map for each head, r_ij all relations.
+    - `rca`: the sum of r_ij s_j, r_ij the activated scores of attention themselves.
+    - `disrca`: the sum of a_ij r_ij s_j, one relation for each head.
+
+    Where a query i sees key 1 alone, and its relation to it is 3, a head with W = 2 and the symbol 5 says 11.
+    """
+    visible = heads.visible if heads.visible is not None else causal(heads.queries, heads.keys)
+    scores = torch.einsum("rhqd,rhkd->rhqk", heads.queries, heads.keys) * heads.queries.shape[-1] ** -0.5
+    if heads.bias is not None:
+        scores = scores + heads.bias
+    weights = activated(scores, visible, activation if kind == "rca" else "softmax") * visible
+    if heads.kept is not None:
+        weights = weights * heads.kept / (1 - heads.dropout)
+    symbols = of_pairs(heads)
+    if kind != "rca":
+        assert heads.relation_queries is not None
+        assert heads.relation_keys is not None
+        compared = torch.einsum("rlqp,rlkp->rlqk", heads.relation_queries, heads.relation_keys)
+        relations = activated(compared * heads.relation_keys.shape[-1] ** -0.5, visible, activation)
+        if kind == "relational":
+            assert heads.relation_map is not None
+            symbols = symbols + torch.einsum("hdl,rlqk->rhqkd", heads.relation_map, relations)
+        else:
+            weights = weights * relations
+    said: Tensor = torch.einsum("rhqk,rhqkd->rhqd", weights, symbols.expand(*weights.shape, -1))
+    return said
+
+
+def causal(queries: Tensor, keys: Tensor) -> Bool[Tensor, "1 1 query key"]:
+    """Each query sees the keys up to itself."""
+    return torch.ones(queries.shape[2], keys.shape[2], dtype=torch.bool, device=keys.device).tril()[None, None]
+
+
+def activated(
+    scores: Float[Tensor, "rows heads query key"],
+    visible: Bool[Tensor, "#rows 1 query key"],
+    activation: Activation,
+) -> Float[Tensor, "rows heads query key"]:
+    """Scores through the activation. A softmax is over the keys that a query sees, so that none depends on later
+    ones (the published code's does, https://github.com/Awni00/abstract_transformer)."""
+    if activation == "softmax":
+        kept = torch.promote_types(scores.dtype, torch.float32)
+        return scores.masked_fill(~visible, float("-inf")).to(kept).softmax(-1).to(scores.dtype)
+    return FUNCTIONS[activation](scores)
+
+
+def distances(heads: Heads) -> Int[Tensor, "#rows query key"]:
+    """The row of `by_distance` for every pair; keys behind the query, which nobody sees, count as its own."""
+    count = heads.keys.shape[2]
+    key = torch.arange(count, device=heads.keys.device)
+    places = key[None] if heads.places is None else heads.places
+    return (count - 1 - places[:, :, None] + key).clamp(max=count - 1)
+
+
+def of_pairs(heads: Heads) -> Float[Tensor, "#rows heads #query key head_width"]:
+    """The symbol of every pair of a query and a key."""
+    if heads.symbols is not None:
+        return heads.symbols[:, :, None]
+    assert heads.by_distance is not None
+    row = torch.arange(len(heads.by_distance), device=heads.keys.device)[:, None, None]
+    return heads.by_distance.transpose(1, 2)[row, distances(heads)].permute(0, 3, 1, 2, 4)

@@ -1,0 +1,227 @@
+"""Symbols: what relational attention says of a token, in place of what the token itself holds."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.mixers.mixer import Context
+
+
+class Symbols(ABC):
+    """The description of symbols in a recipe: a frozen dataclass that builds the part for a model's width."""
+
+    @abstractmethod
+    def build(self, width: int) -> "SymbolsPart | DistanceSymbols":
+        """The part of one layer. Raises `Mistake` for what cannot be built."""
+
+    def build_layers(self, width: int, depth: int) -> "Sequence[SymbolsPart | DistanceSymbols]":
+        """Those of all layers: one and the same part, unless a spec says otherwise."""
+        return [self.build(width)] * depth
+
+
+class SymbolsPart(nn.Module, ABC):
+    """Gives every token its symbol."""
+
+    @abstractmethod
+    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "#rows time width"]:
+        """The symbols of whole rows, or in a step of the newest tokens; x is what the mixer reads. Where they hang on
+        the place alone, all rows may have the same ones."""
+
+    def claimed(self) -> set[str]:
+        """Names of parameters that it initialises itself."""
+        return set()
+
+    def operations(self, time: int) -> int:
+        """Floating-point operations for one row of this length."""
+        return 0
+
+
+class DistanceSymbols(nn.Module, ABC):
+    """Gives every pair of tokens a symbol, by how far one stands before the other."""
+
+    @abstractmethod
+    def forward(self, time: int) -> Float[Tensor, "time width"]:
+        """The symbols of the distances up to so many, the farthest first and that of distance 0 last."""
+
+    def claimed(self) -> set[str]:
+        return {name for name, _ in self.named_parameters()}
+
+
+@dataclass(frozen=True)
+class SymbolicAttention(Symbols):
+    """Symbols that a token attends to: a library of learned vectors, each behind a template to compare with.
+
+    Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727, section 2: with templates F and symbols S, each
+    `count` x width and split into heads, a token x gets softmax(scale (W x + b) F^T) S, head by head. Templates and
+    symbols begin as N(0, 1).
+
+    As published it reads the residual stream before the norm of its block (with `normalised`, what the mixer reads),
+    and all layers have one and the same. With the map at 0 every token gets the mean of all symbols.
+    """
+
+    count: int = setting(64, "how many symbols there are to choose from")
+    heads: int = setting(4, "how many heads choose, each a part of the symbol; the width must be a multiple of it")
+    scale: float | None = setting(None, "factor on the scores; null: 1 over the root of a head's width")
+    trainable: bool = setting(True, "whether the symbols learn; the templates always do")
+    layers: Literal["shared", "library", "own"] = setting(
+        "shared", "what layers share: everything, templates and symbols but not the map to them, or nothing"
+    )
+    normalised: bool = setting(
+        False, "whether it reads what the mixer reads; false: the residual stream before the norm"
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("count", "heads"):
+            if getattr(self, name) < 1:
+                raise Mistake(f"{name}: {getattr(self, name)} symbols or heads say nothing; 1 or more is right")
+        if self.scale is not None and not 0 < self.scale < float("inf"):
+            raise Mistake(f"scale: {self.scale} leaves nothing to choose by; a number above 0 is right")
+
+    def build(self, width: int) -> "SymbolicAttentionPart":
+        if width % self.heads:
+            raise Mistake(
+                f"model.mixer.symbols.heads: width {width} does not divide into {self.heads} heads; 1 would do"
+            )
+        return SymbolicAttentionPart(self, width)
+
+    def build_layers(self, width: int, depth: int) -> Sequence[SymbolsPart | DistanceSymbols]:
+        if self.layers == "shared":
+            return super().build_layers(width, depth)
+        made = [self.build(width) for _ in range(depth)]
+        if self.layers == "library":
+            for part in made[1:]:
+                part.templates, part.symbols = made[0].templates, made[0].symbols
+        return made
+
+
+class SymbolicAttentionPart(SymbolsPart):
+    """The part behind `SymbolicAttention`."""
+
+    symbols: Tensor
+
+    def __init__(self, spec: SymbolicAttention, width: int) -> None:
+        super().__init__()
+        self.heads, self.scale, self.normalised = spec.heads, spec.scale, spec.normalised
+        self.map = nn.Linear(width, width)
+        self.templates = nn.Parameter(torch.randn(spec.count, width))
+        symbols = torch.randn(spec.count, width)
+        if spec.trainable:
+            self.symbols = nn.Parameter(symbols)
+        else:
+            self.register_buffer("symbols", symbols)
+
+    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "#rows time width"]:
+        read = x if self.normalised or context.stream is None else context.stream
+        # All tokens of all rows as one row: templates and symbols are then not repeated.
+        asking, templates, symbols = (
+            torch.unflatten(one, -1, (self.heads, -1)).transpose(-3, -2)[None]
+            for one in (self.map(read).flatten(0, 1), self.templates, self.symbols)
+        )
+        kind = asking.dtype
+        found = scaled_dot_product_attention(asking, templates.to(kind), symbols.to(kind), scale=self.scale)
+        return torch.unflatten(found[0].transpose(0, 1).flatten(1), 0, read.shape[:2])
+
+    def claimed(self) -> set[str]:
+        return {name for name, _ in self.named_parameters() if not name.startswith("map.")}
+
+    def operations(self, time: int) -> int:
+        return 2 * time * (self.map.weight.numel() + 2 * self.templates.numel())
+
+
+@dataclass(frozen=True)
+class PositionalSymbols(Symbols):
+    """A symbol for each place in the row, learned or waves of sines and cosines.
+
+    Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727. The first token gets the first vector of the table,
+    whatever it is; rows longer than the table are refused. Waves are those of `Sinusoidal` and have no end. All layers
+    have the same.
+    """
+
+    vectors: Literal["learned", "waves"] = setting("learned", "a learned vector for each place, or waves")
+    table: int = setting(512, "how many places have a learned vector")
+
+    def __post_init__(self) -> None:
+        if self.table < 1:
+            raise Mistake(f"table: {self.table} places have no symbol; the longest row's length is right")
+
+    def build(self, width: int) -> "PositionalSymbolsPart":
+        if self.vectors == "waves" and width % 2:
+            raise Mistake(f"model.mixer.symbols.vectors: waves are pairs, and width {width} is odd; learned would do")
+        return PositionalSymbolsPart(self, width)
+
+
+class PositionalSymbolsPart(SymbolsPart):
+    """The part behind `PositionalSymbols`."""
+
+    def __init__(self, spec: PositionalSymbols, width: int) -> None:
+        super().__init__()
+        self.vectors = nn.Embedding(spec.table, width) if spec.vectors == "learned" else None
+
+    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "#rows time width"]:
+        _, time, width = x.shape
+        places, longest = torch.arange(time, device=x.device)[None], time
+        if context.index is not None:
+            places, longest = context.index[:, None], context.seen
+        if self.vectors is None:
+            return waves(places, width).to(x.dtype)
+        table = self.vectors.num_embeddings
+        if longest > table:
+            raise Mistake(
+                f"model.mixer.symbols.table: place {longest - 1} has no symbol in a table of {table} places; "
+                f"shorter rows or model.mixer.symbols.table={longest} are right"
+            )
+        found: Tensor = self.vectors(places)
+        return found
+
+
+def waves(places: Tensor, width: int) -> Float[Tensor, "rows time {width}"]:
+    """Sines in the first half and cosines in the second, of place x 10000^(-2i / width): Vaswani et al. (2017)."""
+    rates = 10000.0 ** -(torch.arange(0, width, 2, dtype=torch.float64, device=places.device) / width)
+    angles = places[..., None].double() * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
+@dataclass(frozen=True)
+class PositionRelativeSymbols(Symbols):
+    """A learned symbol for each distance between two tokens, one for all that are `farthest` or farther.
+
+    Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727, after the relative positions of Shaw et al. (2018),
+    https://arxiv.org/abs/1803.02155. With farthest=2 a token says of itself the last vector of its table, of the token
+    before it the one above, and of all others the first. All layers have the same.
+
+    The published table has as many vectors again for tokens that come later, which a causal model never reads; it has
+    them here with `later_too`, behind the others.
+    """
+
+    farthest: int = setting(64, "the distance from which on all have the same symbol")
+    later_too: bool = setting(False, "whether the table has vectors for later tokens too, which are never read")
+
+    def __post_init__(self) -> None:
+        if self.farthest < 1:
+            raise Mistake(f"farthest: at {self.farthest} all tokens would have one symbol; 1 or more is right")
+
+    def build(self, width: int) -> "PositionRelativeSymbolsPart":
+        return PositionRelativeSymbolsPart(self, width)
+
+
+class PositionRelativeSymbolsPart(DistanceSymbols):
+    """The part behind `PositionRelativeSymbols`; its table begins as that of Glorot and Bengio (2010), uniform."""
+
+    def __init__(self, spec: PositionRelativeSymbols, width: int) -> None:
+        super().__init__()
+        self.farthest = spec.farthest
+        count = 2 * spec.farthest + 1 if spec.later_too else spec.farthest + 1
+        self.vectors = nn.Parameter(nn.init.xavier_uniform_(torch.empty(count, width)))
+
+    def forward(self, time: int) -> Float[Tensor, "{time} width"]:
+        missing = time - self.farthest - 1
+        near = self.vectors[max(0, -missing) : self.farthest + 1]
+        return near if missing <= 0 else torch.cat([self.vectors[:1].expand(missing, -1), near])
