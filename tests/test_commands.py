@@ -217,6 +217,15 @@ def test_sample_of_a_recipe_shows_what_the_model_reads_says_and_where(shell: She
     assert "as in evaluation" in text
 
 
+def test_sample_of_a_recipe_with_an_encoder_shows_the_tokens_that_it_reads(shell: Shell) -> None:
+    pytest.importorskip("transformers", reason="T5 is held by transformers")
+    lines = shell("sample", "number_loss_small_was", "count=1").out.splitlines()
+    asked = next(line.split() for line in lines if line.startswith("  question "))
+    assert asked[-1] == "[EOS]"
+    question = lines[0].replace(" ", "")
+    assert question.startswith("".join(asked[1:-1]))
+
+
 def test_show_gives_every_setting_its_meaning_and_the_papers_bibtex(shell: Shell) -> None:
     text = shell("show", "addition_abacus", "model.width=64").out
     width = next(line for line in text.splitlines() if line.startswith("model.width "))
@@ -310,7 +319,11 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("report nothing", ("'nothing'",)),
     ("list runs everywhere", ("'everywhere'", "runs_dir=")),
     ("ask latest", ("question",)),
-    ("train addition_abacus --dryrun", ("--dryrun",)),
+    ("train addition_abacus --dryrun", ("--dryrun", "Did you mean '--dry-run'?")),
+    ("train addition_abacus --steps 5", ("'--steps'", "without dashes: training.steps=5")),
+    ("train --steps=5 addition_abacus", ("'--steps=5'", "without dashes: training.steps=5")),
+    ("run quickstart --width 64", ("'--width'", "without dashes: model.width=64")),
+    ("evaluate latest --count 200", ("'--count'", "without dashes: count=200")),
 ]
 
 

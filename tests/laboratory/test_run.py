@@ -12,17 +12,24 @@ import numerate
 from numerate.config import Span, identity
 from numerate.errors import Mistake
 from numerate.evaluation.evaluator import Evaluation
+from numerate.laboratory import trial
 from numerate.laboratory.run import Run, load
 from numerate.laboratory.train import debug, dry_run, train
 from numerate.models.decoder import Decoder
 from numerate.models.numformer import Numformer
-from numerate.models.t5 import T5
+from numerate.models.t5 import T5, T5Model
 from numerate.positions.added import Learned
 from numerate.positions.numbering import DigitIndex, Shifted
+from numerate.recipes.number_loss_small import number_loss_small_was
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.mathematics_stand_in import MathematicsStandIn
 from numerate.tasks.multiplication import Multiplication
+from numerate.tasks.question_files import QuestionFiles
 from numerate.training.recipe import Recipe, Training
+from numerate.training.stream import Place
+from numerate.training.trainer import Trainer
+from numerate.training.world import World
+from numerate.vocabulary import Vocabulary
 
 SMALL = Recipe(
     task=Arithmetic(digits=Span(1, 2)),
@@ -258,6 +265,45 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_counts_what_an_encoder_reads_among_the_tokens_of_a_batch() -> None:
+    pytest.importorskip("transformers", reason="the extra huggingface is not installed")
+    recipe = debug(number_loss_small_was())
+    batch = Trainer(recipe, World.join("cpu")).stream.batch(Place())
+    assert batch.source is not None
+    time = batch.tokens.ids.shape[1] + batch.source.ids.shape[1]
+    assert dry_run(recipe, trials=1).batch == (8, time)
+
+
+def test_a_dry_run_of_billions_of_random_weights_counts_them_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", reason="the extra huggingface is not installed")
+    recipe = debug(number_loss_small_was())
+    tried = dry_run(recipe, trials=1)
+    devices: set[str] = set()
+    build = T5.build
+
+    def watched(self: T5, vocabulary: Vocabulary, seed: int) -> T5Model:
+        model = build(self, vocabulary, seed)
+        devices.update(parameter.device.type for parameter in model.parameters())
+        return model
+
+    monkeypatch.setattr(T5, "build", watched)
+    monkeypatch.setattr(trial, "MOST_TRIED", 1000)
+    counted = dry_run(recipe)
+    assert devices == {"meta"}, "a real one was built"
+    assert "time              not measured" in str(counted)
+    assert counted == replace(tried, seconds_per_step=None)
+
+
+def test_the_last_line_of_a_log_has_the_last_values_measured(tmp_path: Path) -> None:
+    run = train(SMALL, runs_dir=tmp_path, quiet=True).run
+    records = [json.loads(line) for line in run.folder.file("metrics.jsonl").read_text().splitlines()]
+    loss = next(record["loss"] for record in reversed(records) if "loss" in record)
+    right = next(record["exact"] for record in reversed(records) if record.get("split") == "development")
+    told = [line for line in run.folder.file("log.txt").read_text().splitlines() if "8/8 (100 %)" in line][-1]
+    assert f"loss {loss:.4g}" in told
+    assert f"right {right:.1%}" in told
+
+
 def test_the_debug_preset_makes_large_models_small_and_asks_for_sizes_that_there_are() -> None:
     large = debug(replace(SMALL, model=T5("base"), task=Multiplication()))
     assert isinstance(large.model, T5)
@@ -321,6 +367,15 @@ def test_a_start_that_trains_nothing_leaves_the_head_alone(run: Run) -> None:
 def test_a_grid_that_could_not_be_evaluated_is_refused_before_training(tmp_path: Path, grid: str, reason: str) -> None:
     recipe = replace(SMALL, evaluation=replace(SMALL.evaluation, grid=grid))
     with pytest.raises(Mistake, match=reason):
+        train(recipe, runs_dir=tmp_path, quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_grid_of_parts_that_files_have_not_is_refused_with_what_takes_those_they_have(tmp_path: Path) -> None:
+    mine = QuestionFiles(train_file=str(Path(__file__).parents[1] / "tasks" / "texts" / "questions.jsonl"))
+    recipe = replace(number_loss_small_was(), task=mine, device="cpu")
+    told = r"^evaluation.grid: test: there is no \d; there are: 1 test; evaluation.grid=null takes all parts there are$"
+    with pytest.raises(Mistake, match=told):
         train(recipe, runs_dir=tmp_path, quiet=True)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,6 +1,7 @@
 """Promises of the tasks over files of text: splits without a question in common, parts that have numbers."""
 
 import json
+import subprocess
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -218,6 +219,20 @@ def test_a_first_line_that_is_no_header_is_a_question_though_its_columns_look_li
     with_names = rows(tmp_path / "b.tsv", ["n\tquestion\tanswer", *(f"7\t{q}\t{a}" for q, a in more)])
     assert everything(QuestionFiles(train_file=with_names)) == set(more)
     assert everything(QuestionFiles(train_file=with_names, question="2", answer="answer")) == set(more)
+
+
+def test_columns_with_commas_are_refused_with_the_command_that_makes_json_lines_of_them(tmp_path: Path) -> None:
+    more = {(f"Is {n}, or {n + 1}, even?", str(n)) for n in range(10)}
+    path = rows(
+        tmp_path / "my even.csv", ["\ufeffquestion,answer", *(f'"{question}",{answer}' for question, answer in more)]
+    )
+    with pytest.raises(
+        Mistake, match=r"^format: .*my even\.csv has commas .* \(\.jsonl\) or tabs \(\.tsv\) are right"
+    ) as said:
+        everything(QuestionFiles(train_file=path))
+    subprocess.run(str(said.value).split("are right: ")[1], shell=True, check=True)
+    assert everything(QuestionFiles(train_file=str(tmp_path / "my even.jsonl"))) == more
+    assert QuestionFiles(train_file=path, format="tsv", header=False).format == "tsv"
 
 
 def test_two_lines_each_and_too_few_questions(tmp_path: Path) -> None:

@@ -42,6 +42,17 @@ def test_without_a_terminal_plain_lines_tell_how_far_and_how_long(tmp_path: Path
     assert [line[21:] for line in (tmp_path / "log.txt").read_text().splitlines()] == lines
 
 
+def test_what_is_measured_after_the_last_step_stands_in_the_last_line() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Progress(2, every=0, stream=stream, clock=clock) as progress:
+        run(progress, clock, range(1, 3), loss=0.5)
+        progress.note("loss 0.25")
+    assert [line[21:] for line in stream.getvalue().splitlines()][-2:] == [
+        "2/2 (100 %), loss 0.5",
+        "2/2 (100 %), loss 0.25",
+    ]
+
+
 def test_the_first_step_does_not_count_for_the_time_left() -> None:
     clock = Clock()
     progress = Progress(11, stream=io.StringIO(), clock=clock)

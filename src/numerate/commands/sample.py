@@ -104,7 +104,10 @@ def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
         question, answer = plain_text(questions, row)
         print(f"{question}{answer}" if questions.labels is None else question)
         length = int(tokens.lengths[0])
-        lines = {
+        lines = {}
+        if batch.source is not None:
+            lines["question"] = [symbols[i] for i in batch.source.ids[0, : int(batch.source.lengths[0])].tolist()]
+        lines |= {
             "reads": [symbols[i] for i in tokens.ids[0, :length].tolist()],
             "says": ["." if i == IGNORE else symbols[i] for i in batch.targets[0, :length].tolist()],
         }
@@ -119,7 +122,8 @@ def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
         f"{number}: {type(p).__name__}({type(p.numbering).__name__})" for number, p in enumerate(_positions(recipe))
     )
     drawn = "with the offsets of training step 0" if split == "train" else "as in evaluation"
-    print(f"places {drawn}; positions {positions or 'none'}. A dot: nothing is asked there.")
+    encoder = " An encoder reads the question." if batch.source is not None else ""
+    print(f"places {drawn}; positions {positions or 'none'}. A dot: nothing is asked there.{encoder}")
 
 
 def _positions(recipe: Any) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from numerate.recipes.papers import PAPERS
 from numerate.training import checkpoint, provenance
 from numerate.training.budget import flop_text
 from numerate.training.parallel import weights_for
-from numerate.training.progress import Nowhere, Progress
+from numerate.training.progress import Nowhere, Progress, beside
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder, find, folder_name
 from numerate.training.trainer import Outcome, Trainer
@@ -162,6 +162,7 @@ class Start:
             elif kind == "step":
                 progress.step(record["step"], **known)
             if kind in ("log", "evaluation"):
+                progress.note(beside(**known))
                 tracked.log(record)
             if self.listen is not None:
                 self.listen(kind, {**record, **known})

@@ -16,9 +16,12 @@ from numerate.models.trunk import Loop, Stack
 from numerate.training.budget import flop_text
 from numerate.training.progress import duration
 from numerate.training.recipe import Recipe
-from numerate.training.stream import Place
+from numerate.training.stream import Place, places_of
 from numerate.training.trainer import Trainer
 from numerate.training.world import World
+
+MOST_TRIED = 500_000_000
+"""Weights inside a model of which steps are still tried on a CPU: 8 GB with gradients and moments."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class Estimate:
 
     `memory` is in bytes (weights, gradients and two moments in float32), `operations` in floating-point operations of
     one full step (forward and backward, padding included), `total_operations` those of all `steps`, which take
-    `examples` examples; `batch` is in rows and tokens of the first step, `asked` in tokens.
+    `examples` examples; `batch` is in rows and tokens of the first step, those of an encoder among them, `asked` in
+    tokens. `seconds_per_step` is None for a model that is too large to try here.
     """
 
     parameters: int
@@ -36,13 +40,12 @@ class Estimate:
     total_operations: int
     steps: int
     examples: int
-    seconds_per_step: float
+    seconds_per_step: float | None
     batch: tuple[int, int]
     asked: int
 
     def __str__(self) -> str:
         rows, time = self.batch
-        total = self.seconds_per_step / rows * self.examples
         return "\n".join(
             [
                 f"parameters        {self.parameters:,}",
@@ -50,23 +53,31 @@ class Estimate:
                 f"first batch       {rows} rows x {time} tokens, {self.asked} asked",
                 f"budget            {self.steps:,} steps, {self.examples:,} examples",
                 f"arithmetic        {flop_text(self.operations)} a step, {flop_text(self.total_operations)} in all",
-                f"time              {self.seconds_per_step * 1e3:,.1f} ms a step, "
-                f"about {duration(math.ceil(total))} for {self.steps:,} steps here",
+                f"time              {self._time()}",
             ]
         )
 
+    def _time(self) -> str:
+        if self.seconds_per_step is None:
+            return f"not measured: above {MOST_TRIED:,} weights no step is tried on a CPU; device=cuda tries some"
+        total = duration(math.ceil(self.seconds_per_step / self.batch[0] * self.examples))
+        return f"{self.seconds_per_step * 1e3:,.1f} ms a step, about {total} for {self.steps:,} steps here"
+
 
 def dry_run(recipe: Recipe, *, trials: int = 5) -> Estimate:
-    """Builds everything, trains a few steps in memory, and says what the whole would take. Writes nothing."""
+    """Builds everything, trains a few steps in memory, and says what the whole would take. Writes nothing.
+
+    A T5 of billions of random weights is only counted on a CPU, without memory for them."""
     with World.joined(recipe.device) as world:
         set_threads(recipe.training.threads, None)
         short = replace(recipe.training, log_every=10**9, evaluate_every=10**9, checkpoint_every=None)
-        trainer = Trainer(replace(recipe, training=short), world)
+        counting = _too_large(recipe.model, world)
+        trainer = Trainer(replace(recipe, training=short), world, counting=counting)
         steps, budget = trainer.steps, trainer.budget
         first = trainer.stream.batch(Place())
         trainer.model.train()
         times = []
-        for _ in range(trials):
+        for _ in range(0 if counting else trials):
             seen, began = trainer.progress.examples, time.perf_counter()
             trainer.one_step(steps)
             if world.device.type == "cuda":
@@ -81,10 +92,17 @@ def dry_run(recipe: Recipe, *, trials: int = 5) -> Estimate:
         total_operations=round(budget.operations_per_example * budget.examples),
         steps=steps,
         examples=budget.examples,
-        seconds_per_step=sorted(times)[len(times) // 2],
-        batch=(len(first.tokens.ids), first.tokens.ids.shape[1]),
+        seconds_per_step=sorted(times)[len(times) // 2] if times else None,
+        batch=(len(first.tokens.ids), places_of(first) // len(first.tokens.ids)),
         asked=first.counts["tokens"],
     )
+
+
+def _too_large(model: ModelSpec, world: World) -> bool:
+    """Whether no step of a model is tried here."""
+    if not isinstance(model, T5) or model.weights is not None:
+        return False
+    return world.device.type == "cpu" and model.parameters(0) > MOST_TRIED
 
 
 def debug(recipe: Recipe) -> Recipe:

@@ -171,6 +171,14 @@ def build(spec: ModelSpec, vocabulary: Vocabulary, seed: int, origin: Mapping[st
     return spec.build_again(vocabulary, seed, origin)
 
 
+def without_memory(spec: ModelSpec, vocabulary: Vocabulary, seed: int) -> Model:
+    """The model on torch's meta device, where weights have shapes and no memory: it counts, and cannot be trained.
+
+    Raises what torch says (`RuntimeError`, `NotImplementedError`) of a model that cannot be built there."""
+    with torch.device("meta"):
+        return spec.build(vocabulary, seed)
+
+
 def origin_of(model: Model) -> dict[str, Any] | None:
     """What builds a model again that began from pretrained weights, once these are gone, as JSON keeps it: its
     configuration, and whether embedding and head are one. None for every other model."""

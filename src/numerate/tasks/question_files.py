@@ -1,6 +1,7 @@
 """Questions with answers in files of the user's own."""
 
 import os
+import shlex
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +22,12 @@ USUAL_COLUMNS = {
 }
 """What columns are called: a first line with two of these is no question unless somebody says so."""
 
+FROM_CSV = (
+    'python -c "import csv, json, sys; [print(json.dumps(row)) for row in csv.DictReader(open(sys.argv[1], '
+    "encoding='utf-8-sig', newline=''))]\""
+)
+"""The command that makes JSON lines of a file with commas, whose first line is its header."""
+
 
 @dataclass(frozen=True)
 class QuestionFiles(TextTask):
@@ -30,7 +37,8 @@ class QuestionFiles(TextTask):
     their numbers from 1 on; by default the first is the question and the second the answer. The first line of such a
     file is a header where the names stand in it, and else a question; one that looks like another header
     (`Question`, `Answer`; `input`, `target`) is refused unless `header` says what it is. The format is told by the
-    ending of the file (`.jsonl`, `.json`, `.tsv`; anything else is two lines each) unless `format` says it.
+    ending of the file (`.jsonl`, `.json`, `.tsv`; anything else is two lines each) unless `format` says it. A `.csv`
+    is refused; the message has the line that makes JSON lines of it.
 
     Splits without a file of their own are shares of the training file, in an order that is a function of `division`.
     Of several test files, each is a part: the first counts as trained, the others as beyond.
@@ -79,9 +87,14 @@ class QuestionFiles(TextTask):
 
 
 def reader_of(file: Path, format: str, question: str, answer: str, header: bool | None = None) -> Reader:
-    """How the records of a file are read. Raises `Mistake` for columns that it has not, and for a first line that may
-    be a header or a question."""
+    """How the records of a file are read. Raises `Mistake` for columns that it has not, for a first line that may be a
+    header or a question, and for a `.csv` unless its format is said."""
     stamp(file)
+    if format == "auto" and file.suffix.lower() == ".csv":
+        raise Mistake(
+            f"format: {file} has commas between its columns by its name; JSON lines (.jsonl) or tabs (.tsv) are right: "
+            f"{FROM_CSV} {shlex.quote(str(file))} > {shlex.quote(str(file.with_suffix('.jsonl')))}"
+        )
     endings = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
     found = endings.get(file.suffix.lower(), "two lines") if format == "auto" else format
     if found == "two lines":

@@ -24,6 +24,10 @@ TOKENIZERS = "tokenizers"
 FETCHED = {"t5-small": "t5_tokenizer"}
 """What `numerate data fetch` calls the tokenizers that it knows."""
 
+SHARED = dict.fromkeys(("t5-base", "t5-large", "t5-3b", "t5-11b"), "t5-small")
+"""Models of `google-t5` whose tokenizer is that of another one: all sizes of T5 have one vocabulary of SentencePiece
+(https://huggingface.co/transformers/v3.0.2/_modules/transformers/tokenization_t5.html)."""
+
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 USUAL = {
@@ -54,8 +58,9 @@ def stored(name: str, revision: str | None = None) -> TokenizerFile:
 
     A folder has a tokenizer.json, or the vocab.json and merges.txt of GPT-2. A model's name is looked for in the user's
     data before the hub is asked (not with a `revision`, which only the hub knows): `google-t5/t5-small` is
-    `tokenizers/google-t5/t5-small` there, else `tokenizers/t5-small`. `characters` is one of the house's, for whoever
-    has none: a token for each character of ASCII. Raises `Mistake` where there is none.
+    `tokenizers/google-t5/t5-small` there, else `tokenizers/t5-small`, which serves the other sizes of T5 too.
+    `characters` is one of the house's, for whoever has none: a token for each character of ASCII. Raises `Mistake`
+    where there is none.
     """
     _library()
     if name == CHARACTERS:
@@ -138,11 +143,17 @@ def _in_data(name: str, revision: str | None) -> Path | None:
     """The folder of the user's data that has the tokenizer of a hub name; None where none has."""
     if revision is not None or not _HUB_NAME.fullmatch(name):
         return None
-    for folder in dict.fromkeys((name, name.split("/")[-1])):
+    for folder in dict.fromkeys((name, name.split("/")[-1], _shared(name))):
         path = data_folder() / TOKENIZERS / folder
         if any((path / file).is_file() for file in ("tokenizer.json", "merges.txt")):
             return path
     return None
+
+
+def _shared(name: str) -> str:
+    """The folder of the user's data that has the tokenizer of a hub name, where other models may have the same."""
+    short = name.split("/")[-1]
+    return SHARED.get(short, short) if name in (short, f"google-t5/{short}") else short
 
 
 def _fetched(name: str, revision: str | None) -> Path:
@@ -156,7 +167,8 @@ def _fetched(name: str, revision: str | None) -> Path:
     except Exception as error:  # of many kinds: no network, no such name, no permission
         short = name.split("/")[-1]
         place = data_folder() / TOKENIZERS / short / "tokenizer.json"
-        way = f"`numerate data fetch {FETCHED[short]}` gets it, or a copy" if short in FETCHED else "a copy of it"
+        fetched = FETCHED.get(_shared(name))
+        way = f"`numerate data fetch {fetched}` gets it, or a copy" if fetched else "a copy of it"
         raise Mistake(
             f"tokenizer: {name} is no folder here, and the Hugging Face hub did not give its tokenizer.json "
             f"({type(error).__name__}); {way} at {place} is read without the hub; the path of a folder that has one is "

@@ -55,7 +55,7 @@ class Progress:
         self._left = left
         self._done = done
         self._start: tuple[float, int] | None = None  # after the first step, which compiles and warms up
-        self._shown: tuple[float, int] | None = None
+        self._shown: tuple[float, int, str] | None = None
         self._text = ""
         self._bar: Any = None
         if not silent and _is_terminal(self._stream):
@@ -84,7 +84,7 @@ class Progress:
 
     def step(self, done: int, **shown: float | str) -> None:
         """Notes that `done` steps of the total are done; `shown` are values to show beside, such as `loss=0.0123`."""
-        self.show(done, ", ".join(f"{name} {_short(value)}" for name, value in shown.items()))
+        self.show(done, beside(**shown))
 
     def show(self, done: int, text: str) -> None:
         """Notes that `done` steps of the total are done, with a text to show beside."""
@@ -93,7 +93,7 @@ class Progress:
         now = self._clock()
         if self._start is None:
             self._start = (now, done)
-        self._text = text
+        self.note(text)
         if self._bar is not None:
             with self._forgiving():
                 self._bar.set_postfix_str(self._beside_the_bar(), refresh=False)
@@ -101,6 +101,10 @@ class Progress:
         self._done = done
         if self._shown is None or now - self._shown[0] >= self.every:
             self._line(now)
+
+    def note(self, text: str) -> None:
+        """Takes another text to show beside, from the next line on: what was measured after the last step."""
+        self._text = text
 
     def left(self) -> float | None:
         """Seconds left, judged from the steps since the first; None while there is nothing to judge from."""
@@ -125,10 +129,11 @@ class Progress:
         """Shows the last state, once, and leaves the terminal in order."""
         if self.silent:
             return
-        if self._shown is not None and self._shown[1] != self._done:
+        if self._shown is not None and self._shown[1:] != (self._done, self._text):
             self._line(self._clock())
         if self._bar is not None:
             with self._forgiving():
+                self._bar.set_postfix_str(self._beside_the_bar(), refresh=False)
                 self._bar.close()
             self._bar = None
 
@@ -145,7 +150,7 @@ class Progress:
         return ", ".join(filter(None, ("" if left is None else f"{duration(left)} left", self._text)))
 
     def _line(self, now: float) -> None:
-        self._shown = (now, self._done)
+        self._shown = (now, self._done, self._text)
         left = self.left()
         share = f" ({100 * self._done // self.total} %)" if self.total else ""
         parts = [f"{self.label} {self._done}/{self.total}{share}".strip()]
@@ -180,6 +185,11 @@ def duration(seconds: float) -> str:
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def beside(**shown: float | str) -> str:
+    """Values as they are shown beside: `beside(right="15.6%", loss=4.16612)` is `"right 15.6%, loss 4.166"`."""
+    return ", ".join(f"{name} {_short(value)}" for name, value in shown.items())
 
 
 def _short(value: float | str) -> str:

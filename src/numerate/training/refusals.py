@@ -26,16 +26,20 @@ def refuse_grid(recipe: Recipe, exam: Exam, model: Model, longest: Tokens) -> li
     text, task, device = recipe.evaluation.grid, recipe.task, longest.ids.device
     if text is None and not task.trained():
         return []
+    asked: tuple[int, ...] = ()
     try:
         grid = Grid.parse(text, task.axes()) if text is not None else default_grid(task)
         found = []
         for corner in grid.corners():
+            asked = tuple(dict(corner).values())
             largest = exam.longest(task.pinned(**dict(corner)), split="test").to(device)
             found += model.check(largest, longest)
     except Mistake as mistake:
         reason = str(mistake).removeprefix("grid: ")
         if text is not None:
-            raise Mistake(f"evaluation.grid: {reason}") from mistake
+            there = task.cells() if asked else None
+            all_of_them = "" if there is None or asked in there else "; evaluation.grid=null takes all parts there are"
+            raise Mistake(f"evaluation.grid: {reason}{all_of_them}") from mistake
         found = [f"{reason}; evaluation.grid= names a smaller one"]
     return [f"evaluation.grid {text or '(by default)'}: {warning}" for warning in found]
 

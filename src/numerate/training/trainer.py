@@ -12,7 +12,7 @@ from numerate.batch import Batch, Draw, Model
 from numerate.errors import Fault, Mistake
 from numerate.evaluation.evaluator import Exam, Marks, mark, pieces, refuse_ahead
 from numerate.evaluation.statistics import wilson
-from numerate.models.held import build, origin_of
+from numerate.models.held import build, origin_of, without_memory
 from numerate.training import checkpoint
 from numerate.training.best import Criterion, Score
 from numerate.training.budget import Budget
@@ -79,7 +79,8 @@ class Outcome:
 class Trainer:
     """Trains what a recipe says, in the folder of its run, from where that stands.
 
-    `origin` is what the run's last checkpoint says of pretrained weights, which are then not needed again.
+    `origin` is what the run's last checkpoint says of pretrained weights, which are then not needed again. With
+    `counting` the model has no memory for its weights: everything is checked and counted, and nothing can be trained.
 
     Raises `Mistake` for what cannot be trained (before anything is written), `Fault` when the loss is not finite.
     """
@@ -92,13 +93,18 @@ class Trainer:
         listen: Listener = lambda kind, record: None,
         *,
         origin: Mapping[str, Any] | None = None,
+        counting: bool = False,
     ) -> None:
         self.recipe, self.world, self.folder, self.listen = recipe, world, folder, listen
         self.training = recipe.training
         self.exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
         vocabulary = self.exam.vocabulary
         self._origin = origin
-        self.model: Model = build(recipe.model, vocabulary, recipe.seed, origin).to(world.device)
+        self.model: Model
+        if counting:
+            self.model = without_memory(recipe.model, vocabulary, recipe.seed)
+        else:
+            self.model = build(recipe.model, vocabulary, recipe.seed, origin).to(world.device)
         self.objective: ObjectivePart = recipe.objective.build(vocabulary).to(world.device)
         self.settings = {**self.model.settings_by_parameter()}
         self.stream = Stream(
