@@ -132,7 +132,7 @@ def test_work_that_is_broken_off_leaves_nothing_that_is_taken_for_whole(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(kept, "_sum", broken)
+        patched.setattr(kept, "block_sum", broken)
         with pytest.raises(KeyboardInterrupt):
             tokenised(Sums(), spelled().speller)
     assert [path.name for path in folder.iterdir() if path.is_dir()] == []

@@ -130,7 +130,7 @@ def porter() -> Stem:
 
 def rouge_words(text: str, stem: Stem | None = None) -> list[str]:
     """The words of a text as ROUGE counts them: runs of letters a to z and digits, in lower case; with a stemmer those
-    of more than three letters by their stems. As rouge_score has it, https://pypi.org/project/rouge-score/.
+    of more than three letters by their stems. As the package rouge_score has it.
 
     >>> rouge_words("It costs $1,000.")
     ['it', 'costs', '1', '000']

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import tempfile
-import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 
 from numerate.errors import Fault
 from numerate.tasks.texts import TextSource
+from numerate.tokens.corpus_files import block_sum
 from numerate.tokens.foreign import Speller
 from numerate.tokens.numbers import Ids, id_type
 
@@ -31,8 +31,6 @@ SMALL = 20_000
 """So many questions at most are kept in memory alone."""
 
 _PORTION = 8192
-_BLOCK = 1 << 20
-_MOST_BLOCKS = 64
 _VERSION = 2
 
 
@@ -168,7 +166,7 @@ def _make(folder: Path, source: TextSource, speller: Speller, before_answer: str
             with open(beside / name, "wb") as file:
                 file.write(np.ascontiguousarray(array).tobytes())
                 _to_disk(file)
-        sums = {file.name: [file.stat().st_size, _sum(file)] for file in sorted(beside.iterdir())}
+        sums = {file.name: [file.stat().st_size, block_sum(file)] for file in sorted(beside.iterdir())}
         with open(beside / "sums.json", "wb") as file:
             file.write(json.dumps(sums).encode())
             _to_disk(file)
@@ -191,7 +189,7 @@ def _opened(folder: Path, speller: Speller) -> Tokenised | None:
     try:
         sums = json.loads((folder / "sums.json").read_text(encoding="utf-8"))
         for name, (size, check) in sums.items():
-            if (folder / name).stat().st_size != size or _sum(folder / name) != check:
+            if (folder / name).stat().st_size != size or block_sum(folder / name) != check:
                 return None
         ids, starts = _mapped(folder / "ids", id_type(speller.vocabulary)), _mapped(folder / "starts", np.int64)
         prompts, used = _mapped(folder / "prompts", np.int32), _mapped(folder / "used", np.int64)
@@ -204,18 +202,6 @@ def _opened(folder: Path, speller: Speller) -> Tokenised | None:
 
 def _mapped(file: Path, kind: Any) -> NDArray[Any]:
     return np.memmap(file, dtype=kind, mode="r") if file.stat().st_size else np.zeros(0, dtype=kind)
-
-
-def _sum(path: Path) -> int:
-    """A checksum of a file: of all of it, or of blocks spread over it where it is larger than 64 MB."""
-    size, check = path.stat().st_size, 0
-    blocks = -(-size // _BLOCK)
-    chosen = range(blocks) if blocks <= _MOST_BLOCKS else np.linspace(0, blocks - 1, _MOST_BLOCKS).astype(int).tolist()
-    with open(path, "rb") as file:
-        for block in chosen:
-            file.seek(block * _BLOCK)
-            check = zlib.crc32(file.read(_BLOCK), check)
-    return check
 
 
 @contextmanager

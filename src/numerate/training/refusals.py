@@ -66,7 +66,7 @@ def splits_of(recipe: Recipe, exam: Exam, model: Model, device: torch.device) ->
 
 def fingerprint_of(tokenizer: Tokenizer) -> str | None:
     """What tells the file of a tokenizer from another one of its name; None for one that is all in the recipe."""
-    return tokenizer.fingerprint() if isinstance(tokenizer, Subwords) else None
+    return tokenizer.fingerprint()
 
 
 def refuse_other_tokenizer(tokenizer: Tokenizer, found: Checkpoint) -> None:
