@@ -37,12 +37,14 @@ CHECKED = (
     "losses",
     "evaluation.evaluator",
     "evaluation.generate",
+    "evaluation.sampling",
     "evaluation.samples",
 )
 """The rooms whose shape annotations are checked at every call. It must be said before any of them is imported."""
 
 check_shapes([f"numerate.{room}" for room in CHECKED])
 
+import hypothesis  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
@@ -236,6 +238,10 @@ FURTHER: dict[str, list[Any]] = {
     ],
 }
 """Settings beside the defaults that the promises run on too."""
+
+hypothesis.settings.register_profile("everywhere", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("everywhere")
+"""The same examples on every machine and however busy it is: a suite that is green stays so."""
 
 TEXTS = Path(__file__).parent / "tasks" / "texts"
 """A few questions of each dataset, written by hand in its format."""

@@ -173,7 +173,8 @@ def test_single_precision_is_near_double_at_every_length() -> None:
     part = made(width=64)
     exact = part.kernel(600).detach()
     near = part.float().kernel(600).detach().double()
-    assert float((near - exact).abs().max()) < 1e-5 * max(1.0, float(exact.abs().max()))
+    # 600 roundings of float32 at most, 6e-8 each; how many of them add up differs between processors.
+    assert float((near - exact).abs().max()) < 3.6e-5 * max(1.0, float(exact.abs().max()))
 
 
 def test_a_row_longer_than_any_piece_is_read_as_token_by_token() -> None:

@@ -53,7 +53,9 @@ def test_one_row_of_places_stands_for_all_rows(any_position: Any) -> None:
         )
     elif not isinstance(inside, Contextual):
         assert isinstance(inside, Bias)
-        assert torch.equal(inside.bias(one, one).expand(3, -1, -1, -1), inside.bias(*[one.expand(3, -1)] * 2))
+        each = inside.bias(*[one.expand(3, -1)] * 2)
+        # A matrix product may sum in another order when it has more rows, on some processors.
+        torch.testing.assert_close(inside.bias(one, one).expand(3, -1, -1, -1), each, rtol=1e-6, atol=1e-6)
 
 
 def test_turning_keeps_every_length(any_position: Any) -> None:

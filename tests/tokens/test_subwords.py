@@ -1,6 +1,7 @@
 """Promises of subwords: rows are what the tokenizer writes, with our numbers in it, and texts come back."""
 
 import json
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,7 +183,14 @@ def test_any_text_is_written_and_its_text_written_alike(numbers: TextSpelling, t
     if numbers in LOSSLESS and "\0" not in text and "\ue000" not in text:
         assert written == text
     elif "[" not in written and "  " not in written:
-        assert back(tokenizer, written) == written or numbers in LOSSLESS
+        again = back(tokenizer, written)
+        assert again == written or numbers in LOSSLESS or _group_of_thousands(text, written)
+        assert back(tokenizer, again) == again or numbers in LOSSLESS
+
+
+def _group_of_thousands(text: str, written: str) -> bool:
+    """Whether a zero in front hid a group: "01,100" is 1 and 100, but what is written of it, "1,100", is 1100."""
+    return re.search(r"0\d*,\d{3}", text) is not None and re.search(r"\d,\d{3}", written) is not None
 
 
 @pytest.mark.parametrize(
