@@ -11,6 +11,7 @@ CATALOGUE = {
         "number_loss_laptop": "number_loss",
         "number_loss_laptop_stand_in": "number_loss",
         "number_loss_lambda": "number_loss",
+        "tiny_stories_laptop": "tiny_stories",
     }
 }
 __getattr__ = lazily("studies", CATALOGUE)

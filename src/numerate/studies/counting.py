@@ -1,12 +1,8 @@
 """Counting by many architectures at a laptop's size, and one architecture that counts three ways."""
 
-from collections.abc import Callable
-from dataclasses import replace
-
 from numerate.recipes import counting_small as small
 from numerate.recipes import counting_universal as universal
-from numerate.studies.study import Study
-from numerate.training.recipe import Recipe
+from numerate.studies.study import Study, compared
 
 SEEDS = 5
 """Seeds of each scheme: what differs between schemes is often small beside what differs between seeds."""
@@ -14,7 +10,7 @@ SEEDS = 5
 
 def counting_laptop() -> Study:
     """Three counting tasks, recurrent nets against transformers and diagonal recurrences, five seeds each."""
-    return _study(
+    return compared(
         "counting_laptop",
         "Which architectures count on beyond 50, the most they were trained on: modulo 10, on from any number, and ten "
         "kinds of items each for itself?",
@@ -36,12 +32,13 @@ def counting_laptop() -> Study:
             small.counting_items_lstm: "items: LSTM",
             small.counting_items_rnn: "items: RNN",
         },
+        seeds=SEEDS,
     )
 
 
 def counting_universal() -> Study:
     """One architecture, three ways of counting, trained on each by itself up to 50 symbols, asked up to 200."""
-    return _study(
+    return compared(
         "counting_universal",
         "Does one small architecture count on from any number, modulo 10, and ten kinds of items, each far beyond the "
         "50 symbols it was trained on?",
@@ -50,14 +47,5 @@ def counting_universal() -> Study:
             universal.counting_universal_modular: "modulo 10",
             universal.counting_universal_items: "ten items",
         },
-    )
-
-
-def _study(title: str, question: str, schemes: dict[Callable[[], Recipe], str]) -> Study:
-    recipes = [make() for make in schemes]
-    return Study(
-        title=title,
-        question=question,
-        recipes=tuple(replace(recipe, seed=seed) for seed in range(SEEDS) for recipe in recipes),
-        labels={recipe.title: label for recipe, label in zip(recipes, schemes.values(), strict=True)},
+        seeds=SEEDS,
     )

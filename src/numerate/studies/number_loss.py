@@ -1,13 +1,12 @@
 """Number token losses against cross-entropy, and against other ways of saying numbers, at a laptop's size."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from numerate.config import override
 from numerate.losses.number_token import NumberToken
 from numerate.recipes import number_loss_laptop as laptop
 from numerate.recipes import number_loss_small as small
-from numerate.studies.study import Study
+from numerate.studies.study import Study, compared
 from numerate.training.objective import Supervised
 from numerate.training.recipe import Recipe
 
@@ -25,7 +24,7 @@ STAND_IN = (
 
 def number_loss_laptop() -> Study:
     """Number losses and spellings on three modules of mathematics: a small T5 and a small decoder, five seeds each."""
-    return _study(
+    return compared(
         "number_loss_laptop",
         "Do number token losses, or other ways of saying numbers, answer school mathematics better than plain "
         "cross-entropy: on numbers as trained, and on larger ones?",
@@ -43,13 +42,14 @@ def number_loss_laptop() -> Study:
             laptop.number_loss_laptop_decoder_gaussian: "decoder: Gaussian cross-entropy",
             laptop.number_loss_laptop_decoder_rt: "decoder: regression transformer",
         },
+        seeds=SEEDS,
         instead=STAND_IN,
     )
 
 
 def number_loss_laptop_stand_in() -> Study:
     """`number_loss_laptop` on generated questions, for whoever has not its files: a stand-in, no results on them."""
-    return _study(
+    return compared(
         "number_loss_laptop_stand_in",
         "Do number token losses, or other ways of saying numbers, answer generated questions better than plain "
         "cross-entropy: on numbers as trained, and on larger ones? (A stand-in for the mathematics dataset.)",
@@ -67,12 +67,13 @@ def number_loss_laptop_stand_in() -> Study:
             small.number_loss_small_decoder_gaussian: "decoder: Gaussian cross-entropy",
             small.number_loss_small_decoder_rt: "decoder: regression transformer",
         },
+        seeds=SEEDS,
     )
 
 
 def number_loss_lambda() -> Study:
     """The weight of the number loss, 0.3, 0.8 and 2, for NTL-MSE and NTL-WAS beside cross-entropy, five seeds each."""
-    found = _study(
+    found = compared(
         "number_loss_lambda",
         "How much should a number token loss weigh beside cross-entropy: 0.3, 0.8 or 2?",
         {
@@ -83,6 +84,7 @@ def number_loss_lambda() -> Study:
             laptop.number_loss_laptop_decoder_mse: "decoder: NTL-MSE",
             laptop.number_loss_laptop_decoder_was: "decoder: NTL-WAS",
         },
+        seeds=SEEDS,
         instead=STAND_IN,
     )
     return replace(found, recipes=tuple(one for recipe in found.recipes for one in _weighted(recipe)))
@@ -93,14 +95,3 @@ def _weighted(recipe: Recipe) -> list[Recipe]:
     if not (isinstance(recipe.objective, Supervised) and isinstance(recipe.objective.loss, NumberToken)):
         return [recipe]
     return [override(recipe, [f"objective.loss.weight={weight}"]) for weight in WEIGHTS]
-
-
-def _study(title: str, question: str, ways: dict[Callable[[], Recipe], str], instead: str = "") -> Study:
-    recipes = [make() for make in ways]
-    return Study(
-        title=title,
-        question=question,
-        recipes=tuple(replace(recipe, seed=seed) for seed in range(SEEDS) for recipe in recipes),
-        labels={recipe.title: label for recipe, label in zip(recipes, ways.values(), strict=True)},
-        instead=instead,
-    )

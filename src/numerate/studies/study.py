@@ -61,6 +61,23 @@ class Study:
         return replace(self, recipes=tuple(once.values()))
 
 
+def compared(
+    title: str, question: str, ways: Mapping[Callable[[], Recipe], str], *, seeds: int, instead: str = ""
+) -> Study:
+    """The study of several ways to do one thing, each with seeds 0, 1, ...: recipes with what the report calls them.
+
+    >>> compared("places", "How is a place told best?", {addition_abacus: "Abacus", addition_rotary: "rotary"}, seeds=5)
+    """
+    recipes = [make() for make in ways]
+    return Study(
+        title=title,
+        question=question,
+        recipes=tuple(replace(recipe, seed=seed) for seed in range(seeds) for recipe in recipes),
+        labels={recipe.title: label for recipe, label in zip(recipes, ways.values(), strict=True)},
+        instead=instead,
+    )
+
+
 def _refuse_two_of_one(known: Recipe, recipe: Recipe) -> None:
     """Raises `Mistake` where two recipes are one run with two budgets or grids: only one of them would be done."""
     if known is recipe or content_key(known) == content_key(recipe):
@@ -189,7 +206,7 @@ def _refuse_without_files(study: Study) -> None:
     lacking: dict[str, None] = {}
     tasks = dict.fromkeys(recipe.task for recipe in study.recipes)
     tokenizers = dict.fromkeys(recipe.tokenizer for recipe in study.recipes)
-    for reads in ([task.cells for task in tasks], [tokenizer.fingerprint for tokenizer in tokenizers]):
+    for reads in ([task.ready for task in tasks], [tokenizer.fingerprint for tokenizer in tokenizers]):
         try:
             for read in reads:
                 read()

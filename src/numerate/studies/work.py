@@ -17,6 +17,7 @@ from numerate.errors import Fault, Mistake
 from numerate.executors.executor import Desk, Failure, Work
 from numerate.executors.memory import ran_out
 from numerate.executors.worker import fault_of_the_program
+from numerate.laboratory.plan import ALL
 from numerate.laboratory.results import Results
 from numerate.laboratory.start import Trained
 from numerate.laboratory.tracking import track_results
@@ -180,7 +181,8 @@ class _Worker:
         found: dict[str, Results] = {}
         for name in ("best", "final"):  # best on the next lengths; often the final
             self.state.tell(phase=f"evaluating {name}", cells=None)
-            found[name] = run.evaluate(evaluation.grid, count=evaluation.count, checkpoint=name, heard=self._heard)
+            count = (evaluation.chunks or ALL) if recipe.task.running else evaluation.count
+            found[name] = run.evaluate(evaluation.grid, count=count, checkpoint=name, heard=self._heard)
         self.state.tell(phase="report")
         run.report()
         track_results(run)
@@ -198,6 +200,7 @@ class _Worker:
             "loss": _last(metrics, "loss"),
             "development": _last(metrics, "exact", "development"),
             "beyond-development": _last(metrics, "exact", "beyond-development"),
+            **_of_text(metrics),
             "best_step": progress["best"],
             "final": regions(found["final"]),
             "best": regions(found["best"]),
@@ -255,6 +258,9 @@ class _Worker:
     def _listen(self, planned: Planned, kind: str, record: Mapping[str, Any]) -> None:
         if kind == "step":
             self.state.tell(step=record["step"], steps=record["steps"], loss=record.get("loss"))
+        elif kind == "evaluation" and "perplexity" in record and self.work.chatty:
+            told = f"validation loss {record['loss']:.4g}, perplexity {record['perplexity']:.4g}"
+            self.state.say(f"{planned.called} step {record['step']}: {told}")
         elif kind == "evaluation" and record["split"] == "development" and self.work.chatty:
             self.state.say(f"{planned.called} step {record['step']}: {record['exact']:.1%} right on trained lengths")
 
@@ -285,6 +291,12 @@ def failed_record(planned: Planned, failure: Failure, worker: str, seconds: floa
 def regions(results: Results) -> dict[str, dict[str, Any]]:
     """The regions of an evaluation as trained, at the first placement: those with held-out questions, or all where none
     has any. Of labels all regions and the means over placements: what is trained there has rarely more than one row."""
+    if results.running:  # a line for each context, of which the trained one comes under its own name
+        found = [line for line in results.headline() if not line["settings"]]
+        return {
+            "trained" if line["region"] == "trained" else f"context {line['context']}": {"language": line["language"]}
+            for line in found
+        }
     lines = [line for line in results.headline() if not line["settings"]]
     lines = [line for line in lines if not line["seen"] or "labels" in line] or lines
     names = ("mean", "low", "high", "cells", "labels", "answers", "looks_ahead")
@@ -325,6 +337,14 @@ def _facts(planned: Planned) -> dict[str, Any]:
 def _took(seconds: float, worker: str, stack: int, before: int) -> dict[str, Any]:
     """All that depends on the machine: `from` is the step at which this start began, `at` the end as Unix time."""
     return {"seconds": round(seconds, 3), "worker": worker, "stack": stack, "from": before, "at": round(time.time(), 3)}
+
+
+def _of_text(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of running text what training measured last on the development split."""
+    names = {"development_loss": "loss", "development_perplexity": "perplexity", "development_bits": "bits_per_byte"}
+    if not any("perplexity" in line for line in metrics):
+        return {}
+    return {column: _last(metrics, name, "development") for column, name in names.items()}
 
 
 def _last(metrics: Sequence[Mapping[str, Any]], name: str, split: str | None = None) -> Any:

@@ -1,0 +1,24 @@
+"""Dual attention against Transformers on real stories, at a laptop's size."""
+
+from numerate.recipes import tiny_stories_laptop as laptop
+from numerate.studies.study import Study, compared
+
+SEEDS = 3
+"""Seeds of each model."""
+
+
+def tiny_stories_laptop() -> Study:
+    """Dual attention and Transformers equal to it in width and depth, in parameters, and in time; three seeds each."""
+    return compared(
+        "tiny_stories_laptop",
+        "Does dual attention foretell stories better than a Transformer: of equal width and depth, with equally many "
+        "parameters, and in equal time?",
+        {
+            laptop.tiny_stories_laptop_dual: "dual attention",
+            laptop.tiny_stories_laptop_width: "Transformer, equal width and depth",
+            laptop.tiny_stories_laptop_parameters: "Transformer, equal parameters",
+            laptop.tiny_stories_laptop_time: "Transformer, equal time",
+        },
+        seeds=SEEDS,
+        instead="`numerate data prepare tiny_stories_2048` makes them; it says what it needs",
+    )
