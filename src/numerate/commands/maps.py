@@ -1,0 +1,73 @@
+"""`numerate maps RUN [PROMPT]`: who attends to whom, as a page with pickers and in a few lines of text."""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numerate.commands.words import first, no_more, options, settings, truth
+from numerate.config import expand
+from numerate.errors import Mistake
+from numerate.laboratory.maps import keep
+from numerate.laboratory.run import load
+from numerate.reports.attention_maps import MOST_LETTERS, Look, letters, looks, maps_page, shortened
+from numerate.reports.map_records import FOLDER
+from numerate.reports.page import write_text
+
+MOST_LINES = 48
+"""Heads that are told in the terminal."""
+
+
+def command(given: argparse.Namespace) -> int:
+    address = first(given.words, "the run", "numerate maps latest '321+654='")
+    own: dict[str, Callable[[str], Any]] = {
+        "runs_dir": str,
+        "checkpoint": str,
+        "device": str,
+        "layer": _numbers,
+        "out": str,
+        "answer": truth,
+        "most": int,
+    }
+    words, asked = options(given.words[1:], own)
+    words, changes = settings(words, "model.")
+    prompts, more = words[:1], words[1:]
+    if more:
+        no_more(more, list(own))
+    if asked.get("most", 1) < 1:
+        raise Mistake(f"most: {asked['most']} tokens are none; 1 or more is right")
+    ways = expand(changes)
+    if len(ways) > 1:
+        raise Mistake("settings: maps are of one way to run a model; one value for each setting is right")
+    run = load(address, asked.get("runs_dir"), asked.get("device")).with_settings(*ways[0])
+    shape = {name: asked[name] for name in ("checkpoint", "answer", "most") if name in asked}
+    maps = run.maps(prompts[0] if prompts else "", layers=asked.get("layer"), **shape)
+    record = maps.record()
+    if letters(record) > MOST_LETTERS:
+        raise Mistake(
+            f"layer: {letters(record) // 2:,} numbers are too many for a page; fewer layers, such as "
+            f"layer={maps.layers[0].layer}, or a shorter prompt is right"
+        )
+    keep(run, maps)
+    out = Path(asked.get("out") or run.path / FOLDER / f"{maps.name}.html")
+    _tell(record, looks(record))
+    print(write_text(out, maps_page(record, run.folder.recipe_name)))
+    return 0
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _tell(record: Mapping[str, Any], found: Sequence[Look]) -> None:
+    answer = record["answered"]
+    read = f"{len(record['tokens'])} tokens" + (f", the answer from token {answer} on" if answer else "")
+    print(f"{shortened(record['prompt']) or 'the beginning of a document'}: {read}, step {record['step']:,}")
+    layers = max(len(look.layer) for look in found)
+    sorts = max(len(look.sort) for look in found)
+    for look in found[:MOST_LINES]:
+        spread = f"looks at {look.spread:5.1f}" if look.spread is not None else " " * 14
+        last = ", ".join(f"{name} {share:.2f}" for name, share in look.last)
+        print(f"  {look.layer:<{layers}}  {look.sort:<{sorts}}  {look.head:>2}   {spread}   last token: {last}")
+    if len(found) > MOST_LINES:
+        print(f"  ... {len(found) - MOST_LINES} more heads; layer={record['layers'][-1]['layer']} tells those of one")

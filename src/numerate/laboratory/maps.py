@@ -1,0 +1,274 @@
+"""Who attends to whom when a run reads a prompt: every head of every layer, as numbers."""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from numerate.batch import Batch, Draw, Model, Tokens
+from numerate.errors import Mistake
+from numerate.evaluation.evaluator import SPARE, prompts_of
+from numerate.evaluation.generate import greedy
+from numerate.mixers.maps import LayerMaps, Sort, observed
+from numerate.models.held import Held
+from numerate.reports.map_records import FOLDER, FORMAT, packed
+from numerate.tasks.questions import Questions
+from numerate.vocabulary import END
+
+if TYPE_CHECKING:
+    from numerate.laboratory.run import Run
+
+MOST = 256
+"""Tokens of a prompt, unless said otherwise: every pair of them has a number in every head."""
+
+BEGINNING = 64
+"""Tokens of running text that are read where no prompt is given."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """One head: `weights[i, j]` says how much token i takes of token j, or how the two relate (`relations`)."""
+
+    sort: Sort
+    number: int
+    weights: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The heads of one layer, in one turn of a loop; `part` is encoder or decoder where a model has both.
+
+    Layers, turns and heads count from 0.
+    """
+
+    name: str
+    layer: int
+    turn: int
+    part: str
+    heads: tuple[Head, ...]
+
+    def sorts(self) -> tuple[Sort, ...]:
+        """The sorts of its maps: attention, relational attention, relations, symbols, cross attention."""
+        return tuple(dict.fromkeys(head.sort for head in self.heads))
+
+    def of(self, sort: Sort) -> NDArray[np.float32]:
+        """All heads of a sort: heads x query x key. Raises `Mistake` where it has none."""
+        if sort not in self.sorts():
+            raise Mistake(f"{self.name}: has no maps of {sort!r}; there are: {', '.join(self.sorts())}")
+        return np.stack([head.weights for head in self.heads if head.sort == sort])
+
+
+@dataclass(frozen=True)
+class Maps:
+    """The maps of one prompt. Shows itself in a notebook as a page with pickers.
+
+    - `tokens` are the symbols that the model read, and `source` those that an encoder read, None without one.
+    - `answered`: from which token on it is the model's own answer; None where nothing was said.
+    - Rows of attention, symbols and cross attention add up to 1; relations are any numbers, 0 where nothing is seen.
+    """
+
+    prompt: str
+    tokens: tuple[str, ...]
+    layers: tuple[Layer, ...]
+    source: tuple[str, ...] | None = None
+    answered: int | None = None
+    checkpoint: str = "final"
+    step: int = 0
+    placement: int = 0
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What its files are called: the same for the same prompt, checkpoint and settings."""
+        told = [self.prompt, self.tokens, self.source, self.step, self.placement, self.settings, self._held()]
+        digest = hashlib.blake2b(json.dumps(told, default=str).encode(), digest_size=3).hexdigest()
+        words = re.sub(r"[^a-z0-9]+", "-", self.prompt.lower())[:32].strip("-")
+        return "-".join(part for part in (words, f"step{self.step}", digest) if part)
+
+    def _held(self) -> list[str]:
+        return [layer.name for layer in self.layers]
+
+    def record(self) -> dict[str, Any]:
+        """The record of `maps/NAME.json`: see `numerate.reports.map_records`."""
+        layers = [
+            {
+                "name": layer.name,
+                "layer": layer.layer,
+                "turn": layer.turn,
+                "part": layer.part,
+                "maps": [{"sort": sort, **packed(layer.of(sort))} for sort in layer.sorts()],
+            }
+            for layer in self.layers
+        ]
+        return {
+            "format": FORMAT,
+            "prompt": self.prompt,
+            "tokens": list(self.tokens),
+            "source": None if self.source is None else list(self.source),
+            "answered": self.answered,
+            "checkpoint": self.checkpoint,
+            "step": self.step,
+            "placement": self.placement,
+            "settings": dict(self.settings),
+            "layers": layers,
+        }
+
+    def _repr_html_(self) -> str:
+        from numerate.reports.attention_maps import fragment
+
+        return fragment([self.record()])
+
+
+def maps_of(
+    run: "Run",
+    prompt: str,
+    *,
+    checkpoint: str = "final",
+    layers: Sequence[int] | None = None,
+    answer: bool = True,
+    most: int = MOST,
+    placement: int = 0,
+) -> Maps:
+    """What `Run.maps` gives."""
+    found = run.checkpoints(checkpoint)[0]
+    model = run.model(found)
+    with torch.no_grad():
+        tokens, source, answered = _read(run, model, prompt, answer, most, placement)
+        for part, read in (("", tokens), ("source: ", source)):
+            if read is not None and read.ids.shape[1] > most:
+                raise Mistake(
+                    f"prompt: {part}{read.ids.shape[1]:,} tokens are more than {most}, and every pair of them is a "
+                    f"number in every head; a shorter prompt, or most={read.ids.shape[1]}, is right"
+                )
+        for warning in model.check(tokens):
+            run.warn(warning)
+        seen = _observed(model, tokens, source, placement)
+    if not seen:
+        raise Mistake(_without(run))
+    chosen = [one for one in seen if layers is None or one.layer in layers]
+    if not chosen:
+        there = sorted({one.layer for one in seen})
+        raise Mistake(f"layer: {_listed(layers or ())} has no maps; there are: {_listed(there)}")
+    looped = max(one.turn for one in seen) > 0
+    return Maps(
+        prompt,
+        _symbols(run, tokens),
+        tuple(_layer(one, looped) for one in chosen),
+        source=None if source is None else _symbols(run, source),
+        answered=answered,
+        checkpoint=str(checkpoint),
+        step=found.step,
+        placement=placement,
+        settings=tuple(sorted(run.settings.items())),
+    )
+
+
+def keep(run: "Run", maps: Maps) -> None:
+    """Writes the record into the run's folder, from which reports draw it."""
+    (run.path / FOLDER).mkdir(exist_ok=True)
+    run.folder.write(f"{FOLDER}/{maps.name}.json", json.dumps(maps.record(), ensure_ascii=False))
+
+
+def _observed(model: Model, tokens: Tokens, source: Tokens | None, placement: int) -> list[LayerMaps]:
+    placed = model.place(tokens, Draw.fixed(placement))
+    if isinstance(model, Held):
+        return model.maps(placed, source)
+    with observed(model) as seen:
+        model(placed, source)
+    return seen.layers
+
+
+def _read(
+    run: "Run", model: Model, prompt: str, answer: bool, most: int, placement: int
+) -> tuple[Tokens, Tokens | None, int | None]:
+    """What the model reads, what its encoder does, and where its own answer begins."""
+    exam, device = run.exam, next(model.parameters()).device
+    task = exam.task
+    questions = task.read(prompt) if prompt else task.examples("test", run.recipe.seed, 0, 1)
+    if questions.tokens is not None:
+        # All of a prompt; of running text so much as can be looked at.
+        wanted = int(questions.tokens.lengths[0]) + 1 if prompt else min(BEGINNING, most)
+        ids = torch.from_numpy(np.array(questions.tokens.ids[:1, :wanted])).to(device)
+        return _row(ids), None, None
+    batch = exam.batch(questions).to(device)
+    if not exam.layout.continues or exam.layout.masks:
+        return batch.tokens, batch.source, None
+    prompts, _ = prompts_of(batch)
+    room = most - prompts.ids.shape[1]
+    if not answer or room < 1:
+        return prompts, batch.source, None
+    return _with_answer(model, prompts, batch, min(room, _longest(questions, batch)), placement)
+
+
+def _longest(questions: Questions, batch: Batch) -> int:
+    """So many tokens an answer may have: two more than the right one, which of a text nobody knows."""
+    return batch.asked_targets.shape[1] + (2 if questions.texts is None else SPARE)
+
+
+def _with_answer(
+    model: Model, prompts: Tokens, batch: Batch, most: int, placement: int
+) -> tuple[Tokens, Tokens | None, int | None]:
+    """The prompt and what the model says to it, its end left out, which it never reads."""
+    said = greedy(model, prompts, most, source=batch.source, placement=placement)
+    ids = said.ids[:, : int(said.lengths[0])]
+    if int(ids[0, -1]) == END:
+        ids = ids[:, :-1]
+    values = None
+    if prompts.values is not None:
+        more = torch.ones_like(ids, dtype=prompts.values.dtype)
+        more = more if said.values is None else said.values[:, : ids.shape[1]].to(more.dtype)
+        values = torch.cat([prompts.values, more], dim=1)
+    hidden = None
+    if prompts.hidden is not None:
+        hidden = torch.cat([prompts.hidden, torch.zeros_like(ids, dtype=torch.bool)], dim=1)
+    whole = torch.cat([prompts.ids, ids], dim=1)
+    read = replace(prompts, ids=whole, lengths=prompts.lengths + ids.shape[1], values=values, hidden=hidden)
+    return read, batch.source, prompts.ids.shape[1] if ids.shape[1] else None
+
+
+def _row(ids: torch.Tensor) -> Tokens:
+    count = torch.tensor([ids.shape[1]], device=ids.device)
+    return Tokens(ids, count, torch.zeros_like(count))
+
+
+def _symbols(run: "Run", tokens: Tokens) -> tuple[str, ...]:
+    """The symbols of a row; a number that is told beside its token is said instead of it."""
+    symbols = run.exam.vocabulary.symbols
+    length = int(tokens.lengths[0])
+    named = [symbols[i] for i in tokens.ids[0, :length].tolist()]
+    if tokens.values is not None:
+        values = tokens.values[0, :length].tolist()
+        named = [f"{value:g}" if name == "[NUM]" else name for name, value in zip(named, values, strict=True)]
+    return tuple(named)
+
+
+def _layer(one: LayerMaps, looped: bool) -> Layer:
+    heads = [
+        Head(sort, number, weights)
+        for sort, found in one.maps.items()
+        for number, weights in enumerate(found[0].float().cpu().numpy())
+    ]
+    name = " ".join(part for part in (one.part, f"layer {one.layer}") if part)
+    return Layer(f"{name}, turn {one.turn}" if looped else name, one.layer, one.turn, one.part, tuple(heads))
+
+
+def _without(run: "Run") -> str:
+    """Why there are no maps, and which mixers have some."""
+    from numerate import catalogue
+
+    names = catalogue.kinds()["Mixer"]
+    attending = [name for name in names if catalogue.find("Mixer", name)().attends()]
+    mixer = getattr(run.recipe.model, "mixer", None)
+    what = "model" if mixer is None else "model.mixer"
+    name = type(run.recipe.model if mixer is None else mixer).__name__
+    return f"{what}: {name} does not attend, so there is nothing to show; mixers that do: {', '.join(attending)}"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,129 @@
+"""The record of who attends to whom, as a run keeps it in `maps/`: small, exact to four digits, drawn as it is."""
+
+import json
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.errors import Fault
+
+FOLDER = "maps"
+"""Where in a run's folder the records stand, a file for each prompt and checkpoint."""
+
+FORMAT = 1
+LEVELS = 4094
+"""Steps from the lowest to the highest number of a map: even, so that 0 is told exactly."""
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+
+def packed(weights: NDArray[np.floating]) -> dict[str, Any]:
+    """Maps of several heads (heads x query x key) as plain data.
+
+    Numbers are `low` + (`high` - `low`) n / 4094, each n two letters of base64, 6 bits each, the higher first; they are
+    off by at most 1/8188 of the span. Where no query sees a later key (`causal`) only keys up to the query are there.
+
+    >>> packed(np.array([[[1.0, 0.0], [0.5, 0.5]]]))
+    {'heads': 1, 'rows': 2, 'columns': 2, 'causal': True, 'low': 0.0, 'high': 1.0, 'data': '/+f/f/'}
+    """
+    heads, rows, columns = weights.shape
+    most = float(np.abs(weights).max(initial=0.0)) or 1.0
+    low = -most if weights.min(initial=0.0) < 0 else 0.0
+    causal = rows == columns and not np.triu(weights, 1).any()
+    there = np.broadcast_to(_there(rows, columns, causal), weights.shape)
+    steps = np.rint((weights[there].astype(np.float64) - low) / (most - low) * LEVELS).astype(np.int64)
+    letters = np.frombuffer(_LETTERS.encode(), dtype=np.uint8)
+    data = letters[np.stack([steps >> 6, steps & 63], axis=-1)].tobytes().decode()
+    sizes: dict[str, Any] = {"heads": heads, "rows": rows, "columns": columns, "causal": causal}
+    return {**sizes, "low": low, "high": most, "data": data}
+
+
+def unpacked(part: Mapping[str, Any]) -> NDArray[np.float32]:
+    """What `packed` was given: heads x query x key. Raises `ValueError` for what it never wrote."""
+    shape = (int(part["heads"]), int(part["rows"]), int(part["columns"]))
+    there = np.broadcast_to(_there(shape[1], shape[2], bool(part["causal"])), shape)
+    text = str(part["data"])
+    if len(text) != 2 * int(there.sum()):
+        raise ValueError(f"{len(text)} letters are not the numbers of {shape[0]} heads, {shape[1]} x {shape[2]} each")
+    # Two letters hold 12 bits, and four of them three bytes.
+    raw = np.frombuffer(b64decode(text + "A" * (-len(text) % 4), validate=True), dtype=np.uint8).reshape(-1, 3)
+    wide = raw.astype(np.int64)
+    steps = np.stack([wide[:, 0] << 4 | wide[:, 1] >> 4, (wide[:, 1] & 15) << 8 | wide[:, 2]], axis=-1).reshape(-1)
+    low, high = float(part["low"]), float(part["high"])
+    found = np.zeros(shape, dtype=np.float32)
+    found[there] = low + (high - low) * steps[: len(text) // 2] / LEVELS
+    return found
+
+
+def _there(rows: int, columns: int, causal: bool) -> NDArray[np.bool_]:
+    return np.tril(np.ones((rows, columns), dtype=bool)) if causal else np.ones((rows, columns), dtype=bool)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One sort of map in one layer of a record: `weights` are heads x query x key; labels for both sides."""
+
+    name: str
+    sort: str
+    weights: NDArray[np.float32]
+    queries: Sequence[str]
+    keys: Sequence[str]
+
+
+def seen_in(record: Mapping[str, Any]) -> list[Seen]:
+    """All maps of a record, in its order. Raises `ValueError` or `KeyError` for a damaged one."""
+    found = []
+    for layer in record["layers"]:
+        for part in layer["maps"]:
+            queries, keys = sides(record, layer, part)
+            found.append(Seen(str(layer["name"]), str(part["sort"]), unpacked(part), queries, keys))
+    return found
+
+
+def sides(record: Mapping[str, Any], layer: Mapping[str, Any], part: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The labels of the queries and of the keys of a map."""
+    tokens = [shown(token) for token in record["tokens"]]
+    source = [shown(token) for token in record.get("source") or ()]
+    queries = source if layer["part"] == "encoder" else tokens
+    if part["sort"] == "symbols":
+        return queries, [f"symbol {i}" for i in range(int(part["columns"]))]
+    return queries, source if part["sort"] == "cross attention" else queries
+
+
+_SEEN = str.maketrans({" ": "␣", "\u2581": "␣", "\u0120": "␣", "\n": "↵", "\u010a": "↵", "\t": "⇥"})
+
+
+def shown(token: str) -> str:
+    """A token as a label: spaces and ends of lines can be seen, those too that tokenizers write as ▁, Ġ and Ċ."""
+    return token.translate(_SEEN) or "∅"
+
+
+def read_maps(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The records in a run's folder, by the names of their files, and in words what could not be read."""
+    found, left = [], []
+    for path in sorted((folder / FOLDER).glob("*.json")):
+        try:
+            found.append(read_map(path))
+        except Fault as fault:
+            left.append(str(fault))
+    return found, left
+
+
+def read_map(path: Path) -> dict[str, Any]:
+    """One record. Raises `Fault` where it is damaged, or of a later format."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(record, dict) or record.get("format") != FORMAT:
+            raise ValueError(f"is of no format that this version knows ({FORMAT})")
+        seen_in(record)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Fault(
+            f"{path.parent.name}/{path.name}: cannot be read ({type(error).__name__}: {error}); `numerate maps` writes "
+            "it again"
+        ) from error
+    return record

@@ -1,0 +1,98 @@
+"""Promises of the page of maps: it holds what the record holds, fetches nothing, and no text can break it."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from numerate.errors import Fault
+from numerate.reports import attention_maps
+from numerate.reports.attention_maps import looks, maps_page, section
+from numerate.reports.attention_script import SCRIPT
+from numerate.reports.map_records import packed, read_map, shown, unpacked
+from numerate.reports.page import write_page
+
+
+def record(prompt: str = "1+2=", tokens: tuple[str, ...] = ("1", "+", "2", "=")) -> dict[str, Any]:
+    count = len(tokens)
+    even = np.tril(np.ones((1, count, count))) / np.arange(1, count + 1)[:, None]
+    own = np.eye(count)[None]
+    maps = [
+        {"sort": "attention", **packed(np.concatenate([even, own]))},
+        {"sort": "relations", **packed(np.tril(-2.0 * np.ones((1, count, count))))},
+        {"sort": "symbols", **packed(np.full((1, count, 5), 0.2))},
+    ]
+    told = {"format": 1, "prompt": prompt, "tokens": list(tokens), "source": None, "answered": None}
+    told |= {"checkpoint": "final", "step": 10, "placement": 0, "settings": {}}
+    return told | {"layers": [{"name": "layer 0", "layer": 0, "turn": 0, "part": "", "maps": maps}]}
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 5), (2, 4, 7), (1, 0, 3)])
+def test_what_is_packed_comes_back_to_four_digits(shape: tuple[int, ...]) -> None:
+    draws = np.random.default_rng(0)
+    for weights in (draws.random(shape), np.tril(draws.normal(size=shape) * 7), np.zeros(shape)):
+        back = unpacked(packed(weights))
+        assert back.shape == shape
+        assert np.abs(back - weights).max(initial=0) <= np.abs(weights).max(initial=0) / 4000
+        assert not back[weights == 0].any()  # nothing is told exactly
+    assert packed(np.array([[[1.0, 0.0], [0.5, 0.5]]]))["data"] == "/+f/f/"
+
+
+def test_heads_in_words_say_over_how_many_they_spread_and_where_the_last_token_looks() -> None:
+    even, own, relation, symbols = looks(record())
+    assert even.spread == pytest.approx(np.exp(np.mean(np.log([1, 2, 3, 4]))), rel=1e-3)
+    assert even.last[0] == ("1 (0)", pytest.approx(0.25, abs=1e-3))
+    assert own.spread == pytest.approx(1)
+    assert own.last == (("= (3)", 1.0),)
+    assert relation.spread is None
+    assert relation.last[0] == ("1 (0)", -2.0)
+    assert (symbols.sort, symbols.last[0][0]) == ("symbols", "symbol 0")
+
+
+def test_a_page_fetches_nothing_and_no_prompt_can_break_it() -> None:
+    evil = '</script><script>alert("&")</script>\u2028'
+    page = maps_page(record(evil, (evil, "\n", " ", "▁a")), "adding")
+    assert len(re.findall("<script", page)) == 2
+    assert "http" not in page
+    held = re.search(r'id="maps-data">(.*?)</script>', page, re.DOTALL)
+    assert held is not None
+    (told,) = json.loads(held[1])["records"]
+    assert told["tokens"] == [evil.replace(" ", "␣"), "↵", "␣", "␣a"]
+    assert shown("") == "∅"
+
+
+def test_the_report_of_a_run_draws_its_records_and_says_which_are_damaged_or_too_many(
+    make_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run("abacus", lambda n: 1.0)
+    assert section(folder) == ""
+    (folder / "maps").mkdir()
+    for name in ("a", "b"):
+        (folder / "maps" / f"{name}.json").write_text(json.dumps(record(name)))
+    torn = folder / "maps" / "c.json"
+    torn.write_text(json.dumps(record())[:-40])
+    with pytest.raises(Fault, match=r"^maps/c.json: cannot be read"):
+        read_map(torn)
+    page = write_page(folder).read_text()
+    assert page == write_page(folder).read_text()
+    assert "Attention and relations" in page
+    assert "maps/c.json: cannot be read" in page
+    assert '"prompt":"a"' in page
+    assert '"prompt":"b"' in page
+    monkeypatch.setattr(attention_maps, "MOST_LETTERS", 150)
+    assert "1 of 2 prompts are too large" in section(folder)
+
+
+def test_the_script_is_understood_by_an_engine(tmp_path: Path) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no engine for scripts is here")
+    file = tmp_path / "maps.js"
+    file.write_text(SCRIPT)
+    subprocess.run([node, "--check", str(file)], check=True)
