@@ -1,0 +1,25 @@
+"""`numerate export RUN out=FOLDER`: a run as a folder of Hugging Face."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from numerate.commands.words import first, no_more, options, truth
+from numerate.errors import Mistake
+from numerate.laboratory.exporting import export
+from numerate.laboratory.run import load
+
+_EXAMPLE = "numerate export latest out=exported"
+
+
+def command(given: argparse.Namespace) -> int:
+    address = first(given.words, "the run", _EXAMPLE)
+    kinds: dict[str, Callable[[str], Any]] = {"out": str, "checkpoint": str, "tokenizer": truth, "runs_dir": str}
+    words, own = options(given.words[1:], kinds)
+    no_more(words, [*kinds])
+    if "out" not in own:
+        raise Mistake(f"out: the folder to write is missing; for example: {_EXAMPLE}")
+    run = load(address, own.get("runs_dir"), "cpu")
+    place = export(run, own["out"], name=own.get("checkpoint", "final"), tokenizer=own.get("tokenizer", True))
+    print(place)
+    return 0

@@ -1,0 +1,25 @@
+"""`numerate import FOLDER`: a folder that Hugging Face saved, or weights of the published dual attention, as a run."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from numerate.commands.words import first, no_more, options, settings
+from numerate.config import override
+from numerate.laboratory.exporting import import_folder, import_published
+from numerate.studies.naming import named_recipe
+
+
+def command(given: argparse.Namespace) -> int:
+    folder = first(given.words, "the folder", "numerate import finetuned")
+    kinds: dict[str, Callable[[str], Any]] = {"runs_dir": str, "name": str, "recipe": str}
+    words, own = options(given.words[1:], kinds)
+    where = {name: own.get(name) for name in ("runs_dir", "name")}
+    if "recipe" in own:
+        recipe = override(named_recipe(own["recipe"]), words)
+        print(import_published(folder, recipe, **where).path)
+        return 0
+    words, changes = settings(words)
+    no_more(words, [*kinds])
+    print(import_folder(folder, settings=changes, **where).path)
+    return 0

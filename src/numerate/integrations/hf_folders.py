@@ -1,0 +1,124 @@
+"""A folder that Hugging Face opens: written from a run's model and tokenizer, and read back."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from numerate.batch import Model
+from numerate.errors import Mistake
+from numerate.integrations.hf_models import NumerateConfig, NumerateForCausalLM
+from numerate.integrations.hf_tokenizers import SpecialIds
+
+_theirs: Any = import_module("transformers")  # of which little is typed
+
+CARD = """---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+- numerate
+---
+
+# {name}
+
+A run of the recipe `{title}` of [numerate](https://pypi.org/project/numerate/), after {step:,} steps. With that package
+installed:
+
+```python
+import numerate.integrations.hf_models
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("{name}")
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+```
+
+`numerate import {name}` makes a run of it again. Its recipe is in `config.json`.
+"""
+
+
+def fill(folder: Path, config: NumerateConfig, model: Model, special: SpecialIds, tokenizer: Any, name: str) -> None:
+    """Writes configuration, weights (safetensors), how to generate, the tokenizer unless it is None, and a card that
+    says what it is and how it is opened under `name`."""
+    held = NumerateForCausalLM(config)
+    held.model.load_state_dict(model.state_dict())
+    held.generation_config = _theirs.GenerationConfig(
+        bos_token_id=special.begin, eos_token_id=[*special.end], pad_token_id=special.pad
+    )
+    with _quiet():
+        held.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    title = (config.recipe or {}).get("title", "recipe")
+    (folder / "README.md").write_text(CARD.format(name=name, title=title, step=config.step), encoding="utf-8")
+
+
+def read(folder: Path) -> tuple[NumerateConfig, dict[str, Tensor]]:
+    """The configuration of a folder and its weights in single precision, by the names that a run has for them.
+
+    Raises `Mistake` for a folder that is none, is of another model or an adapter alone, or lacks weights.
+    """
+    config = configuration(folder)
+    try:
+        with _quiet():
+            held, found = NumerateForCausalLM.from_pretrained(
+                folder, config=config, dtype=torch.float32, output_loading_info=True, local_files_only=True
+            )
+    except Mistake:
+        raise
+    except Exception as error:  # no file of weights, a torn one, weights of another shape: of many kinds
+        told = str(error).partition("\n")[0]
+        raise Mistake(
+            f"{folder}: its weights cannot be read ({told}); a folder that was saved whole is right"
+        ) from error
+    wrong = [f"{what.split('_')[0]}: {', '.join(sorted(map(str, found[what]))[:4])}" for what in _WRONG if found[what]]
+    if wrong:
+        raise Mistake(f"{folder}: its weights are not those of its recipe ({'; '.join(wrong)})")
+    return config, dict(held.model.state_dict())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the bars and reports of transformers: what is wrong is said by us."""
+    logging = _theirs.utils.logging
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()
+
+
+_WRONG = ("missing_keys", "unexpected_keys", "mismatched_keys")
+
+
+def configuration(folder: Path) -> NumerateConfig:
+    """What config.json says. Raises `Mistake` where it says nothing of a run of numerate."""
+    file = folder / "config.json"
+    if not file.is_file():
+        if (folder / "adapter_config.json").is_file():
+            raise Mistake(
+                f"{folder}: holds an adapter, not a model; what merge_and_unload() makes of it, saved, is right"
+            )
+        raise Mistake(
+            f"{folder}: has no config.json; a folder that `numerate export` or save_pretrained wrote is right"
+        )
+    try:
+        kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
+    except (ValueError, AttributeError) as error:
+        raise Mistake(f"{file}: cannot be read as JSON; a folder that was saved whole is right") from error
+    if kind != NumerateConfig.model_type:
+        raise Mistake(
+            f"{folder}: holds a model of the kind {kind!r}, which is no run of numerate; `numerate train RECIPE "
+            f"model=PretrainedDecoder model.weights={folder} training.steps=0` makes a run of a decoder of Hugging Face"
+        )
+    config = NumerateConfig.from_pretrained(folder)
+    assert isinstance(config, NumerateConfig)
+    return config

@@ -1,0 +1,381 @@
+"""Decoders of ours as a model of Hugging Face: `AutoModelForCausalLM`, `generate`, `Trainer`.
+
+Importing this file registers them. `numerate export RUN out=FOLDER` writes a folder that is then opened by
+
+>>> import numerate.integrations.hf_models
+>>> model = AutoModelForCausalLM.from_pretrained("FOLDER")
+
+or, without the import, by `from_pretrained("FOLDER", trust_remote_code=True)`: the folder has a file of two lines that
+imports this one. See docs/hugging-face.md.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from numerate.batch import Draw, Model
+from numerate.config import from_tree
+from numerate.errors import Mistake
+from numerate.integrations.hf_cache import NumerateCache, moved_left
+from numerate.models.decoder import Decoder
+from numerate.vocabulary import Vocabulary
+
+_theirs: Any = import_module("transformers")  # of which little is typed
+
+MODELLING = "modeling_numerate"
+"""The file in an exported folder that imports this one, for `trust_remote_code=True`."""
+
+_AUTO_MAP = {"AutoConfig": f"{MODELLING}.NumerateConfig", "AutoModelForCausalLM": f"{MODELLING}.NumerateForCausalLM"}
+_SHIM = '''"""Needs the package numerate (pip install numerate); whoever imports it needs no trust_remote_code."""
+
+from numerate.integrations.hf_models import NumerateConfig as NumerateConfig
+from numerate.integrations.hf_models import NumerateForCausalLM as NumerateForCausalLM
+'''
+
+
+@import_module("huggingface_hub.dataclasses").strict
+class NumerateConfig(_theirs.PreTrainedConfig):  # type: ignore[misc]
+    """The configuration of an exported run: its recipe as saved in its folder, and what its tokens are.
+
+    `recipe` is the whole recipe as plain data (`recipe["model"]` is what is built, with `recipe["seed"]`);
+    `vocabulary` is what a model knows of its tokens (their kinds, run by run) with a fingerprint of their texts; `step`
+    is the training step of the weights. The rest are the usual names of the same things.
+    """
+
+    model_type = "numerate"
+    keys_to_ignore_at_inference = ("past_key_values",)
+
+    recipe: dict | None = None  # type: ignore[type-arg]
+    vocabulary: dict | None = None  # type: ignore[type-arg]
+    step: int = 0
+    vocab_size: int = 0
+    hidden_size: int = 0
+    num_hidden_layers: int = 0
+    max_position_embeddings: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+    tie_word_embeddings: bool = False
+    use_cache: bool = True
+    auto_map: dict | None = None  # type: ignore[type-arg]
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
+        """Nothing: a folder names our own file, and no copy of this one is to be put beside it."""
+
+
+def config_of(
+    recipe: Mapping[str, Any],
+    vocabulary: Vocabulary,
+    *,
+    step: int = 0,
+    begin: int | None = None,
+    end: int | list[int] | None = None,
+    pad: int | None = None,
+    context: int | None = None,
+) -> NumerateConfig:
+    """The configuration for a recipe as plain data; `begin`, `end` and `pad` are ids, `context` the longest row that
+    was trained, where that is known.
+
+    Raises `Mistake` for a model that is no causal decoder.
+    """
+    spec = _spec(recipe)
+    found = NumerateConfig(
+        recipe=dict(recipe),
+        vocabulary={
+            "size": vocabulary.size,
+            "kinds": [[int(kind), len([*run])] for kind, run in groupby(vocabulary.kinds.tolist())],
+            "fingerprint": fingerprint(vocabulary),
+        },
+        step=step,
+        vocab_size=vocabulary.size,
+        hidden_size=spec.width,
+        num_hidden_layers=spec.trunk.layers(),
+        max_position_embeddings=context,
+        bos_token_id=begin,
+        eos_token_id=end,
+        pad_token_id=pad,
+        auto_map=dict(_AUTO_MAP),
+    )
+    found.tie_word_embeddings = bool(_tied(_built(found)))
+    return found
+
+
+def fingerprint(vocabulary: Vocabulary) -> str:
+    """A hash of which id is which token."""
+    return hashlib.blake2b(
+        json.dumps(list(vocabulary.symbols)).encode("utf-8", "surrogatepass"), digest_size=16
+    ).hexdigest()
+
+
+class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # type: ignore[misc]
+    """A `Decoder` of ours behind the interface of Hugging Face: any trunk, mixer and positions.
+
+    `model.model` is the decoder itself. Padding may stand anywhere: tokens that `attention_mask` leaves out take no
+    place and are seen by nobody, so a row says the same alone, padded on the left and padded on the right. In training
+    mode numberings draw their offsets from (the recipe's seed, how many batches were read so far); in evaluation they
+    take their first fixed placement.
+
+    >>> model = AutoModelForCausalLM.from_pretrained("exported", dtype=torch.bfloat16)
+    >>> model.generate(**tokenizer(["Once upon a time", "Tim"], return_tensors="pt", padding=True), max_new_tokens=50)
+
+    Raises `Mistake` for arguments that it has not (position_ids, inputs_embeds, attentions), for a mask of another
+    shape, and for a row without any token.
+    """
+
+    config_class = NumerateConfig
+    base_model_prefix = "decoder"
+    main_input_name = "input_ids"
+    _supports_sdpa = True
+
+    def __init__(self, config: NumerateConfig) -> None:
+        super().__init__(config)
+        self.model: Any = _built(config)
+        self._tied_weights_keys = {f"model.{name}": f"model.{first}" for name, first in _tied(self.model).items()}
+        # Loading leaves what is not in a file of weights empty; it is put back by `_init_weights`.
+        self._fixed = {module: _fixed(module) for module in self.model.modules()}
+        self._batches = 0
+        self.post_init()
+
+    # What Hugging Face asks of a model --------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: NumerateCache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        return_dict: bool | None = None,
+        **further: Any,
+    ) -> Any:
+        """A `CausalLMOutputWithPast` with logits `[rows, columns, vocabulary]`, or of the columns that `logits_to_keep`
+        says (so many of the last; 0: all; or their indices). Those of padding mean nothing.
+
+        `labels` `[rows, columns]` are shifted here: column t is what column t - 1 must say, -100 what nobody must say.
+        The loss is the mean over them in nats, or their sum over `num_items_in_batch`, which Trainer gives. A cache is
+        returned where `use_cache=True` asks for it or one was given.
+        """
+        items = further.pop("num_items_in_batch", None)
+        self._refuse(further, input_ids, past_key_values)
+        assert input_ids is not None
+        if use_cache and past_key_values is None:
+            past_key_values = NumerateCache()
+        seen = self._seen(input_ids, attention_mask, past_key_values)
+        if past_key_values is None:
+            hidden = self._read(input_ids, seen, logits_to_keep, 0)
+        else:
+            hidden = self._read_on(input_ids, seen, past_key_values, logits_to_keep)
+        logits = self.model.head(hidden)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(
+                logits=logits, labels=labels, vocab_size=self.config.vocab_size, num_items_in_batch=items
+            )
+        kind = _theirs.modeling_outputs.CausalLMOutputWithPast
+        said = kind(loss=loss, logits=logits, past_key_values=past_key_values)
+        told = self.config.return_dict if return_dict is None else return_dict
+        return said if told else said.to_tuple()
+
+    def get_input_embeddings(self) -> nn.Module:
+        embedding: nn.Module = self.model.embedding
+        return embedding
+
+    def get_output_embeddings(self) -> nn.Module:
+        head: nn.Module = self.model.head
+        return head
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *given: Any, **named: Any) -> nn.Module:
+        """The embeddings as they are. Raises `Mistake` for another size: which ids are digits is part of the recipe."""
+        if new_num_tokens not in (None, self.config.vocab_size):
+            raise Mistake(
+                f"resize_token_embeddings: {self.config.vocab_size} tokens are part of the recipe; a run of a task or "
+                f"tokenizer with {new_num_tokens} is right"
+            )
+        return self.get_input_embeddings()
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        return dict(self._tied_weights_keys)
+
+    def save_pretrained(
+        self, save_directory: Any, is_main_process: bool = True, state_dict: Any = None, **named: Any
+    ) -> None:
+        """As everywhere, with the file beside it that `trust_remote_code=True` reads."""
+        weights = _apart(self.state_dict() if state_dict is None else state_dict, self)
+        super().save_pretrained(save_directory, is_main_process, weights, **named)
+        if is_main_process and Path(save_directory).is_dir():
+            (Path(save_directory) / f"{MODELLING}.py").write_text(_SHIM, encoding="utf-8")
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoModel") -> None:
+        """Nothing: see `NumerateConfig`."""
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False
+
+    def _prepare_cache_for_generation(
+        self,
+        generation_config: Any,
+        model_kwargs: dict[str, Any],
+        generation_mode: Any,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> None:
+        given = model_kwargs.get("past_key_values")
+        if given is not None:
+            given._is_user_defined = True
+        elif generation_config.cache_implementation is not None:
+            raise Mistake(
+                f"cache_implementation: {generation_config.cache_implementation!r} is for attention; null is right"
+            )
+        elif generation_config.use_cache is not False:
+            model_kwargs["past_key_values"] = NumerateCache(capacity=max_cache_length + 1)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Weights are drawn by the recipe when the model is built; what a file of weights has not is put back here."""
+        for name, tensor in self._fixed.get(module, {}).items():
+            module.get_buffer(name).copy_(tensor)
+
+    # Inside -----------------------------------------------------------------------------------------------------------
+
+    def _read(self, ids: Tensor, seen: Tensor, keep: int | Tensor, before: int) -> Tensor:
+        """Hidden states of the columns to keep, none of the first `before` among them, read at once."""
+        tokens, went = moved_left(ids, seen)
+        if self.training:
+            tokens = self.model.place(tokens, Draw(int(self._recipe["seed"]), self._batches))
+            self._batches += 1
+        asked = None
+        if isinstance(keep, Tensor) or keep or before:
+            columns = torch.arange(ids.shape[1], device=ids.device)
+            went = columns.expand(ids.shape) if went is None else went
+            asked = went[:, before:][
+                :, keep if isinstance(keep, Tensor) else slice(-keep, None) if keep else slice(None)
+            ]
+        said: Tensor = self.model(tokens, asked=asked).hidden
+        if asked is None and went is not None:
+            said = torch.take_along_dim(said, went[..., None], dim=1)
+        return said
+
+    def _read_on(self, ids: Tensor, seen: Tensor, cache: NumerateCache, keep: int | Tensor) -> Tensor:
+        """Hidden states of further columns, which the cache then has."""
+        before = cache.get_seq_length()
+        if cache.extend(ids, seen):
+            return cache.step(self.model, ids[:, 0])
+        assert cache.ids is not None
+        assert cache.seen is not None
+        last = cache.start(self.model, moved_left(cache.ids, cache.seen)[0])
+        alone = ids.shape[1] == 1 or (isinstance(keep, int) and keep == 1)
+        return last if alone else self._read(cache.ids, cache.seen, keep, before)
+
+    def _seen(self, ids: Tensor, mask: Tensor | None, cache: NumerateCache | None) -> Tensor:
+        """Which of the new columns are real."""
+        if mask is None:
+            return torch.ones_like(ids, dtype=torch.bool)
+        before = 0 if cache is None else cache.get_seq_length()
+        wanted = (ids.shape[0], before + ids.shape[1])
+        if tuple(mask.shape) != wanted:
+            raise Mistake(
+                f"attention_mask: has the shape {tuple(mask.shape)}, and {wanted} is right: every row with each column "
+                "that was read, those in the cache included"
+            )
+        return mask[:, before:].to(ids.device) != 0
+
+    def _refuse(self, further: Mapping[str, Any], ids: Tensor | None, cache: Any) -> None:
+        for name, value in further.items():
+            if value is not None and value is not False:
+                raise Mistake(
+                    f"{name}: a model of numerate does not take it; input_ids, attention_mask, labels, "
+                    "past_key_values, use_cache and logits_to_keep are right (places follow the mask)"
+                )
+        if ids is None:
+            raise Mistake("input_ids: are missing; vectors alone (inputs_embeds) cannot be read")
+        if cache is not None and not isinstance(cache, NumerateCache):
+            raise Mistake(
+                f"past_key_values: {type(cache).__name__} holds keys and values, which not every mixer has; "
+                "NumerateCache() of numerate.integrations.hf_cache, or use_cache=True, is right"
+            )
+
+    @property
+    def _recipe(self) -> Mapping[str, Any]:
+        return self.config.recipe or {}
+
+
+def _spec(recipe: Mapping[str, Any] | None) -> Decoder:
+    if not recipe or "model" not in recipe:
+        raise Mistake("config.json: holds no recipe; a folder that `numerate export` wrote is right")
+    kind = recipe["model"].get("kind")
+    spec = from_tree(recipe["model"], "model")
+    if not isinstance(spec, Decoder):
+        raise Mistake(
+            f"model: {kind} is no causal decoder of numerate; a Decoder is right (what a model holds of Hugging Face "
+            "has a save_pretrained of its own)"
+        )
+    return spec
+
+
+def _built(config: NumerateConfig) -> Model:
+    """The decoder with weights as its recipe draws them, on the CPU wherever it is asked for from.
+
+    Hugging Face makes models on a device without memory and in the type that is wanted in the end. What a model
+    computes once (rates of rotary positions, kinds of tokens) has to be real, and exact.
+    """
+    told = config.vocabulary or {}
+    kinds = np.array([kind for kind, count in told.get("kinds", []) for _ in range(count)], dtype=np.int8)
+    size = len(kinds)
+    vocabulary = Vocabulary(
+        tuple(f"[{i}]" for i in range(size)), kinds, np.full(size, np.nan), np.full(size, -1000, dtype=np.int64)
+    )
+    spec = _spec(config.recipe)
+    wanted = torch.get_default_dtype()
+    with torch.device("cpu"), _default_dtype(torch.float32):
+        model = spec.build(vocabulary, int((config.recipe or {}).get("seed", 0)))
+    if (reason := model.looks_ahead()) is not None:
+        raise Mistake(f"model: {reason}, so it is no causal decoder and says nothing token by token")
+    for parameter in model.parameters() if wanted != torch.float32 else ():
+        parameter.data = parameter.data.to(wanted)
+    return model
+
+
+@contextmanager
+def _default_dtype(wanted: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(wanted)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _fixed(module: nn.Module) -> dict[str, Tensor]:
+    """What a module computes once and no checkpoint holds, a copy of it."""
+    held = module.named_buffers(recurse=False)
+    return {name: tensor.clone() for name, tensor in held if name in module._non_persistent_buffers_set}
+
+
+def _tied(model: nn.Module) -> dict[str, str]:
+    """Parameters that are another one under a second name: {name: first name}."""
+    first: dict[int, str] = {}
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: under for name, one in named if (under := first.setdefault(id(one), name)) != name}
+
+
+def _apart(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Weights of which no two that are not parameters share memory: Hugging Face ties parameters alone."""
+    shared = {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    return {name: tensor.clone() if name in shared else tensor for name, tensor in weights.items()}
+
+
+_theirs.AutoConfig.register(NumerateConfig.model_type, NumerateConfig, exist_ok=True)
+_theirs.AutoModelForCausalLM.register(NumerateConfig, NumerateForCausalLM, exist_ok=True)

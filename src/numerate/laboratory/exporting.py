@@ -1,0 +1,215 @@
+"""A run as a folder of Hugging Face, and back: `numerate export` and `numerate import`."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from numerate.config import from_tree, identity, override, to_tree
+from numerate.errors import Fault, Mistake
+from numerate.evaluation.evaluator import Exam
+from numerate.laboratory.run import Run
+from numerate.models.decoder import Decoder
+from numerate.models.dual_attention_weights import from_published
+from numerate.models.held import build
+from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tokens.layout import Continuation, Text
+from numerate.training import checkpoint, disk, provenance
+from numerate.training.parallel import weights_for
+from numerate.training.recipe import Recipe
+from numerate.training.refusals import fingerprint_of
+from numerate.training.run import RunFolder, runs_directory
+
+
+def export(run: Run, out: str | Path, *, name: str = "final", tokenizer: bool = True) -> Path:
+    """Writes a checkpoint of a run as a folder that `AutoModelForCausalLM` and `AutoTokenizer` open.
+
+    `name` is final, best or a step. The folder comes into being by one rename, so that a half-written one never has its
+    name. Raises `Mistake` for a run whose model is no causal decoder, for a tokenizer that Hugging Face cannot have
+    (`tokenizer=False` leaves it out), and where something stands at `out` already.
+    """
+    recipe, place = run.recipe, Path(out).expanduser()
+    if os.path.lexists(place):
+        raise Mistake(f"out: {place} is there already and is not written over; a new name is right")
+    _refuse(recipe)
+    hf = _hugging_face()
+    vocabulary = run.exam.vocabulary
+    special = hf.special_ids(recipe.tokenizer, vocabulary)
+    context = recipe.task.context if isinstance(recipe.task, LanguageModelling) else None
+    theirs = hf.tokenizer_of(recipe.tokenizer, recipe.task, vocabulary, context) if tokenizer else None
+    found = run.checkpoints(name)
+    if len(found) != 1:
+        raise Mistake(f"checkpoint: {name} are {len(found)} of them; final, best or a step is right")
+    config = hf.config_of(
+        to_tree(recipe),
+        vocabulary,
+        step=found[0].step,
+        begin=special.begin,
+        end=[*special.end],
+        pad=special.pad,
+        context=context,
+    )
+    model = run.model(found[0]).cpu()
+    new = disk.beside(place)
+    with disk.explained(place):
+        try:
+            new.mkdir(parents=True)
+            hf.fill(new, config, model, special, theirs, place.name)
+            mode = (new / "config.json").stat().st_mode
+            for file in new.iterdir():
+                os.chmod(file, mode)  # safetensors lets only the owner read; the user's umask is to decide
+                disk.sync(file)
+            disk.sync(new)
+            os.rename(new, place)
+            disk.sync(place.absolute().parent)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+    return place
+
+
+def import_folder(
+    folder: str | Path,
+    *,
+    runs_dir: str | Path | None = None,
+    name: str | None = None,
+    settings: Sequence[str] = (),
+) -> Run:
+    """Makes a run of a folder that Hugging Face saved, such as one that was exported and then fine-tuned.
+
+    It is evaluated, asked and generated with as any other, and `init_from=` it starts another one. Its id is a hash of
+    recipe and weights: importing the same folder twice gives the same run. `settings` change the recipe as on the
+    command line, for a tokenizer or texts that lie elsewhere here. Raises `Mistake` for a folder that is none of
+    these, for weights that are not the recipe's, and for a tokenizer or task whose tokens are others here.
+    """
+    hf, place = _hugging_face(), Path(folder).expanduser()
+    config, weights = hf.read(place)
+    recipe = from_tree((config.recipe or {}), place / "config.json", declared=Recipe)
+    recipe = override(replace(recipe, name=name), settings)
+    assert isinstance(recipe, Recipe)
+    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    known = (config.vocabulary or {}).get("fingerprint")
+    if known != hf.fingerprint(exam.vocabulary):
+        raise Mistake(
+            f"{place}: was exported with other tokens than its {type(recipe.task).__name__} has here; the tokenizer "
+            "and texts that it was trained with are right (task.tokenizer= says where they are)"
+        )
+    return _run(recipe, exam, weights, config.step, place, runs_dir)
+
+
+def import_published(
+    file: str | Path, recipe: Recipe, *, runs_dir: str | Path | None = None, name: str | None = None
+) -> Run:
+    """Makes a run of weights of the published code of dual attention, for a recipe whose model is their architecture.
+
+    `file` is a checkpoint of its `train.py` (ckpt.pt), a file of weights (.pt, .bin, .safetensors), or a folder of the
+    hub, such as the package dual-attention writes, with one in it. Nothing that a pickle could run is run. Raises
+    `Mistake` for a file that holds no weights, and where they are not the recipe's, see
+    `numerate.models.dual_attention_weights`.
+    """
+    place = Path(file).expanduser()
+    if not isinstance(recipe.model, Decoder):
+        raise Mistake(f"recipe: its model is a {type(recipe.model).__name__}; one with a Decoder is right")
+    weights = from_published(_weights_in(place), recipe.model)
+    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    return _run(replace(recipe, name=name), exam, weights, 0, place, runs_dir)
+
+
+def _weights_in(place: Path) -> dict[str, Tensor]:
+    """The weights of a file, or of the one in a folder."""
+    file = place
+    if place.is_dir():
+        known = ("model.safetensors", "pytorch_model.bin", "ckpt.pt")
+        file = next((place / name for name in known if (place / name).is_file()), place)
+    try:
+        with disk.explained(file):
+            if file.suffix == ".safetensors":
+                found: Any = load_file(file)
+            else:
+                found = torch.load(file, map_location="cpu", weights_only=True)
+    except (Mistake, Fault):
+        raise
+    except Exception as error:  # of many kinds: a pickle of more than weights, a torn file
+        told = str(error).partition("\n")[0]
+        raise Mistake(f"{file}: holds no weights that can be read ({told})") from error
+    found = found.get("model", found)
+    return {name: tensor.float() for name, tensor in found.items() if isinstance(tensor, Tensor)}
+
+
+def _run(
+    recipe: Recipe, exam: Exam, weights: dict[str, Tensor], step: int, place: Path, runs_dir: str | Path | None
+) -> Run:
+    """The run of a recipe and weights that came from elsewhere, made where it is not there yet."""
+    model = build(recipe.model, exam.vocabulary, recipe.seed, None)
+    try:
+        weights = weights_for(model, weights, str(place))
+    except Fault as fault:
+        raise Mistake(f"{place}: {fault}") from fault
+    came = str(place.resolve())
+    state = {"tokenizer": fingerprint_of(recipe.tokenizer, recipe.task), "imported_from": came}
+    made = RunFolder.create(
+        runs_directory(runs_dir),
+        recipe.title,
+        hashlib.sha256(f"{identity(recipe)} {_digest(weights)}".encode()).hexdigest()[:12],
+        {
+            "recipe": to_tree(recipe),
+            "variant": identity(replace(recipe, seed=0)),
+            "name": recipe.name,
+            "group": recipe.group,
+            **provenance.provenance(),
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "imported_from": came,
+        },
+    )
+    with made.lock("importing"):
+        if checkpoint.latest_good(made.checkpoints)[0] is None:
+            checkpoint.write(made.checkpoints, step, {"weights": weights}, state)
+    return Run(made)
+
+
+class _HuggingFace:
+    """What is imported of the integrations, once it is asked for: transformers is heavy, and may not be there."""
+
+    def __init__(self) -> None:
+        from numerate.integrations import hf_folders, hf_models, hf_tokenizers
+
+        self.fill, self.read = hf_folders.fill, hf_folders.read
+        self.config_of, self.fingerprint = hf_models.config_of, hf_models.fingerprint
+        self.special_ids, self.tokenizer_of = hf_tokenizers.special_ids, hf_tokenizers.tokenizer_of
+
+
+def _hugging_face() -> _HuggingFace:
+    try:
+        return _HuggingFace()
+    except ImportError as error:
+        raise Mistake(
+            f"export: the package {error.name} is not here; pip install 'numerate[huggingface]' installs it"
+        ) from error
+
+
+def _refuse(recipe: Recipe) -> None:
+    """Raises `Mistake` for a run that says no token after the other."""
+    if not isinstance(recipe.model, Decoder):
+        raise Mistake(
+            f"export: {type(recipe.model).__name__} is no causal decoder of numerate; a run of a Decoder is right "
+            "(what a model holds of Hugging Face is saved by its own save_pretrained)"
+        )
+    if not isinstance(recipe.layout, Continuation | Text):
+        raise Mistake(
+            f"export: with the layout {type(recipe.layout).__name__} this run says something else than the next token; "
+            "a run with the layout Continuation or Text is right"
+        )
+
+
+def _digest(weights: dict[str, Tensor]) -> str:
+    found = hashlib.sha256()
+    for name in sorted(weights):
+        found.update(name.encode())
+        found.update(weights[name].contiguous().cpu().numpy().tobytes())
+    return found.hexdigest()

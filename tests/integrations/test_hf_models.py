@@ -1,0 +1,470 @@
+"""Promises of runs as models of Hugging Face: the same logits, the same words, the same loss, and all the way back."""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import numerate
+from numerate.batch import Tokens
+from numerate.cli import main
+from numerate.config import identity, to_tree
+from numerate.errors import Mistake
+from numerate.evaluation.evaluator import Exam
+from numerate.evaluation.generate import greedy
+from numerate.laboratory.exporting import export, import_folder, import_published
+from numerate.laboratory.run import Run
+from numerate.losses.cross_entropy import CrossEntropy
+from numerate.mixers.alternating import Alternating
+from numerate.mixers.attention import Attention
+from numerate.mixers.dual_attention import DualAttention
+from numerate.mixers.mamba import Mamba
+from numerate.mixers.recurrent import LSTM
+from numerate.mixers.symbols import PositionRelativeSymbols, SymbolicAttention
+from numerate.models.decoder import Decoder
+from numerate.models.dual_attention_models import published
+from numerate.models.dual_attention_weights import to_published
+from numerate.models.pretrained import PretrainedDecoder
+from numerate.models.trunk import Loop
+from numerate.positions.added import Learned
+from numerate.positions.numbering import DigitIndex
+from numerate.positions.rotary import Rotary
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tokens.layout import Aligned, Text
+from numerate.tokens.subwords import Subwords
+from numerate.tokens.token_ids import TokenIds
+from numerate.tokens.tokenizer import Characters
+from numerate.tokens.words import Words
+from numerate.training import checkpoint
+from numerate.training.recipe import Recipe
+from numerate.training.run import RunFolder
+
+transformers = pytest.importorskip("transformers", reason="the extra huggingface")
+
+from numerate.integrations.hf_cache import NumerateCache  # noqa: E402
+from numerate.integrations.hf_models import NumerateForCausalLM, config_of  # noqa: E402
+from numerate.integrations.hf_tokenizers import tokenizer_of  # noqa: E402
+
+TOP = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LENGTHS = (9, 4, 6)
+DUAL = DualAttention(symbols=SymbolicAttention(trainable=False))
+
+SPECS = {
+    "dual attention": Decoder(width=16, mixer=DUAL, positions=(Rotary(),), tied=True),
+    "distances": Decoder(width=16, mixer=DualAttention(symbols=PositionRelativeSymbols()), positions=(Rotary(),)),
+    "LSTM": Decoder(width=16, mixer=LSTM()),
+    "alternating": Decoder(width=16, mixer=Alternating(mixers=(Mamba(), Attention(heads=2)))),
+    "loop": Decoder(width=16, trunk=Loop(depth=1, times=3, inject="linear", state="noise"), mixer=Attention(heads=2)),
+    "Abacus": Decoder(width=16, mixer=Attention(heads=2), positions=(Learned(numbering=DigitIndex(max_offset=9)),)),
+}
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No network, nothing written outside, and no bars."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+
+
+def recipe_of(model: Any = SPECS["dual attention"], **changes: Any) -> Recipe:
+    return replace(Recipe(task=Arithmetic(), model=model, device="cpu", title="small"), **changes)
+
+
+def run_of(recipe: Recipe, step: int = 7) -> Run:
+    """A run as training leaves it, but for the training."""
+    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    model = recipe.model.build(exam.vocabulary, recipe.seed)
+    folder = RunFolder.create(Path("runs"), recipe.title, identity(recipe), {"recipe": to_tree(recipe)})
+    with folder.lock():
+        checkpoint.write(folder.checkpoints, step, {"weights": model.state_dict()}, {"progress": {}})
+    return Run(folder)
+
+
+def opened(folder: Path | str, **how: Any) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, **how).eval()
+
+
+def ids_of(lengths: tuple[int, ...] = LENGTHS) -> tuple[Tokens, Tensor]:
+    """Rows as our models read them, and which places are real."""
+    ids = torch.randint(4, 19, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(1))
+    sizes = torch.tensor(lengths)
+    real = torch.arange(max(lengths)) < sizes[:, None]
+    return Tokens(ids * real, sizes, torch.arange(len(lengths))), real
+
+
+def on_the_left(tokens: Tokens, real: Tensor) -> tuple[Tensor, Tensor]:
+    rolled = [
+        (row.roll(int(-n)), mask.roll(int(-n))) for row, mask, n in zip(tokens.ids, real, tokens.lengths, strict=True)
+    ]
+    return torch.stack([row for row, _ in rolled]), torch.stack([mask for _, mask in rolled])
+
+
+@pytest.fixture(params=SPECS)
+def pair(request: pytest.FixtureRequest) -> tuple[Run, Any]:
+    """A run, and what Hugging Face makes of its folder."""
+    run = run_of(recipe_of(SPECS[request.param]))
+    return run, opened(export(run, "exported"))
+
+
+@torch.no_grad()
+def test_the_logits_are_those_of_the_run_however_rows_are_padded(pair: tuple[Run, Any]) -> None:
+    run, theirs = pair
+    tokens, real = ids_of()
+    ours = run.model()(tokens).logits
+    assert torch.equal(theirs(tokens.ids[:1]).logits, run.model()(Tokens(tokens.ids[:1], *_alone_of(tokens))).logits)
+    ids, mask = on_the_left(tokens, real)
+    torch.testing.assert_close(theirs(ids, attention_mask=mask.long()).logits[mask], ours[real])
+    torch.testing.assert_close(theirs(tokens.ids, attention_mask=real.long()).logits[real], ours[real])
+    holes = torch.tensor([[1, 0, 1, 1, 0, 1]])
+    some = theirs(torch.tensor([[5, 9, 6, 7, 9, 8]]), attention_mask=holes).logits[:, holes[0] == 1]
+    torch.testing.assert_close(some, theirs(torch.tensor([[5, 6, 7, 8]])).logits)
+    kept = theirs(ids, attention_mask=mask, logits_to_keep=2).logits
+    torch.testing.assert_close(kept, theirs(ids, attention_mask=mask).logits[:, -2:])
+
+
+def _alone_of(tokens: Tokens) -> tuple[Tensor, Tensor]:
+    return tokens.lengths[:1], tokens.row[:1]
+
+
+@torch.no_grad()
+def test_generate_says_what_we_say_padded_alone_and_with_beams(pair: tuple[Run, Any]) -> None:
+    run, theirs = pair
+    tokens, real = ids_of()
+    ours = greedy(run.model(), tokens, 6, end=-1).ids
+    ids, mask = on_the_left(tokens, real)
+    how = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    assert torch.equal(theirs.generate(ids, attention_mask=mask.long(), **how)[:, 9:], ours)
+    assert torch.equal(theirs.generate(tokens.ids, attention_mask=real.long(), **how)[:, 9:], ours)
+    assert torch.equal(theirs.generate(tokens.ids[1:2, :4], **how)[:, 4:], ours[1:2])
+    beams = [
+        theirs.generate(ids, attention_mask=mask.long(), num_beams=3, use_cache=cached, **how)
+        for cached in (True, False)
+    ]
+    assert torch.equal(*beams)
+
+
+@torch.no_grad()
+def test_a_model_in_bf16_is_near_and_generates(pair: tuple[Run, Any]) -> None:
+    _, theirs = pair
+    half = opened("exported", dtype=torch.bfloat16)
+    assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
+    ids = ids_of((9, 9))[0].ids
+    exact, near = theirs(ids).logits, half(ids).logits
+    assert near.dtype == torch.bfloat16
+    assert (near.float() - exact).norm() < 0.1 * exact.norm()
+    assert half.generate(ids, max_new_tokens=3, eos_token_id=None).shape == (2, 12)
+
+
+@torch.no_grad()
+def test_a_cache_may_be_continued_cut_reordered_and_outgrown(pair: tuple[Run, Any]) -> None:
+    _, theirs = pair
+    ids = ids_of((9, 9, 9))[0].ids
+    whole = theirs(ids).logits
+    cache = NumerateCache(capacity=5)
+    said = theirs(ids[:, :4], past_key_values=cache, use_cache=True)
+    torch.testing.assert_close(said.logits, whole[:, :4])
+    torch.testing.assert_close(theirs(ids[:, 4:7], past_key_values=cache).logits, whole[:, 4:7])
+    cache.crop(2)
+    rows = torch.tensor([2, 0, 0])
+    for at in (5, 6, 7, 8):  # one behind the cut, and steps from there
+        if at == 7:
+            cache.reorder_cache(rows)
+            ids, whole = ids[rows], whole[rows]
+        torch.testing.assert_close(theirs(ids[:, at : at + 1], past_key_values=cache).logits, whole[:, at : at + 1])
+    assert cache.get_seq_length() == 9
+    assert cache.state is not None
+
+
+def test_the_loss_over_labels_is_ours_and_goes_to_every_weight(pair: tuple[Run, Any]) -> None:
+    run, theirs = pair
+    batch = run.exam.batch(run.recipe.task.examples("train", 0, 0, 4))
+    output = run.model()(batch.tokens)
+    part = CrossEntropy().build(run.exam.vocabulary)
+    ours = part(output, batch)["cross_entropy"] / part.counts(batch)["cross_entropy"]
+    rows, time = batch.targets.shape
+    ids, labels = torch.zeros(rows, time + 1, dtype=torch.int64), torch.full((rows, time + 1), -100)
+    ids[:, :time], labels[:, 1:] = batch.tokens.ids, batch.targets
+    mask = torch.arange(time + 1) < batch.tokens.lengths[:, None]
+    said = theirs.train()(ids, attention_mask=mask, labels=labels)
+    if run.recipe.model != SPECS["Abacus"]:  # whose offsets are drawn in training
+        torch.testing.assert_close(said.loss, ours)
+    torch.testing.assert_close(theirs.eval()(ids, attention_mask=mask, labels=labels).loss, ours)
+    halved = theirs(ids, attention_mask=mask, labels=labels, num_items_in_batch=2 * batch.counts["tokens"]).loss
+    torch.testing.assert_close(halved, ours / 2)
+    said.loss.backward()
+    assert all(one.grad is not None for one in theirs.parameters() if one.requires_grad)
+
+
+def test_shared_weights_are_saved_once_and_stay_shared() -> None:
+    run = run_of(recipe_of())
+    model = opened(export(run, "exported"))
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    from safetensors.torch import load_file
+
+    stored = load_file("exported/model.safetensors")
+    assert "model.embedding.weight" in stored
+    assert "model.head.weight" not in stored
+    model.save_pretrained("again", max_shard_size="4KB")
+    assert len(list(Path("again").glob("*.safetensors"))) > 1
+    for name, weight in opened("again").state_dict().items():
+        assert torch.equal(weight, model.state_dict()[name]), name
+
+
+def test_offsets_are_drawn_in_training_and_never_in_evaluation() -> None:
+    model = opened(export(run_of(recipe_of(SPECS["Abacus"])), "exported"))
+    ids = ids_of((9,))[0].ids
+    exact = model(ids).logits
+    assert torch.equal(model(ids).logits, exact)
+    drawn = [model.train()(ids).logits for _ in range(4)]
+    assert not all(torch.equal(one, exact) for one in drawn)
+    assert torch.equal(model.eval()(ids).logits, exact)
+
+
+TEXTS = ["12+34=", "1+2=\n", "7?é=", ""]
+
+
+@pytest.mark.parametrize("begin", [False, True])
+def test_the_tokenizer_of_characters_and_words_gives_our_ids(begin: bool) -> None:
+    for tokenizer, texts in ((Characters(begin=begin), TEXTS), (Words(begin=begin), ["a 12 b", "a  zz b", ""])):
+        task = Arithmetic()
+        vocabulary = tokenizer.vocabulary(task if isinstance(tokenizer, Characters) else ["a", "12", "b"])
+        theirs = tokenizer_of(tokenizer, task, vocabulary)
+        theirs.save_pretrained("tokenizer")
+        theirs = transformers.AutoTokenizer.from_pretrained("tokenizer")
+        for text in texts:
+            ids = tokenizer.encode(text, vocabulary)
+            assert theirs(text)["input_ids"] == [2] * begin + ids, text
+            known = [i for i in ids if i != 1]
+            assert theirs.decode([*known, 3, 0], skip_special_tokens=True) == tokenizer.decode(known, vocabulary)
+        padded = theirs(["1+2=", "12"], padding=True)
+        assert [theirs.pad_token_id, theirs.bos_token_id, theirs.eos_token_id, theirs.unk_token_id] == [0, 2, 3, 1]
+        assert isinstance(tokenizer, Words) or padded["attention_mask"][1][:2] == [0, 0]
+
+
+def _stored_tokenizer(folder: Path) -> Path:
+    """A byte-level tokenizer of 64 pieces with <s> and </s>."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    made = Tokenizer(models.BPE(unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<unk>", "<s>", "</s>"],
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    made.train_from_iterator(["Once upon a time there was a cat."] * 4, trainer)
+    folder.mkdir()
+    made.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_running_text_takes_its_stored_tokenizer_along_and_ends_where_a_document_begins(tmp_path: Path) -> None:
+    stored = _stored_tokenizer(tmp_path / "stored")
+    Path("text.txt").write_text("Once upon a time there was a cat. " * 20)
+    task = LanguageModelling(train="text.txt", tokenizer=str(stored), context=16)
+    recipe = recipe_of(SPECS["dual attention"], task=task, tokenizer=TokenIds(), layout=Text())
+    model = opened(export(run_of(recipe), "exported"))
+    theirs, ours = transformers.AutoTokenizer.from_pretrained("exported"), task.pieces()
+    for text in ("Once upon a time", "a café, 12!", ""):
+        assert theirs(text)["input_ids"] == [ours.begin, *ours.encode([text])[0]]
+        assert theirs.decode(theirs(text)["input_ids"], skip_special_tokens=True) == text
+    assert model.generation_config.eos_token_id == [1, 2]
+    assert (theirs.bos_token, theirs.eos_token, theirs.model_max_length) == ("<s>", "</s>", 16)
+    batch = theirs(["Once", "Once upon a time"], return_tensors="pt", padding=True)
+    assert model.generate(**batch, max_new_tokens=2, eos_token_id=None).shape[1] == batch["input_ids"].shape[1] + 2
+    assert import_folder("exported").recipe.task == task
+    stored.rename(tmp_path / "moved")
+    with pytest.raises(Mistake, match="stored"):
+        import_folder("exported")
+    moved = import_folder("exported", settings=["task.tokenizer=exported"])
+    assert torch.equal(moved.model().state_dict()["embedding.weight"], model.model.embedding.weight)
+
+
+def test_what_was_fine_tuned_by_trainer_comes_back_bit_for_bit_and_starts_another_run() -> None:
+    pytest.importorskip("accelerate", reason="the extra finetune: Hugging Face's Trainer needs it")
+    run = run_of(recipe_of(name="first"))
+    model = opened(export(run, "exported"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained("exported")
+    rows = [{"input_ids": (ids := tokenizer(f"{a}+2=")["input_ids"]), "labels": ids} for a in range(8)]
+    trainer = transformers.Trainer(
+        model,
+        transformers.TrainingArguments(
+            "trainer", max_steps=2, per_device_train_batch_size=4, learning_rate=0.1, report_to="none",
+            save_strategy="no", disable_tqdm=True, use_cpu=True,
+        ),
+        train_dataset=rows,
+        data_collator=transformers.DataCollatorForSeq2Seq(tokenizer),
+    )  # fmt: skip
+    trainer.train()
+    trainer.save_model("finetuned")
+    assert main(["import", "finetuned", "name=back"]) == 0
+    back = numerate.load("back")
+    tokens, _ = ids_of((9,))
+    with torch.no_grad():
+        logits = back.model()(tokens).logits
+        assert torch.equal(logits, model.eval()(tokens.ids).logits)
+        assert not torch.allclose(logits, run.model()(tokens).logits)
+    assert import_folder("finetuned", name="back").path == back.path
+    assert back.path != run.path
+    assert back.evaluate("1x1:2", count=4).regions()
+    again = numerate.train(
+        replace(
+            recipe_of(init_from="back", task=Arithmetic(digits=2)),
+            training=replace(Recipe().training, steps=1, batch=4),
+            evaluation=replace(Recipe().evaluation, during=4, grid="1x1"),
+        ),
+        quiet=True,
+    )
+    assert again.folder.head()["began_from"].startswith(str(back.path.resolve()))
+
+
+def _changed(change: Callable[[dict[str, Any]], Any]) -> None:
+    file = Path("exported/config.json")
+    config = json.loads(file.read_text())
+    change(config)
+    file.write_text(json.dumps(config))
+
+
+def test_what_cannot_be_exported_is_refused_with_the_reason_and_nothing_is_left() -> None:
+    run = run_of(recipe_of())
+    export(run, "exported")
+    export(run, "bare", tokenizer=False)
+    assert not Path("bare/tokenizer.json").exists()
+    before = sorted(Path().iterdir())
+    with pytest.raises(Mistake, match="is there already"):
+        export(run, "exported")
+    with pytest.raises(Mistake, match="layout Aligned"):
+        export(run_of(recipe_of(layout=Aligned())), "labels")
+    spec = run_of(recipe_of(title="kept"))
+    object.__setattr__(spec.recipe, "model", PretrainedDecoder())
+    with pytest.raises(Mistake, match="PretrainedDecoder is no causal decoder"):
+        export(spec, "held")
+    with pytest.raises(Mistake, match=r"Subwords of Arithmetic cannot be said.*tokenizer=false"):
+        tokenizer_of(Subwords("characters"), Arithmetic(), run.exam.vocabulary)
+    with pytest.raises(Mistake, match="no checkpoint of step 500"):
+        export(run, "step", name="500")
+    assert main(["export", str(run.path)]) == 2
+    with pytest.raises(Mistake, match="`numerate import exported` makes a run of it"):
+        numerate.load("exported")
+    assert sorted(Path().iterdir()) == before
+
+
+def test_an_export_that_fails_midway_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(recipe_of())
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(NumerateForCausalLM, "save_pretrained", full)
+    with pytest.raises(Exception, match="disk is full"):
+        export(run, "exported")
+    assert [path.name for path in Path().iterdir()] == ["runs"]
+
+
+def test_what_is_no_folder_of_ours_is_not_imported() -> None:
+    export(run_of(recipe_of()), "exported")
+    with pytest.raises(Mistake, match=r"no config\.json"):
+        import_folder("nowhere")
+    Path("adapter").mkdir()
+    Path("adapter/adapter_config.json").write_text("{}")
+    with pytest.raises(Mistake, match="merge_and_unload"):
+        import_folder("adapter")
+    _changed(lambda config: config["recipe"]["model"].update(width=32))
+    with pytest.raises(Mistake, match="weights"):
+        import_folder("exported")
+    _changed(lambda config: config["recipe"]["model"].update(width=16))
+    _changed(lambda config: config["recipe"]["tokenizer"].update(ids="index"))
+    with pytest.raises(Mistake, match="other tokens"):
+        import_folder("exported")
+    _changed(lambda config: config.update(model_type="llama"))
+    with pytest.raises(Mistake, match="'llama'"):
+        import_folder("exported")
+    assert len(list(Path("runs/small").iterdir())) == 1
+
+
+def test_weights_of_the_published_code_become_a_run_of_a_recipe_with_their_architecture() -> None:
+    spec = published(width=16, depth=2, self_heads=2, relational_heads=2, context=32)
+    recipe = recipe_of(spec, title="theirs")
+    run = run_of(recipe)
+    torch.save({"model": to_published(run.model().state_dict(), spec), "iter_num": 5}, "ckpt.pt")
+    found = import_published("ckpt.pt", recipe, name="published")
+    for name, weight in found.model().state_dict().items():
+        assert torch.equal(weight, run.model().state_dict()[name]), name
+    assert numerate.load("published").path == found.path
+    with pytest.raises(Mistake, match="weights"):
+        import_published("ckpt.pt", recipe_of(published(width=16, depth=3, self_heads=2, relational_heads=2)))
+    Path("torn.pt").write_bytes(Path("ckpt.pt").read_bytes()[:500])
+    with pytest.raises(Mistake, match="no weights that can be read"):
+        import_published("torn.pt", recipe)
+
+
+def test_what_a_model_cannot_take_is_refused_and_not_ignored() -> None:
+    vocabulary = Characters().vocabulary(Arithmetic())
+    model = NumerateForCausalLM(config_of(to_tree(recipe_of()), vocabulary)).eval()
+    ids = torch.tensor([[5, 6, 7]])
+    for given, said in (
+        ({"position_ids": torch.arange(3)[None]}, "position_ids"),
+        ({"output_attentions": True}, "output_attentions"),
+        ({"attention_mask": torch.zeros(1, 3)}, "no token at all"),
+        ({"attention_mask": torch.ones(1, 2)}, r"\(1, 3\)"),
+        ({"past_key_values": transformers.DynamicCache()}, "DynamicCache"),
+    ):
+        with pytest.raises(Mistake, match=said):
+            model(ids, **given)
+    with pytest.raises(Mistake, match="resize_token_embeddings"):
+        model.resize_token_embeddings(500)
+    assert model(ids, return_dict=False)[0].shape == (1, 3, vocabulary.size)
+    assert model(ids, output_attentions=False).past_key_values is None
+
+
+def test_a_program_that_does_not_know_us_opens_a_folder_by_trust_remote_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a process of its own that never imported us: transformers has not been told of our classes."""
+    export(run_of(recipe_of()), "exported")
+    mapping = transformers.AutoModelForCausalLM._model_mapping._extra_content
+    monkeypatch.delitem(mapping, type(transformers.AutoConfig.from_pretrained("exported")))
+    monkeypatch.delitem(transformers.models.auto.configuration_auto.CONFIG_MAPPING._extra_content, "numerate")
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(ValueError, match="trust_remote_code=True"):
+        opened("exported", trust_remote_code=False)
+    tokenizer = transformers.AutoTokenizer.from_pretrained("exported", trust_remote_code=True)
+    model = opened("exported", trust_remote_code=True)
+    assert model.generate(**tokenizer("1+2=", return_tensors="pt"), max_new_tokens=3).shape[0] == 1
+    model.save_pretrained("again")
+    assert Path("again/modeling_numerate.py").read_text() == Path("exported/modeling_numerate.py").read_text()
+    assert opened("again", trust_remote_code=True).config.auto_map == model.config.auto_map
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_page_runs_as_it_stands() -> None:
+    pytest.importorskip("accelerate", reason="the extra finetune: Hugging Face's Trainer needs it")
+    run_of(recipe_of())
+    page = (TOP / "docs" / "hugging-face.md").read_text(encoding="utf-8")
+    assert main(["export", "latest", "out=exported"]) == 0
+    names: dict[str, Any] = {}
+    for code in BLOCK.findall(page):
+        exec(compile(code, "docs/hugging-face.md", "exec"), names)
+    assert len(names["said"]) == 2
+    assert main(["import", "finetuned", "name=finetuned"]) == 0
+    assert main(["ask", "finetuned", "1+2="]) == 0
