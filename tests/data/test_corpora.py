@@ -15,7 +15,7 @@ from numerate.data import corpora
 from numerate.data.corpora import write_corpus
 from numerate.data.documents import Part
 from numerate.errors import Mistake
-from numerate.tokens.corpus_files import Corpus, open_corpus
+from numerate.tasks.corpus_files import Corpus, open_corpus
 from numerate.tokens.pieces import Pieces, pieces
 from numerate.tokens.tokenizer_files import CHARACTERS
 

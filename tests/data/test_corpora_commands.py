@@ -7,7 +7,7 @@ import pytest
 
 from numerate.commands import corpora, tokens
 from numerate.errors import Mistake
-from numerate.tokens.corpus_files import open_corpus
+from numerate.tasks.corpus_files import open_corpus
 from numerate.tokens.pieces import pieces
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")

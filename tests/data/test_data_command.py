@@ -12,6 +12,8 @@ from numerate import catalogue
 from numerate.cli import main
 from numerate.data import open_rows, plots
 
+OF_FILES = ("Jokes", "LanguageModelling", "Mathematics", "QuestionFiles", "Reading", "WordProblems", "Written")
+
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -49,7 +51,7 @@ def test_a_recipe_is_written_as_its_run_reads_it(here: Path) -> None:
 
 def test_every_task_can_be_written_and_looked_at(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in catalogue.kinds()["Task"]:
-        if name not in ("Jokes", "Mathematics", "QuestionFiles", "Reading", "WordProblems", "Written"):  # of files
+        if name not in OF_FILES:
             assert main(["data", "write", name, "count=50", f"out={name}"]) == 0, capsys.readouterr().err
             assert main(["data", "stats", name, "count=50"]) == 0, capsys.readouterr().err
             assert len(open_rows(name)) == 50
@@ -158,7 +160,7 @@ def test_files_are_written_in_another_spelling(here: Path) -> None:
         ("", "what to do with data is missing; for example: numerate data stats Arithmetic"),
         (
             "wirte Arithmetic",
-            "data: there is no 'wirte'; there are: write, stats, fetch, tokenise. Did you mean 'write'?",
+            "data: there is no 'wirte'; there are: write, stats, fetch, tokenise, prepare. Did you mean 'write'?",
         ),
         ("write Arithmetic", "out: the folder is missing; for example: out=sums"),
         ("write Arithmetic out=x format=csv", "format: there is no 'csv'; there are: text, memmap, both."),

@@ -419,5 +419,5 @@ def test_every_dataset_says_what_is_to_be_known_of_it() -> None:
 
 
 def test_the_files_beside_this_checkout_are_the_pinned_ones(shared: Path, place: Path) -> None:
-    for name in ("gsm8k", "svamp", "gsm_hard", "gsm_plus", "t5_tokenizer"):
+    for name in ("gsm8k", "svamp", "gsm_hard", "gsm_plus", "t5_tokenizer", "tinystories_excerpts", "mistral_tokenizer"):
         assert all("is the pinned one" in line for line in fetched(ALL[name], mirror=shared / "data"))

@@ -16,7 +16,7 @@ from numerate.tasks.draws import Draws
 from numerate.tasks.questions import Example, Numbers, Questions
 from numerate.tasks.task import ENOUGH, HELD_OUT_BLOCK, SPLITS, Task, large_enough
 
-OF_FILES = {"Jokes", "Mathematics", "QuestionFiles", "Reading", "WordProblems", "Written"}
+OF_FILES = {"Jokes", "LanguageModelling", "Mathematics", "QuestionFiles", "Reading", "WordProblems", "Written"}
 """Tasks that have no file by themselves, and no next band: see their own tests."""
 
 EVERY = [getattr(tasks, name)() for name in tasks.CATALOGUE["Task"] if name not in OF_FILES | {"MathematicsStandIn"}]

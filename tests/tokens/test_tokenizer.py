@@ -27,6 +27,7 @@ TINY = str(Path(__file__).parent / "tiny")
 EVERY = [
     Subwords(tokenizer=TINY) if name == "Subwords" else getattr(tokens, name)()
     for name in tokens.CATALOGUE["Tokenizer"]
+    if name != "TokenIds"  # of running text alone: see its own tests
 ]
 every_tokenizer = pytest.mark.parametrize("tokenizer", EVERY, ids=lambda tokenizer: type(tokenizer).__name__)
 VARIANTS = [

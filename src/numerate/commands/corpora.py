@@ -1,20 +1,27 @@
 """`numerate data tokenise` and `numerate tokens train-vocabulary`: texts to tokens, and tokenizers from texts."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from numerate.commands.words import options
+from numerate.data import prepared
 from numerate.data.corpora import source_files, write_corpus
 from numerate.data.documents import SEPARATOR, Read, documents, part_of
+from numerate.data.prepared import HELD_OUT, Kilobytes, Prepared, prepare_texts
 from numerate.data.vocabularies import KINDS, save_vocabulary, train_vocabulary
 from numerate.errors import Mistake, did_you_mean
-from numerate.tasks.folders import data_folder
+from numerate.tasks.corpora_by_name import PREPARED
+from numerate.tasks.corpus_files import published_split
+from numerate.tasks.folders import corpora_folder, data_folder
 from numerate.tokens.pieces import pieces
 from numerate.training import disk
-from numerate.training.progress import Progress
 
 _SHOWN = 10
+_USUAL_SIZE = 4096
+"""Pieces of a vocabulary of one's own, unless somebody says."""
+
 _TRAINED_ON = 10
 """Of so many shards a vocabulary is trained, unless `files` says: as published."""
 
@@ -27,7 +34,7 @@ def tokenise(words: list[str]) -> int:
         raise Mistake("out: the folder is missing; for example: out=stories")
     if not own.get("tokenizer"):
         raise Mistake("tokenizer: is missing; a tokenizer.json, a SentencePiece model, or a folder with one is right")
-    with _Kilobytes() as shown:
+    with Kilobytes() as shown:
         corpus = write_corpus(
             sources,
             own["out"],
@@ -47,6 +54,76 @@ def tokenise(words: list[str]) -> int:
         f"{text / corpus.tokens:.2f} bytes a token"
     )
     return 0
+
+
+def prepare(words: list[str]) -> int:
+    """Makes a corpus that tasks name, or one of texts of one's own: a part held out, a vocabulary, tokens."""
+    known = ("out", "size", "tokenizer", "held_out", "field", "separator", "processes")
+    names, own = options(
+        words,
+        {
+            "out": str,
+            "size": int,
+            "tokenizer": str,
+            "held_out": float,
+            "field": str,
+            "separator": _separator,
+            "processes": int,
+        },
+    )
+    if not names:
+        raise Mistake(
+            f"prepare: the corpus is missing; there are: {', '.join(PREPARED)}; or texts of your own with out=NAME"
+        )
+    with Kilobytes() as shown:
+        if "out" not in own:
+            for option in known[1:-1]:
+                if option in own:
+                    raise Mistake(f"{option}: is of texts of your own, which want out= too; for example: out=mine")
+            found = [one_of_ours(name, own, shown.heard) for name in names]
+        else:
+            parts = [
+                part_of(file, own.get("field"), own.get("separator", SEPARATOR))
+                for file in source_files(_sources(names, known))
+            ]
+            out = Path(own["out"]).expanduser()
+            texts = (text for part in parts for text in documents(part, Read()))
+            made = prepare_texts(
+                texts,
+                out if len(out.parts) > 1 else corpora_folder() / out,
+                size=own.get("size") or (None if "tokenizer" in own else _USUAL_SIZE),
+                tokenizer=own.get("tokenizer"),
+                held_out=own.get("held_out", HELD_OUT),
+                processes=own.get("processes"),
+                heard=shown.heard,
+            )
+            found = [(own["out"], made)]
+    for name, made in found:
+        print(_told(name, made))
+    return 0
+
+
+def one_of_ours(name: str, own: dict[str, Any], heard: Callable[[int, int], None]) -> tuple[str, Prepared]:
+    """A corpus that tasks name, prepared."""
+    return name, prepared.prepare(name.replace("-", "_"), processes=own.get("processes"), heard=heard)
+
+
+def _told(name: str, made: Prepared) -> str:
+    train, held = (made.train, made.validation) if made.validation is not None else published_split(made.train)
+    lines = [f"{made.folder}: {made.pieces.size:,} pieces"]
+    for what, corpus in (("train", train), ("validation", held)):
+        text = corpus.text_bytes or 0
+        lines.append(
+            f"  {what:<10} {corpus.tokens:,} tokens, {corpus.documents or 0:,} documents, {disk.size(text)} of text, "
+            f"{text / corpus.tokens:.2f} bytes a token"
+        )
+    task = (
+        f"task={name}"
+        if name in PREPARED
+        else f"task=LanguageModelling task.train={name}/train task.validation={name}/validation"
+    )
+    lines.append(f"{task} tokenizer=TokenIds layout=Text takes it")
+    return "\n".join(lines)
 
 
 def train(words: list[str]) -> int:
@@ -105,22 +182,3 @@ def _kind(text: str) -> str:
     if text not in KINDS:
         raise ValueError(f"there are: {', '.join(KINDS)}.{did_you_mean(text, KINDS)}")
     return text
-
-
-class _Kilobytes:
-    """A bar over the bytes of all texts."""
-
-    def __init__(self) -> None:
-        self._bar: Progress | None = None
-
-    def heard(self, done: int, total: int) -> None:
-        if self._bar is None:
-            self._bar = Progress(total // 1000, label="tokenise, kB")
-        self._bar.step(done // 1000)
-
-    def __enter__(self) -> "_Kilobytes":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()

@@ -36,6 +36,7 @@ def command(given: argparse.Namespace) -> int:
         "stats": _stats,
         "fetch": _fetch(given),
         "tokenise": _tokenise,
+        "prepare": _prepare,
     }
     if doing not in known:
         raise Mistake(f"data: there is no {doing!r}; there are: {', '.join(known)}.{did_you_mean(doing, known)}")
@@ -59,6 +60,12 @@ def _tokenise(words: list[str]) -> int:
     from numerate.commands.corpora import tokenise
 
     return tokenise(words)
+
+
+def _prepare(words: list[str]) -> int:
+    from numerate.commands.corpora import prepare
+
+    return prepare(words)
 
 
 def _write(words: list[str]) -> int:
@@ -132,6 +139,13 @@ def _stats(words: list[str]) -> int:
     if own.get("out") == "":
         raise Mistake("out: the folder is missing; for example: out=figures")
     settings = [word for word in words if word not in names]
+    from numerate.commands.running_text import stats_of_text, texts_among
+
+    names, texts = texts_among(names, settings)
+    for number, (name, task) in enumerate(texts):
+        print(("\n" if number else "") + stats_of_text(name, task, own))
+    if texts and not names:
+        return 0
     sources = [_source(name, settings, own, LOOKED_AT) for name in names]
     for number, source in enumerate(sources):
         with Progress(source.count, label="read") as progress:
@@ -182,12 +196,17 @@ def _source(name: str, settings: list[str], own: dict[str, Any], count: int) -> 
     recipe = plain in kinds["Recipe"] or name.endswith((".yaml", ".yml")) or ".py:" in name
     recipe = recipe or catalogue.in_family("Recipe", plain)
     if name != "Written" and (name in kinds["Task"] or name in catalogue.presets("Task")):
-        spelled = _settled(catalogue.made("Task", name), _of_task(settings))
+        made = catalogue.made("Task", name)
+        if made.running:
+            raise Mistake(f"{name}: running text is tokens already; `numerate data tokenise` writes it to files")
+        spelled = _settled(made, _of_task(settings))
         return _of_split(name, spelled.task, spelled.tokenizer, own, split, seed or 0, count)
     if recipe:
         from numerate.studies.naming import named_recipe
 
         found = override(named_recipe(name), settings)
+        if found.task.running:
+            raise Mistake(f"{name}: running text is tokens already; `numerate data tokenise` writes it to files")
         seed = found.seed if seed is None else seed
         return _of_split(name, found.task, found.tokenizer, own, split, seed, count)
     if Path(name).exists() or "/" in name or name.endswith((".txt", ".arrow")) or name == "Written":

@@ -50,6 +50,11 @@ def _count(text: str) -> int:
 
 def _sample_task(name: str, words: list[str], split: str, count: int) -> None:
     task = override(catalogue.made("Task", name), [word.removeprefix("task.") for word in words])
+    if task.running:
+        from numerate.commands.running_text import sample_of_text
+
+        print(sample_of_text(task, split, 0, count), end="")
+        return
     questions = task.examples(split, 0, 0, count)
     for row in range(count):
         question, answer = plain_text(questions, row)
@@ -91,6 +96,9 @@ def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
     from numerate.studies.naming import named_recipe
 
     recipe = override(named_recipe(name), words)
+    if recipe.task.running:
+        _sample_running(recipe, split, count)
+        return
     exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
     questions = recipe.task.examples(split, recipe.seed, 0, count)
     rows = recipe.tokenizer.rows(questions, exam.vocabulary)
@@ -124,6 +132,32 @@ def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
     drawn = "with the offsets of training step 0" if split == "train" else "as in evaluation"
     encoder = " An encoder reads the question." if batch.source is not None else ""
     print(f"places {drawn}; positions {positions or 'none'}. A dot: nothing is asked there.{encoder}")
+
+
+def _sample_running(recipe: Any, split: str, count: int) -> None:
+    """Chunks of running text, and the first places of each as the model sees them."""
+    from numerate.commands.running_text import sample_of_text
+
+    vocabulary = recipe.tokenizer.vocabulary(recipe.task)
+    print(sample_of_text(recipe.task, split, recipe.seed, count), end="")
+    rows = recipe.tokenizer.rows(recipe.task.examples(split, recipe.seed, 0, count), vocabulary)
+    for row in range(len(rows)):
+        batch = recipe.layout.batch(rows.take(slice(row, row + 1)), np.arange(row, row + 1))
+        symbols = vocabulary.symbols
+        lines = {
+            "reads": [symbols[i] for i in batch.tokens.ids[0, :_PLACES].tolist()],
+            "says": ["." if i < 0 else symbols[i] for i in batch.targets[0, :_PLACES].tolist()],
+            "token ids": [str(i) for i in batch.tokens.ids[0, :_PLACES].tolist()],
+        }
+        widths = [max(map(len, column)) for column in zip(*lines.values(), strict=True)]
+        print(f"chunk {row + 1}, its first places:")
+        for label, line in lines.items():
+            print(f"  {label:<10} " + " ".join(text.rjust(wide) for text, wide in zip(line, widths, strict=True)))
+    print("every place is asked")
+
+
+_PLACES = 12
+"""So many places of a chunk are shown as the model sees them."""
 
 
 def _positions(recipe: Any) -> tuple[Any, ...]:

@@ -62,6 +62,9 @@ _GSM_PLUS = f"{_GITHUB}/qtli/GSM-Plus/3474129ec12fcd3e8ac08cb037aca1928efca98c"
 _MATHEMATICS = f"{_GITHUB}/google-deepmind/mathematics_dataset/427f45075f84b8b9774950196ad63867ca20ffb3"
 _T5 = "https://huggingface.co/google-t5/t5-small"
 _STORIES = "https://huggingface.co/datasets/roneneldan/TinyStories/resolve/f54c09fd23315a6f9c86f9dc80f725de7d8f9c64"
+_EXCERPTS = f"{_GITHUB}/czhou578/train-gpt2/b213c75be938fad8009e40e65a3765af2b5987c8/data/tinystories"
+_GPT2 = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"
+_MISTRAL = f"{_GITHUB}/mistralai/mistral-common/87c65673473b2222de89388b9851662a068f1a45"
 _JOKES = f"{_GITHUB}/orionw/rJokesData/master/data"
 
 REGIMES = ("train-easy", "train-medium", "train-hard", "interpolate", "extrapolate")
@@ -237,6 +240,63 @@ ALL: Mapping[str, Dataset] = {
                     f"{_STORIES}/TinyStoriesV2-GPT4-train.txt",
                     2_227_753_162,
                     "6418d412de72888f52b5142c761ac21a582f7d1166f0bfbdb5f03ccfdec90443",
+                ),
+            ),
+        ),
+        Dataset(
+            "tinystories_excerpts",
+            "tinystories",
+            "TinyStories, 6,235 stories as ids of GPT-2, for tiny_stories_2048",
+            "CDLA-Sharing-1.0 (Eldan & Li, 2023, arXiv:2305.07759; share alike)",
+            "https://github.com/czhou578/train-gpt2",
+            (
+                Remote(
+                    "czhou578_train-gpt2/val.bin",
+                    f"{_EXCERPTS}/val.bin",
+                    1_244_318,
+                    "e5b7891429408a3252fe2b68c7fa95b108a8714147e52fb3988492f9c4235da1",
+                ),
+                Remote(
+                    "czhou578_train-gpt2/test.bin",
+                    f"{_EXCERPTS}/test.bin",
+                    1_219_510,
+                    "ec36f18cc6dddecdf21cee2f8e159e274a68bf136de8321a37a1afad347ce78b",
+                ),
+            ),
+        ),
+        Dataset(
+            "gpt2_tokenizer",
+            "tokenizers/gpt2",
+            "GPT-2's vocabulary, 50,257 pieces, by which tinystories_excerpts are read",
+            "MIT, modified (OpenAI)",
+            "https://github.com/openai/gpt-2",
+            (
+                Remote(
+                    "vocab.json",
+                    f"{_GPT2}/encoder.json",
+                    1_042_301,
+                    "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+                ),
+                Remote(
+                    "merges.txt",
+                    f"{_GPT2}/vocab.bpe",
+                    456_318,
+                    "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+                ),
+            ),
+        ),
+        Dataset(
+            "mistral_tokenizer",
+            "tokenizers/mistral",
+            "Mistral's first tokenizer, 32,000 pieces, a token a digit, for tiny_stories",
+            "Apache-2.0",
+            "https://github.com/mistralai/mistral-common",
+            (
+                Remote(
+                    "tokenizer.model.v1",
+                    f"{_MISTRAL}/src/mistral_common/data/tokenizer.model.v1",
+                    493_443,
+                    "dadfd56d766715c61d2ef780a525ab43b8e6da4de6865bda3d95fdef5e134055",
                 ),
             ),
         ),

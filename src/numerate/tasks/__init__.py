@@ -9,6 +9,7 @@ CATALOGUE = {
         "BitwiseOr": "bitwise",
         "Counting": "counting",
         "Jokes": "jokes",
+        "LanguageModelling": "language_modelling",
         "Mathematics": "mathematics",
         "MathematicsStandIn": "mathematics_stand_in",
         "Mixture": "mixture",
@@ -23,5 +24,5 @@ CATALOGUE = {
         "Written": "written",
     }
 }
-PRESETS = {"Task": ("datasets_by_name", "counting_names")}
+PRESETS = {"Task": ("datasets_by_name", "counting_names", "corpora_by_name")}
 __getattr__ = lazily("tasks", CATALOGUE)

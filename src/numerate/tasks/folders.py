@@ -19,6 +19,13 @@ def data_folder() -> Path:
     return folder
 
 
+def corpora_folder() -> Path:
+    """The folder of corpora that were prepared from texts: `corpora` under NUMERATE_CACHE, else under
+    `~/.cache/numerate`. It need not exist."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.path.expanduser(os.environ.get("NUMERATE_CACHE") or f"{cache}/numerate")) / "corpora"
+
+
 def dataset_folder(given: str | None, name: str, folders: Iterable[str], wanted: Iterable[str]) -> Path:
     """The folder of a dataset: the first that has one of the files `wanted`, of `given` (the setting `folder`) and of
     the `folders` inside it; where none is given, of the `folders` of the user's data.

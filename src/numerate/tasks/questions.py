@@ -8,11 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from numerate.errors import Mistake
 from numerate.tasks.texts import Example as Example
 from numerate.tasks.texts import Texts, TextSource
+from numerate.tasks.token_rows import TokenRows as TokenRows
 
 EMPTY = -1000
 """A symbol or label that is not there."""
+
+RUNNING = (
+    "tokenizer: running text is tokens already, which no other tokenizer writes anew; "
+    "tokenizer=TokenIds layout=Text are right"
+)
+"""What is said where another tokenizer is to spell running text."""
 
 Rows = NDArray[Any] | slice
 """What picks rows of a block: indices, a mask, or a slice."""
@@ -84,6 +92,8 @@ class Questions:
       index hints, blanks); None where the question came from nobody's draw: then nothing is drawn from it.
     - `texts`: questions and answers that are texts in a file, which a tokenizer of subwords takes as they are;
       there are no symbols and no numbers then. `in_pieces` turns them into those. None for all other questions.
+    - `tokens`: chunks of running text that are tokens already (`TokenIds` takes them as they are); there are no symbols
+      and no numbers then, and no answers: every token is asked. None for all other questions.
 
     12 + 9 = 21 has the alphabet `("+", "=")`, the symbols `[-1, 0, -2, 1, -3]`, and a prompt of 4 pieces.
     """
@@ -96,6 +106,7 @@ class Questions:
     facts: dict[str, NDArray[Any]] = field(default_factory=dict)
     chance: NDArray[np.uint64] | None = None
     texts: Texts | None = None
+    tokens: TokenRows | None = None
 
     def __len__(self) -> int:
         return int(self.symbols.shape[0])
@@ -108,8 +119,18 @@ class Questions:
         nothing, none = np.zeros((len(rows), 0), dtype=np.int16), np.zeros(len(rows), dtype=np.int64)
         return cls((), nothing, Numbers.none(len(rows)), none, facts=facts or {}, texts=Texts.of(source, rows))
 
+    @classmethod
+    def of_tokens(cls, rows: TokenRows, facts: dict[str, NDArray[Any]] | None = None) -> "Questions":
+        """Chunks of running text, of which every token is asked."""
+        nothing, none = np.zeros((len(rows), 0), dtype=np.int16), np.zeros(len(rows), dtype=np.int64)
+        return cls((), nothing, Numbers.none(len(rows)), none, facts=facts or {}, tokens=rows)
+
     def in_pieces(self) -> "Questions":
-        """The same questions with a piece for each character of their texts; themselves where they have no texts."""
+        """The same questions with a piece for each character of their texts; themselves where they have no texts.
+
+        Raises `Mistake` for running text, which is tokens already."""
+        if self.tokens is not None:
+            raise Mistake(RUNNING)
         if self.texts is None:
             return self
         return replace(Questions.of_texts(self.texts.pairs()), facts=self.facts, chance=self.chance)
@@ -125,6 +146,7 @@ class Questions:
             facts={name: values[rows] for name, values in self.facts.items()},
             chance=None if self.chance is None else self.chance[rows],
             texts=None if self.texts is None else self.texts.take(rows),
+            tokens=None if self.tokens is None else self.tokens.take(rows),
         )
 
     @staticmethod
@@ -138,6 +160,9 @@ class Questions:
             raise ValueError("blocks of questions with different facts cannot be joined")
         if any((block.labels is None) != (first.labels is None) for block in blocks):
             raise ValueError("questions with labels and questions with continuations cannot be joined")
+        tokens = [block.tokens for block in blocks if block.tokens is not None]
+        if tokens and len(tokens) < len(blocks):
+            raise ValueError("running text and questions cannot be joined")
         texts = [block.texts for block in blocks if block.texts is not None]
         if texts and len(texts) < len(blocks):
             return Questions.concatenate([block.in_pieces() for block in blocks])
@@ -153,6 +178,7 @@ class Questions:
             {name: np.concatenate([block.facts[name] for block in blocks]) for name in first.facts},
             _joined_chances(blocks),
             Texts.concatenate(texts) if texts else None,
+            TokenRows.concatenate(tokens) if tokens else None,
         )
 
     @staticmethod
@@ -170,6 +196,8 @@ class Questions:
     def hashes(self) -> NDArray[np.uint64]:
         """A 64-bit hash of each question, its answer left out: of the texts and numbers before the answer, in order.
         Pieces that are not there do not change it."""
+        if self.tokens is not None:
+            return self.tokens.hashes()
         if self.texts is not None:
             return np.array([text_hash(pair.question) for pair in self.texts.pairs()], dtype=np.uint64)
         pieces = np.arange(self.symbols.shape[1])

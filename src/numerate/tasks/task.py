@@ -59,6 +59,12 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
     endless: ClassVar[bool] = True
     """Whether there are questions beyond the trained sizes, which a grid looks at by default. A file has none."""
 
+    running: ClassVar[bool] = False
+    """Whether it is running text: there is no question and no answer, and each token is asked."""
+
+    in_order: ClassVar[bool] = False
+    """Whether a run reads its examples in the task's own order, neither sorted by length nor shuffled in windows."""
+
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         if cls.draw is Task.draw and cls.example is Task.example:
@@ -139,6 +145,10 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         in all tasks that draw them. A file may have rows of 4 and of 8 characters and none between."""
         return None
 
+    def ready(self) -> None:
+        """Raises `Mistake` that says how to get them, where files that it reads are not there."""
+        self.cells()
+
     def cell_name(self, axis: str, size: int) -> str:
         """What a size of an axis is called: its number, unless the sizes of a task have names, as modules have."""
         return str(size)
@@ -193,6 +203,15 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
             drawn = task._block(split, seed, block, size)
             blocks.append(drawn if high - low == size else drawn.take(slice(low, high)))
         return Questions.concatenate(blocks)
+
+    def examples_of(self, split: str, seed: int, start: int, count: int, rank: int) -> Questions:
+        """`examples` of one process of several, `start` counted in its own: where each follows an order of its own, as
+        `own_order` says. Others share one order."""
+        raise NotImplementedError(f"{type(self).__name__}: processes share one order")
+
+    def own_order(self, split: str) -> bool:
+        """Whether each of several processes follows an order of its own through this split."""
+        return False
 
     def _block(self, split: str, seed: int, block: int, size: int) -> Questions:
         """One whole block. Questions of another split are drawn again, each time under the next attempt's key."""

@@ -13,7 +13,13 @@ CATALOGUE = {
         "FoNE": "fone",
         "IEEEBits": "ieee",
     },
-    "Tokenizer": {"Characters": "tokenizer", "Words": "words", "Subwords": "subwords"},
-    "Layout": {"Continuation": "layout", "Aligned": "layout", "Pair": "layout", "Masked": "layout"},
+    "Tokenizer": {"Characters": "tokenizer", "Words": "words", "Subwords": "subwords", "TokenIds": "token_ids"},
+    "Layout": {
+        "Continuation": "layout",
+        "Aligned": "layout",
+        "Pair": "layout",
+        "Masked": "layout",
+        "Text": "layout",
+    },
 }
 __getattr__ = lazily("tokens", CATALOGUE)

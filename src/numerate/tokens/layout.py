@@ -62,6 +62,43 @@ class Continuation(Layout):
 
 
 @dataclass(frozen=True)
+class Text(Layout):
+    """Running text: each token says the next one, and all of them are asked.
+
+    `[BOS] Once upon a time` is read without its last token, and its four places must say `Once`, `upon`, `a` and
+    `time`. Rows are chunks of a corpus, of which stories run across the ends; nothing is hidden between two stories.
+
+    Raises `Mistake` for questions with answers, whose questions are not asked.
+    """
+
+    def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
+        if rows.labels is not None:
+            raise Mistake("layout: Text lays out running text; for labels take Aligned")
+        lengths = rows.lengths - 1
+        if int(rows.asked.sum()) < int(lengths.sum()):
+            raise Mistake(
+                "layout: Text lays out running text, of which every token is asked; for questions with answers "
+                "layout=Continuation is right"
+            )
+        longest = int(lengths.max(initial=0))
+        read = np.arange(longest) < lengths[:, None]
+        targets = np.where(read, rows.ids[:, 1 : longest + 1].astype(np.int64), IGNORE)
+        count, said = int(lengths.sum()), _tensor(targets)
+        return Batch(
+            Tokens(
+                _tensor(np.where(read, rows.ids[:, :longest].astype(np.int64), PAD)),
+                _tensor(lengths.copy()),
+                _tensor(row_index.copy()),
+            ),
+            targets=said,
+            asked=_tensor(np.minimum(np.arange(longest), np.maximum(lengths - 1, 0)[:, None])),
+            asked_targets=said,
+            counts={"tokens": count, "examples": len(lengths)},
+            real=count,
+        )
+
+
+@dataclass(frozen=True)
 class Pair(Layout):
     """An encoder reads the question and a decoder says the answer, as in T5.
 

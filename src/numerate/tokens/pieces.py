@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import Mistake
+from numerate.tasks.folders import corpora_folder, data_folder
 from numerate.tokens import tokenizer_files
 from numerate.tokens.foreign import without_control
 from numerate.tokens.sentencepiece_files import SPACE, WORDS, is_sentencepiece, sentencepiece, tokenizer_json
@@ -32,12 +33,21 @@ def pieces(name: str) -> "Pieces":
 
 def stored_or_model(name: str) -> TokenizerFile:
     """What `stored` gives, of SentencePiece models too."""
-    path = Path(name).expanduser()
+    path = _place(name)
     if path.is_dir() and not (path / "tokenizer.json").is_file():
         path = next((path / model for model in _MODELS if (path / model).is_file()), path)
     if path.is_file() and is_sentencepiece(path):
         return sentencepiece(path)
-    return tokenizer_files.stored(name)
+    return tokenizer_files.stored(str(path))
+
+
+def _place(name: str) -> Path:
+    """Where the tokenizer of a name is: a path, the folder of a prepared corpus, or one of the user's tokenizers."""
+    path = Path(name).expanduser()
+    for folder in (corpora_folder(), data_folder() / tokenizer_files.TOKENIZERS):
+        if name and not path.exists() and (folder / name).exists():
+            return folder / name
+    return path
 
 
 class Pieces:
@@ -67,6 +77,14 @@ class Pieces:
         self._ids: dict[str, int] = theirs.get_vocab(with_added_tokens=True)
         self.size = max(self._ids.values()) + 1
         """Ids are below it."""
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The text of each piece, as the tokenizer writes it (`▁Once`); `[no piece 7]` for an id that has none."""
+        found = [f"[no piece {i}]" for i in range(self.size)]
+        for name, i in self._ids.items():
+            found[i] = name
+        return tuple(found)
 
     @cached_property
     def roles(self) -> dict[str, int]:
@@ -187,7 +205,14 @@ def _same_within(one: NDArray[np.integer], other: NDArray[np.integer]) -> bool:
     return False
 
 
-@lru_cache(maxsize=4)
 def opened(name: str) -> Pieces:
-    """`pieces`, made once in a process for each name."""
+    """`pieces`, made once in a process for each file as long as it does not change."""
+    place = _place(name)
+    files = sorted(place.iterdir()) if place.is_dir() else [place]
+    stamps = tuple((str(file), file.stat().st_mtime_ns) for file in files if file.is_file())
+    return _opened(str(place), stamps)
+
+
+@lru_cache(maxsize=4)
+def _opened(name: str, stamps: tuple[tuple[str, int], ...]) -> Pieces:
     return pieces(name)

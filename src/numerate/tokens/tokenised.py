@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import Fault
+from numerate.tasks.corpus_files import block_sum
 from numerate.tasks.texts import TextSource
-from numerate.tokens.corpus_files import block_sum
 from numerate.tokens.foreign import Speller
 from numerate.tokens.numbers import Ids, id_type
 

@@ -40,6 +40,9 @@ class Stream:
     `window` global batches of examples are drawn at once, sorted by length (ties by index), cut into batches, and the
     batches shuffled by a key of (seed, split, window). A rank, or a part of an accumulated step, gets an equal slice of
     a global batch, cut to its own longest row: so all of them together see the same examples as one process does.
+
+    A task that says `in_order` is read in its own order: nothing is sorted or shuffled, and a window is not looked at.
+    Where such a task says `own_order`, each rank reads from the order of its own.
     """
 
     def __init__(
@@ -84,12 +87,25 @@ class Stream:
                 f"batch_size: {place.examples} examples have been seen, which is no whole number of batches of "
                 f"{self.batch_size}; keep the batch size of the run"
             )
+        share = self.batch_size // (ranks * parts)
+        if self.task.in_order:
+            return self._in_order(place, share, rank, ranks, part)
         number, turn = divmod(place.examples // self.batch_size, self.window)
         held = self._window(number)
-        share = self.batch_size // (ranks * parts)
         start = int(held.order[turn]) * self.batch_size + (rank * parts + part) * share
         chosen = slice(start, start + share)
         return held.rows.take(chosen), held.index[chosen]
+
+    def _in_order(self, place: Place, share: int, rank: int, ranks: int, part: int) -> tuple[Rows, NDArray[np.int64]]:
+        """The examples of a slice in the task's own order, read when they are asked for."""
+        of_rank = self.batch_size // ranks
+        start = place.examples + rank * of_rank + part * share
+        if ranks > 1 and self.task.own_order(self.split):
+            first = place.examples // ranks + part * share
+            drawn = self.task.examples_of(self.split, self.seed, first, share, rank)
+        else:
+            drawn = self.task.examples(self.split, self.seed, start, share)
+        return self.tokenizer.rows(drawn, self.vocabulary), start + np.arange(len(drawn))
 
     @staticmethod
     def padding(batch: Batch) -> float:

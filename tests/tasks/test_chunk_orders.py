@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numerate.errors import Mistake
-from numerate.tokens.chunk_orders import ChunkOrder, Places, PublishedChunks, SequentialChunks, ShuffledChunks
+from numerate.tasks.chunk_orders import ChunkOrder, Places, PublishedChunks, SequentialChunks, ShuffledChunks
 
 SIZES = (101, 57, 230, 64)
 ORDERS: list[ChunkOrder] = [

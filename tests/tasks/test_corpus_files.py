@@ -10,8 +10,8 @@ import pytest
 
 from numerate.data.corpora import write_corpus
 from numerate.errors import Mistake
-from numerate.tokens.chunk_orders import PublishedChunks, SequentialChunks
-from numerate.tokens.corpus_files import Corpus, open_corpus, published_split
+from numerate.tasks.chunk_orders import PublishedChunks, SequentialChunks
+from numerate.tasks.corpus_files import Corpus, open_corpus, published_split
 from numerate.tokens.pieces import Pieces, pieces
 from numerate.tokens.tokenizer_files import CHARACTERS
 
@@ -99,8 +99,8 @@ def test_a_corpus_larger_than_the_memory_given_is_read(tmp_path: Path) -> None:
 import mmap, resource
 import numpy as np
 from pathlib import Path
-from numerate.tokens.chunk_orders import ShuffledChunks
-from numerate.tokens.corpus_files import Corpus, Shard
+from numerate.tasks.chunk_orders import ShuffledChunks
+from numerate.tasks.corpus_files import Corpus, Shard
 corpus = Corpus((Shard(Path({str(path)!r}), np.dtype("<u2"), 0, None),))
 resource.setrlimit(resource.RLIMIT_DATA, (600_000_000,) * 2)
 order = ShuffledChunks(corpus.sizes, 512, seed=0)
@@ -156,7 +156,7 @@ def test_a_folder_that_is_not_finished_is_refused(written: Path, characters: Pie
 
 
 def test_shards_of_another_tokenizer_are_refused(written: Path) -> None:
-    other = pieces(str(Path(__file__).parent / "tiny"))
+    other = pieces(str(Path(__file__).parents[1] / "tokens" / "tiny"))
     refused(written, other, "stories-0000.bin was written with another one (characters")
 
 

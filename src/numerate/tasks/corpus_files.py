@@ -11,16 +11,17 @@ import mmap
 import warnings
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import Mistake
-from numerate.tokens.chunk_orders import Places
-from numerate.tokens.pieces import Pieces
+from numerate.tasks.chunk_orders import Places
+from numerate.tasks.token_rows import TokenRows
 
 FORMAT = "numerate tokens 1"
 HEAD = ".head"
@@ -32,7 +33,23 @@ _MOST_BLOCKS = 64
 _PORTION = 1 << 23
 _ZEROS = 4096
 _LOOKED_AT = 1 << 14
-_ROWS_KEPT = 4096
+_ROWS_KEPT = 1024
+
+
+class Pieces(Protocol):
+    """What is asked of a stored tokenizer here: `numerate.tokens.pieces` has it, and stands above tasks."""
+
+    size: int
+
+    @property
+    def begin(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str: ...
+
+    def agrees(self, ids: NDArray[np.integer]) -> bool: ...
 
 
 class Rows(NamedTuple):
@@ -79,6 +96,8 @@ class Corpus:
     """
 
     shards: tuple[Shard, ...]
+    _read: list[int] = field(default_factory=lambda: [0], init=False, repr=False)
+    """How many chunks were read since the memory of them was let go of."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -100,25 +119,52 @@ class Corpus:
         return _sum(shard.text_bytes for shard in self.shards)
 
     def rows(self, places: Places, context: int) -> Rows:
-        """The chunks at places, as rows of `context` tokens. However much is read, memory does not grow with it."""
-        inputs = np.zeros((len(places.shards), context), dtype=np.int64)
-        targets = np.zeros_like(inputs)
+        """The chunks at places, as rows of `context` tokens."""
+        found = self.token_rows(places, context)
+        ids = np.pad(found.ids, ((0, 0), (0, context + 1 - found.ids.shape[1])))
+        behind = np.arange(context) >= found.lengths[:, None]
+        return Rows(np.where(behind, 0, ids[:, :-1]), np.where(behind, 0, ids[:, 1:]), found.lengths)
+
+    def token_rows(self, places: Places, context: int) -> TokenRows:
+        """The chunks at places, each with the token behind it, cut to the longest. However much is read, memory does
+        not grow with it."""
+        ids = np.zeros((len(places.shards), context + 1), dtype=np.int64)
         told = zip(places.shards.tolist(), places.offsets.tolist(), places.lengths.tolist(), strict=True)
         for row, (shard, offset, length) in enumerate(told):
-            ids = self.shards[shard].ids[offset : offset + length + 1]
-            inputs[row, :length], targets[row, :length] = ids[:-1], ids[1:]
-            if row % _ROWS_KEPT == _ROWS_KEPT - 1:
+            ids[row, : length + 1] = self.shards[shard].ids[offset : offset + length + 1]
+            self._read[0] += 1
+            if self._read[0] >= _ROWS_KEPT:
                 self.release()
-        return Rows(inputs, targets, places.lengths)
+        return TokenRows(ids[:, : int(places.lengths.max(initial=-1)) + 1], places.lengths)
 
     def release(self) -> None:
         """Lets go of what was read; to be called now and then by whoever reads for long."""
+        self._read[0] = 0
         for shard in self.shards:
             shard.release()
 
     def part(self, shards: Iterable[int]) -> "Corpus":
         """The corpus of some of the shards."""
         return Corpus(tuple(self.shards[number] for number in shards))
+
+
+class ChunkRows(TokenRows):
+    """Chunks at places of a corpus, read when their `ids` are asked for; parts of them, before that, are read alone."""
+
+    def __init__(self, corpus: Corpus, places: Places, context: int) -> None:
+        for name, value in (("corpus", corpus), ("places", places), ("context", context), ("lengths", places.lengths)):
+            object.__setattr__(self, name, value)
+
+    corpus: Corpus
+    places: Places
+    context: int
+
+    @cached_property
+    def ids(self) -> NDArray[np.int64]:
+        return self.corpus.token_rows(self.places, self.context).ids
+
+    def take(self, rows: "NDArray[Any] | slice") -> TokenRows:
+        return ChunkRows(self.corpus, Places(*(part[rows] for part in self.places)), self.context)
 
 
 def published_split(corpus: Corpus) -> tuple[Corpus, Corpus]:
@@ -151,6 +197,11 @@ def open_corpus(place: str | Path | Sequence[str | Path], pieces: Pieces) -> Cor
     if all(len(shard) < 2 for shard in shards):
         raise Mistake(f"{paths[0].parent}: its shards have no two tokens; a text that is not empty is right")
     return Corpus(shards)
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a folder of `numerate data tokenise` says that it is finished."""
+    return (folder / CORPUS).is_file() and _told(folder / CORPUS).get("complete") is True
 
 
 def _shards_of(folder: Path) -> list[Path]:

@@ -1,0 +1,152 @@
+"""What `numerate sample` and `numerate data stats` show of running text: chunks as text, and counts of a corpus."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from numerate import catalogue
+from numerate.config import override
+from numerate.data.prepared import ready
+from numerate.errors import Mistake
+from numerate.reports.table import text_table
+from numerate.tasks.corpus_files import CORPUS, Corpus
+from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tasks.task import Task
+
+_COUNTED = 1 << 24
+"""So many tokens of a part are counted, spread over it; of larger corpora the frequencies are of those."""
+
+_SLICES = 64
+_FREQUENT = 20
+_BYTES_OF = 1 << 18
+
+
+def texts_among(names: list[str], settings: list[str]) -> tuple[list[str], list[tuple[str, LanguageModelling]]]:
+    """The names that are of something else, and the running text among them: tasks, recipes, and folders of tokens."""
+    rest, found = [], []
+    for name in names:
+        task = _task_of(name, settings)
+        if isinstance(task, LanguageModelling):
+            found.append((name, task))
+        else:
+            rest.append(name)
+    return rest, found
+
+
+def _task_of(name: str, settings: list[str]) -> Task | None:
+    plain, kinds = name.replace("-", "_"), catalogue.kinds()
+    of_task = [word.removeprefix("task.") for word in settings]
+    if plain == "LanguageModelling" or plain in catalogue.presets("Task"):
+        made = catalogue.made("Task", plain)
+        return override(made, of_task) if isinstance(made, LanguageModelling) else None
+    if plain in kinds["Recipe"] or name.endswith((".yaml", ".yml")) or catalogue.in_family("Recipe", plain):
+        from numerate.studies.naming import named_recipe
+
+        recipe = named_recipe(name)
+        return override(recipe, settings).task if isinstance(recipe.task, LanguageModelling) else None
+    if _holds_tokens(Path(name).expanduser()):
+        return override(LanguageModelling(train=name), of_task)
+    return None
+
+
+def _holds_tokens(place: Path) -> bool:
+    if place.is_dir():
+        return (place / CORPUS).is_file() or (any(place.glob("*.bin")) and not (place / "head.json").is_file())
+    return place.suffix == ".bin" and not (place.parent / "head.json").is_file()
+
+
+def stats_of_text(name: str, task: LanguageModelling, own: Mapping[str, Any]) -> str:
+    """Documents, tokens, bytes and the most frequent pieces of each part of a corpus, as a page of text.
+
+    What the heads of shards say is taken from there; the rest is counted in up to 16 million tokens of each part, so
+    that large corpora take as long as small ones. Raises `Mistake` as `LanguageModelling.corpus` does.
+    """
+    for option in ("count", "seed", "out"):
+        if option in own:
+            raise Mistake(f"{option}: running text is looked at as it stands, and nothing is drawn from it or written")
+    ready(task)
+    known = task.pieces()
+    splits = _splits(task) if "split" not in own else {own["split"]: task.corpus(own["split"])}
+    lines = [f"{name}: running text, {known.size:,} pieces, chunks of {task.context:,} tokens", ""]
+    table, often = [], []
+    for split, corpus in splits.items():
+        counts, looked_at = _counts(corpus, known.size)
+        documents, told = corpus.documents, ""
+        if documents is None:
+            documents = round(counts[known.begin] * corpus.tokens / looked_at)
+            told = "about " * (looked_at < corpus.tokens)
+        size, about = corpus.text_bytes, ""
+        if size is None:
+            part = corpus.shards[0].ids[:_BYTES_OF]
+            size = round(known.text_bytes(part) * corpus.tokens / len(part))
+            about = "about " * (len(part) < corpus.tokens)
+        corpus.release()
+        table.append(
+            (
+                split,
+                f"{len(corpus.shards):,}",
+                f"{told}{documents:,}",
+                f"{corpus.tokens:,}",
+                f"{about}{size:,}",
+                f"{size / corpus.tokens:.2f}",
+                f"{corpus.tokens / max(documents, 1):.1f}",
+                f"{np.count_nonzero(counts):,}",
+            )
+        )
+        shown = np.argsort(-counts, kind="stable")[:_FREQUENT]
+        pieces = ", ".join(f"{known.symbols[i]!r} {counts[i] / looked_at:.1%}" for i in shown.tolist() if counts[i])
+        of = "" if looked_at == corpus.tokens else f" (of {looked_at:,} tokens, spread over it)"
+        often.append(f"most frequent in {split}{of}: {pieces}")
+    head = ("", "shards", "documents", "tokens", "bytes", "bytes a token", "tokens a document", "different pieces")
+    return "\n".join([*lines, text_table(head, table), "", *often])
+
+
+def _splits(task: LanguageModelling) -> dict[str, Corpus]:
+    """The parts of a corpus; all of it as one, where a lone shard holds nothing out."""
+    try:
+        return {"train": task.corpus("train"), "validation": task.corpus("test")}
+    except Mistake as mistake:
+        if "nothing beside it to train on" not in str(mistake):
+            raise
+        return {"all": task.everything()}
+
+
+def _counts(corpus: Corpus, size: int) -> tuple[Any, int]:
+    """How often each piece stands in a corpus, or in slices spread over it, and how many tokens were looked at."""
+    counts, looked_at = np.zeros(size, dtype=np.int64), 0
+    share = min(1.0, _COUNTED / corpus.tokens)
+    for shard in corpus.shards:
+        slices = 1 if share == 1.0 else min(_SLICES, len(shard))
+        wide = int(len(shard) * share / slices) if share < 1.0 else len(shard)
+        for begin in np.linspace(0, len(shard) - wide, slices).astype(int).tolist():
+            ids = shard.ids[begin : begin + wide]
+            counts += np.bincount(ids, minlength=size)
+            looked_at += len(ids)
+        shard.release()
+    return counts, max(looked_at, 1)
+
+
+def sample_of_text(task: LanguageModelling, split: str, seed: int, count: int) -> str:
+    """Chunks of running text, each as the text that it is, behind a line that says where it stands in the order."""
+    ready(task)
+    rows = task.examples(split, seed, 0, count).tokens
+    if rows is None:
+        raise Mistake("task: gives no running text")
+    known, whole = task.pieces(), task.chunks(split)
+    lines = []
+    for row, (ids, length) in enumerate(zip(rows.ids, rows.lengths.tolist(), strict=True)):
+        lines += [f"chunk {row + 1} of {whole:,}, {length:,} tokens:", _shown(known, ids[: length + 1]), ""]
+    return "\n".join(lines)
+
+
+def _shown(known: Any, ids: Any) -> str:
+    """The text of ids; where a document begins stands the name of the token that begins one, on a line of its own."""
+    name = known.symbols[known.begin]
+    parts = np.split(ids, np.flatnonzero(ids == known.begin))
+    return "\n".join(
+        f"{name} {known.decode(part[1:])}" if len(part) and part[0] == known.begin else known.decode(part)
+        for part in parts
+        if len(part)
+    )

@@ -1,0 +1,24 @@
+"""Corpora of running text by the names that `numerate data prepare` leaves them under."""
+
+from functools import cache
+
+from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tasks.task import Task
+
+PREPARED = ("tiny_stories", "tiny_stories_2048")
+"""The names that `numerate data prepare` knows."""
+
+
+@cache
+def presets() -> dict[str, Task]:
+    """Every name with its task: the official shards, and a few megabytes of stories with a vocabulary of 2,048.
+
+    >>> presets()["tiny_stories_2048"].context
+    512
+    """
+    return {
+        "tiny_stories": LanguageModelling("tiny_stories/tokens", tokenizer="tiny_stories"),
+        "tiny_stories_2048": LanguageModelling(
+            "tiny_stories_2048/train", "tiny_stories_2048/validation", "tiny_stories_2048"
+        ),
+    }

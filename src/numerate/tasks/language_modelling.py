@@ -1,0 +1,311 @@
+"""Language modelling: running text, cut into chunks, of which every token is to be foretold from those before it."""
+
+import hashlib
+import shlex
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate import catalogue
+from numerate.config import setting
+from numerate.errors import Mistake, did_you_mean
+from numerate.tasks.chunk_orders import ChunkOrder, PublishedChunks, SequentialChunks, ShuffledChunks
+from numerate.tasks.corpus_files import CORPUS, HEAD, ChunkRows, Corpus, open_corpus, published_split
+from numerate.tasks.draws import Draws
+from numerate.tasks.folders import corpora_folder, data_folder
+from numerate.tasks.questions import RUNNING, Questions
+from numerate.tasks.task import Task
+from numerate.tasks.token_rows import TokenRows
+
+ORDERS = ("shuffled", "published", "sequential")
+TEXTS = (".txt", ".json", ".jsonl", ".ndjson")
+"""What files of texts end in, which are tokenised once before they are read."""
+
+_TOKENS = (".bin", ".npy")
+_SPLITS = ("train", "development", "test")
+
+
+@dataclass(frozen=True)
+class LanguageModelling(Task):
+    """Running text from files of tokens: chunks of `context` tokens, each of which must say the next one.
+
+    `train` and `validation` are folders of shards (.bin, .npy), such files, or files of text, JSON lines and lists of
+    stories, which `numerate train` tokenises once into the user's cache. A path that is not there is looked for among
+    the corpora that `numerate data prepare` has made, then in the user's data. Without `validation` it is the shards of
+    `train` with `val` in their names, else its first one, as in llama2.c. Without `tokenizer` the one that stands
+    beside the tokens, or in the folder above, is taken.
+
+    `order` of training: every chunk once in each pass, `shuffled` over all shards; `sequential`; or `published`, the
+    order of the published iterator, where each of several processes follows one of its own and validation during
+    training is read in that order too. Stories run on across the ends of chunks. The last chunk of a shard is shorter.
+
+    >>> task = LanguageModelling("tiny_stories_2048/train", "tiny_stories_2048/validation", "tiny_stories_2048")
+    >>> task.examples("train", 0, 0, 64).tokens.ids.shape
+    (64, 513)
+
+    Raises `Mistake`, when it is first read, for what is missing, damaged, too short, or written with another tokenizer.
+    """
+
+    running: ClassVar[bool] = True
+    in_order: ClassVar[bool] = True
+    endless: ClassVar[bool] = False
+
+    train: str = setting("", "tokens or texts to train on: a folder or a file")
+    validation: str | None = setting(None, "tokens or texts held out; null: the shards of train that are for it")
+    tokenizer: str = setting("", "what the tokens were written with: a folder, a file, a name; '': beside the tokens")
+    context: int = setting(512, "how many tokens a chunk has")
+    order: Literal["shuffled", "published", "sequential"] = setting("shuffled", "the order of chunks in training")
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise Mistake(
+                f"order: there is no {self.order!r}; there are: {', '.join(ORDERS)}.{did_you_mean(self.order, ORDERS)}"
+            )
+        if self.context < 1:
+            raise Mistake(f"context: {self.context} tokens are none; 1 or more is right")
+
+    # What is read ----------------------------------------------------------------------------------------------------
+
+    def pieces(self) -> Any:
+        """The tokenizer, a `numerate.tokens.pieces.Pieces`, opened once in a process. Raises `Mistake` where there is
+        none."""
+        # Tokens stand above tasks, so that theirs is reached by its name, as parts are.
+        stored = catalogue.find("Tokenizer", "TokenIds").stored  # type: ignore[attr-defined]
+        return stored(self.tokenizer_name())
+
+    def tokenizer_name(self) -> str:
+        """`tokenizer`, or the folder of the one that stands with the tokens. Raises `Mistake` where there is none."""
+        if self.tokenizer:
+            return self.tokenizer
+        place = located(self.train, "train")
+        for folder in (place, place.parent):
+            if (folder / "tokenizer.json").is_file():
+                return str(folder)
+        raise Mistake(f"tokenizer: is missing, and none stands beside {place}; the one of its tokens is right")
+
+    def sources(self) -> list[tuple[Path, Path]]:
+        """The texts among `train` and `validation`, each with the folder in the cache that its tokens are kept in."""
+        named = [("train", self.train), ("validation", self.validation)]
+        places = [located(name, where) for where, name in named if name is not None]
+        return [(place, self._kept(place)) for place in places if is_text(place)]
+
+    def _kept(self, text: Path) -> Path:
+        """The folder for the tokens of a text: another one when the text or the tokenizer changes."""
+        told = [self.pieces().fingerprint]
+        for file in _files(text, TEXTS):
+            found = file.stat()
+            told.append(f"{file.resolve()} {found.st_size} {found.st_mtime_ns}")
+        digest = hashlib.blake2b("\n".join(told).encode(), digest_size=8).hexdigest()
+        return corpora_folder() / "texts" / f"{text.stem}-{digest}"
+
+    def _opened(self, name: str, where: str) -> Corpus:
+        place = located(name, where)
+        if is_text(place):
+            text, place = place, self._kept(place)
+            if not (place / CORPUS).is_file():
+                words = [
+                    "numerate",
+                    "data",
+                    "tokenise",
+                    str(text),
+                    f"out={place}",
+                    f"tokenizer={self.tokenizer_name()}",
+                ]
+                raise Mistake(f"{where}: {text} is a text that is not tokenised yet; `{shlex.join(words)}` does it")
+        known = self.pieces()
+        return _opened(_stamps(place), str(place), known.fingerprint, _Held(known))
+
+    def corpus(self, split: str) -> Corpus:
+        """The shards of a split: `train`, or `development` and `test`, which are both what is held out.
+
+        Opened once for each task, so that a run reads what it began with. Raises `Mistake` as `open_corpus` does."""
+        if split not in _SPLITS:
+            raise Mistake(
+                f"split: running text has no {split!r}; there are: {', '.join(_SPLITS)}." + did_you_mean(split, _SPLITS)
+            )
+        held: dict[Any, Corpus] = self.__dict__.setdefault("_corpora", {})
+        name = (split == "train", str(corpora_folder()), str(data_folder()))
+        if name not in held:
+            held[name] = self._split(split)
+        return held[name]
+
+    def _split(self, split: str) -> Corpus:
+        if self.validation is None:
+            train, validation = published_split(self._opened(self.train, "train"))
+            return train if split == "train" else validation
+        if split == "train":
+            return self._opened(self.train, "train")
+        return self._opened(self.validation, "validation")
+
+    def everything(self) -> Corpus:
+        """All shards of `train`, whatever they are for."""
+        return self._opened(self.train, "train")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to other processes: the settings. Files are opened where they are read."""
+        return {name: value for name, value in self.__dict__.items() if name != "_corpora"}
+
+    def ready(self) -> None:
+        """Raises `Mistake` as reading does."""
+        for split in ("train", "test"):
+            self.corpus(split)
+
+    def split_order(self, split: str, seed: int = 0, rank: int = 0) -> ChunkOrder:
+        """The order in which a split is read; `rank` matters to the published one alone.
+
+        `test` is read from its first token to its last. So is `development`, unless the order is the published one:
+        there it is the first pass of that.
+        """
+        sizes = self.corpus(split).sizes
+        if split == "train" and self.order != "published" and max(sizes) <= self.context:
+            raise Mistake(
+                f"context: {self.context:,} tokens with the one behind them are more than any shard of {self.train} "
+                f"has (at most {max(sizes):,}); {max(sizes) - 1:,} or less, or more text, is right"
+            )
+        order = self.order if split == "train" or (split, self.order) == ("development", "published") else "sequential"
+        return _order(order, sizes, self.context, seed, rank if split == "train" else 0)
+
+    def chunks(self, split: str) -> int:
+        """How many chunks a pass over a split has."""
+        return self.split_order(split).per_pass
+
+    # What a task is asked --------------------------------------------------------------------------------------------
+
+    def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
+        """Chunks `start` .. `start + count - 1` of a split's order. Of `train` pass follows pass; of what is held out
+        each comes once, so that there are fewer at the end."""
+        return self.examples_of(split, seed, start, count, 0)
+
+    def examples_of(self, split: str, seed: int, start: int, count: int, rank: int) -> Questions:
+        order = self.split_order(split, seed, rank)
+        end = start + count if split == "train" else min(start + count, order.per_pass)
+        return self._read(split, order, np.arange(start, max(start, end), dtype=np.int64))
+
+    def own_order(self, split: str) -> bool:
+        return split == "train" and self.order == "published"
+
+    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+        """Chunks of training at random places, one for each index."""
+        order = SequentialChunks(self.corpus("train").sizes, self.context)
+        return self._read("train", order, draws.below(order.per_pass, (len(index),)).astype(np.int64))
+
+    def _read(self, split: str, order: ChunkOrder, chunks: NDArray[np.int64]) -> Questions:
+        return self._asked(ChunkRows(self.corpus(split), order.places(chunks), self.context))
+
+    def _asked(self, rows: TokenRows) -> Questions:
+        return Questions.of_tokens(rows, {"context": np.full(len(rows), self.context, dtype=np.int64)})
+
+    def axes(self) -> tuple[str, ...]:
+        return ("context",)
+
+    def whole(self, split: str = "test") -> Questions | None:
+        """Every chunk of what is held out, read from the files when a part of it is asked for; None for `train`."""
+        if split == "train":
+            return None
+        order = self.split_order(split)
+        return self._read(split, order, np.arange(order.per_pass, dtype=np.int64))
+
+    def longest(self) -> Questions:
+        """A chunk of the whole context, of nothing."""
+        return self._asked(TokenRows(np.zeros((1, self.context + 1), np.int64), np.array([self.context])))
+
+    def space(self) -> int:
+        """The chunks of a pass over training, of which `training.epochs` counts passes."""
+        return self.chunks("train")
+
+    def held_out(self, split: str) -> bool:
+        """What is held out stands in other files."""
+        return split != "train"
+
+    def divided(self, questions: Questions) -> NDArray[np.bool_]:
+        return np.ones(len(questions), dtype=np.bool_)
+
+    def canonical(self, questions: Questions) -> None:
+        """None: what is held out is what the files say."""
+
+    def alphabet(self) -> tuple[str, ...]:
+        """Raises `Mistake`: running text is spelled by the tokenizer that it was written with."""
+        raise Mistake(RUNNING)
+
+    def read(self, text: str) -> Questions:
+        """A text as one chunk, behind the id that begins documents."""
+        known = self.pieces()
+        ids = np.concatenate([np.array([known.begin]), known.encode([text])[0]]).astype(np.int64)
+        return self._asked(TokenRows(ids[None], np.array([len(ids) - 1])))
+
+
+def located(name: str, where: str = "train") -> Path:
+    """Where tokens or texts are: a path, or a name below the prepared corpora or the user's data.
+
+    Raises `Mistake` that says how to get it, where it is nowhere.
+    """
+    from numerate.tasks.corpora_by_name import PREPARED
+
+    if not name:
+        raise Mistake(
+            f"{where}: is missing; a folder of tokens, a text, or task=tiny_stories_2048 (which `numerate data prepare "
+            "tiny_stories_2048` makes) is right"
+        )
+    path = Path(name).expanduser()
+    for place in (path, corpora_folder() / path, data_folder() / path):
+        if place.exists():
+            return place
+    first = path.parts[0] if path.parts else name
+    if first in PREPARED:
+        raise Mistake(f"{where}: {name} is not there yet; `numerate data prepare {first}` makes it")
+    if first in ("tinystories", "tinystories_texts"):
+        raise Mistake(f"{where}: {name} is not there yet; `numerate data fetch {first}` gets it")
+    raise Mistake(
+        f"{where}: {name} is not there, nor below {corpora_folder()} or {data_folder()}; a folder of tokens (`numerate "
+        f"data tokenise` writes one) or a file of text is right.{did_you_mean(first, PREPARED)}"
+    )
+
+
+def is_text(place: Path) -> bool:
+    """Whether a file or folder holds texts, not tokens."""
+    if place.is_dir():
+        return not (place / CORPUS).is_file() and not _files(place, _TOKENS) and bool(_files(place, TEXTS))
+    return place.suffix in TEXTS
+
+
+def _files(place: Path, endings: tuple[str, ...]) -> list[Path]:
+    if not place.is_dir():
+        return [place]
+    return sorted(file for file in place.iterdir() if file.suffix in endings and file.is_file())
+
+
+def _stamps(place: Path) -> tuple[tuple[str, int, int], ...]:
+    """What tells whether a corpus is still the same."""
+    files = sorted(place.iterdir()) if place.is_dir() else [place, place.with_name(place.name + HEAD)]
+    found = [(file, file.stat()) for file in files if file.is_file() and file.name != "lock"]
+    return tuple((str(file), told.st_size, told.st_mtime_ns) for file, told in found)
+
+
+class _Held:
+    """A tokenizer that counts for nothing when calls are compared: its fingerprint beside it does."""
+
+    def __init__(self, pieces: Any) -> None:
+        self.pieces = pieces
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@lru_cache(maxsize=64)
+def _order(order: str, sizes: tuple[int, ...], context: int, seed: int, rank: int) -> ChunkOrder:
+    """An order, made once: the published one keeps how far it has shuffled."""
+    if order == "published":
+        return PublishedChunks(sizes, context, rank=rank)
+    return ShuffledChunks(sizes, context, seed) if order == "shuffled" else SequentialChunks(sizes, context)
+
+
+@lru_cache(maxsize=8)
+def _opened(stamps: tuple[tuple[str, int, int], ...], place: str, fingerprint: str, held: _Held) -> Corpus:
+    return open_corpus(place, held.pieces)

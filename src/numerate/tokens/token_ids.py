@@ -1,0 +1,106 @@
+"""Tokens as a stored tokenizer wrote them: for running text, whose corpora are tokens already."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.tasks.questions import Example, Questions
+from numerate.tasks.task import Task
+from numerate.tokens.numbers import id_type
+from numerate.tokens.pieces import Pieces, opened
+from numerate.tokens.tokenizer import Rows, Tokenizer
+from numerate.vocabulary import DIGIT, NUMBER, POINT, SIGN, SPECIAL, TEXT, Vocabulary
+
+
+@dataclass(frozen=True)
+class TokenIds(Tokenizer):
+    """The ids of a corpus as they are, in the vocabulary of the tokenizer that it was written with.
+
+    The vocabulary has exactly the ids of `LanguageModelling.tokenizer`, 32,000 of Llama's, and none of the house's:
+    what ids 0 to 3 are is the tokenizer's affair. Behind the end of a row stands 0, which is never asked.
+
+    With `multiple` there are further ids, which no text has, up to a multiple of it: tables of such sizes are quicker
+    on a GPU. The 50,257 ids of GPT-2 with multiple=128 are the published 50,304.
+    """
+
+    unique: ClassVar[bool] = False
+
+    multiple: int = setting(1, "ids that no text has fill the vocabulary up to a multiple of it")
+
+    def __post_init__(self) -> None:
+        if self.multiple < 1:
+            raise Mistake(f"multiple: {self.multiple} has no multiples; 1 or more is right, 1 for no further ids")
+
+    def vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
+        """The vocabulary of a task's tokenizer. Raises `Mistake` for a task that is no running text."""
+        if not isinstance(task, Task) or not hasattr(task, "pieces"):
+            what = type(task).__name__ if isinstance(task, Task) else "a text"
+            raise Mistake(
+                f"tokenizer: TokenIds takes running text as it is, and {what} is none; task=LanguageModelling, or "
+                "another tokenizer such as Characters, is right"
+            )
+        return vocabulary_of(task.pieces(), self.multiple)
+
+    def rows(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> Rows:
+        if not isinstance(questions, Questions) or questions.tokens is None:
+            raise Mistake("tokenizer: TokenIds takes running text alone, and these are questions; Characters is right")
+        rows = questions.tokens
+        ids = rows.ids.astype(id_type(vocabulary))
+        places = np.arange(ids.shape[1])
+        asked = (places > 0) & (places <= rows.lengths[:, None])
+        return Rows(ids, rows.lengths + 1, asked, vocabulary=vocabulary)
+
+    def encode(self, text: str, vocabulary: Vocabulary) -> list[int]:
+        """The ids of a text, without one that begins it."""
+        ids: list[int] = pieces_of(vocabulary).encode([text])[0].tolist()
+        return ids
+
+    def decode(self, ids: Iterable[int], vocabulary: Vocabulary) -> str:
+        return pieces_of(vocabulary).decode([*ids])
+
+    @staticmethod
+    def stored(name: str) -> Pieces:
+        """The stored tokenizer of a name, opened once: for tasks, which stand below tokens. Raises as `pieces` does."""
+        return opened(name)
+
+
+@lru_cache(maxsize=4)
+def vocabulary_of(known: Pieces, multiple: int = 1) -> Vocabulary:
+    """The vocabulary of a stored tokenizer: its ids, its pieces as symbols, and which of them are digits; then ids
+    without a piece up to a multiple."""
+    symbols = list(known.symbols)
+    symbols += [f"[no piece {i}]" for i in range(len(symbols), -(-len(symbols) // multiple) * multiple)]
+    special = set(known.roles.values())
+    kinds = np.full(len(symbols), TEXT, dtype=np.int8)
+    values = np.full(len(symbols), np.nan)
+    for i, symbol in enumerate(symbols):
+        bare = symbol.lstrip("\u2581\u0120")
+        if i in special:
+            kinds[i] = SPECIAL
+        elif bare.isascii() and bare.isdigit():
+            kinds[i], values[i] = DIGIT if len(bare) == 1 else NUMBER, float(bare)
+        elif bare in ("-", "."):
+            kinds[i] = SIGN if bare == "-" else POINT
+    theirs = np.arange(len(symbols), dtype=np.int64)
+    theirs[known.size :] = -1
+    found = Known(tuple(symbols), kinds, values, np.full(len(symbols), -1000, np.int64), theirs)
+    object.__setattr__(found, "pieces", known)
+    return found
+
+
+class Known(Vocabulary):
+    """A vocabulary that knows its tokenizer."""
+
+    pieces: Pieces
+
+
+def pieces_of(vocabulary: Vocabulary) -> Pieces:
+    """The stored tokenizer of a vocabulary that `TokenIds` made. Raises `Mistake` for any other."""
+    if not isinstance(vocabulary, Known):
+        raise Mistake("tokenizer: TokenIds knows the vocabularies alone that it made; of a LanguageModelling is right")
+    return vocabulary.pieces

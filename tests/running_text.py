@@ -1,0 +1,32 @@
+"""A small corpus of running text, and a small model of it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from numerate.data.corpora import write_corpus
+from numerate.evaluation.evaluator import Evaluation
+from numerate.models.decoder import Decoder
+from numerate.models.trunk import Stack
+from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tokens.layout import Text
+from numerate.tokens.token_ids import TokenIds
+from numerate.tokens.tokenizer_files import CHARACTERS
+from numerate.training.recipe import Recipe, Training
+
+STORIES = [f"Story {number}: once upon a time there were {number} cats." for number in range(120)]
+
+
+def task_in(folder: Path, context: int = 16) -> LanguageModelling:
+    """Stories as letters, 90 to train on and 30 held out."""
+    for name, part in (("train", STORIES[:90]), ("validation", STORIES[90:])):
+        text = folder / f"{name}.txt"
+        text.write_text("\n<|endoftext|>\n".join(part))
+        write_corpus([text], folder / name, CHARACTERS, processes=1)
+    return LanguageModelling(str(folder / "train"), str(folder / "validation"), CHARACTERS, context=context)
+
+
+def recipe_of(task: LanguageModelling, steps: int = 4) -> Recipe:
+    training = Training(steps=steps, batch=4, evaluate_every=2, log_every=1, threads=1)
+    model = Decoder(width=16, trunk=Stack(depth=1))
+    recipe = Recipe(task, TokenIds(), Text(), model, training=training, evaluation=Evaluation(batches=3))
+    return replace(recipe, title="text")
