@@ -10,9 +10,10 @@ import pytest
 
 from numerate.config import Span
 from numerate.errors import Mistake
-from numerate.evaluation import evaluator
-from numerate.evaluation.evaluator import Exam, default_grid, reading, readings
-from numerate.evaluation.evaluator import cost as cost_in
+from numerate.evaluation import costs
+from numerate.evaluation.costs import cost as cost_in
+from numerate.evaluation.costs import reading, readings
+from numerate.evaluation.evaluator import Exam, default_grid
 from numerate.evaluation.grid import NAMED, Cell, Grid, cut, mixed, parse_shard, region, shard
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.sorting import Sorting
@@ -210,7 +211,7 @@ def test_the_cells_of_a_large_grid_are_told_from_a_few(
     exam = Exam(task, Characters(), layout)
     cells = Grid.parse(text, task.axes()).cells()
     told: list[Cell] = []
-    monkeypatch.setattr(evaluator, "reading", lambda exam, cell: (told.append(cell), reading(exam, cell))[1])
+    monkeypatch.setattr(costs, "reading", lambda exam, cell: (told.append(cell), reading(exam, cell))[1])
     found = readings(exam, cells)
     assert list(found) == cells
     assert len(told) <= 144, "each takes a draw: 10,000 of them took 4 seconds"

@@ -9,7 +9,8 @@ import torch
 from numerate.batch import Model
 from numerate.config import Span
 from numerate.evaluation import evaluator
-from numerate.evaluation.evaluator import Exam, cost, evaluate_cell, questions_of, size_of
+from numerate.evaluation.costs import cost
+from numerate.evaluation.evaluator import Exam, evaluate_cell, questions_of, size_of
 from numerate.evaluation.grid import Grid, shard
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary

@@ -233,7 +233,7 @@ def test_the_finding_names_the_parts_and_both_measures(tmp_path: Path) -> None:
     assert "owes some of its lead to chance" in many
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"counts", "pair", "training"}))
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"counts", "pair", "training", "validation"}))
 def test_every_figure_of_parts_can_be_drawn(kind: str, tmp_path: Path) -> None:
     folders = losses(tmp_path, 2)
     out = write_plot(kind, folders, tmp_path / f"{kind}.svg")

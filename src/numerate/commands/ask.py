@@ -21,6 +21,9 @@ def command(given: argparse.Namespace) -> int:
         how = f"   {settings_words(changed.settings) or 'as trained'}" if changes else ""
         for question in questions:
             said = changed.ask(question, own.get("checkpoint", "final"))
+            if changed.exam.running:
+                print(f"{said.as_written}{how}   (the likeliest token each time; `numerate generate` draws)")
+                continue
             judged = "" if said.gold is None else "right   " if said.right else f"wrong, it is {said.gold}   "
             between = "   " if said.gold is None or " " in said.gold else ""  # labels stand beside what they are of
             words = f"{said.question}{between}{said.said or '(nothing)'}   {judged}{said.probability:.1%} sure"

@@ -16,6 +16,7 @@ from numerate.evaluation.labels import METRICS
 from numerate.executors.slurm import Slurm
 from numerate.reports.grid import REGIONS, percent
 from numerate.reports.groups import CONVERGED, Group
+from numerate.reports.language_records import is_portion, number_text
 from numerate.reports.limits import MOST_ROWS
 from numerate.reports.records import Records
 from numerate.reports.success import NO_CLAIM, SYMMETRY
@@ -94,7 +95,8 @@ def _summary(study: Study, folder: StudyFolder, folders: Sequence[Path]) -> str:
 
 def _first_of(label: str, folder: Path, recipe: Mapping[str, Any]) -> Group:
     """As much of a variant as tells its task: its recipe, and one cell that it was asked."""
-    cells = [cell_of(record) for record in disk.records(folder / "evaluation.jsonl")[:1]]
+    first = disk.records(folder / "evaluation.jsonl")[:1]
+    cells = [cell_of(record) for record in first if not is_portion(record)]
     return Group(label, (Records(folder, {"recipe": recipe}, cells=cells),))
 
 
@@ -106,6 +108,9 @@ def short_table(
 
     `variants` has what was found of their runs, `groups` what tells their tasks, where it is known.
     """
+    if texts := {label: records for label, records in variants.items() if any(map(_is_of_text, records))}:
+        others = {label: records for label, records in variants.items() if label not in texts}
+        return "\n\n".join([_texts(title, texts), *([short_table(title, others, groups)] if others else [])])
     tasks = by_task(list(groups.values())) if groups else []
     together = [(task.name, [group.label for group in task.groups]) for task in tasks] or [("", list(variants))]
     parts, judged = [], False
@@ -129,6 +134,26 @@ def short_table(
     note = f"Medians over runs, {what}."
     note += f" Converged: at least {percent(CONVERGED)} % of what it was trained on." * judged
     return "\n\n".join([*parts, note])
+
+
+def _is_of_text(record: Mapping[str, Any]) -> bool:
+    return any("language" in region for region in record["final"].values())
+
+
+def _texts(title: str, variants: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Variants on running text line by line, the one with the fewest bits per byte first: medians over their runs."""
+    names = ("loss", "perplexity", "bits_per_byte")
+    rows = []
+    for label, records in variants.items():
+        found = [record["final"]["trained"]["language"] for record in records if "trained" in record["final"]]
+        each = [[one[name] for one in found if one.get(name) is not None] for name in names]
+        rows.append((label, len(records), [statistics.median(values) if values else None for values in each]))
+    rows.sort(key=lambda row: [value if value is not None else float("inf") for value in reversed(row[2])])
+    shown = [[label, str(runs), *map(number_text, told)] for label, runs, told in rows[:MOST_ROWS]]
+    table = text_table(["variant", "runs", "loss", "perplexity", "bits per byte"], shown)
+    more = f"\n{len(rows) - MOST_ROWS} more: numerate results {title} group=label" * (len(rows) > MOST_ROWS)
+    note = "Medians over runs, final checkpoint, the whole validation text; loss in nats per token."
+    return f"{table}{more}\n\n{note}"
 
 
 @dataclass(frozen=True)

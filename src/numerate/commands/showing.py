@@ -21,6 +21,9 @@ from numerate.reports.table import text_table
 def show_evaluation(results: Results) -> None:
     """Heat maps, region means with intervals, and what "best" was chosen on. Maps of labels show the accuracy on unseen
     counts, or on all where none is unseen."""
+    if results.running:
+        print(f"\n{results}{_best_by_loss(results)}")
+        return
     look = Look.of(sys.stdout)
     groups: dict[tuple[Any, ...], list[Cell]] = {}
     for record in results:
@@ -57,6 +60,15 @@ def show_evaluation(results: Results) -> None:
     slow = {record["method"] for record in results} - {"one pass"}
     if slow:
         print(f"method: {', '.join(sorted(slow))}")
+
+
+def _best_by_loss(results: Results) -> str:
+    """Of running text which step is the best, where it was evaluated."""
+    best = results.best
+    if best is None or best.get("step") is None or all(record["checkpoint"] != "best" for record in results):
+        return ""
+    what = f"{best['by']} {best['score']:.4g}" if best.get("by") == "loss" else f"{best['score']:.1%} of tokens"
+    return f"\nbest: step {best['step']:,}, chosen during training ({what} on part of the validation text)"
 
 
 def _parts(cells: Sequence[Cell]) -> str:

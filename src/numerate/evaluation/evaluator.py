@@ -9,14 +9,11 @@ prefix that decoding reads is then the right one. So one parallel forward scores
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
-from math import prod
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
 from numerate.batch import IGNORE, Batch, Draw, Model, Tokens
@@ -24,11 +21,13 @@ from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.evaluation.beams import PUBLISHED_SPARE, beam_search
 from numerate.evaluation.generate import greedy
-from numerate.evaluation.grid import Cell, Grid
+from numerate.evaluation.grid import Grid
 from numerate.evaluation.labels import Labels
 from numerate.evaluation.statistics import wilson
 from numerate.evaluation.text_answers import TextAnswers
+from numerate.evaluation.token_bytes import TokenBytes
 from numerate.tasks.draws import Draws, key
+from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
 from numerate.tokens.layout import Continuation, Layout
@@ -49,15 +48,6 @@ PIECE = 4_096
 SPARE = 10
 """Tokens that an answer which is a text may be longer than the longest right one of its batch: it is to be read."""
 
-COST_DRAWS = 8
-"""Questions from which the cost of a cell is told."""
-
-ANCHORS = 12
-"""Sizes of each axis at which the cost of a large grid is told."""
-
-FEW = 256
-"""So many cells are each told by themselves."""
-
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -69,6 +59,12 @@ class Evaluation:
     count: int = setting(100, "questions per cell", identity=False)
     seed: int = setting(0, "key of the questions, the same for all runs that are to be compared", identity=False)
     during: int = setting(256, "questions per evaluation during training, on each development split")
+    batches: int | None = setting(
+        None, "of running text: evaluate during training on so many batches; null: on `during` chunks", later=True
+    )
+    chunks: int | None = setting(
+        None, "of running text: chunks of the final evaluation; null: all there are", later=True, identity=False
+    )
 
     def __post_init__(self) -> None:
         if self.grid is not None and not self.grid.strip():
@@ -77,6 +73,9 @@ class Evaluation:
             raise Mistake(f"count: {self.count} questions measure nothing; 100 give +-10 points at 50 %")
         if self.during < 1:
             raise Mistake(f"during: {self.during} questions measure nothing; 256 are usual")
+        for name in ("batches", "chunks"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise Mistake(f"{name}: {value} of them measure nothing; 1 or more is right, or null")
 
 
 class Exam:
@@ -96,10 +95,20 @@ class Exam:
         """Whether what is asked are labels, each at its own place, so that right ones are counted by place too."""
         return not self.layout.continues and not self.layout.masks
 
+    @property
+    def running(self) -> bool:
+        """Whether it is running text, of which every token is asked, and nothing is right or wrong as a whole."""
+        return self.task.running
+
+    @cached_property
+    def token_bytes(self) -> TokenBytes | None:
+        """The bytes of text of each token, of running text; None of all else."""
+        return TokenBytes.of(self.task.pieces()) if isinstance(self.task, LanguageModelling) else None
+
     @cached_property
     def texts(self) -> bool:
         """Whether questions and answers are texts in a file: one of them tells."""
-        return self.task.draw(Draws(key("cost")), np.arange(1)).texts is not None
+        return not self.running and self.task.draw(Draws(key("cost")), np.arange(1)).texts is not None
 
     @cached_property
     def trained_labels(self) -> int | None:
@@ -204,10 +213,11 @@ def pieces(batch: Batch) -> Sequence[Batch]:
     if batch.tokens.ids.device.type != "cpu" or rows * time <= PIECE:
         return [batch]
     share = max(1, PIECE // time)
-    return [_rows_of(batch, slice(first, first + share)) for first in range(0, rows, share)]
+    return [rows_of(batch, slice(first, first + share)) for first in range(0, rows, share)]
 
 
-def _rows_of(batch: Batch, chosen: slice) -> Batch:
+def rows_of(batch: Batch, chosen: slice) -> Batch:
+    """These rows of a batch, as long as it is."""
     return replace(
         batch,
         tokens=_tokens_of(batch.tokens, chosen),
@@ -299,6 +309,10 @@ def one_pass_holds(exam: Exam) -> bool:
 def method_for(exam: Exam, wanted: Method) -> Method:
     """How answers are scored: as wanted, unless one forward would not be exact, or answers are texts, of which it is
     measured how far they are from the right ones. Raises `Mistake` for decoding where there is nothing to decode."""
+    if exam.running:
+        if wanted != "one pass":
+            raise Mistake(f"method: {wanted!r} is for answers, and running text has none: 'one pass' is right")
+        return wanted
     if not exam.layout.continues:
         if wanted != "one pass":
             how = f"layout={type(exam.layout).__name__} has every place said by itself, in one forward"
@@ -437,70 +451,6 @@ def chunks(exam: Exam, questions: Questions, model: Model) -> "Sequence[Batch]":
     ]
 
 
-class Reading(NamedTuple):
-    """How much a question of a cell is: `time`, the tokens of its longest row, and `asked`, those of its answer."""
-
-    time: float
-    asked: float
-
-
-def reading(exam: Exam, cell: Cell) -> Reading:
-    """How much a question of a cell is, told from a few that are drawn under a key of their own.
-
-    A function of the cell, the task and its spelling alone, so that the pieces of a grid are the same on every machine,
-    for whatever answers a task has.
-    """
-    task = exam.task.pinned(**dict(cell)) if cell else exam.task
-    draws = Draws(key("cost"))
-    drawn = task.draw(draws, np.arange(COST_DRAWS))
-    if drawn.chance is None:
-        drawn = replace(drawn, chance=draws.words(len(drawn)))
-    rows = exam.tokenizer.rows(drawn, exam.vocabulary)
-    return Reading(float(rows.lengths.max()), float(rows.asked.sum(1).max()))
-
-
-def readings(exam: Exam, cells: Sequence[Cell]) -> dict[Cell, Reading]:
-    """`reading` of many cells at once: 10,000 in a tenth of a second.
-
-    Where there are many, it is told at up to `ANCHORS` sizes of each axis and is linear between them, as the rows of a
-    sum or a list nearly are. Still a function of the cells, the task and its spelling alone.
-    """
-    if not cells or exam.task.cells() is not None:
-        return {cell: reading(exam, cell) for cell in cells}
-    names = [axis for axis, _ in cells[0]]
-    sizes = np.array([[size for _, size in cell] for cell in cells]).reshape(len(cells), len(names))
-    anchors = [_anchors(np.unique(own)) for own in sizes.T]
-    if len(cells) <= max(FEW, prod(map(len, anchors))):
-        return {cell: reading(exam, cell) for cell in cells}
-    told = [reading(exam, tuple(zip(names, place, strict=True))) for place in product(*map(np.ndarray.tolist, anchors))]
-    table = np.array(told).reshape(*map(len, anchors), 2)
-    found = np.zeros((len(cells), 2))
-    between = [_between(own, axis) for own, axis in zip(anchors, sizes.T, strict=True)]
-    for corner in product((0, 1), repeat=len(names)):
-        ends = [(near[up], share if up else 1 - share) for up, (*near, share) in zip(corner, between, strict=True)]
-        found += np.prod([share for _, share in ends], axis=0)[:, None] * table[tuple(at for at, _ in ends)]
-    return {cell: Reading(*row) for cell, row in zip(cells, found.tolist(), strict=True)}
-
-
-def _anchors(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Up to `ANCHORS` of the sizes, evenly from the first to the last."""
-    return sizes[np.unique(np.linspace(0, len(sizes) - 1, ANCHORS).round().astype(np.int64))]
-
-
-def _between(
-    anchors: NDArray[np.int64], sizes: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """The places of the anchors below and above each size, and how far it is from one to the other, from 0 to 1."""
-    above = np.clip(np.searchsorted(anchors, sizes), min(1, len(anchors) - 1), None)
-    below = np.maximum(above - 1, 0)
-    return below, above, (sizes - anchors[below]) / np.maximum(anchors[above] - anchors[below], 1)
-
-
-def cost(exam: Exam, cell: Cell, count: int = 1) -> float:
-    """What a cell costs in one pass: the tokens of its longest row, for each question. Only ratios matter."""
-    return count * reading(exam, cell).time
-
-
 def default_grid(task: Task) -> Grid:
     """The trained sizes and as many again: 1:5 on each axis becomes 1:10. Where none are further, the trained ones that
     there are questions of. Raises `Mistake` for a task without axes."""
@@ -508,5 +458,7 @@ def default_grid(task: Task) -> Grid:
     if not trained:
         raise Mistake(f"grid: {type(task).__name__} has no axes to make a grid of")
     text = "x".join(f"{span.low}:{(1 + task.endless) * span.high}" for span in trained.values())
+    if task.running:
+        return Grid.parse("x".join(map(str, trained.values())), tuple(trained))
     grid, there = Grid.parse(text, tuple(trained)), task.cells()
     return grid if there is None or len(there) == len(grid.cells()) else Grid.of(there, tuple(trained))

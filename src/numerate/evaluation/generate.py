@@ -1,13 +1,25 @@
 """Decoding token by token, with the model's state as cache."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from numerate.batch import Draw, Model, Output, Tokens
 from numerate.vocabulary import END, PAD
+
+Choose = Callable[[Float[Tensor, "rows vocabulary"], int], Int[Tensor, " rows"]]
+"""The next token of each row, from its logits and how many tokens have been said."""
+
+Heard = Callable[[Sequence[int | None]], Collection[int]]
+"""Told what each row has just said, None for one that had ended; answers which rows shall end with that."""
+
+BETWEEN = 8
+"""Tokens between two questions to a device whether all rows have ended: each makes the host wait for it."""
 
 
 @dataclass(frozen=True)
@@ -16,12 +28,138 @@ class Generated:
 
     `log_probability` is the model's own of all it said, in nats. `values` are the numbers that its number head said
     beside each token, 1 behind the end; None for a model without one. They mean something where [NUM] was said.
+    `stopped` tells which rows ended by a token that ends a text, and not because no more was allowed.
     """
 
     ids: Int[Tensor, "rows said"]
     lengths: Int[Tensor, " rows"]
     log_probability: Float[Tensor, " rows"]
     values: Float[Tensor, "rows said"] | None = None
+    stopped: Bool[Tensor, " rows"] | None = None
+
+
+class Reader(ABC):
+    """Reads tokens and holds the output behind the last one of each row."""
+
+    output: Output
+
+    @abstractmethod
+    def read(self, ids: Int[Tensor, " rows"], values: Tensor | None) -> None:
+        """One more token of each row."""
+
+
+class Cached(Reader):
+    """One token costs one step over the state of the model, not the prefix."""
+
+    def __init__(self, model: Model, prompts: Tokens, most: int, source: Tokens | None = None, placement: int = 0):
+        self.model = model
+        capacity = int(prompts.lengths.max()) + most
+        started = model.start(prompts, source, capacity=capacity, placement=placement)
+        self.output, self._state = started.output, started.state
+
+    def read(self, ids: Int[Tensor, " rows"], values: Tensor | None) -> None:
+        started = self.model.step(ids, values, self._state)
+        self.output, self._state = started.output, started.state
+
+
+class Plain(Reader):
+    """The whole prefix is read again for every token: the plain form that `Cached` is tested against.
+
+    It computes every place in full, so that it leans neither on a cache nor on what is computed at asked places only.
+    """
+
+    def __init__(self, model: Model, prompts: Tokens, most: int, source: Tokens | None = None, placement: int = 0):
+        self.model, self.prompts, self.source, self.placement = model, prompts, source, placement
+        self.time = prompts.ids.shape[1]
+        self.ids = torch.nn.functional.pad(prompts.ids, (0, most))
+        values = prompts.values
+        self.values = None if values is None else torch.nn.functional.pad(values, (0, most), value=1.0)
+        self.lengths, self.rows = prompts.lengths, torch.arange(len(self.ids), device=self.ids.device)
+        self.output = self._read()
+
+    def read(self, ids: Int[Tensor, " rows"], values: Tensor | None) -> None:
+        self.ids[self.rows, self.lengths] = ids
+        if values is not None:
+            self.values = torch.ones_like(self.ids, dtype=values.dtype) if self.values is None else self.values
+            self.values[self.rows, self.lengths] = values.to(self.values.dtype)
+        self.lengths, self.time = self.lengths + 1, self.time + 1
+        self.output = self._read()
+
+    def _read(self) -> Output:
+        values = None if self.values is None else self.values[:, : self.time]
+        read = replace(self.prompts, ids=self.ids[:, : self.time], lengths=self.lengths, values=values, places=None)
+        output = self.model(self.model.place(read, Draw.fixed(self.placement)), self.source)
+        at, said = self.lengths - 1, output.values
+        own = None if said is None else said[self.rows, at][:, None]
+        return Output(
+            output.hidden[self.rows, at][:, None], output.head, number_head=own if own is None else lambda _: own
+        )
+
+
+def speak(
+    model: Model,
+    reader: Reader,
+    choose: Choose,
+    rows: int,
+    most: int,
+    stop: Sequence[int],
+    *,
+    heard: Heard | None = None,
+) -> Generated:
+    """Says up to `most` tokens after what a reader has read, each as `choose` says, or until every row has said one
+    of `stop`.
+
+    Nothing waits for the device between tokens but, every `BETWEEN` of them, the question whether all have ended; on a
+    CPU, and where somebody listens (`heard`), it is asked at each. The number that a number head says beside a token
+    is read with that token. A model with a regression head says its number and the end, whatever it finds likely.
+    """
+    device = reader.output.hidden.device
+    ends = torch.tensor(list(stop), dtype=torch.long, device=device)
+    regression = None if model.regression is None else (model.regression, stop[0] if stop else END)
+    said: list[Tensor] = []
+    numbers: list[Tensor] = []
+    total: Any = 0.0
+    done = torch.zeros(rows, dtype=torch.bool, device=device)
+    lengths = torch.zeros(rows, dtype=torch.long, device=device)
+    stopped = done
+    for place in range(most):
+        output = reader.output
+        logits = output.logits[:, -1]
+        if logits.dtype not in (torch.float32, torch.float64):
+            logits = logits.float()
+        fixed = None if regression is None else regression[min(place, 1)]
+        chosen = choose(logits, place) if fixed is None else torch.full_like(lengths, fixed)
+        # An end that no token is (-1) can be said by a regression head alone.
+        score = logits.gather(1, chosen[:, None].clamp(min=0))[:, 0] - logits.logsumexp(-1)
+        total = total + torch.where(done, 0.0, score)
+        chosen = torch.where(done, PAD, chosen)
+        said.append(chosen)
+        value = value_beside(output)
+        numbers += [] if value is None else [torch.where(done, 1.0, value)]
+        lengths = lengths + ~done
+        ending = ~done & torch.isin(chosen, ends) if len(ends) != 1 else ~done & (chosen == ends)
+        stopped = stopped | ending
+        before, done = done, done | ending
+        if heard is not None:
+            told = [None if over else i for i, over in zip(chosen.tolist(), before.tolist(), strict=True)]
+            done[list(heard(told))] = True
+        if place == most - 1:
+            break
+        looked = device.type == "cpu" or heard is not None or place % BETWEEN == BETWEEN - 1
+        if looked and bool(done.all()):
+            break
+        reader.read(chosen, value)
+    if not said:
+        empty = torch.zeros(rows, 0, dtype=torch.long, device=device)
+        return Generated(empty, lengths, torch.zeros(rows, device=device), None, stopped)
+    longest = int(lengths.max())  # a device may have been a few tokens ahead of the question
+    ids = torch.stack(said[:longest], dim=1)
+    return Generated(ids, lengths, total, torch.stack(numbers[:longest], dim=1) if numbers else None, stopped)
+
+
+def likeliest(logits: Float[Tensor, "rows vocabulary"], place: int) -> Int[Tensor, " rows"]:
+    """The likeliest next token of each row; of several that are equally likely the one with the lowest id."""
+    return logits.argmax(-1)
 
 
 @torch.no_grad()
@@ -31,44 +169,9 @@ def greedy(
     """Always the likeliest next token, up to `most` tokens or until every row has said `end`.
 
     Prompts may differ in length (padded on the right). One token costs one step over the cached state, not the prefix.
-    The number that a number head says beside a token is read with that token. A model with a regression head says its
-    number and the end, whatever it finds likely.
     """
-    capacity = int(prompts.lengths.max()) + most
-    started = model.start(prompts, source, capacity=capacity, placement=placement)
-    said: list[Tensor] = []
-    numbers: list[Tensor] = []
-    done = torch.zeros_like(prompts.lengths, dtype=torch.bool)
-    total = torch.zeros(prompts.ids.shape[0], device=prompts.ids.device)
-    for place in range(most):
-        best, chosen = _next(model, started.output.logits[:, -1], place, end)
-        total = total + torch.where(done, 0.0, best)
-        chosen = torch.where(done, PAD, chosen)
-        said.append(chosen)
-        value = value_beside(started.output)
-        numbers += [] if value is None else [torch.where(done, 1.0, value)]
-        done = done | (chosen == end)
-        if place == most - 1 or bool(done.all()):
-            break
-        started = model.step(chosen, value, started.state)
-    ids = torch.stack(said, dim=1)
-    ended = ids == end
-    after = ended.long().cumsum(1) - ended.long()
-    ids = torch.where(after > 0, PAD, ids)
-    lengths = torch.where(ended.any(1), ended.long().argmax(1) + 1, ids.shape[1])
-    return Generated(ids, lengths, total, torch.stack(numbers, dim=1) if numbers else None)
-
-
-def _next(
-    model: Model, logits: Float[Tensor, "rows vocabulary"], place: int, end: int
-) -> tuple[Float[Tensor, " rows"], Int[Tensor, " rows"]]:
-    """The next token of each row, and its log-probability: the likeliest, or what a regression head's answer has."""
-    scores = logits.float().log_softmax(-1)
-    if model.regression is None:
-        best, chosen = scores.max(-1)
-        return best, chosen
-    token = model.regression if place == 0 else end
-    return scores[:, token], torch.full_like(scores[:, 0], token, dtype=torch.int64)
+    reader = Cached(model, prompts, most, source, placement)
+    return speak(model, reader, likeliest, len(prompts.ids), most, (end,))
 
 
 def value_beside(output: Output) -> Float[Tensor, " rows"] | None:
@@ -81,37 +184,5 @@ def value_beside(output: Output) -> Float[Tensor, " rows"] | None:
 def greedy_uncached(
     model: Model, prompts: Tokens, most: int, *, source: Tokens | None = None, placement: int = 0, end: int = END
 ) -> Generated:
-    """The same by reading the whole prefix again for every token: the plain form that `greedy` is tested against.
-
-    It computes every place in full, so that it leans neither on a cache nor on what is computed at asked places only.
-    """
-    rows, width = prompts.ids.shape
-    ids = torch.nn.functional.pad(prompts.ids, (0, most))
-    values = None if prompts.values is None else torch.nn.functional.pad(prompts.values, (0, most), value=1.0)
-    numbers: list[Tensor] = []
-    lengths, row = prompts.lengths.clone(), torch.arange(rows, device=prompts.ids.device)
-    said: list[Tensor] = []
-    done = torch.zeros(rows, dtype=torch.bool, device=ids.device)
-    total = torch.zeros(rows, device=ids.device)
-    for place in range(most):
-        read = None if values is None else values[:, : width + place]
-        tokens = replace(prompts, ids=ids[:, : width + place], lengths=lengths, values=read, places=None)
-        output = model(model.place(tokens, Draw.fixed(placement)), source)
-        best, chosen = _next(model, output.logits[row, lengths - 1], place, end)
-        total = total + torch.where(done, 0.0, best)
-        chosen = torch.where(done, PAD, chosen)
-        said.append(chosen)
-        ids[row, lengths] = chosen
-        if output.values is not None:
-            value = output.values[row, lengths - 1]
-            numbers.append(torch.where(done, 1.0, value))
-            values = torch.ones_like(ids, dtype=value.dtype) if values is None else values
-            values[row, lengths] = value.to(values.dtype)
-        lengths = lengths + 1
-        done = done | (chosen == end)
-        if bool(done.all()):
-            break
-    out = torch.stack(said, dim=1)
-    ended = out == end
-    last = torch.where(ended.any(1), ended.long().argmax(1) + 1, out.shape[1])
-    return Generated(out, last, total, torch.stack(numbers, dim=1) if numbers else None)
+    """The same by reading the whole prefix again for every token: the plain form that `greedy` is tested against."""
+    return speak(model, Plain(model, prompts, most, source, placement), likeliest, len(prompts.ids), most, (end,))

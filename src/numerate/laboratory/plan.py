@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numerate.batch import Model
 from numerate.config import expand
 from numerate.errors import Mistake
-from numerate.evaluation.evaluator import METHODS, Method, default_grid, method_for, readings, size_of
+from numerate.evaluation.costs import Reading, readings
+from numerate.evaluation.evaluator import METHODS, Method, default_grid, method_for, size_of
 from numerate.evaluation.grid import Cell, Grid, parse_shard, region, shard
+from numerate.evaluation.language import FIRST, context_region, portions_of
 from numerate.laboratory.store import Key, Store
 from numerate.reports.records import settings_key
 from numerate.tasks.task import Task
@@ -25,6 +27,10 @@ operations that a core does in that time: 5 ms at 50 GFLOP/s, measured for addit
 
 STEP = 1e8
 """What a token that is decoded takes besides its operations, in the same measure: 2 ms, for two layers on a core."""
+
+
+ALL = 2**62
+"""More chunks than any running text has: all of it."""
 
 
 class Cost(NamedTuple):
@@ -57,9 +63,12 @@ class Plan:
         if count is not None and count < 1:
             raise Mistake(f"count: {count} questions measure nothing; 100 give +-10 points at 50 %")
         beyond = task.beyond()
+        usual = ALL if task.running else recipe.evaluation.count
+        if task.running and recipe.evaluation.chunks is not None:
+            usual = recipe.evaluation.chunks
         return cls(
             Grid.parse(text, task.axes()) if text else default_grid(task),
-            count or recipe.evaluation.count,
+            count or usual,
             recipe.evaluation.seed,
             method_for(run.exam, method),
             run.blank.placements(),
@@ -98,19 +107,31 @@ class Plan:
                 raise Mistake(f"grid: {self.grid}: there is no question with {what}; there are {near}{more}")
 
     def cells(self, run: "Run", piece: str | None) -> list[Cell]:
-        """The cells of the grid, or those of one piece of it (`2/4`), the pieces of about equal cost."""
+        """The cells of the grid, or those of one piece of it (`2/4`), the pieces of about equal cost. A context of
+        running text is a cell for each portion of its chunks."""
         cells = self.grid.cells()
+        if run.recipe.task.running:
+            cells = [part for cell in cells for part in self._portions(run, cell)]
         if piece is None:
             return cells
         number, of = parse_shard(piece)
         return shard(cells, number, of, {cell: cost.score for cell, cost in self.costs(run, cells).items()}.__getitem__)
+
+    def _portions(self, run: "Run", cell: Cell) -> list[Cell]:
+        """Running text in portions: of each the first chunk, beside the context."""
+        task = run.recipe.task.pinned(**dict(cell))
+        found = [((*cell, (FIRST, first)), count) for first, count in portions_of(task, self.count)]
+        self.counts.update(found)
+        return [one for one, _ in found]
 
     def costs(self, run: "Run", cells: Sequence[Cell]) -> dict[Cell, Cost]:
         """What each cell takes: the token-forwards of all its rows as long as the longest (turns of a loop and the
         quadratic part of attention included), and a fixed part. A function of the recipe and the cells alone."""
         operations = lru_cache(maxsize=None)(run.blank.operations)
         found = {}
-        for cell, (time, asked) in readings(run.exam, cells).items():
+        running = run.recipe.task.running
+        read_of = {cell: Reading(float(dict(cell)["context"]), 0.0) for cell in cells} if running else None
+        for cell, (time, asked) in (read_of or readings(run.exam, cells)).items():
             rows = self.count_of(run, cell)
             read = operations(rows, round(time))
             decoded = read + STEP * asked
@@ -119,6 +140,8 @@ class Plan:
 
     def count_of(self, run: "Run", cell: Cell) -> int:
         """How many questions a cell is asked."""
+        if cell not in self.counts and run.recipe.task.running:
+            self._portions(run, tuple(part for part in cell if part[0] != FIRST))
         if cell not in self.counts:
             self.counts[cell] = size_of(run.exam.task, dict(cell), self.count)
         return self.counts[cell]
@@ -129,6 +152,8 @@ class Plan:
         return settings_key(self.settings)
 
     def region(self, cell: Cell) -> str:
+        if dict(cell).get(FIRST) is not None:
+            return context_region(dict(cell), self.trained)
         return region(dict(cell), self.trained, self.band)
 
     def telling(self, recipe: Recipe) -> list[Cell]:

@@ -8,6 +8,7 @@ from typing import Any
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.labels import METRICS, Labels, Metric
 from numerate.evaluation.statistics import region_mean
+from numerate.reports.language_records import foretold, interval_text, is_portion, number_text
 from numerate.training.checkpoint import Checkpoint
 
 SHOWN = ("number_accuracy", "missing", "mae", "log_mae", "log_r2", "bleu", "rougeL", "perplexity")
@@ -37,7 +38,14 @@ class Results:
         numbers or texts that were decoded, `answers` has each metric of `numerate.evaluation.answer_metrics` by its
         name: over all questions of the region, and as the mean over its cells.
         """
+        if self.running:
+            return [one.line() for one in foretold(self.records)]
         return self._lines(together=False)
+
+    @property
+    def running(self) -> bool:
+        """Whether it is of running text: lines then have `context` and `language` in the place of `mean`."""
+        return bool(self.records) and all(map(is_portion, self.records))
 
     def over_placements(self) -> list[dict[str, Any]]:
         """The same where answers are labels and places differ by placement: `placement` is then "mean of 3", and all is
@@ -88,6 +96,8 @@ class Results:
         from numerate.reports.groups import settings_words
         from numerate.reports.table import text_table
 
+        if self.running:
+            return language_text(self.regions())
         lines = [*self.regions(), *self.over_placements()]
         changed = any(line["settings"] for line in lines)
         labelled = [name for name in METRICS if name != "exact"] if any("labels" in line for line in lines) else []
@@ -129,6 +139,45 @@ class Results:
         import html
 
         return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def language_text(lines: Sequence[Mapping[str, Any]]) -> str:
+    """The lines of running text as a table with what the columns mean below it."""
+    from numerate.reports.groups import settings_words
+    from numerate.reports.table import text_table
+
+    changed = any(line["settings"] for line in lines)
+    several = len({line["placement"] for line in lines}) > 1
+    header = ["checkpoint", "step", *(["settings"] * changed), *(["placement"] * several), "context", "chunks"]
+    header += ["tokens", "loss", "95 % interval", "perplexity", "bits per byte", "95 % interval", "likeliest"]
+    rows = []
+    for line in lines:
+        told = line["language"]
+        rows.append(
+            [
+                str(line["checkpoint"]),
+                f"{line['step']:,}",
+                *([settings_words(line["settings"]) or "as trained"] * changed),
+                *([str(line["placement"])] * several),
+                f"{line['context']:,}" + f" ({line['region']})" * (line["region"] != "trained"),
+                f"{told['chunks']:,}",
+                f"{told['tokens']:,}",
+                number_text(told["loss"]),
+                interval_text(told.get("low"), told.get("high")),
+                number_text(told["perplexity"]),
+                number_text(told.get("bits_per_byte")),
+                interval_text(told.get("bits_low"), told.get("bits_high")),
+                f"{told['accuracy']:.1%}",
+            ]
+        )
+    notes = [
+        "loss: mean -ln(probability) of a token, in nats, every token alike; perplexity: exp(loss); bits per byte of "
+        "the text's UTF-8, by which any two tokenizers can be compared; likeliest: tokens that were. Intervals: a "
+        "normal approximation over chunks, about the text; another seed may lie outside."
+    ]
+    if any(line["region"] == "beyond" for line in lines):
+        notes.append("(beyond): a longer context than the model was trained on.")
+    return "\n".join([text_table(header, rows), *(fill(note, 118, break_on_hyphens=False) for note in notes)])
 
 
 def _measures(records: Sequence[Mapping[str, Any]], repeats: int) -> dict[Metric, dict[str, float | None]]:

@@ -1,7 +1,8 @@
 """A run that is there: its recipe, its weights, its results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from math import exp
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,13 @@ from numerate.config import from_tree
 from numerate.errors import Fault, Mistake
 from numerate.evaluation.evaluator import SPARE, Exam, Method, evaluate_cell, questions_of
 from numerate.evaluation.grid import Cell, parse_shard
+from numerate.evaluation.language import evaluate_portion, read_portion
 from numerate.evaluation.samples import Said, answers
+from numerate.evaluation.sampling import Sampling
 from numerate.executors.executor import Executor
 from numerate.laboratory.changes import changed, differences
+from numerate.laboratory.generating import Listen, Passage, continued
+from numerate.laboratory.maps import MOST, Maps, maps_of
 from numerate.laboratory.pieces import script, spread
 from numerate.laboratory.plan import Heard, Inquiry, Plan, Told, Way
 from numerate.laboratory.results import Results
@@ -105,7 +110,7 @@ class Run:
 
         Raises `Mistake` where it was trained with another tokenizer file of the same name."""
         found = name if isinstance(name, checkpoint.Checkpoint) else self.checkpoints(name)[0]
-        refuse_other_tokenizer(self.recipe.tokenizer, found)
+        refuse_other_tokenizer(self.recipe.tokenizer, self.recipe.task, found)
         weights = found.read(only=["weights"])["weights"]
         model = build(self.recipe.model, self.exam.vocabulary, self.recipe.seed, found.state.get("origin"))
         model.load_state_dict(weights_for(model, weights, str(found.path)))
@@ -162,7 +167,7 @@ class Run:
                 said |= way.run._predict(way, cells, store, told)
             if shard is None:
                 for run, plan in inquiry.plans:
-                    if not plan.settings:
+                    if not plan.settings and not run.exam.running:  # of running text samples are drawn in training
                         run._sample(plan, inquiry.checkpoints[-1])
             store.settle()
             store.clear(said)
@@ -198,9 +203,13 @@ class Run:
     def score(self, way: Way, model: Model, cell: Cell, placement: int) -> dict[str, Any]:
         """The record of one cell."""
         plan = way.plan
-        record = evaluate_cell(
-            model, self.exam, dict(cell), count=plan.count, seed=plan.seed, placement=placement, method=plan.method
-        )
+        if self.exam.running:
+            count = plan.count_of(self, cell)
+            record = evaluate_portion(model, self.exam, dict(cell), count=count, placement=placement)
+        else:
+            record = evaluate_cell(
+                model, self.exam, dict(cell), count=plan.count, seed=plan.seed, placement=placement, method=plan.method
+            )
         return record | {
             "seed": self.recipe.seed,
             "checkpoint": way.label,
@@ -213,10 +222,14 @@ class Run:
     def say(self, way: Way, model: Model, cell: Cell, placement: int) -> list[dict[str, Any]]:
         """What the model answers to each question of a cell."""
         plan = way.plan
-        questions = questions_of(self.exam.task, dict(cell), count=plan.count, seed=plan.seed)
         place: dict[str, Any] = {"checkpoint": way.label, "step": way.step, "placement": placement}
         place["method"] = plan.method
         place |= {"settings": dict(plan.settings)} if plan.settings else {}
+        if self.exam.running:
+            count = plan.count_of(self, cell)
+            read = read_portion(model, self.exam, dict(cell), count=count, placement=placement)
+            return [line | place for line in read.lines(dict(cell))]
+        questions = questions_of(self.exam.task, dict(cell), count=plan.count, seed=plan.seed)
         found = answers(model, self.exam, questions, placement, method=plan.method)
         return [said.record(dict(cell)) | place for said in found]
 
@@ -246,7 +259,8 @@ class Run:
             questions = questions_of(self.exam.task, dict(cell), count=each, seed=planned.seed)
             said = answers(model, self.exam, questions, method=planned.method)
             records += [one.record(dict(cell)) | {"step": found.step} for one in said]
-        self.folder.write("samples.jsonl", lines_of(records))
+        drawn = [record for record in self.folder.records("samples.jsonl") if "prompt" in record]  # in training
+        self.folder.write("samples.jsonl", lines_of([*drawn, *records]))
 
     # Asking and showing -------------------------------------------------------------------------------------------
 
@@ -257,11 +271,14 @@ class Run:
         '975'
 
         A task of texts takes any text, of which nobody knows the truth: `gold` and `right` are None. Answers may then
-        be as long as those of its longest rows, and somewhat longer. `settings` change how the model is run, as in
-        `evaluate`, one value each.
+        be as long as those of its longest rows, and somewhat longer. A run on running text goes on with the text, the
+        likeliest token each time; `generate` has more ways. `settings` change how the model is run, as in `evaluate`,
+        one value each.
         """
         if settings:
             return self.with_settings(*settings).ask(question, checkpoint)
+        if self.exam.running:
+            return self._goes_on(question, checkpoint)
         questions = self.exam.task.read(question)
         batch = self.exam.batch(questions)
         for warning in self.blank.check(batch.tokens, self.exam.longest(self.recipe.task)):
@@ -272,11 +289,94 @@ class Run:
         spare = max(0, most - batch.asked_targets.shape[1])
         return answers(self.model(checkpoint), self.exam, questions, spare=spare, known=False)[0]
 
+    def generate(
+        self,
+        prompts: str | Sequence[str] = (),
+        *,
+        most: int | None = None,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        greedy: bool = False,
+        repetition_penalty: float = 1.0,
+        seed: int = 0,
+        count: int = 1,
+        checkpoint: str = "final",
+        stop: str | Sequence[str] = (),
+        window: int | None = None,
+        told: Listen | None = None,
+        ended: Callable[[], bool] | None = None,
+    ) -> list[Passage]:
+        """Goes on with texts: `count` passages after each prompt; without one, from the beginning of a document.
+
+        >>> [passage] = run.generate("Once upon a time", most=50, temperature=0.8)
+        >>> print(passage)
+        >>> run.generate(["12+34=", "5+6="])[0].text
+        '46'
+
+        `most` is how many tokens may be said: 200 or what the context has room for, if nothing is said. `stop` are
+        texts that end a passage. With a `window` only so many of the last tokens are read. `told` hears the text of
+        each passage as it comes, and `ended` may end all. Prompts, samples and seed alone decide what is said, not what
+        else is asked (but for the last bits of sums, which differ with the size of a batch).
+
+        Raises `Mistake` for a run that continues no texts, and for what its tables have no places for.
+        """
+        sampling = Sampling(temperature, top_k, top_p, min_p, greedy, repetition_penalty, seed)
+        return continued(
+            self,
+            [prompts] if isinstance(prompts, str) else prompts,
+            sampling,
+            most=most,
+            count=count,
+            checkpoint=checkpoint,
+            stop=[stop] if isinstance(stop, str) else stop,
+            window=window,
+            told=told,
+            ended=ended,
+        )
+
+    def _goes_on(self, text: str, checkpoint: str) -> Said:
+        """What follows a text, the likeliest token each time."""
+        (found,) = self.generate(text, greedy=True, checkpoint=checkpoint)
+        sure = exp(max(found.log_probability, -700.0))
+        return Said(text, None, found.text, None, str(found), sure, None, found.stopped)
+
     def _longest(self) -> Questions:
         """Questions of the task, the longest there are where that is known."""
         task = self.recipe.task
         known = task.longest()
         return task.examples("development", 0, 0, 64) if known is None else known
+
+    def maps(
+        self,
+        prompt: str = "",
+        checkpoint: str = "final",
+        *,
+        layers: Sequence[int] | None = None,
+        answer: bool = True,
+        most: int = MOST,
+        placement: int = 0,
+        settings: Sequence[str] = (),
+    ) -> Maps:
+        """Who attends to whom when the model reads a prompt and says its own answer: every head of every layer.
+
+        >>> maps = run.maps("321+654=")
+        >>> maps.tokens[:4], maps.layers[0].of("attention").shape
+        (('1', '2', '3', '+'), (4, 12, 12))
+        >>> maps.layers[0].heads[2].weights[7]
+
+        Without a prompt a question of the test split is read, or the beginning of the text held out. `layers` are those
+        wanted, all without; with `answer=False` nothing is said to the prompt. Raises `Mistake` for a model that does
+        not attend, and for more than `most` tokens. Nothing is written; `numerate maps` does.
+        """
+        if settings:
+            return self.with_settings(*settings).maps(
+                prompt, checkpoint, layers=layers, answer=answer, most=most, placement=placement
+            )
+        return maps_of(
+            self, prompt, checkpoint=checkpoint, layers=layers, answer=answer, most=most, placement=placement
+        )
 
     def report(self) -> Path:
         """Writes `report.html`, one self-contained page, and returns its path."""

@@ -66,7 +66,13 @@ def why_not_stacked(recipe: Recipe) -> str | None:
         return "training.compile: a stack is not compiled"
     if training.precision == "fp16":
         return "training.precision: each model would need a loss scale of its own; fp32 and bf16 need none"
-    if training.accumulate > 1:
+    if recipe.optimizer.decays != "parts":
+        return "optimizer.decays: the models of a stack decay in one way"
+    if training.tf32:
+        return "training.tf32: products of stacks stay in float32"
+    if training.layer_norms:
+        return "training.layer_norms: the layers of a stack are those of several models"
+    if training.accumulate > 1 or training.part is not None:
         return "training.accumulate: a stack holds whole batches of all its models at once"
     if training.ramp_from is not None:
         return "training.ramp_from: batches that grow would have another size in each run"
@@ -176,10 +182,10 @@ def _about(index: int, listen: Callable[[int, str, Mapping[str, Any]], None] | N
 
 
 def _dropout(spec: Any, path: str) -> str | None:
-    """Where something is dropped in training: the path of a setting `dropout` above 0."""
+    """Where something is dropped in training: the path of a setting `...dropout` above 0."""
     for field in fields(spec):
         value, where = getattr(spec, field.name), f"{path}{field.name}"
-        if field.name == "dropout" and value:
+        if field.name.endswith("dropout") and value:
             return where
         if is_dataclass(value) and (found := _dropout(value, f"{where}.")) is not None:
             return found

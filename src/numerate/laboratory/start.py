@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from numerate.config import identity, to_tree
+from numerate.data.prepared import ready
 from numerate.errors import Fault, Mistake
 from numerate.integrations import trackers
 from numerate.laboratory.run import Run
@@ -19,6 +20,7 @@ from numerate.training.parallel import weights_for
 from numerate.training.progress import Nowhere, Progress, beside
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder, find, folder_name
+from numerate.training.timings import speed_text
 from numerate.training.trainer import Outcome, Trainer
 from numerate.training.world import World
 
@@ -58,6 +60,7 @@ class Start:
         source = source_of(recipe, runs)
         if source is not None:
             recipe = replace(recipe, init_from=source.id)
+        ready(recipe.task, shown=shown)
         self.recipe = recipe
         self.path = runs / folder_name(recipe.title) / identity(recipe)
         last = world.said_by_first(checkpoint.latest_good(self.path / "checkpoints")[0] if world.first else None)
@@ -158,14 +161,16 @@ class Start:
             if kind == "log":
                 known["loss"] = record["loss"]
             elif kind == "evaluation":
-                known["right" if record["split"] == "development" else "beyond"] = f"{record['exact']:.1%}"
+                known.update(shown_of(record))
+            elif kind == "timing":
+                known["speed"] = speed_text(record)
             elif kind == "step":
                 progress.step(record["step"], **known)
             if kind in ("log", "evaluation"):
                 progress.note(beside(**known))
                 tracked.log(record)
             if self.listen is not None:
-                self.listen(kind, {**record, **known})
+                self.listen(kind, {**known, **record})
 
         return heard
 
@@ -180,6 +185,17 @@ def _trackers(recipe: Recipe, world: World, say: Callable[[str], None] | None = 
     where = recipe.tracking
     settings = trackers.TrackerSettings(where.project, where.entity, recipe.group, where.tags)
     return trackers.make(recipe.trackers if world.first else (), settings, say)
+
+
+def shown_of(record: Mapping[str, Any]) -> dict[str, float | str]:
+    """What is shown of an evaluation during training: of running text how well it is foretold, else the share right.
+
+    >>> shown_of({"split": "development", "loss": 1.7294, "perplexity": 5.6373})
+    {'validation loss': '1.729', 'perplexity': '5.637'}
+    """
+    if "perplexity" in record:
+        return {"validation loss": f"{record['loss']:.4g}", "perplexity": f"{record['perplexity']:.4g}"}
+    return {"right" if record["split"] == "development" else "beyond": f"{record['exact']:.1%}"}
 
 
 def _progress(steps: int, recipe: Recipe, folder: RunFolder, *, shown: bool, kept: bool) -> Progress:

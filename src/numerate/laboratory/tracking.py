@@ -4,6 +4,7 @@ from numerate.integrations import trackers
 from numerate.laboratory.run import Run
 from numerate.reports.figures import heat_maps
 from numerate.reports.groups import grouped, settings_words
+from numerate.reports.language_curves import curves_figure, validation
 from numerate.reports.records import read
 
 
@@ -17,12 +18,16 @@ def track_results(run: Run) -> None:
     )
     tracked = trackers.make(recipe.trackers, settings)
     records = read(run.path)
-    step = max((cell.step for cell in records.cells), default=0)
+    step = max([*(cell.step for cell in records.cells), *(one.step for one in records.language)], default=0)
     tracked.start(run.folder.head(), run.path, step)
     for group in grouped([records]):
         if group.grids:
             how = settings_words(group.settings or {})
             tracked.figure(f"exact match, {how}" if how else "exact match", heat_maps(group.grids), step)
+    if validation(records):
+        tracked.figure("validation loss", curves_figure(grouped([records])), step)
+    if drawn := [{name: line.get(name) for name in ("step", "prompt", "text")} for line in records.drawn]:
+        tracked.table("texts", drawn, step)
     samples = [
         {"question": one.question, "gold": one.gold, "said": one.said, "right": one.right, "as written": one.as_written}
         for one in records.samples

@@ -7,12 +7,17 @@ from dataclasses import dataclass, replace
 import torch
 
 from numerate.batch import ModelSpec
+from numerate.errors import Mistake
 from numerate.laboratory.start import set_threads
 from numerate.mixers.attention import Attention
+from numerate.mixers.dual_attention import DualAttention
 from numerate.models.decoder import Decoder
 from numerate.models.numformer import Numformer
 from numerate.models.t5 import T5
 from numerate.models.trunk import Loop, Stack
+from numerate.tasks.corpora_by_name import presets
+from numerate.tasks.language_modelling import LanguageModelling, located
+from numerate.tasks.task import Task
 from numerate.training.budget import flop_text
 from numerate.training.progress import duration
 from numerate.training.recipe import Recipe
@@ -108,7 +113,8 @@ def _too_large(model: ModelSpec, world: World) -> bool:
 def debug(recipe: Recipe) -> Recipe:
     """`preset=debug`: a few steps of everything, small, on one core unless the recipe says more, in a run of its own.
 
-    A decoder wider than 128 becomes one of width 32, with at most 2 blocks and 2 turns.
+    A decoder wider than 128 becomes one of width 32, with at most 2 blocks and 2 turns; nothing is compiled. Of running
+    text rows are at most 64 tokens long, and where it is not there `tiny_stories_2048` is read if that is.
     """
     training = replace(
         recipe.training,
@@ -118,6 +124,8 @@ def debug(recipe: Recipe) -> Recipe:
         operations=None,
         epochs=None,
         batch=8 * recipe.training.accumulate,
+        part=None if recipe.training.part is None else 4,
+        compile=False,
         ramp_from=None if recipe.training.ramp_from is None else 4 * recipe.training.accumulate,
         window=4,
         log_every=2,
@@ -125,9 +133,27 @@ def debug(recipe: Recipe) -> Recipe:
         checkpoint_every=3,
         threads=recipe.training.threads or 1,
     )
-    evaluation = replace(recipe.evaluation, grid=_small_grid(recipe), count=8, during=16)
+    evaluation = replace(recipe.evaluation, grid=_small_grid(recipe), count=8, during=16, batches=None, chunks=8)
     model = _small_model(recipe.model)
-    return replace(recipe, model=model, training=training, evaluation=evaluation, title=f"{recipe.title}-debug")
+    task, title = _small_task(recipe.task), f"{recipe.title}-debug"
+    return replace(recipe, task=task, model=model, training=training, evaluation=evaluation, title=title)
+
+
+def _small_task(task: Task) -> Task:
+    if not isinstance(task, LanguageModelling):
+        return task
+    small = presets()["tiny_stories_2048"]
+    assert isinstance(small, LanguageModelling)
+    if not _is_there(task) and _is_there(small):
+        task = replace(small, order=task.order)
+    return replace(task, context=min(task.context, 64))
+
+
+def _is_there(task: LanguageModelling) -> bool:
+    try:
+        return all(located(name) is not None for name in (task.train, task.validation) if name is not None)
+    except Mistake:
+        return False
 
 
 def _small_model(model: ModelSpec) -> ModelSpec:
@@ -144,7 +170,12 @@ def _small_model(model: ModelSpec) -> ModelSpec:
         trunk = replace(trunk, times=min(trunk.times, 2))
     if isinstance(mixer, Attention):
         mixer = replace(mixer, heads=4)
-    return replace(model, width=32, trunk=trunk, mixer=mixer)
+    if isinstance(mixer, DualAttention):
+        own, other = 2 * bool(mixer.self_heads), 2 * bool(mixer.relational_heads)
+        few = replace(mixer, self_heads=own, relational_heads=other, key_value_heads=None)
+        mixer = replace(few, relations=None, relation_width=None)
+    fed = model.feed_forward if model.feed_forward is None else replace(model.feed_forward, hidden=None)
+    return replace(model, width=32, trunk=trunk, mixer=mixer, feed_forward=fed)
 
 
 def _small_grid(recipe: Recipe) -> str | None:

@@ -30,6 +30,8 @@ from numerate.reports.groups import Group, by_metric, by_parts, differing, group
 from numerate.reports.heat_map import heat_map as terminal_map
 from numerate.reports.heat_map import legend
 from numerate.reports.how_to_read import reading
+from numerate.reports.language import language_text
+from numerate.reports.language_page import comparison_body, running
 from numerate.reports.limits import (
     MOST_BESIDE,
     MOST_SEED_CELLS,
@@ -137,6 +139,10 @@ def comparison_page(
 
 def _by_task(groups: Sequence[Group], answer: str | None) -> list[str]:
     """What is said and shown of all groups; of several tasks first what is said of each, then each by itself."""
+    if texts := running(groups):
+        others = [group for group in groups if group not in texts]
+        unlike = sections.heading("What differs between the recipes", _differences(texts))
+        return [*comparison_body(texts), unlike, *(_by_task(others, answer) if others else [])]
     tasks = by_task(groups)
     if len(tasks) == 1:
         return [sections.sentence(study_finding(groups) or finding(groups)), *_sections(groups, answer)]
@@ -184,6 +190,9 @@ def _sections(groups: Sequence[Group], answer: str | None) -> list[str]:
 def comparison_text(groups: Sequence[Group], look: Look | None = None, answer: str | None = None) -> str:
     """The comparison for a terminal: heat maps side by side, the diagonal, the table of regions, the finding; of
     several tasks one after the other."""
+    if texts := running(groups):
+        others = [group for group in groups if group not in texts]
+        return "\n\n\n".join([language_text(texts), *([comparison_text(others, look, answer)] if others else [])])
     look, tasks = look or Look(), by_task(groups)
     if len(tasks) == 1:
         return _text(groups, look, answer)

@@ -127,10 +127,13 @@ def chart(
     log: bool = False,
     lengths: bool = False,
     trained: tuple[float, float] | None = None,
+    zoom: bool = False,
     name: str = "",
 ) -> str:
     """Lines with bands as SVG. `shares` fixes the vertical axis at 0 to 100 %, `log` makes it logarithmic, `lengths`
-    puts a tick at every whole number, `trained` shades what training covered. "" without lines to draw."""
+    puts a tick at every whole number, `trained` shades what training covered, `zoom` begins the
+    vertical axis near the lowest value and leaves out what is above the values behind the first tenth. "" without lines
+    to draw."""
     lines = [line for line in lines if len(line.x)]
     if not lines:
         return ""
@@ -144,6 +147,11 @@ def chart(
     elif log:
         low_y, high_y = float(floor(log10(min(ys)))), float(ceil(log10(max(ys)) + 1e-9))
         ticks_y = [float(power) for power in range(int(low_y), int(high_y) + 1)]
+    elif zoom:
+        late = [y for line in lines for x, y in zip(line.x, line.y, strict=True) if x >= low_x + (high_x - low_x) / 10]
+        low_y, high_y = min(ys), max(late, default=max(ys))
+        low_y, high_y = low_y - 0.04 * (high_y - low_y), high_y + 0.04 * (high_y - low_y)
+        ticks_y = ticks(low_y, high_y)
     else:
         low_y, high_y = min(0.0, *ys), max(ys)
         ticks_y = ticks(low_y, high_y)

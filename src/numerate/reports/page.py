@@ -5,7 +5,7 @@ from pathlib import Path
 
 from numerate.errors import Fault, Mistake
 from numerate.evaluation.labels import METRICS, Metric
-from numerate.reports import overview, sections
+from numerate.reports import attention_maps, overview, sections
 from numerate.reports.answers import answers
 from numerate.reports.claims import no_claims
 from numerate.reports.counts import by_count
@@ -13,6 +13,7 @@ from numerate.reports.drawing import facts, table
 from numerate.reports.finding import REACHED, finding, outcome
 from numerate.reports.grid import REGIONS, Region, bracket, percent, regions
 from numerate.reports.groups import Group, by_parts, fairly, grouped, region_words, settings_words
+from numerate.reports.language_page import run_body
 from numerate.reports.measure_tables import measure_tables
 from numerate.reports.records import Records, read
 from numerate.reports.sheet import page
@@ -31,6 +32,8 @@ def write_page(run_folder: str | Path) -> Path:
 def run_page(run: Records) -> str:
     """The page of one run as text."""
     group = grouped([run])[0]
+    if run.running:
+        return _running_page(run)
     title, parts = run.label, by_parts([group])
     body = [
         f'<p class="over">numerate · a run · {escape(run.id)}</p><h1>{escape(title)}</h1>',
@@ -46,6 +49,7 @@ def run_page(run: Records) -> str:
         sections.heading("Run with other settings", _other_settings(run)),
         sections.heading("Training", sections.training([group])),
         sections.heading("Samples", sections.samples(run)),
+        sections.heading("Attention and relations", attention_maps.section(run.folder)),
         sections.heading("To run it again", sections.reproduce([run])),
         sections.heading("Recipe", _details(sections.recipe(run))),
         sections.heading("Left out of this report", sections.warnings([run])),
@@ -53,10 +57,27 @@ def run_page(run: Records) -> str:
     return page(f"{title}: report", "\n".join(part for part in body if part))
 
 
+def _running_page(run: Records) -> str:
+    """The page of one run on running text."""
+    body = [
+        f'<p class="over">numerate · a run · {escape(run.id)}</p><h1>{escape(run.label)}</h1>',
+        *run_body(run),
+        sections.heading("Attention and relations", attention_maps.section(run.folder)),
+        sections.heading("To run it again", sections.reproduce([run])),
+        sections.heading("Recipe", _details(sections.recipe(run))),
+        sections.heading("Left out of this report", sections.warnings([run])),
+    ]
+    return page(f"{run.label}: report", "\n".join(part for part in body if part))
+
+
 def fragment(run_folder: str | Path) -> str:
     """The finding and the main figure of a run for a notebook, in a frame of its own so that no style leaks out."""
     run = read(run_folder)
     group = grouped([run])[0]
+    if run.running:
+        inside = escape(page(run.label, "".join(run_body(run))))
+        frame = 'style="width:100%;height:760px;border:0"'
+        return f'<iframe title="{escape(run.label)}" srcdoc="{inside}" {frame}></iframe>'
     body = sections.sentence(finding([group])) + by_count([group]) + overview.maps_and_lengths([group])
     inside = escape(page(run.label, body))
     return f'<iframe title="{escape(run.label)}" srcdoc="{inside}" style="width:100%;height:760px;border:0"></iframe>'

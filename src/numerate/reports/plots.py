@@ -13,6 +13,9 @@ from numerate.reports.counts import counted
 from numerate.reports.forest import forest_figure
 from numerate.reports.grid import Grid, Point, grids
 from numerate.reports.groups import Group, by_metric, by_parts, grouped
+from numerate.reports.language_curves import curves_figure as language_curves
+from numerate.reports.language_curves import validation
+from numerate.reports.language_page import running
 from numerate.reports.limits import drawn, left_out
 from numerate.reports.part_chart import part_figure
 from numerate.reports.records import read_each
@@ -91,6 +94,8 @@ def pair_figure(groups: Sequence[Group]) -> "Figure":
 def compare_figure(groups: Sequence[Group]) -> "Figure":
     """A heat map for each group and all of them by length; by length alone where only equal lengths were asked, or of
     more groups than maps stand side by side, or of several tasks."""
+    if running(groups):
+        return validation_figure(groups)
     maps = {group.label: grid for group in groups for grid in group.grids[:1] if grid.row_axis}
     several = len(by_task(groups)) > 1 and any(group.diagonal for group in groups)
     if not maps or len(maps) > MOST_MAPS or several:
@@ -115,6 +120,14 @@ def training_figure(groups: Sequence[Group]) -> "Figure":
     return figures.training_panels(tasks)
 
 
+def validation_figure(groups: Sequence[Group]) -> "Figure":
+    """Of running text the validation loss by step, by operations and by time. Raises `Mistake` for other runs."""
+    texts = running(groups)
+    if not any(validation(run) for group in texts for run in group.runs):
+        raise Mistake("plot: none of these runs is of running text with a validation loss; curves is right for others")
+    return language_curves(texts)
+
+
 KINDS: dict[str, Callable[[Sequence[Group]], "Figure"]] = {
     "grid": grid_figure,
     "curves": curves_figure,
@@ -123,6 +136,7 @@ KINDS: dict[str, Callable[[Sequence[Group]], "Figure"]] = {
     "compare": compare_figure,
     "intervals": intervals_figure,
     "training": training_figure,
+    "validation": validation_figure,
 }
 
 
@@ -155,11 +169,14 @@ def write_plot(
             known = "; ".join(group.label for group in groups)
             raise Mistake(f"labels: {len(labels)} for {len(groups)} groups; in this order they name: {known}")
         groups = [replace(group, label=label) for group, label in zip(groups, labels, strict=True)]
-    if kind != "training" and not any(group.points for group in groups):
+    if kind in ("curves", "compare", "grid", "intervals", "training") and running(groups):  # all there is of text
+        kind = "validation"
+    told = kind in ("training", "validation")
+    if not told and not any(group.points for group in groups):
         raise Mistake(
             "plot: nothing was evaluated" + (f" at the {checkpoint} checkpoint" if checkpoint else "") + " yet"
         )
-    return figures.save(KINDS[kind]([group for group in groups if kind == "training" or group.points]), path)
+    return figures.save(KINDS[kind]([group for group in groups if told or group.points]), path)
 
 
 def _maps(groups: Sequence[Group]) -> list[Grid]:

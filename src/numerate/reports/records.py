@@ -13,6 +13,7 @@ from numerate.evaluation.labels import Labels, Metric
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.statistics import wilson
 from numerate.evaluation.text_metrics import TextScores
+from numerate.reports.language_records import Foretold, foretold, is_portion
 
 
 @dataclass(frozen=True)
@@ -107,13 +108,20 @@ class Sample:
 
 @dataclass(frozen=True)
 class Records:
-    """Everything a run folder says. `warnings` names what could not be read and was left out."""
+    """Everything a run folder says. `warnings` names what could not be read and was left out.
+
+    Of running text there are no cells: `language` says how well it is foretold, and `drawn` are the texts that were
+    drawn during training, as `samples.jsonl` has them. `timings` are what depends on the machine.
+    """
 
     folder: Path
     head: Mapping[str, Any]
     metrics: Sequence[Mapping[str, Any]] = ()
     cells: Sequence[Cell] = ()
     samples: Sequence[Sample] = ()
+    language: Sequence[Foretold] = ()
+    drawn: Sequence[Mapping[str, Any]] = ()
+    timings: Sequence[Mapping[str, Any]] = ()
     warnings: Sequence[str] = field(default=())
 
     @property
@@ -144,6 +152,13 @@ class Records:
         """What stands between the two numbers of a question, where the task has such a thing."""
         task = self.recipe.get("task")
         return str(task["operator"]) if isinstance(task, Mapping) and "operator" in task else None
+
+    @cached_property
+    def running(self) -> bool:
+        """Whether it is a run on running text, of which nothing is right or wrong as a whole."""
+        task = self.recipe.get("task")
+        kind = task.get("kind") if isinstance(task, Mapping) else None
+        return bool(self.language) or kind == "LanguageModelling" or any("perplexity" in line for line in self.metrics)
 
     def checkpoints(self) -> list[tuple[str, int]]:
         """The evaluated checkpoints as (name, step), earliest first."""
@@ -247,13 +262,18 @@ def read(folder: str | Path) -> Records:
     # A cell evaluated again replaces the earlier line: what is written last holds.
     cells: dict[tuple[Any, ...], Cell] = {}
     evaluated = folder / "evaluation.jsonl"
+    portions: list[Mapping[str, Any]] = []
     for number, line in _lines(evaluated, warnings):
+        if is_portion(line):
+            portions.append(line)
+            continue
         cell = _cell(line, evaluated, number)
         if cell.count > 0:
             place = tuple(sorted(cell.at.items()))
             key = (cell.seed, cell.checkpoint, cell.step, settings_key(cell.settings), cell.placement, place)
             cells[key] = cell
     names = {tuple(cell.at.items()): cell.names for cell in cells.values() if cell.names}
+    drawn = [line for _, line in _lines(folder / "samples.jsonl", warnings)]
     samples = [
         Sample(
             at := line.get("cell") or {},
@@ -264,11 +284,18 @@ def read(folder: str | Path) -> Records:
             str(line.get("as_written", "")),
             names.get(tuple(at.items()), {}),
         )
-        for _, line in _lines(folder / "samples.jsonl", warnings)
+        for line in drawn
+        if "question" in line
     ]
+    drawn = [line for line in drawn if "question" not in line]
     metrics = [line for _, line in _lines(folder / "metrics.jsonl", warnings)]
     head = _head(folder / "recipe.yaml")
-    return Records(folder, head, metrics, list(cells.values()), samples, tuple(warnings))
+    try:
+        language = foretold(portions)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Fault(f"{evaluated}: no record of running text ({type(error).__name__}: {error})") from None
+    timings = [line for _, line in _lines(folder / "timings.jsonl", warnings)]
+    return Records(folder, head, metrics, list(cells.values()), samples, language, drawn, timings, tuple(warnings))
 
 
 def read_each(folders: Sequence[str | Path]) -> list[Records]:

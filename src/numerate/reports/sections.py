@@ -56,16 +56,16 @@ def training(groups: Sequence[Group]) -> str:
     shown = drawn(once)
     splits = splits_of(groups)
     for i, group in enumerate(shown):
-        curves = [_series(run.training(), "loss") for run in group.runs if run.training()]
-        losses += _banded(group.label, curves, i, dashed=dashed(i))
+        curves = [series(run.training(), "loss") for run in group.runs if run.training()]
+        losses += banded(group.label, curves, i, dashed=dashed(i))
         for name, words in splits.items():
             lines = [run.split(name) for run in group.runs if run.split(name)]
             label = f"{group.label}, {words}" if len(groups) > 1 else words
             what = split_measure(lines)
             labelled = labelled or what == "accuracy"
-            banded = _banded(label, [_series(rows, what) for rows in lines], i, dashed=name != "development")
-            alone = len(lines) == 1 and banded and what == "exact"
-            exact += [_with_interval(banded[0], lines[0])] if alone else banded
+            lined = banded(label, [series(rows, what) for rows in lines], i, dashed=name != "development")
+            alone = len(lines) == 1 and lined and what == "exact"
+            exact += [_with_interval(lined[0], lines[0])] if alone else lined
     left = chart(losses, x_label="step", y_label="loss, nats per token", log=True, name="training loss by step")
     words = METRICS["accuracy" if labelled else "exact"]
     right = chart(exact, x_label="step", y_label=f"{words}, %", shares=True, name=f"{words} by step")
@@ -103,12 +103,13 @@ def trained_once(groups: Sequence[Group]) -> list[Group]:
     return list(once.values())
 
 
-def _series(lines: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
+def series(lines: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
+    """Steps, and what lines of metrics have under a name there."""
     kept = {float(line["step"]): float(line[name]) for line in lines if "step" in line and line.get(name) is not None}
     return list(kept), list(kept.values())
 
 
-def _banded(label: str, curves: Sequence[tuple[list[float], list[float]]], colour: int, *, dashed: bool) -> list[Line]:
+def banded(label: str, curves: Sequence[tuple[list[float], list[float]]], colour: int, *, dashed: bool) -> list[Line]:
     if not curves:
         return []
     band: Band = seeds_band(curves)

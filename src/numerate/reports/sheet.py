@@ -224,7 +224,7 @@ def _ramp(stops: tuple[str, ...]) -> str:
 
 
 def page(title: str, body: str) -> str:
-    """A whole page around a body: no scripts, no fonts, nothing fetched."""
+    """A whole page around a body: no fonts, nothing fetched, and no scripts but what the body has."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

@@ -64,10 +64,10 @@ def search(
     >>> numerate.train(found.best)
 
     `settings` are read by `Space.read`. A trial's value is what its best checkpoint got right on the next lengths
-    (`beyond-development`; ties, and tasks without next lengths, go by `development`), or another `metric`; the median
-    of its `seeds`. `sampler` is Optuna's TPE, random points, or a grid of all points; `pruner` (`median`, `halving`)
-    stops trials at an evaluation where others were better. `seed` is of the points and of the first run of each trial;
-    the recipe's own if not given.
+    (`beyond-development`; ties, and tasks without next lengths, go by `development`), or another `metric`; of running
+    text it is its lowest `development_loss`. Of several `seeds` it is the median. `sampler` is Optuna's TPE, random
+    points, or a grid of all points; `pruner` (`median`, `halving`) stops trials at an evaluation where others were
+    better. `seed` is of the points and of the first run of each trial; the recipe's own if not given.
 
     The same call goes on where the last one ended, however that was, until there are `trials` in all; several calls at
     once share them. With one worker the same seed gives the same trials. Without an `executor` one worker is this very
@@ -83,6 +83,11 @@ def search(
         if given not in get_args(kind):
             known = get_args(kind)
             raise Mistake(f"{what}: {given!r} is none of: {', '.join(known)}.{did_you_mean(str(given), known)}")
+    if recipe.task.running and metric == "beyond-development":  # running text has no next lengths
+        metric = "development_loss"
+    if metric == "development_loss" and not recipe.task.running:
+        what = type(recipe.task).__name__
+        raise Mistake(f"metric: development_loss is of running text, and {what} is none; metric=development is right")
     for what, number in (("trials", trials), ("workers", workers), ("seeds", seeds)):
         if number is not None and number < 1:
             raise Mistake(f"{what}: {number} is too few; 1 or more is right")

@@ -26,6 +26,7 @@ _METRICS = {
     "beyond-development": "beyond-development (the next lengths)",
     "development": "development (held-out questions of the trained lengths)",
     "loss": "the last training loss",
+    "development_loss": "the lowest development loss, in nats per token of held-out text",
 }
 
 
@@ -175,7 +176,7 @@ def write(found: Searched) -> None:
 
 def shown(value: float, metric: Metric) -> str:
     """A value of a trial as people read it: a share in per cent, a loss as it is."""
-    return f"{value:.4g}" if metric == "loss" else f"{value:.1%}"
+    return f"{value:.4g}" if metric in ("loss", "development_loss") else f"{value:.1%}"
 
 
 def short_names(space: Space) -> dict[str, str]:

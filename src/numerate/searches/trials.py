@@ -21,7 +21,7 @@ from numerate.training.lock import Locked
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder, folder_name
 
-Metric = Literal["beyond-development", "development", "loss"]
+Metric = Literal["beyond-development", "development", "loss", "development_loss"]
 
 _TIE = 1e-6
 """What a share on trained lengths weighs beside one on the next lengths: less than one question, so it settles ties."""
@@ -57,7 +57,7 @@ class Plan:
 
     @property
     def minimise(self) -> bool:
-        return self.metric == "loss"
+        return self.metric in ("loss", "development_loss")
 
 
 @dataclass(frozen=True)
@@ -204,12 +204,16 @@ class _Watch:
         self._step, self._loss = 0, None
 
     def hear(self, kind: str, record: Mapping[str, Any]) -> None:
-        self._loss = record.get("loss", self._loss)
+        text = kind == "evaluation" and "perplexity" in record
+        if not text and self.doing.plan.metric != "development_loss":
+            self._loss = record.get("loss", self._loss)
+        elif text and self.doing.plan.metric == "development_loss":
+            self._loss = record["loss"]
         if (why := self.doing.due()) is not None:
             self._end(why)
         if kind == "evaluation":
             # Whole rows of labels are all wrong long before their labels are: those tell good settings from bad ones.
-            self._scores[record["split"]] = record.get("accuracy", record["exact"])
+            self._scores[record["split"]] = record["accuracy"] if "accuracy" in record else record["exact"]
             self._step = record["step"]
         elif self._scores:  # all splits of that step are in
             plan, journal, number = self.doing.plan, self.doing.journal, self.doing.trial.number
@@ -242,16 +246,18 @@ def measured(folder: RunFolder, recipe: Recipe, metric: Metric) -> dict[str, Any
     for line in records:
         if "split" in line:
             evaluations.setdefault(line["step"], {})[line["split"]] = line
-    losses = [line for line in records if "loss" in line]
+    losses = [line for line in records if "loss" in line and "split" not in line]
+    if evaluations and metric == "development_loss":
+        return _of_text(folder, recipe, evaluations, losses, max(line["step"] for line in records))
     if not evaluations or (metric == "loss" and not losses):
         raise Mistake("training: ended before any evaluation; a larger budget or a smaller training.evaluate_every=")
-    exact = {step: {split: line["exact"] for split, line in each.items()} for step, each in evaluations.items()}
+    exact = {step: {split: _share(line) for split, line in each.items()} for step, each in evaluations.items()}
     split = "beyond-development" if any("beyond-development" in each for each in exact.values()) else "development"
     if metric == "development":
         split = metric
     best = max(exact, key=lambda step: (exact[step].get(split, -1.0), step))
     chosen = evaluations[best][split]
-    value = {"value": chosen["exact"], "low": chosen["low"], "high": chosen["high"], "metric": split}
+    value = {"value": _share(chosen), "low": chosen["low"], "high": chosen["high"], "metric": split}
     objective = objective_of(exact[best], metric)
     if metric == "loss":
         objective = losses[-1]["loss"]
@@ -265,6 +271,43 @@ def measured(folder: RunFolder, recipe: Recipe, metric: Metric) -> dict[str, Any
         "steps": max(line["step"] for line in records),
         "loss": losses[-1]["loss"] if losses else None,
         **exact[best],
+    }
+
+
+def _share(line: Mapping[str, Any]) -> float:
+    """What is right of a split: of running text the tokens that were the likeliest."""
+    return float(line["accuracy"] if "perplexity" in line else line["exact"])
+
+
+def _of_text(
+    folder: RunFolder,
+    recipe: Recipe,
+    evaluations: Mapping[int, Mapping[str, Mapping[str, Any]]],
+    losses: Sequence[Mapping[str, Any]],
+    steps: int,
+) -> dict[str, Any]:
+    """What is to be known of a run on running text: its lowest development loss, with the interval about the text.
+
+    Raises `Mistake` for a run that has no development loss."""
+    lines = [line for each in evaluations.values() if "perplexity" in (line := each.get("development", {}))]
+    if not lines:
+        what = type(recipe.task).__name__
+        raise Mistake(f"metric: development_loss is of running text, and {what} is none; metric=development is right")
+    best = min(lines, key=lambda line: (line["loss"], -line["step"]))
+    return {
+        "run": f"{folder.recipe_name}/{folder.id}",
+        "seed": recipe.seed,
+        "value": best["loss"],
+        "low": best.get("low"),
+        "high": best.get("high"),
+        "metric": "development_loss",
+        "objective": best["loss"],
+        "best_step": best["step"],
+        "steps": steps,
+        "loss": losses[-1]["loss"] if losses else None,
+        "development": best["accuracy"],
+        "perplexity": best["perplexity"],
+        "bits_per_byte": best.get("bits_per_byte"),
     }
 
 

@@ -38,6 +38,12 @@ _MEASURES = (
     Column("beyond-development", float, "share"),
     Column("best_step", int, "count"),
 )
+_TEXT_MEASURES = (
+    Column("development_loss", float, "measure"),
+    Column("development_perplexity", float, "measure"),
+    Column("development_bits", float, "measure"),
+)
+"""What training measured last of running text, in the place of the shares right."""
 _CHECKPOINTS = ("final", "best")
 _SAID = 5
 """Different errors that are written below a table; `where=status=failed columns=label,seed,error` has all."""
@@ -55,6 +61,20 @@ ANSWERS = (
     "the mean over the cells, each weighing the same. r2 and mae are of the numbers, log_r2 and log_mae of sign(x) "
     "log10(|x| + 1)."
 )
+LANGUAGE = (
+    "final: the last checkpoint; best: the one with the lowest loss on the development split. Of running text loss is "
+    "in nats per token and depends on the tokenizer, as perplexity, its exp, does; bits per byte does not. Intervals "
+    "(.low, .high) are about the text; group=label has what seeds differ by."
+)
+OF_TEXT = ("loss", "perplexity", "bits_per_byte", "likeliest")
+"""The measures of running text that have columns."""
+_ENDS_OF_TEXT = {
+    "likeliest": "accuracy",
+    "loss.low": "low",
+    "loss.high": "high",
+    "bits_per_byte.low": "bits_low",
+    "bits_per_byte.high": "bits_high",
+}
 MAIN_ANSWERS = ("number_accuracy", "mae", "log_mae", "log_r2", "bleu", "perplexity")
 """The metrics of numbers and texts that people see first."""
 
@@ -98,7 +118,8 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     ]
     identified = [(column, values) for column, values in told if column.name != "status"]
     measured = [record if status == "done" else {} for record, status in zip(found, statuses, strict=True)]
-    for column in (*_MEASURES, *_region_columns(measured)):
+    texts = any("development_loss" in record for record in measured)
+    for column in (*_MEASURES, *(_TEXT_MEASURES if texts else ()), *_region_columns(measured)):
         told.append((column, [column.read(_at(record, column.name)) for record in measured]))
     reasons = [_no_claim(record) for record in measured]
     if any(reason is not None for reason in reasons):
@@ -163,6 +184,9 @@ def _region_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
                 continue
             path = f"{checkpoint}.{name}"
             regions = [(record.get(checkpoint) or {}).get(name) or {} for record in records]
+            if any("language" in region for region in regions):
+                found += _text_columns(path)
+                continue
             labelled = any("labels" in region for region in regions)
             # Of labels the best checkpoint is told by its headline alone: a row is wide enough.
             found.append(Column(path, float, "share", main=not labelled or checkpoint == "final"))
@@ -186,6 +210,16 @@ def _region_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
     return found
 
 
+def _text_columns(path: str) -> list[Column]:
+    """The columns of running text below the name of a checkpoint and a context."""
+    found = []
+    for name in OF_TEXT:
+        kind: Literal["share", "measure"] = "share" if name == "likeliest" else "measure"
+        found.append(Column(f"{path}.{name}", float, kind, main=name != "likeliest"))
+        found += [Column(f"{path}.{end}", float, kind) for end in _ENDS_OF_TEXT if end.startswith(f"{name}.")]
+    return found
+
+
 def _no_claim(record: Mapping[str, Any]) -> str | None:
     """How the model of a run sees what comes later in a row, so that nothing may be claimed of it."""
     regions = [region for name in _CHECKPOINTS for region in (record.get(name) or {}).values()]
@@ -197,6 +231,9 @@ def _at(record: Mapping[str, Any], name: str) -> Any:
     checkpoint, dot, region = name.partition(".")
     if checkpoint in _CHECKPOINTS and dot:
         region, _, end = region.partition(".")
+        known = (record.get(checkpoint) or {}).get(region) or {}
+        if "language" in known:
+            return known["language"].get(_ENDS_OF_TEXT.get(end, end))
         if answer_metrics.is_one(end.removesuffix(".low").removesuffix(".high")):
             return (((record.get(checkpoint) or {}).get(region) or {}).get("answers") or {}).get(end)
         measure, _, end = end.partition(".") if end.partition(".")[0] in MEASURES else ("", "", end)
@@ -215,9 +252,12 @@ def _view(table: Table) -> Table:
     names = table.names
     rows = list(table.rows)
     statuses = [row[names.index("status")] for row in rows]
-    notes = [LEGEND] if any(column.main for column in table.columns) else []
+    running = any(name.endswith(".bits_per_byte") for name in names)
+    notes = [LANGUAGE if running else LEGEND] if any(column.main for column in table.columns) else []
     notes += [LABELS] if any(name.endswith(".floor") for name in names) else []
-    notes += [ANSWERS] if any(name.rpartition(".")[2] in answer_metrics.METRICS for name in names) else []
+    notes += (
+        [ANSWERS] if not running and any(name.rpartition(".")[2] in answer_metrics.METRICS for name in names) else []
+    )
     if "no_claim" in names:
         notes += [f"no claim: {reason}" for reason in dict.fromkeys(table["no_claim"]) if reason is not None]
     if any(status != "done" for status in statuses):
@@ -271,6 +311,16 @@ _OF_LABELS = tuple(
     for end in ("", ".floor")
 )
 """What is measured of the labels of a cell beside, with the measure and whether it is its floor."""
+_OF_TEXTS = (
+    (Column("loss", float, "measure", main=True), "loss"),
+    (Column("loss.low", float, "measure"), "low"),
+    (Column("loss.high", float, "measure"), "high"),
+    (Column("perplexity", float, "measure", main=True), "perplexity"),
+    (Column("bits_per_byte", float, "measure", main=True), "bits_per_byte"),
+    (Column("tokens", int, "count"), "tokens"),
+    (Column("bytes", int, "count"), "bytes"),
+)
+"""What is measured of a portion of running text, in the place of what is right of a cell."""
 _OF_ANSWERS = tuple(
     Column(name, float, "share" if name in answer_metrics.SHARES else "measure", main=name in MAIN_ANSWERS)
     for name in answer_metrics.METRICS
@@ -288,11 +338,12 @@ def _cells(runs: Path, told: Sequence[tuple[Column, list[Value]]], wanted: Colle
         | {column.name for column, _ in told}
     )
     axes: dict[str, Column] = {}
-    labelled = answered = False
+    labelled = answered = running = False
     for row in by_run:
         content = _content(runs / str(row[0]) / "evaluation.jsonl")
         labelled = labelled or b'"labels":' in content
         answered = answered or b'"measures":' in content
+        running = running or b'"language":' in content
         for name in _axes(content):
             axes.setdefault(name, Column(f"cell.{name}" if name in taken else name, int, tells=True))
     columns = (
@@ -306,13 +357,17 @@ def _cells(runs: Path, told: Sequence[tuple[Column, list[Value]]], wanted: Colle
         *(column for column, _ in _FIXED),
         *(column for column, _, _ in _OF_LABELS if labelled),
         *(column for column in _OF_ANSWERS if answered),
+        *(column for column, _ in _OF_TEXTS if running and column.name not in taken),
     )
+    texts = [one for one in _OF_TEXTS if running and one[0].name not in taken]
 
     def rows() -> Iterator[Row]:
         for row in by_run:
             for record in disk.records(runs / str(row[0]) / "evaluation.jsonl"):
                 of_labels = _of_labels(record) if labelled else ()
-                yield (*row, *_cell(record, axes), *of_labels, *(_of_answers(record) if answered else ()))
+                of_answers = _of_answers(record) if answered else ()
+                of_texts = (column.read(record.get(name)) for column, name in texts)
+                yield (*row, *_cell(record, axes), *of_labels, *of_answers, *of_texts)
 
     return Table(columns, Lazily(rows), "cells", telling)
 
@@ -328,6 +383,8 @@ def _cell(record: Mapping[str, Any], axes: Mapping[str, Column]) -> list[Value]:
         *(cell.get(axis) for axis in axes),
     ]
     exact = record.get("correct", 0) / count if count else None
+    if "language" in record:  # nothing is right or wrong as a whole, and the interval is that of the loss
+        return found + [column.read(record.get(name)) if name == "count" else None for column, name in _FIXED]
     found += [exact if name is None else column.read(record.get(name)) for column, name in _FIXED]
     return found
 

@@ -1,0 +1,194 @@
+"""How well a model foretells running text, read portion by portion: `numerate.evaluation.likelihoods` has the sums."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from numerate.batch import IGNORE, Batch, Draw, Model
+from numerate.config import Span
+from numerate.evaluation.evaluator import CHUNK, PIECE, Exam, refuse_ahead, rows_of
+from numerate.evaluation.likelihoods import FIRST as FIRST
+from numerate.evaluation.likelihoods import Likelihoods as Likelihoods
+from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tasks.task import Task
+
+HEAD = {"cpu": 2**23}
+"""How many logits are held at a time, by device: 32 MB of float32."""
+
+HEAD_ELSEWHERE = 2**24
+
+PORTION = 2**17
+"""Tokens of one portion of running text: what is held in memory, and what is lost at most when killed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """What was found of each chunk of running text: `nll` in nats, its `tokens`, their `bytes` of UTF-8, and how many
+    of them were the likeliest (`right`). All `[chunks]`."""
+
+    nll: NDArray[np.float64]
+    tokens: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    right: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.nll)
+
+    def likelihoods(self) -> Likelihoods:
+        """The sums over chunks."""
+        size = self.bytes.astype(np.float64)
+        return Likelihoods(
+            float(self.nll.sum()),
+            int(self.tokens.sum()),
+            int(self.bytes.sum()),
+            int(self.right.sum()),
+            len(self),
+            float((self.nll**2).sum()),
+            float((self.nll * self.tokens).sum()),
+            int((self.tokens**2).sum()),
+            float((self.nll * size).sum()),
+            int((self.bytes**2).sum()),
+        )
+
+    def lines(self, cell: Mapping[str, int]) -> list[dict[str, Any]]:
+        """A line for each chunk of a portion, with its loss in nats per token."""
+        return [
+            {"cell": {**cell, FIRST: cell[FIRST] + at}, "loss": round(nll / max(1, tokens), 6), "tokens": tokens}
+            | {"bytes": size, "right": right}
+            for at, (nll, tokens, size, right) in enumerate(
+                zip(*(part.tolist() for part in (self.nll, self.tokens, self.bytes, self.right)), strict=True)
+            )
+        ]
+
+    def first(self, count: int) -> "Read":
+        """The first `count` chunks."""
+        return Read(self.nll[:count], self.tokens[:count], self.bytes[:count], self.right[:count])
+
+
+@torch.no_grad()
+def read_chunks(model: Model, exam: Exam, batch: Batch, placement: int = 0) -> Read:
+    """Reads the rows of a batch, each token being foretold from those before it in its row.
+
+    Logits are made for so many places at a time that `HEAD` of them are held, never those of all rows and places. On a
+    CPU rows are read a few at a time.
+    """
+    rows, time = batch.tokens.ids.shape
+    cpu = batch.tokens.ids.device.type == "cpu"
+    share = max(1, (PIECE if cpu else CHUNK) // max(1, time))
+    nll, right = [], []
+    for first in range(0, rows, share):
+        piece = rows_of(batch, slice(first, first + share))
+        output = model(model.place(piece.tokens, Draw.fixed(placement)), piece.source)
+        each, likeliest = _losses(output.hidden, output.head, piece.targets, len(exam.vocabulary.symbols))
+        nll.append(each.double().sum(1))
+        right.append(likeliest.sum(1))
+    asked = (batch.targets != IGNORE).cpu().numpy()
+    said = np.where(asked, batch.targets.cpu().numpy(), 0)
+    size = exam.token_bytes.of_targets(batch.tokens.ids.cpu().numpy(), said) if exam.token_bytes else 0 * said
+    return Read(
+        torch.cat(nll).cpu().numpy() if nll else np.zeros(0),
+        asked.sum(1),
+        np.where(asked, size, 0).sum(1),
+        torch.cat(right).cpu().numpy() if right else np.zeros(0, dtype=np.int64),
+    )
+
+
+def _losses(hidden: Tensor, head: Any, targets: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
+    """The loss of each target and whether it is the likeliest, `[rows, time]`; both 0 where nothing is asked."""
+    held = HEAD.get(hidden.device.type, HEAD_ELSEWHERE)
+    width = max(1, held // vocabulary)
+    flat, wanted = hidden.flatten(0, 1), targets.flatten()
+    losses = torch.empty(len(flat), dtype=torch.float32, device=hidden.device)
+    likeliest = torch.empty(len(flat), dtype=torch.bool, device=hidden.device)
+    for first in range(0, len(flat), width):
+        here = slice(first, first + width)
+        logits = head(flat[here]).float()
+        losses[here] = torch.nn.functional.cross_entropy(logits, wanted[here], ignore_index=IGNORE, reduction="none")
+        likeliest[here] = logits.argmax(-1) == wanted[here]
+    return losses.view_as(targets), likeliest.view_as(targets)
+
+
+def read_language(model: Model, exam: Exam, batches: Iterable[Batch], placement: int = 0) -> Likelihoods:
+    """The sums over batches of running text, each of which is one batch of the published mean over batches.
+
+    >>> read_language(model, exam, batches).record()
+    {"loss": 1.7294, "perplexity": 5.63726, "bits_per_byte": 0.6021, "mean_of_exp": 5.6385, ...}
+    """
+    return Likelihoods.together(
+        read_chunks(model, exam, batch, placement).likelihoods().as_batch() for batch in batches
+    )
+
+
+def read_portion(
+    model: Model, exam: Exam, cell: Mapping[str, int], *, count: int, placement: int = 0, split: str = "test"
+) -> Read:
+    """`count` chunks of running text from `cell["chunk"]` on, of `cell["context"]` tokens each."""
+    pinned = exam.task.pinned(**{axis: size for axis, size in cell.items() if axis != FIRST})
+    device = next(model.parameters()).device
+    batch = exam.batch(pinned.examples(split, 0, cell[FIRST], count), cell[FIRST])
+    return read_chunks(model, exam, batch.to(device), placement)
+
+
+def evaluate_portion(
+    model: Model, exam: Exam, cell: Mapping[str, int], *, count: int, placement: int = 0, split: str = "test"
+) -> dict[str, Any]:
+    """The record of one portion of running text: a pure function of the weights and of what is given here.
+
+    >>> evaluate_portion(model, exam, {"context": 512, "chunk": 0}, count=256)
+    {"cell": {"context": 512, "chunk": 0}, "count": 256, "loss": 1.7294, ..., "language": {"nll": 226683.1, ...}}
+
+    `language` has the sums by which portions are taken together (`Likelihoods.of_sums`); what stands beside it is of
+    this portion alone. Raises `Mistake` for a model that looks ahead.
+    """
+    refuse_ahead(model, exam)
+    found = read_portion(model, exam, cell, count=count, placement=placement, split=split).likelihoods()
+    return {
+        "cell": dict(cell),
+        "count": found.chunks,
+        **found.record(),
+        "language": found.sums(),
+        "placement": placement,
+        "seen": False,
+        "tokenizer": _fingerprint(exam),
+        "method": "one pass",
+    }
+
+
+def _fingerprint(exam: Exam) -> str | None:
+    """What tells the tokenizer of running text from any other."""
+    return str(exam.task.pieces().fingerprint)[:12] if isinstance(exam.task, LanguageModelling) else None
+
+
+def context_region(cell: Mapping[str, int], trained: Mapping[str, Span]) -> str:
+    """Whether a context is `trained`, `beyond` what was trained, or `below`."""
+    context, span = cell["context"], trained["context"]
+    return "trained" if context in span else "beyond" if context > span.high else "below"
+
+
+def portions_of(task: Task, most: int | None = None, split: str = "test") -> list[tuple[int, int]]:
+    """The portions of running text that an evaluation goes through: (first chunk, how many), of the first `most` chunks
+    or all. Portions of the same context begin at the same chunks, however many are asked for."""
+    there = chunks_of(task, split)
+    size = max(1, PORTION // max(span.high for span in task.trained().values()))
+    return list(portions(there if most is None else min(most, there), size))
+
+
+def chunks_of(task: Task, split: str) -> int:
+    """How many chunks of running text a split of a task has."""
+    assert isinstance(task, LanguageModelling), "running text is a LanguageModelling"
+    return task.chunks(split)
+
+
+def portions(chunks: int, size: int) -> Iterator[tuple[int, int]]:
+    """(first chunk, how many) of each portion of so many chunks.
+
+    >>> list(portions(600, 256))
+    [(0, 256), (256, 256), (512, 88)]
+    """
+    for first in range(0, chunks, size):
+        yield first, min(size, chunks - first)

@@ -1,0 +1,152 @@
+"""Sums over running text, by which any two parts of it are taken together: loss, perplexity, bits per byte."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from math import exp, inf, log, sqrt
+from typing import Any
+
+Z95 = 1.959963984540054
+"""The 97.5 % point of a normal distribution."""
+
+FIRST = "chunk"
+"""Where in the validation set a portion begins, beside the context in its cell: the number of its first chunk."""
+
+
+@dataclass(frozen=True)
+class Likelihoods:
+    """Sums over chunks of running text, by which any two parts of it can be taken together.
+
+    `nll` is the sum of -ln(probability) of all tokens, in nats; `bytes` those of the UTF-8 of their text; `right` how
+    many of them were the likeliest. Sums of squares and products over chunks are what intervals follow from; `batches`
+    and the sums over batches are there for the published mean over batches.
+
+    >>> both = read_chunks(model, exam, first).likelihoods() + read_chunks(model, exam, second).likelihoods()
+    >>> both.loss, both.perplexity, both.bits_per_byte
+    """
+
+    nll: float = 0.0
+    tokens: int = 0
+    bytes: int = 0
+    right: int = 0
+    chunks: int = 0
+    nll_squared: float = 0.0
+    nll_tokens: float = 0.0
+    tokens_squared: int = 0
+    nll_bytes: float = 0.0
+    bytes_squared: int = 0
+    batches: int = 0
+    batch_losses: float = 0.0
+    batch_exps: float = 0.0
+
+    def as_batch(self) -> "Likelihoods":
+        """The same, as one batch of the published mean over batches."""
+        if not self.tokens:
+            return self
+        return replace(self, batches=1, batch_losses=self.loss, batch_exps=_exp(self.loss))
+
+    def __add__(self, other: "Likelihoods") -> "Likelihoods":
+        return Likelihoods(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+
+    @staticmethod
+    def together(parts: "Iterable[Likelihoods]") -> "Likelihoods":
+        return sum(parts, Likelihoods())
+
+    @property
+    def loss(self) -> float:
+        """Mean -ln(probability) of a token, in nats; every token weighs the same."""
+        return self.nll / self.tokens if self.tokens else 0.0
+
+    @property
+    def perplexity(self) -> float:
+        """exp(loss): among so many equally likely tokens a guess would be as hard."""
+        return _exp(self.loss)
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """-log2(probability) of the text per byte of its UTF-8, which any two tokenizers can be compared by; None where
+        there is no byte."""
+        return self.nll / (self.bytes * log(2.0)) if self.bytes else None
+
+    @property
+    def accuracy(self) -> float:
+        """The share of tokens that were the likeliest."""
+        return self.right / self.tokens if self.tokens else 0.0
+
+    @property
+    def mean_of_exp(self) -> float | None:
+        """The published perplexity: the mean over batches of exp(mean loss of the batch). It depends on the size of the
+        batches, and is never below `perplexity` of equal batches."""
+        return self.batch_exps / self.batches if self.batches else None
+
+    @property
+    def batch_loss(self) -> float | None:
+        """The published loss: the mean over batches of each one's mean loss."""
+        return self.batch_losses / self.batches if self.batches else None
+
+    def error(self) -> float | None:
+        """The standard error of the loss, in nats: that of a ratio of two sums over chunks (Cochran 1977, Sampling
+        Techniques, section 6.3), taking chunks as independent. None of a single chunk."""
+        return self._ratio_error(self.loss, self.nll_tokens, self.tokens_squared, self.tokens)
+
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the loss by its standard error: how far that of other text of the kind may be."""
+        error = self.error()
+        return None if error is None else (self.loss - Z95 * error, self.loss + Z95 * error)
+
+    def bits_interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the bits per byte."""
+        if not self.bytes:
+            return None
+        error = self._ratio_error(self.nll / self.bytes, self.nll_bytes, self.bytes_squared, self.bytes)
+        if error is None or self.bits_per_byte is None:
+            return None
+        half = Z95 * error / log(2.0)
+        return self.bits_per_byte - half, self.bits_per_byte + half
+
+    def _ratio_error(self, ratio: float, product: float, squared: float, total: float) -> float | None:
+        if self.chunks < 2 or not total:
+            return None
+        spread = self.nll_squared - 2 * ratio * product + ratio**2 * squared
+        return sqrt(max(0.0, spread) * self.chunks / (self.chunks - 1)) / total
+
+    def record(self) -> dict[str, Any]:
+        """What is told of it, six significant digits each; `low` and `high` are the interval of the loss."""
+        interval, bits = self.interval(), self.bits_interval()
+        told: dict[str, float | None] = {
+            "loss": self.loss,
+            "low": interval and interval[0],
+            "high": interval and interval[1],
+            "perplexity": self.perplexity,
+            "bits_per_byte": self.bits_per_byte,
+            "bits_low": bits and bits[0],
+            "bits_high": bits and bits[1],
+            "accuracy": self.accuracy,
+            "batch_loss": self.batch_loss,
+            "mean_of_exp": self.mean_of_exp,
+        }
+        short = {name: float(f"{value:.6g}") for name, value in told.items() if value is not None}
+        return short | {"tokens": self.tokens, "bytes": self.bytes, "chunks": self.chunks}
+
+    def sums(self) -> dict[str, float]:
+        """The sums themselves, for `of_sums`; those of batches where there are any."""
+        return {name: value for name, value in asdict(self).items() if self.batches or not name.startswith("batch")}
+
+    @classmethod
+    def of_sums(cls, sums: Mapping[str, Any]) -> "Likelihoods":
+        known = {one.name for one in fields(cls)}
+        return cls(**{name: value for name, value in sums.items() if name in known})
+
+
+def _exp(value: float) -> float:
+    return exp(value) if value < 700 else inf
+
+
+def merged(portions: Iterable[tuple[int, Likelihoods]]) -> Likelihoods:
+    """Portions of one text together, each with its first chunk. No chunk counts twice: of two that begin at the same
+    one, as when less was asked for first, the longer counts, and none that begins inside of another."""
+    counted, end = [], 0
+    for first, one in sorted(portions, key=lambda portion: (portion[0], -portion[1].chunks)):
+        if first >= end:
+            counted.append(one)
+            end = first + one.chunks
+    return Likelihoods.together(counted)

@@ -1,0 +1,277 @@
+"""From a prompt as a person types it to what a model reads, and from what it says back to text, piece by piece."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from numerate.batch import Model, Tokens
+from numerate.errors import Mistake
+from numerate.evaluation.evaluator import SPARE, Exam, prompts_of
+from numerate.evaluation.text_answers import plainly
+from numerate.tasks.language_modelling import LanguageModelling
+from numerate.vocabulary import BEGIN, END, PAD, SPECIAL, UNKNOWN
+
+MOST = 200
+"""Tokens that are said unless somebody says how many, or the context has no room for them."""
+
+LOST = "\N{REPLACEMENT CHARACTER}"
+"""What stands in a text for bytes that are no character, or not yet."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as typed, its token ids, and what of it the tokenizer does not know.
+
+    `question` is whether it was read as a question of the task, with its numbers spelled as the model has learned them;
+    then `answer` is how many tokens the right answer has. `values` are the numbers beside its tokens, if they have any.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    unknown: tuple[str, ...] = ()
+    question: bool = False
+    answer: int | None = None
+    values: tuple[float, ...] | None = None
+
+
+class Writing(ABC):
+    """How the prompts of a run become tokens, and what it says becomes text."""
+
+    stop: tuple[int, ...]
+    """The tokens that end a text."""
+
+    @abstractmethod
+    def read(self, text: str) -> Prompt:
+        """A prompt as tokens. Raises `Mistake` for one that leaves a model nothing to read."""
+
+    @abstractmethod
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens left out."""
+
+    def said(self, prompt: Prompt, text: str) -> str:
+        """What was said, as a person writes it."""
+        return text
+
+
+def writing_of(exam: Exam) -> Writing:
+    """How a run writes. Raises `Mistake` where what it does is not to continue a text."""
+    if isinstance(exam.task, LanguageModelling):
+        return RunningText(exam.task)
+    if not exam.layout.continues:
+        raise Mistake(
+            f"layout: {type(exam.layout).__name__} has every place said by itself, and nothing to go on with; "
+            "`numerate ask` shows what is said"
+        )
+    return Questions(exam)
+
+
+class RunningText(Writing):
+    """Running text: a prompt stands at the beginning of a document, behind the token that begins one.
+
+    What ends a text is the token that begins the next one, or one for the end where the tokenizer has it.
+    """
+
+    def __init__(self, task: LanguageModelling) -> None:
+        self.pieces = task.pieces()
+        roles = self.pieces.roles
+        self.stop = tuple(sorted({self.pieces.begin, *(roles[role] for role in ("eos",) if role in roles)}))
+
+    def read(self, text: str) -> Prompt:
+        ids = self._ids(text)
+        unknown: tuple[str, ...] = ()
+        if self._loses(text, ids):
+            unknown = tuple(one for one in dict.fromkeys(text) if self._loses(one, self._ids(one)))
+        return Prompt(text, (self.pieces.begin, *ids), unknown)
+
+    def _loses(self, text: str, ids: Sequence[int]) -> bool:
+        """Whether characters of a text have no token, or become others; spaces do not count."""
+        return self.pieces.roles.get("unk") in ids or "".join(self.text(ids).split()) != "".join(text.split())
+
+    def text(self, ids: Sequence[int]) -> str:
+        return self.pieces.decode(ids)  # type: ignore[no-any-return]
+
+    def _ids(self, text: str) -> list[int]:
+        try:
+            ids: list[int] = self.pieces.encode([text])[0].tolist()
+        except ValueError as error:
+            raise Mistake(f"prompt: {text!r} {error}") from error
+        return ids
+
+
+class Questions(Writing):
+    """Questions of a task (`12+34=`), and any text in its symbols.
+
+    A question is read as in `numerate ask`: its numbers are spelled as the task spells them, and the answer is turned
+    back. Any other text is read letter by letter as it stands.
+    """
+
+    stop = (END,)
+
+    def __init__(self, exam: Exam) -> None:
+        self.exam = exam
+        self.begin = (BEGIN,) if getattr(exam.tokenizer, "begin", False) else ()
+
+    def read(self, text: str) -> Prompt:
+        vocabulary = self.exam.vocabulary
+        ids = [*self.exam.tokenizer.encode(text, vocabulary)]
+        unknown = tuple(dict.fromkeys(_not_known(text, ids, vocabulary.ids))) if UNKNOWN in ids else ()
+        if not unknown and text:
+            try:
+                batch = self.exam.batch(self.exam.task.read(text))
+            except (Mistake, NotImplementedError):
+                pass
+            else:
+                return self._question(text, *prompts_of(batch))
+        if self.exam.carries:
+            raise Mistake(
+                f"prompt: {text!r} is no question of {type(self.exam.task).__name__}, whose tokens have numbers"
+            )
+        if not (*self.begin, *ids):
+            raise Mistake("prompt: is empty, and rows of this run begin with a question; '12+34=' is one of sums")
+        return Prompt(text, (*self.begin, *ids), unknown)
+
+    def _question(self, text: str, prompt: Tokens, answer: int) -> Prompt:
+        values = None if prompt.values is None else tuple(prompt.values[0].tolist())
+        return Prompt(text, tuple(prompt.ids[0].tolist()), (), True, answer, values)
+
+    def text(self, ids: Sequence[int]) -> str:
+        return self.exam.tokenizer.decode(ids, self.exam.vocabulary)
+
+    def said(self, prompt: Prompt, text: str) -> str:
+        return plainly(self.exam.tokenizer, text) if prompt.question else text
+
+
+def _not_known(text: str, ids: Sequence[int], known: Iterable[str]) -> Iterable[str]:
+    """The characters of a text that have no token, where each has one; else the words of it that have none."""
+    held = set(known)
+    parts = list(text) if len(ids) == len(text) else text.split()
+    return [part for part in parts if part not in held]
+
+
+class Telling:
+    """Turns tokens into text as they come; what is no whole character yet is held back.
+
+    Only the tokens since the last piece of text are decoded again, behind those of the piece before it, since how a
+    token is written depends on what stands before it (the space in front of a word, the bytes of a character).
+
+    >>> telling = Telling(pieces.decode, [1])
+    >>> "".join(map(telling.told, [9038, 2501])) + telling.rest()
+    'Once upon'
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], before: Sequence[int] = ()) -> None:
+        self._decode = decode
+        self._ids = list(before)
+        self._first, self._told = 0, len(before)
+
+    def told(self, token: int) -> str:
+        """What is new with this token: often a word, sometimes nothing yet."""
+        self._ids.append(token)
+        return self._new(whole=False)
+
+    def rest(self) -> str:
+        """What was held back, however it ends."""
+        return self._new(whole=True)
+
+    def _new(self, *, whole: bool) -> str:
+        old = self._decode(self._ids[self._first : self._told])
+        now = self._decode(self._ids[self._first :])
+        new = now[len(old) :]
+        if new.endswith(LOST) and not whole:
+            return ""
+        if new:
+            self._first, self._told = self._told, len(self._ids)
+        return new
+
+
+def tokens_of(prompts: Sequence[Prompt], samples: Sequence[int], device: torch.device) -> Tokens:
+    """Prompts as rows, padded on the right; `samples` are their numbers among those of the same prompt.
+
+    A row's own number is a hash of its ids and its sample: what it draws depends on no other prompt.
+    """
+    longest = max(len(prompt.ids) for prompt in prompts)
+    ids = [[*prompt.ids, *[PAD] * (longest - len(prompt.ids))] for prompt in prompts]
+    values = None
+    if any(prompt.values is not None for prompt in prompts):
+        told = [prompt.values or (1.0,) * len(prompt.ids) for prompt in prompts]
+        values = torch.tensor([[*one, *[1.0] * (longest - len(one))] for one in told], device=device)
+    rows = [_row(prompt.ids, sample) for prompt, sample in zip(prompts, samples, strict=True)]
+    return Tokens(
+        torch.tensor(ids, device=device),
+        torch.tensor([len(prompt.ids) for prompt in prompts], device=device),
+        torch.tensor(rows, device=device),
+        values,
+    )
+
+
+def _row(ids: Sequence[int], sample: int) -> int:
+    told = hashlib.blake2b(f"{list(ids)} {sample}".encode(), digest_size=8).digest()
+    return int.from_bytes(told, "little") >> 1
+
+
+def most_of(prompts: Sequence[Prompt], most: int | None, context: int, window: int | None, *, usual: int = MOST) -> int:
+    """How many tokens may be said: `most`, where somebody says it; to questions as many as their answers have, and
+    `SPARE` more; else the `usual` number; but no more than the context has room for."""
+    if most is not None:
+        if most < 1:
+            raise Mistake(f"most: {most} tokens are nothing to say; 1 or more is right")
+        return most
+    room = context + 1 - max(len(prompt.ids) for prompt in prompts)  # the last token that is said is not read
+    answers = [prompt.answer for prompt in prompts if prompt.answer is not None]
+    if len(answers) == len(prompts):
+        return max(max(answers), min(max(answers) + SPARE, room))
+    return usual if window is not None or room < 1 else min(usual, room)
+
+
+@torch.no_grad()
+def refuse_too_long(
+    model: Model, exam: Exam, prompts: Sequence[Prompt], most: int, context: int, window: int | None
+) -> list[str]:
+    """Raises `Mistake` where a row would go beyond a table of the model (learned positions or symbols).
+
+    Returns warnings: of places that no training row had, and of characters that the tokenizer does not know."""
+    warnings = [
+        f"prompt {prompt.text!r}: the tokenizer does not know {', '.join(map(repr, prompt.unknown))}"
+        for prompt in prompts
+        if prompt.unknown
+    ]
+    longest = max(prompts, key=lambda prompt: len(prompt.ids))
+    read = len(longest.ids) + most - 1
+    if window is not None and read > window:
+        warnings += [] if window <= context else [_beyond(window, context, "a window")]
+        read = window
+    elif read > context:
+        warnings.append(_beyond(read, context, f"a prompt of {len(longest.ids)} tokens and {most} more"))
+    # Tables that end are found by reading so many tokens once; rows as long as those of training can be read.
+    plain = _plainest(exam, longest)
+    row = Tokens(torch.full((1, read), plain), torch.tensor([read]), torch.zeros(1, dtype=torch.long))
+    try:
+        model.check(row)
+        if read > context:
+            model(row, asked=torch.tensor([[read - 1]]))
+    except Mistake as error:
+        raise Mistake(
+            f"most: a prompt of {len(longest.ids)} tokens and {most} more do not fit: {error}. Or window={context}: "
+            "the last tokens alone are then read, as if the text began there"
+        ) from error
+    return warnings
+
+
+def _beyond(read: int, context: int, what: str) -> str:
+    return f"{what} reach to place {read}, and rows of training had {context} tokens: what is said there may be poor"
+
+
+def _plainest(exam: Exam, prompt: Prompt) -> int:
+    """A token that is part of no number: the last of a prompt that is, else that for unknown ones."""
+    kinds = exam.vocabulary.kinds
+    return next((i for i in reversed(prompt.ids) if kinds[i] > SPECIAL and not exam.vocabulary.is_digit[i]), UNKNOWN)
+
+
+def context_of(exam: Exam) -> int:
+    """The most tokens that a row of training has."""
+    if isinstance(exam.task, LanguageModelling):
+        return exam.task.context
+    return int(exam.longest(exam.task).lengths.max())

@@ -1,0 +1,58 @@
+"""What a run says after prompts."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from numerate.errors import Mistake
+from numerate.evaluation.passages import Listen as Listen
+from numerate.evaluation.passages import Passage as Passage
+from numerate.evaluation.passages import passages_after
+from numerate.evaluation.prompts import context_of, most_of, refuse_too_long, writing_of
+from numerate.evaluation.sampling import Sampling
+
+if TYPE_CHECKING:
+    from numerate.laboratory.run import Run
+
+
+def continued(
+    run: "Run",
+    prompts: Sequence[str],
+    sampling: Sampling,
+    *,
+    most: int | None = None,
+    count: int = 1,
+    checkpoint: str = "final",
+    stop: Sequence[str] = (),
+    window: int | None = None,
+    told: Listen | None = None,
+    ended: Callable[[], bool] | None = None,
+) -> list[Passage]:
+    """`Run.generate`: everything that can be wrong is refused before the weights are read."""
+    if count < 1:
+        raise Mistake(f"count: {count} samples are none; 1 or more is right")
+    if count > 1 and sampling.likeliest:
+        raise Mistake(f"count: the likeliest tokens are the same each time; count=1 is right, and not {count}")
+    if window is not None and window < 1:
+        raise Mistake(f"window: {window} tokens are nothing to read; 1 or more is right")
+    if any(not text for text in stop):
+        raise Mistake("stop: is empty; a text such as 'The end' is right, or none")
+    writing = writing_of(run.exam)
+    if (ahead := run.blank.looks_ahead()) is not None:
+        raise Mistake(f"model: {ahead}; it cannot continue a text")
+    read = [writing.read(prompt) for prompt in prompts or ("",)]
+    context = context_of(run.exam)
+    allowed = most_of(read, most, context, window)
+    for warning in refuse_too_long(run.blank, run.exam, read, allowed, context, window):
+        run.warn(warning)
+    return passages_after(
+        run.model(checkpoint),
+        writing,
+        read,
+        sampling,
+        allowed,
+        count=count,
+        stop=stop,
+        window=window,
+        told=told,
+        ended=ended,
+    )

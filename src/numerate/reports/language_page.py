@@ -1,0 +1,143 @@
+"""The pages of runs on running text: of one run, and of several side by side."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from numerate.reports import sections
+from numerate.reports.drawing import facts, table
+from numerate.reports.groups import Group, grouped
+from numerate.reports.language import (
+    NOTE,
+    compared_by,
+    gap_rows,
+    language_finding,
+    language_rows,
+    main_rows,
+    other_text,
+    speed,
+    table_rows,
+)
+from numerate.reports.language_curves import curves, validation
+from numerate.reports.language_records import number_text
+from numerate.reports.records import Records
+
+MOST_STEPS = 6
+"""Steps of training whose drawn texts are shown; the first, the last, and some between."""
+
+MOST_TEXTS = 8
+"""Texts shown of a step."""
+
+
+def running(groups: Sequence[Group]) -> list[Group]:
+    """The groups that are of running text."""
+    return [group for group in groups if any(run.running for run in group.runs)]
+
+
+def run_body(run: Records) -> list[str]:
+    """What the page of one run says between its title and how to run it again."""
+    groups = grouped([run])
+    return [
+        sections.sentence(language_finding(groups)),
+        _facts(groups[0], run),
+        *_shared(groups),
+        sections.heading("Texts drawn during training", texts([run])),
+    ]
+
+
+def comparison_body(groups: Sequence[Group]) -> list[str]:
+    """The same of several groups."""
+    rows = main_rows(language_rows(groups))
+    measure, why = compared_by(rows)
+    header, lines = gap_rows(rows, measure)
+    told = table(header, [[escape(cell) for cell in line] for line in lines], numbers=[2, 3]) if lines else ""
+    note = " ".join(filter(None, (why, other_text(rows), "Intervals are Welch's, over seeds.")))
+    return [
+        sections.sentence(language_finding(groups)),
+        *_shared(groups),
+        sections.heading("Which groups differ by more than seeds do", told and f"{told}{_caption(note)}"),
+        sections.heading("Texts drawn during training", _texts_of(groups)),
+    ]
+
+
+def _shared(groups: Sequence[Group]) -> list[str]:
+    return [
+        sections.heading("Loss, perplexity, bits per byte", measures(groups)),
+        sections.heading("Validation curves", curves(groups)),
+    ]
+
+
+def measures(groups: Sequence[Group]) -> str:
+    """The table of all measures, at the final and at the best checkpoint."""
+    header, lines = table_rows(groups)
+    if not lines:
+        return ""
+    first = 1 if len(groups) == 1 else 0
+    shown = [[escape(cell) for cell in line[first:]] for line in lines]
+    numbers = range(2 - first, len(header) - first)
+    return table(header[first:], shown, numbers=numbers) + _caption(NOTE)
+
+
+def _caption(text: str) -> str:
+    return f"<figcaption>{escape(text)}</figcaption>"
+
+
+def _facts(group: Group, run: Records) -> str:
+    """The most telling numbers of a run."""
+    pairs: dict[str, str] = {}
+    rows = main_rows(language_rows([group]))
+    if rows:
+        row = rows[0]
+        pairs["loss, nats per token"] = _quietly(row.loss.text)
+        pairs["perplexity"] = _quietly(row.perplexity.text)
+        if row.bits is not None:
+            pairs["bits per byte"] = _quietly(row.bits.text)
+    elif lines := validation(run):
+        pairs["validation loss, so far"] = number_text(lines[-1]["loss"])
+        pairs["perplexity, so far"] = number_text(lines[-1]["perplexity"])
+    if (found := speed(group)) is not None:
+        pairs["tokens/s"] = f"{found:,.0f}"
+    known = sections.provenance(run)
+    pairs.update({name: escape(known[name]) for name in ("parameters", "steps", "tokens") if name in known})
+    return facts(pairs) if pairs else ""
+
+
+def _quietly(text: str) -> str:
+    """A number with its interval in quiet letters."""
+    value, _, interval = text.partition(" ")
+    return f'{escape(value)} <span class="quiet">{escape(interval)}</span>' if interval else escape(value)
+
+
+def texts(runs: Sequence[Records]) -> str:
+    """What the model wrote at some steps of training, and at the end."""
+    lines = [line for run in runs for line in run.drawn]
+    steps = sorted({int(line.get("step") or 0) for line in lines})
+    if not steps:
+        return ""
+    last = len(steps) - 1
+    kept = sorted({steps[round(i * last / max(1, MOST_STEPS - 1))] for i in range(MOST_STEPS)})
+    parts = []
+    for step in reversed(kept):
+        own = [line for line in lines if int(line.get("step") or 0) == step][:MOST_TEXTS]
+        rows = [[escape(_of(line, "prompt")), _text(line)] for line in own]
+        inside = table(["prompt", "text"], rows, mono=[0])
+        parts.append(f"<details{' open' * (step == kept[-1])}><summary>step {step:,}</summary>{inside}</details>")
+    return "".join(parts)
+
+
+def _of(line: Mapping[str, Any], name: str) -> str:
+    return str(line.get(name) or "")
+
+
+def _text(line: Mapping[str, Any]) -> str:
+    """The continuation, under whatever name of those that drawing has used."""
+    found = next((_of(line, name) for name in ("text", "said", "continuation") if line.get(name)), "")
+    return escape(found).replace("\n", "<br>")
+
+
+def _texts_of(groups: Sequence[Group]) -> str:
+    """The texts of one run of each group."""
+    parts = [(group, texts(group.runs[:1])) for group in groups]
+    return "".join(
+        f"<details><summary>{escape(group.label)}</summary>{found}</details>" for group, found in parts if found
+    )

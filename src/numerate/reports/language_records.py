@@ -1,0 +1,82 @@
+"""What the records of a run say of running text: its portions taken together, by checkpoint and context."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from numerate.evaluation.likelihoods import FIRST, Likelihoods, merged
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """How well a checkpoint foretells running text at one context: `found` over all portions that were read.
+
+    `settings` are those that were changed for the evaluation, {} where the model was run as trained. `tokenizer` is a
+    fingerprint: of two that differ neither losses nor perplexities can be compared.
+    """
+
+    context: int
+    region: str
+    found: Likelihoods
+    checkpoint: str
+    step: int
+    placement: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: str | None = None
+
+    def line(self) -> dict[str, Any]:
+        """As a line of results: `language` has the loss with its interval, perplexity, bits per byte and the counts."""
+        return {
+            "checkpoint": self.checkpoint,
+            "step": self.step,
+            "settings": dict(self.settings),
+            "placement": self.placement,
+            "region": self.region,
+            "context": self.context,
+            "cells": 1,
+            "seen": False,
+            "language": self.found.record(),
+        }
+
+
+def is_portion(record: Mapping[str, Any]) -> bool:
+    """Whether a record of an evaluation is one of running text."""
+    return "language" in record
+
+
+def foretold(records: Iterable[Mapping[str, Any]]) -> list[Foretold]:
+    """Records of portions taken together, in the order in which they first come. Raises what a damaged record raises
+    (`KeyError`, `TypeError`, `ValueError`)."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for record in records:
+        settings = tuple((path, str(value)) for path, value in sorted((record.get("settings") or {}).items()))
+        place = (str(record.get("checkpoint", "final")), int(record.get("step") or 0), settings)
+        key = (*place, int(record.get("placement") or 0), int(record["cell"]["context"]))
+        groups.setdefault(key, []).append(record)
+    return [
+        Foretold(
+            key[-1],
+            str(records[0].get("region", "trained")),
+            merged((int(one["cell"].get(FIRST, 0)), Likelihoods.of_sums(one["language"])) for one in records),
+            key[0],
+            key[1],
+            key[3],
+            dict(records[0].get("settings") or {}),
+            records[0].get("tokenizer"),
+        )
+        for key, records in groups.items()
+    ]
+
+
+def number_text(value: float | None) -> str:
+    """A measure of running text as people read it: four digits."""
+    return "" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.4g}"
+
+
+def interval_text(low: float | None, high: float | None) -> str:
+    """`[1.720, 1.739]`, four digits each; nothing where there is none."""
+    return "" if low is None or high is None else f"[{_end(low)}, {_end(high)}]"
+
+
+def _end(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.4g}"

@@ -1,0 +1,148 @@
+"""Promises of loss, perplexity and bits per byte of running text."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from numerate.batch import IGNORE, Draw
+from numerate.evaluation import language
+from numerate.evaluation.evaluator import Exam
+from numerate.evaluation.language import Likelihoods, evaluate_portion, read_chunks, read_language, read_portion
+from numerate.evaluation.likelihoods import merged
+from numerate.evaluation.token_bytes import TokenBytes
+from numerate.models.held import build
+from numerate.tokens.pieces import Pieces, pieces
+
+pytest.importorskip("tokenizers", reason="the extra huggingface has it")
+
+from running_text import STORIES, recipe_of, task_in
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> tuple[Exam, Any]:
+    """An exam of stories, and a model that was never trained."""
+    recipe = recipe_of(task_in(tmp_path_factory.mktemp("stories")))
+    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    return exam, build(recipe.model, exam.vocabulary, 0, None).eval()
+
+
+def plainly(model: Any, batch: Any) -> torch.Tensor:
+    """The loss of every token, by all logits at once."""
+    with torch.no_grad():
+        logits = model(model.place(batch.tokens, Draw.fixed())).logits
+    return cross_entropy(logits.flatten(0, 1).double(), batch.targets.flatten(), ignore_index=IGNORE, reduction="none")
+
+
+def test_sums_are_those_of_all_logits_at_once_and_perplexity_is_weighed_by_tokens(
+    read: tuple[Exam, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exam, model = read
+    whole = exam.task.whole("test")
+    assert whole is not None
+    batch = exam.batch(whole)
+    plain = plainly(model, batch)
+    monkeypatch.setitem(language.HEAD, "cpu", 7 * len(exam.vocabulary.symbols))  # seven places at a time
+    found = read_chunks(model, exam, batch).likelihoods()
+    tokens = int((batch.targets != IGNORE).sum())
+    assert found.tokens == tokens == batch.counts["tokens"]
+    assert found.loss == pytest.approx(float(plain.sum()) / tokens, rel=1e-6)
+    assert found.perplexity == pytest.approx(math.exp(float(plain.sum()) / tokens), rel=1e-6)
+    assert found.bits_per_byte == pytest.approx(float(plain.sum()) / math.log(2) / found.bytes, rel=1e-6)
+    with torch.no_grad():
+        likeliest = model(model.place(batch.tokens, Draw.fixed())).logits.argmax(-1)
+    assert found.right == int((likeliest == batch.targets).sum())
+
+
+def test_never_more_logits_are_made_at_once_than_said(read: tuple[Exam, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    exam, model = read
+    seen: list[int] = []
+    losses = language._losses
+
+    def watched(hidden: Any, head: Any, targets: Any, vocabulary: int) -> Any:
+        return losses(hidden, lambda x: (seen.append(len(x) * vocabulary), head(x))[1], targets, vocabulary)
+
+    monkeypatch.setattr(language, "_losses", watched)
+    monkeypatch.setitem(language.HEAD, "cpu", 5000)
+    read_portion(model, exam, {"context": 16, "chunk": 0}, count=30)
+    assert len(seen) > 5
+    assert max(seen) <= 5000
+
+
+def test_the_published_perplexity_is_the_mean_over_batches_of_exp(read: tuple[Exam, Any]) -> None:
+    exam, model = read
+    batches = [exam.batch(exam.task.examples("development", 0, start, 4)) for start in (0, 4, 8)]
+    means = [plainly(model, batch).sum().item() / batch.counts["tokens"] for batch in batches]
+    found = read_language(model, exam, batches)
+    assert found.mean_of_exp == pytest.approx(np.mean(np.exp(means)), rel=1e-6)
+    assert found.batch_loss == pytest.approx(np.mean(means), rel=1e-6)
+    assert found.mean_of_exp is not None
+    assert found.mean_of_exp >= found.perplexity - 1e-9
+
+
+def test_portions_together_are_the_whole_and_no_chunk_counts_twice(read: tuple[Exam, Any]) -> None:
+    exam, model = read
+    chunks = exam.task.chunks("test")  # type: ignore[attr-defined]
+
+    def part(first: int, count: int) -> tuple[int, Likelihoods]:
+        record = evaluate_portion(model, exam, {"context": 16, "chunk": first}, count=count)
+        return first, Likelihoods.of_sums(record["language"])
+
+    whole = part(0, chunks)[1]
+    together = merged([part(20, chunks - 20), part(0, 5), part(0, 20), part(10, 3)])
+    assert (together.chunks, together.tokens, together.bytes) == (chunks, whole.tokens, whole.bytes)
+    assert together.loss == pytest.approx(whole.loss, rel=1e-6)
+    assert together.interval() == pytest.approx(whole.interval(), rel=1e-4)
+
+
+def test_the_interval_is_that_of_a_ratio_of_sums_over_chunks() -> None:
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(8, 17, 400)
+    nll = tokens * rng.normal(2.0, 0.5, 400)
+    found = language.Read(nll, tokens, 2 * tokens, 0 * tokens).likelihoods()
+    drawn = rng.integers(0, 400, (4000, 400))
+    losses = nll[drawn].sum(1) / tokens[drawn].sum(1)
+    interval = found.interval()
+    assert interval is not None
+    assert interval == pytest.approx(np.quantile(losses, [0.025, 0.975]), abs=6e-3)
+    assert found.bits_interval() == pytest.approx([end / math.log(2) / 2 for end in interval], rel=1e-3)
+    assert language.Read(nll[:1], tokens[:1], tokens[:1], tokens[:1]).likelihoods().interval() is None
+
+
+def bytes_of(known: Pieces, texts: list[str]) -> int:
+    """Of documents one behind the other, by the table."""
+    ids = np.concatenate([[known.begin, *known.encode([text])[0].tolist()] for text in texts])
+    return int(TokenBytes.of(known).of_targets(ids[:-1], ids[1:]).sum())
+
+
+TEXTS = ["Once upon a time, 12 cats.", " a space first", "two\nlines", "Émile → 你好 🙂", "x"]
+
+
+def test_bytes_are_those_of_the_text_for_letters_and_for_pieces_of_bytes(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    from numerate.tokens.tokenizer_files import CHARACTERS
+
+    assert bytes_of(pieces(CHARACTERS), STORIES) == sum(map(len, STORIES))
+    own = Tokenizer(models.BPE())
+    own.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    own.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    own.train_from_iterator(
+        STORIES,
+        trainers.BpeTrainer(vocab_size=300, special_tokens=["<s>"], initial_alphabet=alphabet, show_progress=False),
+    )
+    (tmp_path / "tokenizer.json").write_text(own.to_str())
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<s>"}')
+    known = pieces(str(tmp_path))
+    assert bytes_of(known, TEXTS) == sum(len(text.encode()) for text in TEXTS)
+
+
+def test_bytes_are_those_of_the_text_for_sentencepiece(shared: Path) -> None:
+    known = pieces(str(shared / "data" / "tokenizers" / "mistral" / "tokenizer.model.v1"))
+    texts = [*TEXTS, *STORIES[:5]]
+    assert bytes_of(known, texts) == sum(len(text.encode()) for text in texts)

@@ -1,0 +1,245 @@
+"""Promises of sampling: which tokens may come, which of them does, and that a cache changes nothing."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from numerate.batch import Tokens
+from numerate.errors import Fault, Mistake
+from numerate.evaluation.generate import Generated, greedy
+from numerate.evaluation.sampling import (
+    NEVER,
+    Sampling,
+    allowed,
+    generate,
+    generate_uncached,
+    penalised,
+    picked,
+    uniforms,
+)
+from numerate.models.decoder import Decoder
+from numerate.positions.added import Learned
+from numerate.positions.rotary import Rotary
+from numerate.vocabulary import END, PAD
+
+LENGTHS = [2, 7, 4, 1, 6, 3]
+MIXED = Sampling(temperature=0.9, top_k=12, top_p=0.95, min_p=0.02, repetition_penalty=1.2, seed=5)
+
+
+def rows(generated: Generated) -> list[list[int]]:
+    return [generated.ids[row, : int(length)].tolist() for row, length in enumerate(generated.lengths)]
+
+
+def alone(prompts: Tokens, row: int) -> Tokens:
+    length, one = int(prompts.lengths[row]), slice(row, row + 1)
+    return Tokens(prompts.ids[one, :length], prompts.lengths[one], prompts.row[one])
+
+
+@pytest.fixture
+def model(build: Any) -> Any:
+    return build(Decoder(width=16, positions=(Rotary(),)))
+
+
+def test_a_cache_changes_no_token_of_any_mixer(any_mixer: Any, build: Any, make_tokens: Any) -> None:
+    model, prompts = build(Decoder(width=16, mixer=any_mixer)), make_tokens(LENGTHS)
+    cached, plain = generate(model, prompts, 6, MIXED), generate_uncached(model, prompts, 6, MIXED)
+    assert rows(cached) == rows(plain)
+    torch.testing.assert_close(cached.log_probability, plain.log_probability)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), MIXED, Sampling(seed=1)], ids=str)
+def test_a_prompt_has_the_same_continuation_alone_and_among_others(
+    model: Any, make_tokens: Any, sampling: Sampling
+) -> None:
+    prompts = make_tokens(LENGTHS)
+    together = rows(generate(model, prompts, 12, sampling, stop=()))
+    assert len({tuple(row) for row in together}) == len(LENGTHS)
+    assert together == [rows(generate(model, alone(prompts, row), 12, sampling, stop=()))[0] for row in range(6)]
+    assert together != rows(generate(model, prompts, 12, replace(sampling, seed=9), stop=()))
+
+
+@pytest.mark.parametrize("sampling", [Sampling(greedy=True), Sampling(temperature=0), Sampling(top_k=1)], ids=str)
+def test_temperature_0_and_one_likeliest_token_are_greedy_decoding(
+    model: Any, make_tokens: Any, sampling: Sampling
+) -> None:
+    prompts = make_tokens(LENGTHS)
+    assert rows(generate(model, prompts, 8, sampling)) == rows(greedy(model, prompts, 8))
+
+
+def test_random_numbers_are_those_of_their_seed_row_and_place_alone() -> None:
+    import numpy as np
+
+    table = uniforms(3, np.array([7, 2**62, 8]), 500)
+    assert np.array_equal(table[2:, :4], uniforms(3, np.array([8]), 4))
+    assert len(np.unique(table)) == table.size
+    assert 0 <= table.min() < 0.01
+    assert 0.99 < table.max() < 1
+    assert abs(table.mean() - 0.5) < 0.03
+    assert abs(table.var() - 1 / 12) < 0.01
+    assert abs(np.corrcoef(table)[0, 2]) < 0.15, "neighbouring rows are strangers"
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_what_may_come_is_what_the_warpers_of_transformers_leave(kind: torch.dtype) -> None:
+    from transformers import (
+        MinPLogitsWarper,
+        RepetitionPenaltyLogitsProcessor,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
+
+    draws = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(20, 1500, generator=draws, dtype=kind)
+    ids = torch.randint(0, 1500, (20, 9), generator=draws)
+    cases = [
+        Sampling(temperature=0.7),
+        Sampling(top_k=40),
+        Sampling(top_p=0.9),
+        Sampling(temperature=3.0, top_p=0.97),
+        Sampling(min_p=0.05),
+        Sampling(temperature=1.5, top_k=300, top_p=0.8, min_p=0.1, repetition_penalty=1.3),
+        Sampling(top_p=1e-6),
+        Sampling(top_k=5000, top_p=1.0, min_p=0.0),
+    ]
+    for case in cases:
+        theirs: Any = logits
+        if case.repetition_penalty != 1:
+            theirs = RepetitionPenaltyLogitsProcessor(case.repetition_penalty)(ids, theirs)
+        theirs = TemperatureLogitsWarper(float(case.temperature))(ids, theirs)
+        theirs = theirs if case.top_k is None else TopKLogitsWarper(case.top_k)(ids, theirs)
+        theirs = theirs if case.top_p is None else TopPLogitsWarper(case.top_p)(ids, theirs)
+        theirs = theirs if case.min_p is None else MinPLogitsWarper(case.min_p)(ids, theirs)
+        there = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, ids, True)
+        ours = allowed(penalised(logits, there, case.repetition_penalty), case)
+        assert torch.equal(ours == NEVER, theirs == NEVER), case
+        torch.testing.assert_close(ours.softmax(-1), theirs.softmax(-1), rtol=1e-5, atol=1e-7)
+
+
+def scores_of(*probabilities: float) -> Tensor:
+    return torch.tensor([probabilities], dtype=torch.float64).log()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "left"),
+    [
+        (Sampling(top_k=2), [0, 2, 3]),  # 2 and 3 are equally likely
+        (Sampling(top_p=0.5), [0, 2, 3]),
+        (Sampling(top_p=0.35), [0]),
+        (Sampling(min_p=0.5), [0, 2, 3]),
+        (Sampling(top_k=1), [0]),
+        (Sampling(temperature=1e-40), [0]),
+        (Sampling(top_p=0.9, min_p=0.26), [0, 2, 3]),
+    ],
+    ids=str,
+)
+def test_what_is_as_likely_as_the_last_one_kept_is_kept_too(sampling: Sampling, left: list[int]) -> None:
+    scores = allowed(scores_of(0.4, 0.1, 0.2, 0.2, 0.1), sampling)
+    assert torch.nonzero(scores[0].exp() > 0)[:, 0].tolist() == left
+    single = allowed(scores_of(0.4, 0.1, 0.2, 0.2, 0.1).float(), sampling)
+    assert torch.nonzero(single[0].exp() > 0)[:, 0].tolist() == left
+
+
+def test_tokens_come_as_often_as_they_are_likely_and_never_where_they_may_not() -> None:
+    drawn = torch.arange(0.5, 10_000)[:, None].double() / 10_000
+    scores = torch.tensor([NEVER, 0.0, math.log(3.0), NEVER, math.log(6.0), NEVER])
+    found = picked(scores.expand(len(drawn), 6), drawn[:, 0])
+    assert found.bincount(minlength=6).tolist() == [0, 1000, 3000, 0, 6000, 0]
+    ends = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
+    assert picked(scores.expand(2, 6), ends).tolist() == [1, 4]
+
+
+def test_a_row_ends_with_any_of_its_stop_tokens_and_says_that_it_did(model: Any, make_tokens: Any) -> None:
+    prompts = make_tokens(LENGTHS * 4, seed=2)
+    free = generate(model, prompts, 9, Sampling(), stop=())
+    assert free.lengths.tolist() == [9] * 24
+    assert free.stopped is not None
+    assert not bool(free.stopped.any())
+    found = generate(model, prompts, 9, Sampling(), stop=(END, 7, 11))
+    for row, (ids, whole) in enumerate(zip(rows(found), rows(free), strict=True)):
+        first = next((place for place, i in enumerate(whole) if i in (END, 7, 11)), 8)
+        assert ids == whole[: first + 1]
+        assert found.stopped is not None
+        assert bool(found.stopped[row]) == (ids[-1] in (END, 7, 11))
+        assert found.ids[row, len(ids) :].tolist() == [PAD] * (found.ids.shape[1] - len(ids))
+    assert len(set(found.lengths.tolist())) > 3
+
+
+def test_who_listens_hears_every_token_once_and_may_end_rows(model: Any, make_tokens: Any) -> None:
+    told: list[list[int | None]] = []
+
+    def heard(said: Any) -> list[int]:
+        told.append(list(said))
+        return [1] if len(told) == 3 else []
+
+    found = generate(model, make_tokens(LENGTHS), 7, Sampling(), stop=(7,), heard=heard)
+    assert int(found.lengths[1]) <= 3
+    assert found.stopped is not None
+    spoken = [[one for one in row if one is not None] for row in zip(*told, strict=True)]
+    assert spoken == rows(found)
+
+
+def test_log_probability_is_the_models_own_whatever_is_sampled(model: Any, make_tokens: Any) -> None:
+    prompts = alone(make_tokens([4]), 0)
+    found = generate(model, prompts, 5, MIXED, stop=())
+    whole = torch.cat([prompts.ids, found.ids], dim=1)
+    scores = model(Tokens(whole, torch.tensor([9]), prompts.row)).logits.log_softmax(-1)[0, 3:8]
+    own = scores.gather(1, found.ids[0][:, None]).sum()
+    torch.testing.assert_close(found.log_probability[0], own.detach())
+
+
+@torch.no_grad()
+def test_a_window_reads_the_last_tokens_as_if_the_text_began_there(build: Any, make_tokens: Any) -> None:
+    model = build(Decoder(width=16, positions=(Learned(table=8),)))
+    prompts, sampling = make_tokens([2, 6, 1]), Sampling(seed=2)
+    with pytest.raises(Mistake, match="place 8"):
+        generate(model, prompts, 9, sampling, stop=())
+    found = generate(model, prompts, 9, sampling, stop=(), window=8)
+    for row in range(3):
+        ids = prompts.ids[row, : int(prompts.lengths[row])].tolist()
+        for place, said in enumerate(found.ids[row].tolist()):
+            read = torch.tensor([ids[-8:]])
+            logits = model(Tokens(read, torch.tensor([read.shape[1]]), prompts.row[:1])).logits[:, -1]
+            drawn = torch.from_numpy(uniforms(2, prompts.row[row : row + 1].numpy(), 9))[:, place]
+            assert picked(allowed(logits, sampling), drawn).tolist() == [said]
+            ids.append(said)
+    short = generate(model, make_tokens([2, 6, 1]), 2, sampling, window=50)
+    assert rows(short) == rows(generate(model, prompts, 2, sampling))
+    long = generate(model, make_tokens([12]), 2, sampling, window=3)
+    assert long.ids.shape == (1, 2)
+
+
+def test_nothing_global_is_drawn_from(model: Any, make_tokens: Any) -> None:
+    before = torch.get_rng_state()
+    generate(model, make_tokens(LENGTHS), 4, MIXED)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_model_that_says_no_numbers_is_a_fault(model: Any, make_tokens: Any) -> None:
+    with torch.no_grad():
+        model.head.weight[3] = float("nan")
+    with pytest.raises(Fault, match="no number"):
+        generate(model, make_tokens([2]), 3, Sampling())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": -1.0},
+        {"temperature": float("inf")},
+        {"top_k": 0},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"min_p": -0.1},
+        {"repetition_penalty": 0.0},
+        {"seed": -1},
+    ],
+    ids=str,
+)
+def test_impossible_settings_are_refused_by_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Mistake, match=next(iter(wrong))):
+        Sampling(**wrong)

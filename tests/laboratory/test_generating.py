@@ -1,0 +1,224 @@
+"""Promises of going on with texts: what is said, when it ends, and what is refused."""
+
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from numerate.config import Span
+from numerate.errors import Mistake
+from numerate.evaluation.evaluator import Evaluation
+from numerate.evaluation.passages import Passage
+from numerate.evaluation.prompts import Telling
+from numerate.laboratory.run import Run, load
+from numerate.laboratory.train import train
+from numerate.models.decoder import Decoder
+from numerate.models.trunk import Stack
+from numerate.positions.added import Learned
+from numerate.positions.rotary import Rotary
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.counting import Counting
+from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tokens.layout import Aligned, Text
+from numerate.tokens.pieces import pieces
+from numerate.tokens.token_ids import TokenIds
+from numerate.tokens.words import Words
+from numerate.training.recipe import Recipe, Training
+from numerate.training.samples import Samples
+
+torch.set_num_threads(1)
+
+TINY = str(Path(__file__).parents[1] / "tokens" / "tiny")
+CONTEXT = 24
+STORY = "The 12 cats met 7 dögs. They said: «hello» 😀 and went on. "
+
+
+def stories(folder: Path) -> Recipe:
+    """A run on a few lines of text, in bytes for the most part."""
+    known = pieces(TINY)
+    for name, count in (("train", 40), ("val", 4)):
+        ids, _ = known.encode([STORY * 2] * count)
+        each = np.concatenate([[known.begin], ids[: len(ids) // count]])
+        np.concatenate([each] * count).astype(np.uint16).tofile(folder / f"{name}.bin")
+    return Recipe(
+        task=LanguageModelling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context=CONTEXT),
+        tokenizer=TokenIds(),
+        layout=Text(),
+        model=Decoder(width=32, trunk=Stack(depth=1), positions=(Rotary(),)),
+        training=Training(steps=1, batch=8, threads=1, evaluate_every=1, checkpoint_every=1),
+        evaluation=Evaluation(during=4),
+        samples=Samples(when="never"),
+        device="cpu",
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A model that knows the story by heart."""
+    folder = tmp_path_factory.mktemp("stories")
+    recipe = stories(folder)
+    training = replace(recipe.training, steps=100, evaluate_every=100, checkpoint_every=100)
+    optimizer = replace(recipe.optimizer, rate=1e-2)
+    return train(replace(recipe, training=training, optimizer=optimizer), runs_dir=folder, quiet=True).run
+
+
+def test_a_model_that_knows_a_text_goes_on_with_it(run: Run) -> None:
+    [passage] = run.generate("The 12 c", most=12, greedy=True)
+    assert passage.prompt == "The 12 c"
+    assert str(passage).startswith("The 12 cats")
+    assert len(passage.tokens) == 12
+    assert not passage.stopped
+    assert passage.log_probability < 0
+
+
+def test_what_is_said_depends_on_prompt_sample_and_seed_and_not_on_what_else_is_asked(run: Run) -> None:
+    together = run.generate(["The ", "", "met 7 d", ""], most=9, count=2, temperature=3.0, seed=3)
+    assert [one.prompt for one in together] == ["The "] * 2 + [""] * 2 + ["met 7 d"] * 2 + [""] * 2
+    assert [one.sample for one in together] == [0, 1, 0, 1, 0, 1, 2, 3]
+    alone = run.generate("met 7 d", most=9, count=2, temperature=3.0, seed=3)
+    assert [one.tokens for one in alone] == [one.tokens for one in together[4:6]]
+    assert len({one.tokens for one in together[2:4] + together[6:]}) == 4, "empty prompts go on differently"
+    again = run.generate("met 7 d", most=9, count=2, temperature=3.0, seed=4)
+    assert [one.tokens for one in alone] != [one.tokens for one in again]
+
+
+def test_a_text_is_told_piece_by_piece_and_half_characters_are_held_back(run: Run) -> None:
+    told: list[tuple[int, str]] = []
+    passages = run.generate(
+        ["met 7 d", "hello» "], most=16, greedy=True, told=lambda passage, text: told.append((passage, text))
+    )
+    for number, passage in enumerate(passages):
+        assert "".join(text for at, text in told if at == number) == passage.text
+    assert all("\N{REPLACEMENT CHARACTER}" not in text for _, text in told)
+    assert len(told) > 10
+    assert "ögs" in str(passages[0])
+
+
+def test_telling_piece_by_piece_is_the_text_of_all_of_it() -> None:
+    known = pieces(TINY)
+    text = "ü 😀, the  12th — “done”\n\nnext"
+    ids = known.encode([text])[0].tolist()
+    for cut in range(len(ids)):
+        telling = Telling(known.decode, ids[:cut])
+        said = [telling.told(token) for token in ids[cut:]] + [telling.rest()]
+        assert known.decode(ids[:cut]).rstrip("\N{REPLACEMENT CHARACTER}") + "".join(said).lstrip(
+            "\N{REPLACEMENT CHARACTER}"
+        ) == known.decode(ids) or "\N{REPLACEMENT CHARACTER}" in known.decode(ids[:cut])
+        assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in said[:-1]) or cut
+    telling = Telling(known.decode, [])
+    half = known.encode(["ü"])[0].tolist()[:1]
+    assert [*map(telling.told, half), telling.rest()] == ["", "\N{REPLACEMENT CHARACTER}"]
+
+
+def test_a_passage_ends_behind_a_stop_text_and_at_the_end_of_a_document(run: Run) -> None:
+    [passage] = run.generate("The 12 c", most=30, greedy=True, stop="et 7", window=CONTEXT)
+    assert passage.text.endswith("met 7")
+    assert passage.stopped
+    begin = pieces(TINY).begin
+    found = run.generate([""] * 40, most=CONTEXT, temperature=3.0)
+    ended = [one for one in found if begin in one.tokens]
+    assert ended
+    assert all(one.stopped and one.tokens[-1] == begin and one.tokens.count(begin) == 1 for one in ended)
+    assert all(one.stopped == (one.tokens[-1] == begin) for one in found)
+
+
+def test_it_may_be_stopped_and_says_what_was_said(run: Run) -> None:
+    said: list[str] = []
+    [passage] = run.generate(
+        "The ", most=20, greedy=True, told=lambda _, text: said.append(text), ended=lambda: len(said) >= 4
+    )
+    assert len(passage.tokens) < 20
+    assert passage.text == "".join(said)
+    assert not passage.stopped
+
+
+def test_beyond_the_context_is_warned_of_and_a_table_that_ends_is_refused_before_anything_is_said(
+    run: Run, tmp_path: Path
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(run.generate("The 12", greedy=True)[0].tokens) <= CONTEXT
+        run.generate("The 12", most=60, greedy=True, window=CONTEXT)
+    with pytest.warns(UserWarning, match=f"rows of training had {CONTEXT}"):
+        assert len(run.generate("The 12", most=60, greedy=True)[0].tokens) > CONTEXT
+    recipe = replace(stories(tmp_path), model=Decoder(width=16, positions=(Learned(table=CONTEXT),)))
+    other = train(recipe, runs_dir=tmp_path, quiet=True).run
+    with pytest.raises(Mistake, match=rf"do not fit.*table.*window={CONTEXT}"):
+        other.generate("The 12", most=60)
+    assert len(other.generate("The 12", most=60, window=CONTEXT, seed=1)[0].tokens) > 0
+    with pytest.raises(Mistake, match="do not fit"):
+        other.generate(STORY)
+    assert other.generate(STORY, most=2, window=CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"most": 0}, "most"),
+        ({"count": 0}, "count"),
+        ({"count": 2, "greedy": True}, "count"),
+        ({"window": 0}, "window"),
+        ({"stop": ""}, "stop"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"checkpoint": "step 77"}, "77"),
+    ],
+    ids=str,
+)
+def test_impossible_wishes_are_refused(run: Run, wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(Mistake, match=told):
+        run.generate("The", **wrong)
+
+
+def test_a_run_on_sums_answers_questions_and_goes_on_with_texts(tmp_path: Path) -> None:
+    recipe = Recipe(
+        task=Arithmetic(digits=Span(1, 2)),
+        model=Decoder(width=16),
+        training=Training(steps=1, batch=8, threads=1),
+        evaluation=Evaluation(grid="1:2x1:2", count=4, during=8),
+        samples=Samples(when="end", prompts=("1+2=",), tokens=5),
+    )
+    run = train(recipe, runs_dir=tmp_path, quiet=True).run
+    [passage] = run.generate("12+34=", greedy=True)
+    assert run.ask("12+34=").said.startswith(passage.text)
+    assert run.generate("1", most=3, seed=1)[0].prompt == "1"
+    with pytest.raises(Mistake, match="prompt: is empty"):
+        run.generate()
+    with pytest.warns(UserWarning, match="does not know 'é'"):
+        run.generate("é", most=2)
+    drawn = [json.loads(line) for line in (run.path / "samples.jsonl").read_text().splitlines()]
+    assert [one["prompt"] for one in drawn] == ["1+2="]
+    run.evaluate()
+    kept = [json.loads(line) for line in (run.path / "samples.jsonl").read_text().splitlines()]
+    assert [one for one in kept if "prompt" in one] == drawn
+    assert len(kept) > 1
+
+
+def test_a_run_that_labels_places_has_nothing_to_go_on_with(tmp_path: Path) -> None:
+    recipe = Recipe(
+        task=Counting(),
+        tokenizer=Words(),
+        layout=Aligned(),
+        model=Decoder(width=16),
+        training=Training(steps=1, batch=8, threads=1),
+        evaluation=Evaluation(count=4, during=8),
+    )
+    run = train(recipe, runs_dir=tmp_path, quiet=True).run
+    with pytest.raises(Mistake, match="Aligned has every place said by itself"):
+        run.generate("a")
+
+
+def test_a_passage_reads_on_from_its_prompt() -> None:
+    passage = Passage("Once upon", " a time", (1, 2), -0.5, True)
+    assert str(passage) == "Once upon a time"
+    assert passage.record()["tokens"] == [1, 2]
+
+
+def test_a_checkpoint_is_chosen_by_name(run: Run) -> None:
+    assert run.generate("The", most=3, greedy=True, checkpoint="best")[0].tokens == (
+        load(run.path).generate(["The"], most=3, greedy=True)[0].tokens
+    )

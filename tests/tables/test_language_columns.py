@@ -1,0 +1,88 @@
+"""Promises of the table of a study on running text."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numerate.cli import main
+from numerate.commands.run import short_table
+from numerate.evaluation.likelihoods import Likelihoods
+from numerate.studies.folder import Asked, StudyFolder
+from numerate.tables.results import results_of
+from numerate.tables.table import Table
+from numerate.training import disk
+
+
+def sums(loss: float) -> Likelihoods:
+    """Of two chunks of 16 tokens and 60 bytes."""
+    nll = 16 * loss
+    return Likelihoods(2 * nll, 32, 120, 8, 2, 2 * nll**2 + 1, 32 * nll, 512, 120 * nll, 7200)
+
+
+def study(runs: Path, losses: list[float]) -> Table:
+    """A study of one recipe that is done with a seed for each loss; at the best checkpoint 0.1 less."""
+    folder = StudyFolder.of("texts", runs)
+    asked = [
+        Asked(f"a/{seed}", f"key{seed}", {"kind": "Recipe", "task": {"kind": "LanguageModelling"}, "seed": seed})
+        for seed in range(len(losses))
+    ]
+    for one, loss in zip(folder.ask(asked, question="How low?", labels=None), losses, strict=True):
+        told = {"run": one.run, "key": one.key, "label": "a", "seed": one.seed, "status": "done"}
+        told |= {"development": None, "development_loss": loss - 0.2, "development_bits": 0.5, "loss": loss - 0.3}
+        regions = {
+            name: {"trained": {"language": sums(loss - less).record()}}
+            for name, less in (("final", 0.0), ("best", 0.1))
+        }
+        folder.add_results("w", [told | regions])
+        (runs / one.run).mkdir(parents=True)
+        (runs / one.run / "recipe.yaml").write_text("format: 1\n")
+        place = {"checkpoint": "final", "step": 1, "placement": 0, "region": "trained", "count": 2, "seen": False}
+        found = sums(loss)
+        line = {"cell": {"context": 16, "chunk": 0}, **found.record(), "language": found.sums(), **place}
+        disk.append(runs / one.run / "evaluation.jsonl", [line])
+    return results_of("texts", runs)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return study(tmp_path, [2.0, 2.5, 3.0])
+
+
+def test_runs_have_loss_perplexity_and_bits_per_byte_at_both_checkpoints(table: Table) -> None:
+    first = next(iter(table))
+    assert first["final.trained.loss"] == 2.0
+    assert first["best.trained.loss"] == 1.9
+    assert first["final.trained.perplexity"] == pytest.approx(np.exp(2.0), rel=1e-5)
+    assert first["final.trained.bits_per_byte"] == pytest.approx(32 * 2 / np.log(2) / 120, rel=1e-5)
+    assert first["final.trained.loss.low"] < 2.0 < first["final.trained.loss.high"]  # type: ignore[operator]
+    assert first["development_loss"] == 1.8
+    assert "final.trained" not in table.names, "nothing of running text is right or wrong"
+
+
+def test_portions_have_measures_of_their_own_and_no_exact_match(table: Table) -> None:
+    rows = list(table.cells().select("context", "chunk", "exact", "loss", "bits_per_byte", "tokens").rows)
+    assert rows[0] == (16, 0, None, 2.0, pytest.approx(0.76944, abs=1e-4), 32)
+
+
+def test_the_command_shows_them_and_groups_them_over_seeds(
+    table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["results", "texts", f"runs_dir={tmp_path}"]
+    assert main(where) == 0
+    told = capsys.readouterr().out
+    assert "final.trained.bits_per_byte" in told
+    assert "xact match" not in told
+    assert main([*where, "group=label"]) == 0
+    told = capsys.readouterr().out
+    assert "2.5 [2, 3]" in told
+    assert "success" not in told
+
+
+def test_many_variants_are_told_in_a_short_table_lowest_first() -> None:
+    def found(loss: float) -> dict[str, object]:
+        return {"final": {"trained": {"language": sums(loss).record()}}}
+
+    text = short_table("texts", {"high": [found(3.0)], "low": [found(2.0), found(2.2)]})
+    assert text.index("low ") < text.index("high ")
+    assert "2.100" in text
