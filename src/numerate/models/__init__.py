@@ -19,7 +19,9 @@ CATALOGUE = {
         "DeepNorm": "initialisation",
         "FanIn": "initialisation",
         "Normal": "initialisation",
+        "TorchDefault": "initialisation",
         "Xavier": "initialisation",
     },
 }
+PRESETS = {"ModelSpec": ("tiny_names",)}
 __getattr__ = lazily("models", CATALOGUE)

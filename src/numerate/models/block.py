@@ -1,7 +1,9 @@
 """One layer of a model: norm, mixer, feed-forward, each on the residual stream."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import floor
 from typing import Any, Literal
 
 from jaxtyping import Float, Int
@@ -11,8 +13,10 @@ from torch.nn.functional import gelu, relu, silu
 from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.mixers.mixer import Context, TokenMixer, at_places
+from numerate.models.gating import gated
 
 Norm = Literal["layer", "rms", "none"]
+Drops = Literal["change", "stream"]
 
 
 def make_norm(kind: Norm, width: int, epsilon: float = 1e-5) -> nn.Module:
@@ -31,39 +35,56 @@ class FeedForward:
     - `gelu`, `relu`: out(f(in(x))).
     - `swiglu`, `geglu`: out(f(gate(x)) * in(x)), Shazeer (2020), https://arxiv.org/abs/2002.05202; f is SiLU or GELU.
       One linear map makes gate and value side by side.
+
+    The hidden width of `times` widths is the nearest whole number, or with `rounding="down"` the one below: for swiglu
+    with times=8/3 and a width of 64, 171 or 170. `hidden` says it outright.
     """
 
     activation: Literal["gelu", "relu", "swiglu", "geglu"] = setting("gelu", "what stands between the two linear maps")
     times: float = setting(4.0, "hidden width, in multiples of the model's width")
     biases: bool = setting(True, "whether the linear maps have bias vectors")
+    hidden: int | None = setting(None, "hidden width itself; null: as times says", later=True)
+    rounding: Literal["nearest", "down"] = setting(
+        "nearest", "how the hidden width is made whole: the nearest number, or the one below", later=True
+    )
+    gelu: Literal["exact", "tanh"] = setting(
+        "exact", "of gelu and geglu: the exact curve, or its approximation by a hyperbolic tangent", later=True
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.times < float("inf"):
             raise Mistake(f"times: a hidden width of {self.times} widths is nothing; 4 is usual")
+        if self.hidden is not None and self.hidden < 1:
+            raise Mistake(f"hidden: a hidden width of {self.hidden} is nothing; 1 or more is right, or null")
+
+    def hidden_width(self, width: int) -> int:
+        """The hidden width in a model of this width."""
+        made = floor(width * self.times) if self.rounding == "down" else round(width * self.times)
+        return max(1, made) if self.hidden is None else self.hidden
 
     def build(self, width: int, reads: int | None = None) -> "FeedForwardPart":
         """The part for a model of this width; with `reads` it reads vectors of another width than it writes."""
-        return FeedForwardPart(width, max(1, round(width * self.times)), self.activation, self.biases, reads)
+        tanh = self.gelu == "tanh"
+        return FeedForwardPart(width, self.hidden_width(width), self.activation, self.biases, reads, tanh=tanh)
 
 
 class FeedForwardPart(nn.Module):
     """The part behind `FeedForward`."""
 
-    def __init__(self, width: int, hidden: int, activation: str, biases: bool, reads: int | None = None) -> None:
+    def __init__(
+        self, width: int, hidden: int, activation: str, biases: bool, reads: int | None = None, *, tanh: bool = False
+    ) -> None:
         super().__init__()
         self.gated = activation in ("swiglu", "geglu")
-        forms: dict[str, Callable[[Tensor], Tensor]] = {"gelu": gelu, "relu": relu, "swiglu": silu, "geglu": gelu}
+        curve = partial(gelu, approximate="tanh") if tanh else gelu
+        forms: dict[str, Callable[[Tensor], Tensor]] = {"gelu": curve, "relu": relu, "swiglu": silu, "geglu": curve}
         self.activation = forms[activation]
         self.inward = nn.Linear(reads or width, hidden * (2 if self.gated else 1), bias=biases)
         self.out = nn.Linear(hidden, width, bias=biases)
 
     def forward(self, x: Float[Tensor, "rows time reads"]) -> Float[Tensor, "rows time width"]:
         hidden = self.inward(x)
-        if self.gated:
-            gate, value = hidden.chunk(2, dim=-1)
-            hidden = self.activation(gate) * value
-        else:
-            hidden = self.activation(hidden)
+        hidden = gated(hidden, self.activation) if self.gated else self.activation(hidden)
         out: Tensor = self.out(hidden)
         return out
 
@@ -76,6 +97,9 @@ class Block(nn.Module):
 
     Pre-norm: x + f(norm(x)), Xiong et al. (2020), https://arxiv.org/abs/2002.04745. Post-norm: norm(x + f(x)), as in
     Vaswani et al. (2017). Without `residual` each takes the place of what it read.
+
+    `dropout` is of what each adds; `mixer_dropout` of what the mixer says, before that. With `drops="stream"`
+    it is of the stream behind the mixer and its norm, and of nothing else.
     """
 
     def __init__(
@@ -89,13 +113,15 @@ class Block(nn.Module):
         dropout: float = 0.0,
         epsilon: float = 1e-5,
         residual: bool = True,
+        mixer_dropout: float = 0.0,
+        drops: Drops = "change",
     ) -> None:
         super().__init__()
-        self.norm_first, self.residual = norm_first, residual
+        self.norm_first, self.residual, self.drops = norm_first, residual, drops
         self.mixer, self.feed_forward = mixer, feed_forward
         self.mixer_norm = make_norm(norm, width, epsilon) if mixer is not None else None
         self.feed_forward_norm = make_norm(norm, width, epsilon) if feed_forward is not None else None
-        self.dropout = nn.Dropout(dropout)
+        self.dropout, self.mixer_dropout = nn.Dropout(dropout), nn.Dropout(mixer_dropout)
 
     def forward(
         self,
@@ -111,7 +137,7 @@ class Block(nn.Module):
                 mixed = self.mixer(read, context)
             else:
                 x, mixed = at_places(x, asked), self.mixer.forward_at(read, context, asked)
-            x = self._joined(x, mixed, self.mixer_norm)
+            x = self._mixed(x, mixed, self.mixer_norm)
         elif asked is not None:
             x = at_places(x, asked)
         return self._fed(x)
@@ -120,14 +146,14 @@ class Block(nn.Module):
         state, context.stream = None, x
         if self.mixer is not None and self.mixer_norm is not None:
             mixed, state = self.mixer.prefill(self.mixer_norm(x) if self.norm_first else x, context)
-            x = self._joined(x, mixed, self.mixer_norm)
+            x = self._mixed(x, mixed, self.mixer_norm)
         return self._fed(x), state
 
     def step(self, x: Tensor, context: Context, state: Any) -> tuple[Tensor, Any]:
         context.stream = x
         if self.mixer is not None and self.mixer_norm is not None:
             mixed, state = self.mixer.step(self.mixer_norm(x) if self.norm_first else x, context, state)
-            x = self._joined(x, mixed, self.mixer_norm)
+            x = self._mixed(x, mixed, self.mixer_norm)
         return self._fed(x), state
 
     def _fed(self, x: Tensor) -> Tensor:
@@ -137,8 +163,14 @@ class Block(nn.Module):
             x, self.feed_forward(self.feed_forward_norm(x) if self.norm_first else x), self.feed_forward_norm
         )
 
+    def _mixed(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
+        x = self._joined(x, self.mixer_dropout(change), norm)
+        dropped: Tensor = self.dropout(x) if self.drops == "stream" else x
+        return dropped
+
     def _joined(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
-        x = x + self.dropout(change) if self.residual else self.dropout(change)
+        change = self.dropout(change) if self.drops == "change" else change
+        x = x + change if self.residual else change
         return x if self.norm_first else norm(x)
 
     def operations(self, time: int) -> int:
@@ -149,3 +181,10 @@ class Block(nn.Module):
         """The linear maps that write to the residual stream."""
         fed = (self.feed_forward.out,) if self.feed_forward is not None else ()
         return (*(self.mixer.outward() if self.mixer is not None else ()), *fed)
+
+    def fused(self) -> Mapping[str, Sequence[str]]:
+        """Linear maps by their names here, with what they make where initialisations tell them apart."""
+        made = {f"mixer.{name}": makes for name, makes in self.mixer.fused().items()} if self.mixer is not None else {}
+        if self.feed_forward is not None and self.feed_forward.gated:
+            made |= {"feed_forward.inward": ("gate", "gated"), "feed_forward.out": ("fed",)}
+        return made

@@ -12,7 +12,7 @@ from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context, Mixer
-from numerate.models.block import Block, FeedForward, Norm, make_norm
+from numerate.models.block import Block, Drops, FeedForward, Norm, make_norm
 from numerate.models.initialisation import FanIn, Initialisation
 from numerate.models.trunk import Stack, Trunk
 from numerate.positions.position import InputPosition, Position
@@ -67,12 +67,23 @@ class Decoder(ModelSpec):
     embedding_scale: float | Literal["root"] = setting(
         1.0, "factor on the tokens' vectors before positions are added; root: the root of the width", later=True
     )
+    head_bias: bool = setting(False, "whether the head has a bias vector", later=True)
+    embedding_dropout: float = setting(0.0, "share of the embedded input dropped in training", later=True)
+    mixer_dropout: float = setting(
+        0.0, "share of what each mixer says dropped in training, before dropout drops of it again", later=True
+    )
+    drops: Drops = setting(
+        "change",
+        "what dropout is of: what a block's parts add, or stream: all that stands behind its mixer",
+        later=True,
+    )
 
     def __post_init__(self) -> None:
         if self.width < 1:
             raise Mistake(f"width: {self.width} is no width; 1 or more is right")
-        if not 0 <= self.dropout < 1:
-            raise Mistake(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
+        for name in ("dropout", "embedding_dropout", "mixer_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise Mistake(f"{name}: {getattr(self, name)} is not a share; from 0 to below 1 is right")
         if not 0 < self.norm_epsilon < float("inf"):
             raise Mistake(f"norm_epsilon: {self.norm_epsilon} would not keep a norm from dividing by 0; 1e-5 is usual")
         if self.embedding_scale != "root" and (
@@ -124,6 +135,7 @@ class DecoderModel(Model):
         inputs = [position.build_input(spec.width) for position in spec.positions]
         self.input_positions = nn.ModuleDict({str(i): part for i, part in enumerate(inputs) if part is not None})
         self.embedding_norm = _norm(spec, spec.embedding_norm)
+        self.embedding_dropout = nn.Dropout(spec.embedding_dropout)
         mixers = spec.mixer.build_layers(spec.width, spec.trunk.layers(), spec.positions)
         blocks = [
             Block(
@@ -135,6 +147,8 @@ class DecoderModel(Model):
                 dropout=spec.dropout,
                 epsilon=spec.norm_epsilon,
                 residual=spec.residual,
+                mixer_dropout=spec.mixer_dropout,
+                drops=spec.drops,
             )
             for mixer in mixers
         ]
@@ -143,7 +157,7 @@ class DecoderModel(Model):
         self.head_feed_forward = fed.build(spec.width) if fed is not None else nn.Identity()
         self.final_norm = _norm(spec, spec.norm_first if spec.final_norm is None else spec.final_norm)
         self.adapter = nn.Linear(spec.width, spec.width, bias=False) if spec.adapter else nn.Identity()
-        self.head = nn.Linear(spec.width, vocabulary.size, bias=False)
+        self.head = nn.Linear(spec.width, vocabulary.size, bias=spec.head_bias)
         if spec.tied:
             self.head.weight = self.embedding.weight
         spec.initialisation.apply(
@@ -152,8 +166,14 @@ class DecoderModel(Model):
             [linear for block in blocks for linear in block.outward()],
             torch.Generator().manual_seed(seed),
             shared=(self.head,) if spec.tied else (),
-            fused={f"{name}.{own}": made for name, part in self._mixers() for own, made in part.fused().items()},
+            fused={
+                f"{name}.{own}": made
+                for name, block in self.named_modules()
+                if isinstance(block, Block)
+                for own, made in block.fused().items()
+            },
             depth=spec.trunk.layers() * spec.trunk.turns(),
+            reads={f"{name}.{own}": count for name, part in self._mixers() for own, count in part.reads().items()},
         )
 
     # What evaluation and training ask ---------------------------------------------------------------------------
@@ -281,7 +301,7 @@ class DecoderModel(Model):
         for name, part in self.input_positions.items():
             assert isinstance(part, InputPosition)
             x = part(x, tokens.places[int(name)])
-        x = self.embedding_norm(x)
+        x = self.embedding_dropout(self.embedding_norm(x))
         return x, Context(tokens.lengths, tokens.places, raw=x, hidden=tokens.hidden)
 
     def _vectors(self, ids: Tensor) -> Tensor:

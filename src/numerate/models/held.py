@@ -3,7 +3,7 @@ different length."""
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from logging import ERROR
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from numerate.batch import Draw, Model, ModelSpec, Output, Tokens
 from numerate.errors import Mistake
+from numerate.mixers.maps import LayerMaps, Sort
 from numerate.models.number_inputs import NUMBER_TOKEN, NumberEmbedding, NumberHead
 from numerate.vocabulary import BEGIN, END, PAD, Vocabulary
 
@@ -37,6 +38,10 @@ class Held(Model):
     @abstractmethod
     def blocks(self) -> list[nn.Module]:
         """Its layers: what FSDP spreads one by one."""
+
+    @abstractmethod
+    def maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
+        """Who attends to whom in a forward over these rows, layer by layer. Raises `Mistake` where it does not say."""
 
     def add_numbers(self, vocabulary: Vocabulary, embedding: NumberEmbedding | None, head: NumberHead | None) -> None:
         """Puts a number embedding before it and a number head behind it."""
@@ -142,6 +147,22 @@ def refuse_hidden(tokens: Tokens, name: str) -> None:
     """Raises `Mistake` for tokens that nobody may attend to, which a held model cannot leave out."""
     if tokens.hidden is not None:
         raise Mistake(f"layout.hide: {name} cannot hide tokens from its attention; a Decoder with Attention can")
+
+
+@contextmanager
+def telling(held: Any) -> Iterator[None]:
+    """Within it a model of transformers says its attention weights: fused attention, the usual one, never has them."""
+    before = held.config._attn_implementation
+    held.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        held.set_attn_implementation(before)
+
+
+def told_maps(sort: Sort, told: Sequence[Tensor | None] | None, part: str = "") -> list[LayerMaps]:
+    """The maps of layers as transformers tells them, one for each layer that attends."""
+    return [LayerMaps(i, 0, {sort: one.detach()}, part) for i, one in enumerate(told or ()) if one is not None]
 
 
 def transformers(why: str) -> Any:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Literal
 
 import torch
 from torch import Generator, nn
@@ -18,20 +18,28 @@ class Role:
 
     - `outward`: it writes to the residual stream, as `writers` maps do.
     - `depth`: how many blocks a token passes, layers x turns.
-    - `makes`: `queries`, `keys` or `values` of attention; empty for all other maps.
+    - `makes`: `queries`, `keys` or `values` of attention; of a gated feed-forward `gate` and `gated`, the two that are
+      multiplied, and `fed`, its output. Empty for all other maps, and where an initialisation does not ask.
+    - `reads`: how many numbers each of its outputs reads, where that is not the width of the weight.
     """
 
     outward: bool = False
     writers: int = 1
     depth: int = 1
     makes: str = ""
+    reads: int | None = None
+
+
+FED = ("gate", "gated", "fed")
+"""What the maps of a gated feed-forward make."""
 
 
 class Initialisation(ABC):
-    """Draws the weights of linear maps and embeddings; biases are 0, norms are left at 1 and 0."""
+    """Draws the weights of linear maps and embeddings; biases are 0 if it does not draw them, norms stay at 1 and 0."""
 
-    apart: ClassVar[bool] = False
-    """Whether maps that lie in one matrix (queries, keys and values) are drawn one by one, each as itself."""
+    def tells_apart(self, makes: Sequence[str]) -> bool:
+        """Whether maps that lie in one matrix (queries, keys and values) are drawn one by one, each as itself."""
+        return False
 
     @abstractmethod
     def linear(self, weight: torch.Tensor, role: Role, generator: Generator) -> None:
@@ -40,6 +48,10 @@ class Initialisation(ABC):
     @abstractmethod
     def embedding(self, weight: torch.Tensor, generator: Generator) -> None:
         """Fills a table of vectors (entries x width)."""
+
+    def bias(self, bias: torch.Tensor, reads: int, generator: Generator) -> None:
+        """Fills the bias of a linear map that reads so many numbers."""
+        bias.zero_()
 
     def apply(
         self,
@@ -50,12 +62,13 @@ class Initialisation(ABC):
         shared: Sequence[nn.Module] = (),
         fused: Mapping[str, Sequence[str]] | None = None,
         depth: int = 1,
+        reads: Mapping[str, int] | None = None,
     ) -> None:
         """Goes through the modules in their order.
 
         `claimed` are full parameter names, `shared` modules whose weight is another's (a tied head), which are left to
         that one. `fused` are the full names of linear maps that are several of one size, one above the other, with what
-        each makes; `depth` is layers x turns.
+        each makes; `depth` is layers x turns; `reads` is how many numbers a map's outputs read, where its width is not.
         """
         anywhere = Role(writers=max(1, len(outward)), depth=depth)
         with torch.no_grad():
@@ -63,12 +76,13 @@ class Initialisation(ABC):
                 free = f"{name}.weight" not in claimed and module not in shared
                 if isinstance(module, nn.Linear):
                     if free:
-                        role = replace(anywhere, outward=module in outward)
-                        makes = (fused or {}).get(name, ("",)) if self.apart else ("",)
+                        role = replace(anywhere, outward=module in outward, reads=(reads or {}).get(name))
+                        makes = (fused or {}).get(name, ("",))
+                        makes = makes if self.tells_apart(makes) else ("",)
                         for piece, made in zip(module.weight.chunk(len(makes)), makes, strict=True):
                             self.linear(piece, replace(role, makes=made), generator)
                     if module.bias is not None and f"{name}.bias" not in claimed:
-                        module.bias.zero_()
+                        self.bias(module.bias, module.in_features, generator)
                 elif isinstance(module, nn.Embedding) and free:
                     self.embedding(module.weight, generator)
 
@@ -98,17 +112,33 @@ class FanIn(Initialisation):
 
 @dataclass(frozen=True)
 class Normal(Initialisation):
-    """All weights N(0, deviation^2), residual outputs divided by the root of their number: GPT-2's."""
+    """All weights N(0, deviation^2), residual outputs divided by the root of their number: GPT-2's.
+
+    With `number="blocks"` that number is twice that of the blocks, however many maps write in each: so does dual
+    attention as published (https://github.com/Awni00/abstract_transformer), which has an output map for each sort of
+    heads. There, too, it is not the output of a gated feed-forward that is divided but the map beside its gate:
+    `divided="gated"`.
+    """
 
     deviation: float = setting(0.02, "standard deviation of all weights")
+    number: Literal["maps", "blocks"] = setting(
+        "maps", "how many residual outputs count: the maps that write, or two for each block", later=True
+    )
+    divided: Literal["out", "gated"] = setting(
+        "out", "of a gated feed-forward, what is divided: its output, or the map beside its gate", later=True
+    )
 
     def __post_init__(self) -> None:
         if self.deviation <= 0:
             raise Mistake(f"deviation: {self.deviation} would make all weights equal; 0.02 is usual")
 
+    def tells_apart(self, makes: Sequence[str]) -> bool:
+        return self.divided == "gated" and set(makes) <= set(FED)
+
     def linear(self, weight: torch.Tensor, role: Role, generator: Generator) -> None:
-        scale = role.writers**-0.5 if role.outward else 1.0
-        weight.normal_(std=scale * self.deviation, generator=generator)
+        count = role.writers if self.number == "maps" else 2 * role.depth
+        divided = role.makes == "gated" if role.makes in FED else role.outward
+        weight.normal_(std=self.deviation * (count**-0.5 if divided else 1.0), generator=generator)
 
     def embedding(self, weight: torch.Tensor, generator: Generator) -> None:
         weight.normal_(std=self.deviation, generator=generator)
@@ -135,7 +165,8 @@ class DeepNorm(Initialisation):
     values counts as a map of its own, for every kind of attention and position. Embeddings are N(0, 1/width).
     """
 
-    apart: ClassVar[bool] = True
+    def tells_apart(self, makes: Sequence[str]) -> bool:
+        return not set(makes) & set(FED)
 
     def linear(self, weight: torch.Tensor, role: Role, generator: Generator) -> None:
         gain = 1.0 if role.makes in ("queries", "keys") else (8 * role.depth) ** -0.25
@@ -143,3 +174,25 @@ class DeepNorm(Initialisation):
 
     def embedding(self, weight: torch.Tensor, generator: Generator) -> None:
         weight.normal_(std=weight.shape[1] ** -0.5, generator=generator)
+
+
+@dataclass(frozen=True)
+class TorchDefault(Initialisation):
+    """As `torch.nn` draws its own layers: linear weights and biases U(-b, b), b = 1/root of fan_in; embeddings N(0, 1).
+
+    Of the published numbers of dual attention on Tiny Stories: Altabaa and Lafferty (2024),
+    https://arxiv.org/abs/2405.16727, in the code of May 2024. The maps of relations there count as reading the width of
+    a head times the number of relations.
+
+    With 64 inputs all weights and biases of a linear map lie between -1/8 and 1/8.
+    """
+
+    def linear(self, weight: torch.Tensor, role: Role, generator: Generator) -> None:
+        bound = (role.reads or weight.shape[1]) ** -0.5
+        weight.uniform_(-bound, bound, generator=generator)
+
+    def embedding(self, weight: torch.Tensor, generator: Generator) -> None:
+        weight.normal_(generator=generator)
+
+    def bias(self, bias: torch.Tensor, reads: int, generator: Generator) -> None:
+        bias.uniform_(-(reads**-0.5), reads**-0.5, generator=generator)

@@ -12,6 +12,7 @@ from torch.nn.functional import dropout, gelu, scaled_dot_product_attention
 from numerate.batch import Draw, ModelSpec, Output, Tokens, Turns
 from numerate.config import setting
 from numerate.errors import Mistake
+from numerate.mixers.maps import LayerMaps, weights_of
 from numerate.models.held import Held, real_places
 from numerate.models.number_inputs import NumberEmbedding, NumberHead, XValScaling
 from numerate.vocabulary import Vocabulary
@@ -80,6 +81,22 @@ class NumformerModel(Held):
 
     def blocks(self) -> list[nn.Module]:
         return list(self.layers)
+
+    @torch.no_grad()
+    def maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
+        found: list[LayerMaps] = []
+
+        def note(layer: nn.Module, given: tuple[Any, ...]) -> None:
+            assert isinstance(layer, NumformerLayer)
+            found.append(LayerMaps(len(found), 0, {"attention": layer.weights(*given)}))
+
+        hooks = [layer.register_forward_pre_hook(note) for layer in self.layers]
+        try:
+            self(tokens, source)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return found
 
     def forward(
         self,
@@ -156,13 +173,25 @@ class NumformerLayer(nn.Module):
     def forward(
         self, x: Float[Tensor, "rows time width"], seen: Bool[Tensor, "rows time"]
     ) -> Float[Tensor, "rows time width"]:
-        rows, time, width = x.shape
-        parts = self.queries_keys_values(self.attention_norm(x)).view(rows, time, 3, self.heads, width // self.heads)
-        queries, keys, values = parts.permute(2, 0, 3, 1, 4)
+        queries, keys, values = self._projected(x)
         share = self.dropout if self.training else 0.0
         mixed = scaled_dot_product_attention(queries, keys, values, attn_mask=seen[:, None, None], dropout_p=share)
         x = x + self._dropped(self.out(mixed.transpose(1, 2).flatten(2)))
         return x + self._dropped(self.outward(self._dropped(gelu(self.inward(self.norm(x))))))
+
+    def weights(
+        self, x: Float[Tensor, "rows time width"], seen: Bool[Tensor, "rows time"]
+    ) -> Float[Tensor, "rows heads time time"]:
+        """By which `forward` attends."""
+        queries, keys, _ = self._projected(x)
+        return weights_of(queries, keys, seen[:, None, None])
+
+    def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values: rows x heads x time x head width each."""
+        rows, time, width = x.shape
+        parts = self.queries_keys_values(self.attention_norm(x)).view(rows, time, 3, self.heads, width // self.heads)
+        queries, keys, values = parts.permute(2, 0, 3, 1, 4)
+        return queries, keys, values
 
     def _dropped(self, x: Tensor) -> Tensor:
         return dropout(x, self.dropout, self.training)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from numerate.batch import Output, Started, Tokens, Turns
 from numerate.config import setting
 from numerate.errors import Mistake
+from numerate.mixers.maps import LayerMaps
 from numerate.models.held import (
     Held,
     HeldSpec,
@@ -22,6 +23,8 @@ from numerate.models.held import (
     fit_vocabulary,
     pretrained,
     refuse_hidden,
+    telling,
+    told_maps,
     transformers,
     untrained,
 )
@@ -115,6 +118,15 @@ class PretrainedModel(Held):
     def blocks(self) -> list[nn.Module]:
         lists: list[Any] = [part for part in self.held.modules() if isinstance(part, nn.ModuleList)]
         return list(max(lists, key=_size))
+
+    @torch.no_grad()
+    def maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
+        self._refuse(tokens, source)
+        with telling(self.held):
+            said = self.base[0](
+                inputs_embeds=self.vectors(tokens.ids, tokens.values), use_cache=False, output_attentions=True
+            )
+        return told_maps("attention", getattr(said, "attentions", None))
 
     def forward(
         self,

@@ -1,7 +1,7 @@
 """Hugging Face's T5, held: an encoder reads the question, a decoder says the answer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from numerate.batch import Output, Started, Tokens, Turns
 from numerate.config import setting
 from numerate.errors import Mistake
+from numerate.mixers.maps import LayerMaps
 from numerate.models.held import (
     Held,
     HeldSpec,
@@ -21,6 +22,8 @@ from numerate.models.held import (
     pretrained,
     real_places,
     refuse_hidden,
+    telling,
+    told_maps,
     transformers,
     untrained,
 )
@@ -69,6 +72,8 @@ SIZES = {
     "11b": Dimensions(1024, 24, 24, 128, 128, 65536),
 }
 """The published sizes: Raffel et al. (2020), https://arxiv.org/abs/1910.10683, section 3.7."""
+
+_NO_SOURCE = "model: T5 reads a question and says its answer; layout=Pair gives it both"
 
 PIECES = {"relu": "relu", "geglu": "gated-gelu"}
 
@@ -184,6 +189,30 @@ class T5Model(Held):
     def blocks(self) -> list[nn.Module]:
         return [*self.held.encoder.block, *self.held.decoder.block]
 
+    @torch.no_grad()
+    def maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
+        """Those of the encoder on the source, then of the decoder: on what it has said, and across on the source."""
+        refuse_hidden(tokens, "T5")
+        if source is None:
+            raise Mistake(_NO_SOURCE)
+        seen = real_places(source).long()
+        with telling(self.held):
+            read = self.held.encoder(
+                inputs_embeds=self._placed(source), attention_mask=seen, output_attentions=True, return_dict=True
+            )
+            said = self.held.decoder(
+                inputs_embeds=self._placed(tokens),
+                encoder_hidden_states=read.last_hidden_state,
+                encoder_attention_mask=seen,
+                use_cache=False,
+                output_attentions=True,
+                return_dict=True,
+            )
+        across = told_maps("cross attention", said.cross_attentions)
+        own = told_maps("attention", said.attentions, "decoder")
+        both = [replace(one, maps={**one.maps, **two.maps}) for one, two in zip(own, across, strict=True)]
+        return told_maps("attention", read.attentions, "encoder") + both
+
     def forward(
         self,
         tokens: Tokens,
@@ -253,7 +282,7 @@ class T5Model(Held):
 
     def _encoded(self, source: Tokens | None) -> tuple[Float[Tensor, "rows source width"], Bool[Tensor, "rows source"]]:
         if source is None:
-            raise Mistake("model: T5 reads a question and says its answer; layout=Pair gives it both")
+            raise Mistake(_NO_SOURCE)
         refuse_hidden(source, "T5")
         seen = real_places(source)
         said = self.held.encoder(inputs_embeds=self._placed(source), attention_mask=seen.long())

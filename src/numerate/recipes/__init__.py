@@ -157,7 +157,21 @@ CATALOGUE = {
         "number_loss_laptop_decoder_was": "number_loss_laptop",
         "number_loss_laptop_decoder_gaussian": "number_loss_laptop",
         "number_loss_laptop_decoder_rt": "number_loss_laptop",
+        "tiny_stories_laptop_dual": "tiny_stories_laptop",
+        "tiny_stories_laptop_width": "tiny_stories_laptop",
+        "tiny_stories_laptop_parameters": "tiny_stories_laptop",
+        "tiny_stories_laptop_time": "tiny_stories_laptop",
+        "fineweb_edu_transformer_353m": "fineweb_edu",
+        "fineweb_edu_dual_343m": "fineweb_edu",
+        "fineweb_edu_dual_343m_r32": "fineweb_edu",
+        "fineweb_edu_dual_343m_r8": "fineweb_edu",
+        "fineweb_edu_dual_368m": "fineweb_edu",
+        "fineweb_edu_transformer_757m": "fineweb_edu",
+        "fineweb_edu_dual_734m": "fineweb_edu",
+        "fineweb_edu_transformer_1_31b": "fineweb_edu",
+        "fineweb_edu_dual_1_27b": "fineweb_edu",
+        "fineweb_edu_dual_1_37b": "fineweb_edu",
     }
 }
-FAMILIES = {"Recipe": {"counting_TASK_MODEL": "counting_family"}}
+FAMILIES = {"Recipe": {"tiny_stories_RUN": "tiny_stories_family", "counting_TASK_MODEL": "counting_family"}}
 __getattr__ = lazily("recipes", CATALOGUE)

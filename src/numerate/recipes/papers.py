@@ -126,4 +126,19 @@ PAPERS = {
   year    = {2023},
   url     = {https://arxiv.org/abs/2310.02989}
 }""",
+    "dual_attention": """@inproceedings{altabaa2025disentangling,
+  title     = {Disentangling and Integrating Relational and Sensory Information in Transformer Architectures},
+  author    = {Altabaa, Awni and Lafferty, John},
+  booktitle = {Proceedings of the 42nd International Conference on Machine Learning},
+  year      = {2025},
+  note      = {First version 2024},
+  url       = {https://arxiv.org/abs/2405.16727}
+}""",
+    "tiny_stories": """@article{eldan2023tinystories,
+  title   = {TinyStories: How Small Can Language Models Be and Still Speak Coherent English?},
+  author  = {Eldan, Ronen and Li, Yuanzhi},
+  journal = {arXiv preprint arXiv:2305.07759},
+  year    = {2023},
+  url     = {https://arxiv.org/abs/2305.07759}
+}""",
 }

@@ -1,0 +1,217 @@
+"""The published models of dual attention: as their numbers were made, as their code is today, and with it mended.
+
+Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727, and https://github.com/Awni00/abstract_transformer. Each
+is a `Decoder` with ordinary settings, so that any of them can be changed or crossed with another's.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from numerate.errors import Mistake
+from numerate.mixers.attention import Attention
+from numerate.mixers.dual_attention import DualAttention
+from numerate.mixers.mixer import Mixer
+from numerate.mixers.relational import Activation, Kind
+from numerate.mixers.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention, Symbols
+from numerate.models.block import FeedForward, Norm
+from numerate.models.decoder import Decoder
+from numerate.models.initialisation import Normal, TorchDefault
+from numerate.models.trunk import Stack
+from numerate.positions.added import Learned
+from numerate.positions.position import Position
+from numerate.positions.rotary import Rotary
+
+SymbolKind = Literal["symbolic", "position_relative", "positional"]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a published model is told, with the values of Tiny Stories.
+
+    - `width`, `depth`, `self_heads`, `relational_heads`: without relational heads it is a plain Transformer.
+    - `symbols`: by symbolic attention (`symbol_count` of them in `symbol_heads` heads; null: as many as the context),
+      by distance up to the context, or by place. With `trainable_symbols=False` the library of symbolic attention is
+      frozen. `symbol_layers` is what layers share of it.
+    - `variant`: relational, rca or disrca attention; `symmetric`, `relations`, `relation_activation`: its relations.
+    - `key_value_heads`, `shared_queries`: of grouped keys and values, and of queries that both sorts of heads share.
+    - `context`: tokens; so many learned places, symbols and distances there are.
+    - `hidden`: width of the feed-forward, null for the code's own; `activation`, where GELU is its tanh form.
+    """
+
+    width: int = 64
+    depth: int = 4
+    self_heads: int = 4
+    relational_heads: int = 4
+    symbols: SymbolKind | None = "symbolic"
+    symmetric: bool = False
+    variant: Kind = "relational"
+    context: int = 512
+    positions: Literal["rotary", "learned"] = "rotary"
+    trainable_symbols: bool = True
+    dropout: float = 0.1
+    hidden: int | None = None
+    norm_first: bool = True
+    norm: Norm = "layer"
+    activation: Literal["swiglu", "gelu", "relu"] = "swiglu"
+    relations: int | None = None
+    relation_activation: Activation | None = None
+    key_value_heads: int | None = None
+    shared_queries: bool = False
+    symbol_count: int | None = None
+    symbol_heads: int = 4
+    symbol_layers: Literal["shared", "library", "own"] = "shared"
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> "Told":
+        """Raises `Mistake` for an argument that there is not."""
+        for name in given:
+            if name not in cls.__dataclass_fields__:
+                known = ", ".join(cls.__dataclass_fields__)
+                raise Mistake(f"{name}: a published model is not told this; there are: {known}")
+        return cls(**given)
+
+    def place(self) -> tuple[Position, ...]:
+        return (Rotary(),) if self.positions == "rotary" else (Learned(table=self.context),)
+
+
+def published(**told: Any) -> Decoder:
+    """A model in the code of the published numbers of Tiny Stories (May 2024), by the arguments of `Told`.
+
+    The head is a linear map of its own with a bias, no norm stands before it, weights begin as `torch.nn` draws its
+    layers, the hidden width is four widths with swiglu too, and relation queries and keys are as wide as the model in
+    all. Feed-forwards have biases beside dual attention and none in the plain Transformer.
+
+    With the defaults and 32,000 tokens it has 4,488,256 parameters; the Transformer of equal width and depth
+    (`self_heads=8, relational_heads=0`) has 4,391,168. Raises `Mistake` for arguments that do not fit together.
+    """
+    given = Told.of(told)
+    return _decoder(
+        given,
+        _mixer(given, relation_width=_as_wide_as_the_model(given)),
+        FeedForward(given.activation, times=4.0, biases=given.relational_heads > 0, hidden=given.hidden, gelu="tanh"),
+        dropped_twice=True,
+        tied=False,
+        head_bias=True,
+        final_norm=False,
+        initialisation=TorchDefault(),
+    )
+
+
+def current(**told: Any) -> Decoder:
+    """A model in the code as it stands since August 2024, and in the package `dual-attention` 0.0.7.
+
+    Head and embedding are one matrix, a norm stands before it, weights begin as N(0, 0.02^2), those of attention's
+    output maps and of the map beside the gate of swiglu divided by the root of twice the depth, the hidden width of
+    swiglu is int(8/3 width), and relation queries and keys are as wide as the relational heads in all.
+
+    With the defaults and 32,000 tokens it has 2,325,264 parameters. Raises `Mistake` for arguments that do not fit.
+    """
+    given = Told.of(told)
+    return _decoder(
+        given,
+        _mixer(given),
+        _later_feed_forward(given, biases=given.relational_heads > 0),
+        dropped_twice=True,
+        tied=True,
+        head_bias=False,
+        final_norm=True,
+        initialisation=Normal(0.02, number="blocks", divided="gated"),
+    )
+
+
+def corrected(**told: Any) -> Decoder:
+    """`current` with every fault mended that changes results. By their numbers in the specification of faults:
+
+    - 1, RCA and DisRCA: they are built, where the published code ends in a NameError.
+    - 4, the feed-forward's width: `hidden` counts, where `--dff` is overridden.
+    - 5, residual initialisation: the output of swiglu is divided by the root of twice the depth, not its other input.
+    - 5b, symbols at the start: symbolic attention reads the normed stream, through a map that begins as U(-b, b) with
+      b = 1/root of the width, so that tokens begin with different symbols; there all begin with the same one.
+    - 6, biases: feed-forwards have none, beside dual attention as in the Transformer it is compared with.
+    - 7, dropout: the embedded input is dropped of, and what attention says once, not twice.
+    - 8, 9, 10: symbolic attention drops nothing in evaluation, a token always sees itself, a softmax of relations is
+      over the keys that a token sees, and any number of relations will do. This holds here for all three.
+    - 11, dropout of the feed-forward: with post-norm it is of what the feed-forward adds, as with pre-norm.
+
+    With the defaults and 32,000 tokens it has 2,323,648 parameters. Raises `Mistake` for arguments that do not fit.
+    """
+    given = Told.of(told)
+    return _decoder(
+        given,
+        _mixer(given, mended=True),
+        _later_feed_forward(given, biases=False),
+        dropped_twice=False,
+        tied=True,
+        head_bias=False,
+        final_norm=True,
+        initialisation=Normal(0.02, number="blocks"),
+    )
+
+
+PRESETS = {"published": published, "current": current, "corrected": corrected}
+
+
+def _decoder(given: Told, mixer: Mixer, feed_forward: FeedForward, *, dropped_twice: bool, **settings: Any) -> Decoder:
+    return Decoder(
+        width=given.width,
+        trunk=Stack(depth=given.depth),
+        mixer=mixer,
+        feed_forward=feed_forward,
+        positions=given.place(),
+        norm=given.norm,
+        norm_first=given.norm_first,
+        dropout=given.dropout,
+        mixer_dropout=given.dropout if dropped_twice else 0.0,
+        embedding_dropout=0.0 if dropped_twice else given.dropout,
+        drops="stream" if dropped_twice and not given.norm_first else "change",
+        **settings,
+    )
+
+
+def _later_feed_forward(given: Told, biases: bool) -> FeedForward:
+    times = 8 / 3 if given.activation == "swiglu" else 4.0
+    return FeedForward(given.activation, times, biases, hidden=given.hidden, rounding="down", gelu="tanh")
+
+
+def _as_wide_as_the_model(given: Told) -> int | None:
+    relations = given.relations or given.relational_heads
+    if given.variant != "relational" or not relations:
+        return None
+    if given.width % relations:
+        raise Mistake(f"relations: width {given.width} does not divide into {relations} relations; a divisor is right")
+    return given.width // relations
+
+
+def _mixer(given: Told, relation_width: int | None = None, mended: bool = False) -> Mixer:
+    if not given.relational_heads and given.key_value_heads is None:
+        return Attention(given.self_heads, dropout=given.dropout)
+    return DualAttention(
+        given.self_heads,
+        given.relational_heads,
+        _symbols(given, mended) if given.relational_heads else SymbolicAttention(),
+        variant=given.variant,
+        relations=given.relations,
+        relation_width=relation_width,
+        symmetric=given.symmetric and given.relational_heads > 0,
+        activation=given.relation_activation,
+        key_value_heads=given.key_value_heads,
+        shared_queries=given.shared_queries,
+        dropout=given.dropout,
+    )
+
+
+def _symbols(given: Told, mended: bool) -> Symbols:
+    if given.symbols is None:
+        raise Mistake("symbols: relational heads say whose relations they are by symbols; symbolic was published")
+    if given.symbols == "symbolic":
+        return SymbolicAttention(
+            given.symbol_count or given.context,
+            given.symbol_heads,
+            trainable=given.trainable_symbols,
+            layers=given.symbol_layers,
+            normalised=mended,
+            begin="spread" if mended else "model",
+        )
+    if given.symbols == "position_relative":
+        return PositionRelativeSymbols(given.context, later_too=True)
+    return PositionalSymbols(table=given.context)

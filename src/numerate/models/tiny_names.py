@@ -1,0 +1,171 @@
+"""The published models of Tiny Stories by name: each in the code of its numbers, in today's, and with that mended.
+
+Altabaa and Lafferty (2024), arXiv v1 of https://arxiv.org/abs/2405.16727: 57 runs of 49 settings in the records of
+https://github.com/Awni00/abstract_transformer (branch `paper`), with what they reached. Imports no torch by itself.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+KINDS = ("published", "current", "corrected")
+"""The three codes; see `dual_attention_models`."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A published setting, and how far its runs came.
+
+    - `said`: symbols (`symbolic` or `position_relative`, none for the Transformer), then what is otherwise than usual:
+      `rca` or `disrca` for relational attention, `symmetric` relations, a `frozen` symbol library, a `cosine` schedule.
+    - `runs`: how many there were, all of one seed. Of one that went farthest: `last`, the iteration of its last
+      evaluation (100,000 is the end), `loss` there (nats per token, on 100 batches) and `hours` (of a GPU not named).
+    """
+
+    width: int
+    depth: int
+    self_heads: int
+    relational_heads: int
+    said: str
+    runs: int
+    last: int
+    loss: float
+    hours: float
+
+    @property
+    def name(self) -> str:
+        """`d64_l4_4+4_symbolic`, `d64_l4_8+0`."""
+        heads = f"d{self.width}_l{self.depth}_{self.self_heads}+{self.relational_heads}"
+        return f"{heads}_{self.said}" if self.said else heads
+
+    @property
+    def context(self) -> int:
+        """Tokens: 512; in those 512 wide 1,024, which only their numbers of parameters tell."""
+        return 1024 if self.width == 512 else 512
+
+    @property
+    def symbols(self) -> str | None:
+        found = [kind for kind in ("symbolic", "position_relative") if self.said.startswith(kind)]
+        return found[0] if found else None
+
+    def has(self, word: str) -> bool:
+        """Whether `rca`, `disrca`, `symmetric`, `frozen` or `cosine` is said of it."""
+        return word in self.said.split("_")
+
+    @property
+    def variant(self) -> str:
+        return next((kind for kind in ("rca", "disrca") if self.has(kind)), "relational")
+
+    @property
+    def batch(self) -> int:
+        """Rows of one forward, of which `accumulate` make a step: 131,072 tokens always."""
+        if self.width >= 512:
+            return 16 if self.width == 512 else 32
+        return 64 if (self.width, self.depth, self.relational_heads) == (128, 6, 4) else 128
+
+    @property
+    def accumulate(self) -> int:
+        return 131_072 // (self.context * self.batch)
+
+    @property
+    def rate(self) -> float:
+        """The highest learning rate."""
+        return 5e-4 if self.width >= 512 else 1e-3
+
+    def told(self) -> dict[str, Any]:
+        """The arguments of `published`, `current` and `corrected`."""
+        return {
+            "width": self.width,
+            "depth": self.depth,
+            "self_heads": self.self_heads,
+            "relational_heads": self.relational_heads,
+            "symbols": self.symbols,
+            "symmetric": self.has("symmetric"),
+            "variant": self.variant,
+            "context": self.context,
+            "trainable_symbols": not self.has("frozen"),
+        }
+
+    def line(self) -> str:
+        """What it is, in one line."""
+        words = {"rca": "RCA", "disrca": "DisRCA", "symmetric": "symmetric", "frozen": "frozen", "cosine": "cosine"}
+        said = [(self.symbols or "").replace("_", "-"), *(told for word, told in words.items() if self.has(word))]
+        kind = f"dual attention ({', '.join(said)})" if self.relational_heads else "Transformer" + ", ".join(said)
+        heads = f"{self.self_heads}+{self.relational_heads} heads"
+        rest = "" if self.last == 100_000 else f" at step {self.last:,}"
+        return f"{kind}, width {self.width}, {self.depth} layers, {heads}; {self.loss:.4f} nats{rest}"
+
+
+RUNS = (
+    Run(64, 4, 8, 0, "", 1, 100_000, 1.77519, 2.8),
+    Run(64, 4, 6, 2, "symbolic", 1, 100_000, 1.73977, 8.68),
+    Run(64, 4, 6, 2, "symbolic_symmetric", 2, 100_000, 1.7458, 8.67),
+    Run(64, 4, 6, 2, "position_relative", 1, 100_000, 1.76773, 9.36),
+    Run(64, 4, 6, 2, "position_relative_symmetric", 2, 100_000, 1.77708, 9.35),
+    Run(64, 4, 6, 2, "symbolic_rca", 1, 100_000, 1.76078, 3.66),
+    Run(64, 4, 4, 4, "symbolic", 1, 100_000, 1.72939, 12.73),
+    Run(64, 4, 4, 4, "symbolic_symmetric", 1, 100_000, 1.74402, 12.76),
+    Run(64, 4, 4, 4, "position_relative", 1, 100_000, 1.76442, 13.52),
+    Run(64, 4, 4, 4, "position_relative_symmetric", 1, 100_000, 1.78538, 13.47),
+    Run(64, 4, 4, 4, "symbolic_rca", 1, 100_000, 1.76049, 4.21),
+    Run(64, 5, 8, 0, "", 1, 100_000, 1.72984, 2.98),
+    Run(64, 5, 6, 2, "symbolic", 1, 100_000, 1.69215, 10.31),
+    Run(64, 5, 6, 2, "symbolic_symmetric", 1, 100_000, 1.70354, 10.27),
+    Run(64, 5, 6, 2, "symbolic_symmetric_frozen", 2, 100_000, 1.71339, 10.29),
+    Run(64, 5, 6, 2, "position_relative_symmetric", 1, 96_000, 1.73201, 5.24),
+    Run(64, 5, 6, 2, "symbolic_rca", 1, 100_000, 1.71665, 4.05),
+    Run(64, 5, 4, 4, "symbolic", 1, 100_000, 1.69185, 15.42),
+    Run(64, 5, 4, 4, "symbolic_symmetric", 1, 100_000, 1.6985, 15.41),
+    Run(64, 5, 4, 4, "symbolic_rca", 1, 100_000, 1.72028, 4.73),
+    Run(64, 6, 8, 0, "", 2, 100_000, 1.69194, 3.17),
+    Run(64, 6, 6, 2, "symbolic", 1, 100_000, 1.66307, 11.95),
+    Run(64, 6, 6, 2, "symbolic_symmetric", 2, 100_000, 1.66895, 11.89),
+    Run(64, 6, 6, 2, "position_relative_symmetric", 1, 100_000, 1.69058, 13.23),
+    Run(64, 6, 6, 2, "symbolic_rca", 1, 100_000, 1.68567, 4.47),
+    Run(64, 6, 4, 4, "symbolic", 1, 100_000, 1.65585, 18.13),
+    Run(64, 6, 4, 4, "symbolic_symmetric", 1, 100_000, 1.66873, 18.09),
+    Run(64, 6, 4, 4, "position_relative", 1, 100_000, 1.68532, 19.0),
+    Run(64, 6, 4, 4, "position_relative_symmetric", 1, 100_000, 1.70424, 18.94),
+    Run(64, 6, 4, 4, "symbolic_rca", 1, 100_000, 1.68729, 5.27),
+    Run(128, 4, 8, 0, "", 2, 100_000, 1.4308, 3.09),
+    Run(128, 4, 6, 2, "symbolic", 1, 100_000, 1.41201, 10.17),
+    Run(128, 4, 6, 2, "symbolic_symmetric", 1, 100_000, 1.41525, 10.16),
+    Run(128, 4, 4, 4, "symbolic", 1, 100_000, 1.41129, 14.93),
+    Run(128, 4, 4, 4, "symbolic_symmetric", 1, 100_000, 1.41796, 14.93),
+    Run(128, 6, 8, 0, "", 2, 100_000, 1.35294, 3.61),
+    Run(128, 6, 6, 2, "symbolic", 1, 100_000, 1.33963, 14.16),
+    Run(128, 6, 6, 2, "symbolic_symmetric", 2, 100_000, 1.34616, 14.21),
+    Run(128, 6, 4, 4, "symbolic", 1, 100_000, 1.33734, 21.53),
+    Run(128, 6, 4, 4, "symbolic_symmetric", 1, 100_000, 1.34565, 21.46),
+    Run(144, 6, 8, 0, "", 1, 100_000, 1.30747, 4.29),
+    Run(512, 8, 8, 0, "cosine", 1, 100_000, 0.85219, 10.64),
+    Run(512, 8, 6, 2, "symbolic_symmetric", 1, 68_000, 0.91238, 43.82),
+    Run(512, 8, 6, 2, "position_relative_cosine", 1, 16_000, 0.99413, 14.47),
+    Run(512, 8, 6, 2, "position_relative_disrca_cosine", 1, 44_000, 0.91587, 15.12),
+    Run(512, 8, 6, 2, "position_relative_symmetric_cosine", 1, 52_000, 0.90124, 46.12),
+    Run(512, 8, 6, 2, "position_relative_symmetric", 1, 100_000, 0.90285, 41.54),
+    Run(768, 8, 8, 4, "symbolic_symmetric", 1, 32_000, 0.92257, 21.42),
+    Run(768, 8, 8, 4, "position_relative_symmetric", 1, 60_000, 0.8998, 22.08),
+)
+
+
+@cache
+def presets() -> dict[str, Any]:
+    """Every model with its name: `tiny_`, the code, and the name of its run.
+
+    >>> presets()["tiny_published_d64_l4_4+4_symbolic"].mixer
+    DualAttention(self_heads=4, relational_heads=4, ..., relation_width=16, ...)
+    """
+    from numerate.models.dual_attention_models import PRESETS
+
+    models = [run for run in RUNS if not run.has("cosine") or run.name.removesuffix("_cosine") not in _names()]
+    return {
+        f"tiny_{kind}_{run.name.removesuffix('_cosine')}": PRESETS[kind](**run.told())
+        for kind in KINDS
+        for run in models
+    }
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(run.name for run in RUNS)

@@ -1,0 +1,90 @@
+"""What the published Tiny Stories runs train: models, order of the data, optimiser, budget; and their controls.
+
+Altabaa and Lafferty (2024), arXiv v1 of https://arxiv.org/abs/2405.16727, with the arguments that the records of
+https://github.com/Awni00/abstract_transformer (branch `paper`) have. `tiny_stories_family` names them. `numerate data
+prepare tiny_stories` makes their data; `task=tiny_stories_2048` takes a small part of it, with a vocabulary of its own.
+`model=tiny_current_d64_l4_4+4_symbolic` and `model=tiny_corrected_...` are the same setting in today's code and in that
+mended.
+
+Otherwise than in the published code: loss in bfloat16 is summed in float32, and what is best is chosen as the lowest
+loss of all evaluations. A seed is of this program; 1337 was published.
+"""
+
+from dataclasses import replace
+
+from numerate.evaluation.evaluator import Evaluation
+from numerate.models.decoder import Decoder
+from numerate.models.dual_attention_models import published
+from numerate.models.tiny_names import Run
+from numerate.recipes.tiny_stories_controls import Control, equal_in
+from numerate.recipes.tiny_stories_family import beside
+from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tokens.layout import Text
+from numerate.tokens.token_ids import TokenIds
+from numerate.training.optimizer import AdamW
+from numerate.training.recipe import Recipe, Training
+from numerate.training.schedule import Constant, Cosine, Schedule
+
+STEPS = 100_001
+"""Iterations 0 to 100,000, of 131,072 tokens each: some 13 passes."""
+
+VOCABULARY = 32_000
+"""Tokens that operations are reckoned with."""
+
+
+def published_run(run: Run) -> Recipe:
+    """The recipe of a published setting."""
+    cosine: Schedule = Cosine(warmup=1000, rise="from_zero", until=STEPS - 1)
+    return Recipe(
+        task=LanguageModelling("tiny_stories/tokens", tokenizer="tiny_stories", context=run.context, order="published"),
+        tokenizer=TokenIds(),
+        layout=Text(),
+        model=published(**run.told()),
+        optimizer=AdamW(rate=run.rate, betas=(0.9, 0.95), decay=0.1, clip=1.0),
+        schedule=cosine if run.has("cosine") else Constant(warmup=0),
+        training=Training(
+            steps=STEPS,
+            batch=run.batch * run.accumulate,
+            accumulate=run.accumulate,
+            window=1,
+            precision="bf16",
+            tf32=True,
+            log_every=10,
+            evaluate_every=2000,
+            evaluate_start=True,
+            checkpoint_every=2000,
+            checkpoint_minutes=30,
+            best_by="loss",
+        ),
+        evaluation=Evaluation(batches=100),
+        seed=1337,
+        title=f"tiny_stories_{run.name}",
+        paper="dual_attention",
+    )
+
+
+def control_of(name: str, run: Run, control: str) -> Recipe:
+    """The Transformer beside a run: `iso_parameters`, `iso_operations` or `iso_time`."""
+    return replace(control_beside(run, control).recipe, title=name)
+
+
+def control_beside(run: Run, control: str) -> Control:
+    """The same with what it matched.
+
+    Of equal parameters it is as deep, wider in steps of 16, then with a feed-forward that makes up the rest; of equal
+    operations and of equal hours it is as wide and deep, and trained for more steps.
+    """
+    recipe, against = published_run(run), _transformer(run)
+    if control == "iso_parameters":
+        return equal_in("parameters", recipe, by="width", against=against, vocabulary=VOCABULARY)
+    if control == "iso_operations":
+        return equal_in("operations", recipe, by="steps", against=against, vocabulary=VOCABULARY)
+    other = beside(run)
+    assert other is not None
+    ratio = (run.hours / run.last) / (other.hours / other.last)
+    return equal_in("time", recipe, by="steps", against=against, vocabulary=VOCABULARY, ratio=ratio)
+
+
+def _transformer(run: Run) -> Decoder:
+    told = run.told() | {"self_heads": run.self_heads + run.relational_heads, "relational_heads": 0}
+    return published(**told)

@@ -1,0 +1,210 @@
+"""The published Tiny Stories and FineWeb-Edu runs: what each trains, and the Transformers that are equal to them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import numerate
+from numerate import catalogue
+from numerate.config import identity
+from numerate.errors import Mistake
+from numerate.laboratory.trial import debug
+from numerate.mixers.attention import Attention
+from numerate.mixers.dual_attention import DualAttention
+from numerate.models.decoder import Decoder
+from numerate.models.dual_attention_models import current, published
+from numerate.models.tiny_names import RUNS
+from numerate.recipes.papers import PAPERS
+from numerate.recipes.tiny_stories_controls import equal_in, operations_of, parameters_of, step_seconds, transformer_of
+from numerate.recipes.tiny_stories_family import CONTROLS, names
+from numerate.recipes.tiny_stories_paper import control_beside
+from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tokens.pieces import opened
+from numerate.tokens.token_ids import TokenIds, vocabulary_of
+from numerate.training.schedule import Constant, Cosine
+
+DUAL = "tiny_stories_d64_l4_4+4_symbolic"
+FINEWEB = [name for name, module in catalogue.kinds()["Recipe"].items() if module.endswith(".fineweb_edu")]
+
+
+def parameters(spec: Decoder, vocabulary: int) -> int:
+    """Those that learn, of a tied head."""
+    return parameters_of(spec) + vocabulary * spec.width
+
+
+def test_every_published_run_has_a_recipe_of_its_own() -> None:
+    recipes = [numerate.recipe(f"tiny_stories_{run.name}") for run in RUNS]
+    assert sum(run.runs for run in RUNS) == 57
+    assert len({identity(recipe) for recipe in recipes}) == len(RUNS) == 49
+    assert {recipe.title for recipe in recipes} <= set(names())
+
+
+def test_a_run_is_trained_as_published() -> None:
+    for run in RUNS:
+        recipe = numerate.recipe(f"tiny_stories_{run.name}")
+        optimizer, training, task = recipe.optimizer, recipe.training, recipe.task
+        assert isinstance(task, LanguageModelling)
+        assert task.order == "published"
+        assert training.batch * task.context == 131_072
+        assert (training.batch // training.accumulate, training.accumulate) == (run.batch, run.accumulate)
+        assert (training.steps, training.evaluate_every, recipe.evaluation.batches) == (100_001, 2000, 100)
+        assert (training.window, training.precision, training.evaluate_start) == (1, "bf16", True)
+        assert (optimizer.rate, optimizer.clip) == (1e-3 if run.width < 512 else 5e-4, 1.0)
+        assert (optimizer.betas, optimizer.decay) == ((0.9, 0.95), 0.1)  # type: ignore[attr-defined]
+        rate = recipe.schedule.factor
+        if run.has("cosine"):
+            assert [rate(step, 100_001) for step in (0, 1000)] == [0.0, 1.0]
+            assert rate(100_000, 100_001) == pytest.approx(0.0, abs=1e-9)
+            assert isinstance(recipe.schedule, Cosine)
+        else:
+            assert recipe.schedule == Constant(warmup=0)
+            assert rate(0, 100_001) == 1.0
+        assert recipe.paper in PAPERS
+
+
+def test_the_cosine_is_the_published_schedule(shared: Path) -> None:
+    cases = json.loads((shared / "cases" / "dual_attention.json").read_text())["cases"]
+    expected = next(case for case in cases if case["name"] == "lr_schedule_tiny_stories")["expected"]
+    recipe = numerate.recipe("tiny_stories_d512_l8_8+0_cosine")
+    for step, rate in expected.items():
+        assert 5e-4 * recipe.schedule.factor(int(step), 100_001) == pytest.approx(rate, abs=1e-9), step
+
+
+def test_losses_of_the_names_are_those_of_the_records(shared: Path) -> None:
+    told = json.loads((shared / "cases" / "dual_attention.json").read_text())["reported_runs"]
+    known = {(run["d_model"], run["n_layers"], run["last_iter"], run["val_loss"], run["hours"]) for run in told}
+    assert {(run.width, run.depth, run.last, run.loss, run.hours) for run in RUNS} <= known
+    assert names()[DUAL] == "Published: dual attention (symbolic), width 64, 4 layers, 4+4 heads; 1.7294 nats."
+
+
+def test_names_are_told_without_torch() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from numerate.recipes.tiny_stories_family import names; names(); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_a_control_is_the_transformer_that_differs_in_one_thing_alone(control: str) -> None:
+    recipe, beside = numerate.recipe(DUAL), numerate.recipe(f"{DUAL}_{control}")
+    model: Any = beside.model
+    assert isinstance(model.mixer, Attention)
+    assert beside.title == f"{DUAL}_{control}"
+    same = replace(beside, model=recipe.model, training=recipe.training, title=recipe.title)
+    assert same == recipe
+    if control == "iso_parameters":
+        assert beside.training == recipe.training
+        assert parameters_of(model) == pytest.approx(360_256, rel=2e-3)
+        assert (model.width, model.trunk.depth, model.mixer.heads) == (80, 4, 8)
+    else:
+        assert model == published(self_heads=8, relational_heads=0)
+        assert replace(beside.training, steps=100_001) == recipe.training
+
+
+def test_equal_operations_and_hours_are_more_steps() -> None:
+    run = next(run for run in RUNS if f"tiny_stories_{run.name}" == DUAL)
+    operations, hours = (control_beside(run, kind) for kind in ("iso_operations", "iso_time"))
+    recipe, steps = numerate.recipe(DUAL), operations.recipe.training.steps
+    assert steps is not None
+    found = operations_of(recipe, operations.recipe.model, 32_000) * steps  # type: ignore[arg-type]
+    assert found == pytest.approx(operations_of(recipe, recipe.model, 32_000) * 100_001, rel=1e-4)  # type: ignore[arg-type]
+    assert hours.recipe.training.steps == pytest.approx(100_001 * 12.73 / 2.8, rel=1e-4)
+    assert operations.said.endswith("wanted (+0.0%)")
+
+
+@pytest.mark.parametrize(
+    ("equal", "by", "nearest"),
+    [("parameters", "depth", 6), ("operations", "depth", 8), ("time", "width", 96)],
+)
+def test_width_or_depth_are_found_whose_neighbours_are_farther_off(equal: Any, by: Any, nearest: int) -> None:
+    recipe = replace(numerate.recipe(DUAL), model=current())
+    control = equal_in(equal, recipe, by=by, ratio=1.5)
+    spec: Any = control.recipe.model
+    assert control.recipe.training == recipe.training
+    measured = (lambda one: float(parameters_of(one))) if equal == "parameters" else None
+    measured = measured or (lambda one: operations_of(recipe, one, 32_000))
+    plain = transformer_of(current())
+    wanted = {"parameters": control.wanted, "operations": measured(current()), "time": 1.5 * measured(plain)}[equal]
+    off = {}
+    for size in (-1, 0, 1):
+        if by == "depth":
+            one = replace(plain, trunk=replace(plain.trunk, depth=spec.trunk.depth + size))  # type: ignore[type-var]
+        else:
+            one = replace(plain, width=spec.width + 16 * size)
+        off[size] = max(measured(one) / wanted, wanted / measured(one))
+    assert min(off, key=lambda size: off[size]) == 0
+    assert (spec.trunk.depth if by == "depth" else spec.width) == nearest, control.said
+
+
+def test_what_cannot_be_equal_is_said() -> None:
+    recipe = numerate.recipe(DUAL)
+    with pytest.raises(Mistake, match="by: steps change no parameters"):
+        equal_in("parameters", recipe, by="steps")
+    with pytest.raises(Mistake, match="ratio: time needs how many times as long a step takes"):
+        equal_in("time", recipe, by="steps")
+    with pytest.raises(Mistake, match=r"model\.mixer: Attention has no relational heads"):
+        equal_in("parameters", numerate.recipe("addition_rotary"), by="depth")
+    with pytest.raises(Mistake, match=r"task: rows of Arithmetic have no length of their own"):
+        operations_of(numerate.recipe("addition_rotary"), Decoder())
+
+
+def test_time_is_measured_here() -> None:
+    recipe = replace(numerate.recipe(DUAL), device="cpu")
+    small = replace(recipe, task=replace(recipe.task, context=16))  # type: ignore[type-var]
+    assert 0 < step_seconds(small, published(width=16, depth=1), vocabulary=50, rows=1, repeats=1) < 10
+
+
+SIZES = {
+    "fineweb_edu_transformer_353m": 353,
+    "fineweb_edu_transformer_757m": 757,
+    "fineweb_edu_transformer_1_31b": 1311,
+    "fineweb_edu_dual_343m": 344,
+    "fineweb_edu_dual_343m_r32": 343,
+    "fineweb_edu_dual_343m_r8": 343,
+    "fineweb_edu_dual_368m": 368,
+    "fineweb_edu_dual_734m": 734,
+    "fineweb_edu_dual_1_27b": 1271,
+    "fineweb_edu_dual_1_37b": 1372,
+}
+
+
+def test_fineweb_models_have_their_numbers_of_parameters() -> None:
+    assert set(SIZES) == set(FINEWEB)
+    for name, millions in SIZES.items():
+        recipe = numerate.recipe(name)
+        assert recipe.title == name
+        assert isinstance(recipe.model, Decoder)
+        assert parameters(recipe.model, 50_304) / 1e6 == pytest.approx(millions, abs=1.0), name
+
+
+def test_the_vocabulary_is_filled_up_to_the_published_size(shared: Path) -> None:
+    known = opened(str(shared / "data" / "tokenizers" / "gpt2"))
+    assert [vocabulary_of(known, multiple).size for multiple in (1, 128)] == [50_257, 50_304]
+    assert vocabulary_of(known, 128).symbols[-1] == "[no piece 50303]"
+    assert numerate.recipe("fineweb_edu_dual_343m").tokenizer == TokenIds(multiple=128)
+    with pytest.raises(Mistake, match="multiple: 0 has no multiples"):
+        TokenIds(multiple=0)
+
+
+def test_fineweb_is_trained_as_published() -> None:
+    recipe = numerate.recipe("fineweb_edu_dual_343m")
+    training, mixer = recipe.training, recipe.model.mixer  # type: ignore[attr-defined]
+    assert (training.steps, training.batch, training.part, recipe.task.context) == (19_073, 512, 16, 1024)  # type: ignore[attr-defined]
+    rates = [recipe.schedule.factor(step, 19_073) for step in (0, 714, 19_072)]
+    assert rates == pytest.approx([1 / 715, 1.0, 0.1], abs=1e-6)
+    assert isinstance(mixer, DualAttention)
+    assert (mixer.key_value_heads, mixer.relations, mixer.symbols.trainable) == (4, 64, False)  # type: ignore[attr-defined]
+
+
+def test_every_recipe_is_small_in_a_rehearsal(vocabulary: Any) -> None:
+    for name in ("fineweb_edu_dual_343m", "tiny_stories_d768_l8_8+4_symbolic_symmetric", f"{DUAL}_iso_parameters"):
+        small = debug(numerate.recipe(name))
+        spec: Any = small.model
+        assert (spec.width <= 128, small.task.context) == (True, 64)  # type: ignore[attr-defined]
+        assert spec.build(vocabulary, 0) is not None
