@@ -99,6 +99,11 @@ class Batch:
     def to(self, device: torch.device) -> "Batch":
         return replace(self, **_moved(self, device))
 
+    @property
+    def fewer(self) -> Tensor | None:
+        """`asked`, None where a row asks something at every place: nothing is then saved by asking for some."""
+        return self.asked if self.asked.shape[1] < self.tokens.ids.shape[1] else None
+
     def targets_of(self, output: "Output") -> Tensor:
         """The targets at the places that an output covers: all of them, or only those asked."""
         return self.targets if output.asked is None else self.asked_targets

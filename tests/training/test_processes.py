@@ -33,7 +33,7 @@ STEPS, LONGER = 24, 30
 SMALL = [
     "task.digits=1:4",
     "model.width=24",
-    "model.mixer.heads=2",
+    "model.mixer=Attention(heads=2)",
     "training.batch=24",
     "training.window=4",
     f"training.steps={STEPS}",
@@ -58,7 +58,19 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("ddp", "fsdp"),
     ),
     "networks": (("model.positions=[FIRE,ScaledSinusoidal]", "training.steps=20"), ("fsdp",)),
-    "shared": (("model.positions=[FIRE(shared=true),T5Bias(shared=true)]", "training.steps=20"), ("ddp",)),
+    "shared": (("model.positions=[FIRE(shared=true),T5Bias(shared=true)]", "training.steps=20"), ("fsdp",)),
+    "symbols": (
+        (
+            "model.mixer=DualAttention(self_heads=1,relational_heads=1)",
+            "model.positions=[Rotary]",
+            "model.tied=true",
+            "objective.loss.fused=always",
+            "training.layer_norms=true",
+            "training.part=6",
+            "training.steps=20",
+        ),
+        ("ddp", "fsdp"),
+    ),
     "recurrent": (("model.mixer=LSTM", "model.width=25", "training.steps=20"), ("fsdp",)),
 }
 """What is trained, and in which ways; a width that does not divide among the processes is one of them."""
@@ -232,7 +244,7 @@ def test_a_mistake_of_one_process_ends_all_and_is_said_once(tmp_path: Path) -> N
     assert "exitcode  : 2" in said
 
 
-def test_what_several_blocks_share_is_named_as_fsdp_refuses_it() -> None:
+def test_what_several_blocks_share_is_named() -> None:
     vocabulary = Vocabulary.of(["+", "="])
     own, shared = (
         shared_by_blocks(Decoder(width=16, positions=(FIRE(shared=one), Rotary())).build(vocabulary, 0))

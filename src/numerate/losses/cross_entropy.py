@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from numerate.batch import IGNORE, Batch, Output
 from numerate.config import setting
 from numerate.errors import Mistake
+from numerate.losses.head_cross_entropy import LARGE, head_cross_entropy, plain_head
 from numerate.losses.loss import Loss, LossPart
 from numerate.vocabulary import Vocabulary
 
@@ -25,17 +26,23 @@ class CrossEntropy(Loss):
     `smoothing=0.1` asks for probability 0.9 of what must be said, and spreads 0.1 over the whole vocabulary: label
     smoothing, Szegedy et al. (2016), https://arxiv.org/abs/1512.00567, section 7. So the loss of what is right goes on
     saying how right it is; its least is no longer 0. Raises `Mistake` for a share that is none.
+
+    Of millions of logits, as texts have, no tensor is made: see `numerate.losses.head_cross_entropy`. The numbers are
+    the same but for rounding.
     """
 
     over: Literal["tokens", "examples"] = setting("tokens", "what the mean is taken over")
     smoothing: float = setting(0.0, "share of the probability that is asked of the whole vocabulary alike", later=True)
+    fused: Literal["auto", "always", "never"] = setting(
+        "auto", "whether logits are made in chunks and never all at once; auto: where there are many", later=True
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.smoothing < 1:
             raise Mistake(f"smoothing: {self.smoothing} is not a share; from 0 (none) to below 1 is right")
 
     def build(self, vocabulary: Vocabulary) -> LossPart:
-        return CrossEntropyPart(self.over == "examples", self.smoothing)
+        return CrossEntropyPart(self.over == "examples", self.smoothing, self.fused)
 
 
 class CrossEntropyPart(LossPart):
@@ -43,20 +50,34 @@ class CrossEntropyPart(LossPart):
 
     weights: Mapping[str, float] = {"cross_entropy": 1.0}
 
-    def __init__(self, per_example: bool, smoothing: float = 0.0) -> None:
+    def __init__(self, per_example: bool, smoothing: float = 0.0, fused: str = "auto") -> None:
         super().__init__()
-        self.per_example, self.smoothing = per_example, smoothing
+        self.per_example, self.smoothing, self.fused = per_example, smoothing, fused
 
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"cross_entropy": batch.counts["examples" if self.per_example else "tokens"]}
 
     def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
         targets = batch.targets_of(output)
+        if (head := self._in_chunks(output)) is not None:
+            own = targets != IGNORE
+            weights = (1 / own.sum(1, keepdim=True).clamp(min=1)).expand(own.shape) if self.per_example else None
+            found = head_cross_entropy(
+                output.hidden, head.weight, targets, bias=head.bias, smoothing=self.smoothing, weights=weights
+            )
+            return {"cross_entropy": found}
         logits = output.logits.float()
         if self.per_example:
             return {"cross_entropy": sum_of_means(logits, targets, self.smoothing)}
         flat, smoothing = logits.flatten(0, 1), self.smoothing
         return {"cross_entropy": cross_entropy(flat, targets.flatten(), reduction="sum", label_smoothing=smoothing)}
+
+    def _in_chunks(self, output: Output) -> nn.Linear | None:
+        """The head, where its logits are made in chunks."""
+        head = None if self.fused == "never" else plain_head(output.head)
+        if head is None or self.fused == "always":
+            return head
+        return head if output.hidden.shape[:-1].numel() * head.out_features >= LARGE else None
 
 
 def sum_of_means(

@@ -34,8 +34,8 @@ class Criterion:
     @classmethod
     def of(cls, wanted: By | None, exam: Exam) -> "Criterion":
         """As wanted; where nothing is, by the loss for answers with numbers beside their tokens, which are hardly ever
-        right to the last place, and else by accuracy: with ties for answers that are texts."""
-        by: By = wanted or ("loss" if exam.carries else "accuracy")
+        right to the last place, and for running text; else by accuracy, with ties for answers that are texts."""
+        by: By = wanted or ("loss" if exam.carries or exam.running else "accuracy")
         return cls(by, by == "accuracy" and (wanted is not None or exam.texts))
 
     @property

@@ -77,7 +77,7 @@ class SupervisedPart(ObjectivePart):
         return None
 
     def forward(self, model: nn.Module, batch: Batch, draw: Draw) -> dict[str, Tensor]:
-        output = model(batch.tokens, batch.source, asked=batch.asked if self.asked_only else None)
+        output = model(batch.tokens, batch.source, asked=batch.fewer if self.asked_only else None)
         terms: dict[str, Tensor] = self.loss(output, batch)
         return terms
 
@@ -159,7 +159,7 @@ class ProgressivePart(ObjectivePart):
         return tuple(self._forwards(model.turns(), draw))
 
     def forward(self, model: nn.Module, batch: Batch, draw: Draw) -> dict[str, Tensor]:
-        asked, all_turns = batch.asked if self.spec.asked_only else None, turns_of(model)
+        asked, all_turns = batch.fewer if self.spec.asked_only else None, turns_of(model)
         factor, terms = self.spec.factor(all_turns), dict[str, Tensor]()
         for share, turns in self._forwards(all_turns, draw):
             divided = Turns(*turns, divided=self.spec.throttle == "described")

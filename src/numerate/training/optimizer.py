@@ -2,10 +2,12 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
 
+from numerate.batch import Model
 from numerate.config import setting
 from numerate.errors import Mistake
 
@@ -15,6 +17,10 @@ class Optimizer(ABC):
 
     rate: float
     clip: float | None
+
+    def settings_of(self, model: Model) -> dict[str, tuple[float, bool]]:
+        """Per parameter name: (factor of the rate, whether it decays), as the model's parts wish."""
+        return dict(model.settings_by_parameter())
 
     @abstractmethod
     def build(self, model: nn.Module, settings: dict[str, tuple[float, bool]]) -> torch.optim.Optimizer:
@@ -27,7 +33,10 @@ class AdamW(Optimizer):
 
     Loshchilov and Hutter (2019), https://arxiv.org/abs/1711.05101.
 
-    Only matrices and tables decay; biases and norms do not, nor what a part exempts.
+    Matrices and tables decay, embeddings among them; biases and norms do not, nor what a part exempts. With
+    `decays="matrices"` every parameter of two dimensions or more decays and no other, whatever a part says: as in
+    nanoGPT and llama2.c, and so in the published dual attention, whose symbol libraries decay. Raises `Mistake` for
+    settings that cannot be.
     """
 
     rate: float = setting(1e-3, "the highest learning rate")
@@ -35,6 +44,9 @@ class AdamW(Optimizer):
     epsilon: float = setting(1e-8, "added to the root of the running square")
     decay: float = setting(0.01, "weight decay per unit of learning rate")
     clip: float | None = setting(1.0, "largest norm of the gradient, or null")
+    decays: Literal["parts", "matrices"] = setting(
+        "parts", "matrices and tables but for what a part exempts; or all of two dimensions or more", later=True
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < float("inf"):
@@ -47,6 +59,12 @@ class AdamW(Optimizer):
             raise Mistake(f"decay: {self.decay} is negative; 0 or more is right")
         if self.clip is not None and self.clip <= 0:
             raise Mistake(f"clip: {self.clip} would stop all learning; a number above 0, or null for none")
+
+    def settings_of(self, model: Model) -> dict[str, tuple[float, bool]]:
+        found = super().settings_of(model)
+        if self.decays == "parts":
+            return found
+        return {name: (found[name][0], own.dim() >= 2) for name, own in model.named_parameters()}
 
     def build(self, model: nn.Module, settings: dict[str, tuple[float, bool]]) -> torch.optim.Optimizer:
         kinds: dict[tuple[float, bool], list[nn.Parameter]] = {}

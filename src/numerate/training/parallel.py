@@ -6,7 +6,7 @@ any number of processes, up to the order of additions.
 
 import inspect
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -15,11 +15,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from numerate.batch import Model
-from numerate.errors import Fault, Mistake
+from numerate.errors import Fault
 from numerate.models.block import Block
 from numerate.models.held import Held
 from numerate.models.trunk import LoopPart
 from numerate.training.world import World
+
+_BESIDE = "shared_by_blocks"
 
 
 class Parallel:
@@ -60,6 +62,18 @@ class Parallel:
         if most is not None:
             torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), most, norm, foreach=True)
         return norm
+
+    def layer_norms(self) -> dict[str, Tensor]:
+        """The norm of the gradient of each block, and of each part outside of them, by name, before it is scaled down.
+        Parameters of several blocks count in the first."""
+        layers: dict[str, list[Tensor]] = {}
+        named = {id(block): name for name, block in self.model.named_modules()}
+        blocks = [named[id(block)] for block in blocks_of(self.model)]
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None:
+                layer = next((block for block in blocks if name.startswith(f"{block}.")), name.split(".")[0])
+                layers.setdefault(layer, []).append(parameter.grad)
+        return {name: _whole(torch.nn.utils.get_total_norm(own, foreach=True)) for name, own in layers.items()}
 
     def weights(self) -> dict[str, Tensor]:
         """All weights by name, whole, on the first process. Every process must call it."""
@@ -122,7 +136,8 @@ class Spread(Parallel):
     """PyTorch's FSDP2 (`fsdp`): each process holds a share of every weight, gradient and moment.
 
     Blocks are gathered one by one. Embedding, final norm and head stay gathered from the forward to the end of the
-    backward, since the head is used after the forward (see `numerate.batch.Output`).
+    backward, since the head is used after the forward (see `numerate.batch.Output`). So does what several blocks share,
+    such as a library of symbols, which would else be gathered and let go once a block.
     """
 
     def __init__(self, model: Model, world: World, *, compiled: bool = False) -> None:
@@ -132,16 +147,13 @@ class Spread(Parallel):
         super().__init__(model, world)
         self.factor = float(world.size)
         self.mesh = DeviceMesh.from_group(world.group or dist.group.WORLD, world.device.type)  # type: ignore[arg-type]
-        if shared := shared_by_blocks(model):
-            raise Mistake(
-                f"training.parallel: fsdp spreads each block by itself, and {shared[0]} stands in several "
-                "(a position with shared=true); flat or ddp would do"
-            )
+        names = set(shared_by_blocks(model))
+        shared = {parameter for name, parameter in model.named_parameters() if name in names}
         for block in blocks_of(model):
             if compiled:
                 block.compile(dynamic=True)
-            fully_shard(block, mesh=self.mesh)
-        self.root: Any = fully_shard(model, mesh=self.mesh)
+            fully_shard(block, mesh=self.mesh, ignored_params=shared)
+        self.root: Any = _sharded_with(model, shared, lambda: fully_shard(model, mesh=self.mesh))
 
     @contextmanager
     def backward(self, last: bool) -> Iterator[None]:
@@ -194,6 +206,19 @@ class Spread(Parallel):
         from torch.distributed.tensor import distribute_tensor
 
         return distribute_tensor(value.to(like.device), self.mesh, like.placements, src_data_rank=None)  # type: ignore[attr-defined]
+
+
+def _sharded_with(model: nn.Module, shared: set[nn.Parameter], shard: Callable[[], Any]) -> Any:
+    """Shards a model with what its blocks share: who looks for what is not in a block does not look into them, so that
+    the modules which hold it stand beside the blocks meanwhile."""
+    holders = [part for part in model.modules() if any(own in shared for own in part.parameters(recurse=False))]
+    if not holders:
+        return shard()
+    model.add_module(_BESIDE, nn.ModuleList(holders))
+    try:
+        return shard()
+    finally:
+        delattr(model, _BESIDE)
 
 
 def _buffers_stay() -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A recipe names one of each part, and is all that a run is."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from numerate.batch import ModelSpec
@@ -14,6 +14,7 @@ from numerate.tokens.layout import Continuation, Layout
 from numerate.tokens.tokenizer import Characters, Tokenizer
 from numerate.training.objective import Objective, Supervised
 from numerate.training.optimizer import AdamW, Optimizer
+from numerate.training.samples import Samples
 from numerate.training.schedule import Schedule, Trapezoid
 
 
@@ -38,9 +39,18 @@ class Training:
     batch: int = setting(64, "examples per step, over all processes and parts")
     ramp: float = setting(0.0, "share of the budget over which batches grow from ramp_from; 0: none", later=True)
     ramp_from: int | None = setting(None, "with a ramp: examples of the first steps, and of each growth", later=True)
+    batch_tokens: int | None = setting(
+        None, "running text: the batch in tokens instead, of which each example has as many as the context", later=True
+    )
     accumulate: int = setting(1, "parts that a step's examples (each ramp_from of them) are cut into")
+    part: int | None = setting(
+        None,
+        "examples of a part on a device; as many are then accumulated as it takes, for any number of processes",
+        later=True,
+    )
     window: int = setting(64, "batches whose examples are sorted by length together")
     precision: Literal["fp32", "bf16", "fp16"] = setting("fp32", "of the forward; fp16 scales the loss; needs a device")
+    tf32: bool = setting(False, "whether a CUDA device rounds float32 products to TF32, quicker by far", later=True)
     compile: bool = setting(False, "whether the forward is compiled by torch.compile")
     parallel: Literal["flat", "ddp", "fsdp"] = setting(
         "flat", "many processes: one exact all-reduce, DDP, or FSDP2 (weights spread)", identity=False
@@ -48,6 +58,8 @@ class Training:
     threads: int | None = setting(None, "CPU threads; null: all cores, or as many as the run had", identity=False)
     log_every: int = setting(25, "steps between lines of metrics", identity=False)
     evaluate_every: int = setting(250, "steps between evaluations on the development splits", identity=False)
+    evaluate_start: bool = setting(False, "whether the start is evaluated, and written, too", identity=False)
+    layer_norms: bool = setting(False, "whether the gradient's norm is logged for each layer too", identity=False)
     checkpoint_every: int | None = setting(500, "steps between checkpoints", identity=False)
     checkpoint_minutes: float | None = setting(10, "minutes between checkpoints, whichever comes first", identity=False)
     keep: int | None = setting(2, "checkpoints kept besides the best; null keeps all", identity=False)
@@ -66,8 +78,9 @@ class Training:
         for name in ("operations", "epochs"):
             if getattr(self, name) == float("inf"):
                 raise Mistake(f"{name}: a budget has an end; training.steps= or a number of {name} would do")
-        counts = ("batch", "accumulate", "window", "log_every", "evaluate_every", "checkpoint_every", "threads", "keep")
-        for name in counts:
+        counts = ("batch", "batch_tokens", "accumulate", "part", "window", "threads", "keep")
+        every = ("log_every", "evaluate_every", "checkpoint_every")
+        for name in (*counts, *every):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise Mistake(f"{name}: {value} is too few; 1 or more is right")
@@ -76,8 +89,33 @@ class Training:
         if self.target is not None and not 0 < self.target <= 1:
             raise Mistake(f"target: {self.target} is not a share; above 0 up to 1 is right")
         self._refuse_ramp()
+        if self.batch_tokens is not None:  # the recipe knows how many examples that is
+            return
         if self.smallest % self.accumulate:
             raise Mistake(f"accumulate: {self.smallest} examples cannot be cut into {self.accumulate} equal parts")
+        if self.part is not None and self.accumulate > 1:
+            raise Mistake(
+                f"accumulate: {self.accumulate} parts, and part={self.part} says how many there are; one of both"
+            )
+        if self.part is not None and self.smallest % self.part:
+            raise Mistake(f"part: {self.smallest} examples cannot be cut into parts of {self.part}; a divisor is right")
+
+    def parts(self, processes: int) -> int:
+        """The parts that each process computes one after the other, of what a step takes a multiple of.
+
+        >>> Training(batch=512, part=16).parts(8)
+        4
+
+        Raises `Mistake` where the examples do not divide among them.
+        """
+        each = processes * (self.accumulate if self.part is None else self.part)
+        if self.smallest % each:
+            name = "batch" if self.ramp_from is None else "ramp_from"
+            cut = f"{processes} processes x {self.accumulate} parts"
+            if self.part is not None:
+                cut = f"parts of {self.part} on {processes} processes"
+            raise Mistake(f"training.{name}: {self.smallest} examples cannot be cut equally into {cut}")
+        return self.accumulate if self.part is None else self.smallest // each
 
     @property
     def smallest(self) -> int:
@@ -121,6 +159,7 @@ class Recipe:
     schedule: Schedule = setting(Trapezoid(), "the learning rate over the budget")
     training: Training = setting(Training(), "budget, batch, precision, checkpoints")
     evaluation: Evaluation = setting(Evaluation(), "what is measured")
+    samples: Samples = setting(Samples(), "texts that are said during training", identity=False, later=True)
     seed: int = setting(0, "of weights, data, offsets and dropout")
     init_from: str | None = setting(None, "another run whose weights to start from: path, id, name or latest")
     device: str = setting("auto", "cpu, cuda, cuda:1, mps; auto takes a CUDA device if there is one", identity=False)
@@ -133,6 +172,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         refuse_other_words(self)
+        object.__setattr__(self, "training", self._in_examples())
         if not 0 <= self.seed < 2**63:
             raise Mistake(f"seed: {self.seed} is out of range; a whole number from 0 to 2^63 - 1 is right")
         if self.name is not None and (not self.name.strip() or self.name == "latest" or {"/", "\\"} & set(self.name)):
@@ -140,3 +180,17 @@ class Recipe:
                 f"name: {self.name!r} could not be found again: it may not be empty, `latest`, or look like a path; "
                 "null is no name"
             )
+
+    def _in_examples(self) -> Training:
+        """The training with its batch in examples, where it was given in tokens."""
+        tokens, context = self.training.batch_tokens, getattr(self.task, "context", None)
+        if tokens is None:
+            return self.training
+        if not self.task.running or not isinstance(context, int):
+            raise Mistake(
+                f"training.batch_tokens: the examples of {type(self.task).__name__} are no rows of equal length; "
+                "training.batch= in examples is right"
+            )
+        if tokens % context:
+            raise Mistake(f"training.batch_tokens: {tokens:,} are no whole number of examples of {context:,} tokens")
+        return replace(self.training, batch=tokens // context, batch_tokens=None)

@@ -6,6 +6,8 @@ from numerate.batch import Model, Tokens
 from numerate.errors import Fault, Mistake
 from numerate.evaluation.evaluator import Exam, default_grid
 from numerate.evaluation.grid import Grid
+from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tasks.task import Task
 from numerate.tokens.subwords import Subwords
 from numerate.tokens.tokenizer import Tokenizer
 from numerate.training.checkpoint import Checkpoint
@@ -47,6 +49,8 @@ def refuse_grid(recipe: Recipe, exam: Exam, model: Model, longest: Tokens) -> li
 def splits_of(recipe: Recipe, exam: Exam, model: Model, device: torch.device) -> tuple[list[str], list[str]]:
     """What is evaluated during training: the trained sizes, and the next band where the model can read it. And
     warnings."""
+    if recipe.task.running:  # what is held out is what the files say
+        return ["development"], []
     warnings = []
     if not recipe.task.divided(recipe.task.examples("development", 0, 0, 64)).any():
         warnings.append(
@@ -64,16 +68,17 @@ def splits_of(recipe: Recipe, exam: Exam, model: Model, device: torch.device) ->
     return ["development", "beyond-development"], warnings
 
 
-def fingerprint_of(tokenizer: Tokenizer) -> str | None:
-    """What tells the file of a tokenizer from another one of its name; None for one that is all in the recipe."""
-    return tokenizer.fingerprint()
+def fingerprint_of(tokenizer: Tokenizer, task: Task) -> str | None:
+    """What tells the file of a tokenizer from another one of its name; None for one that is all in the recipe. That of
+    running text is the task's."""
+    return task.pieces().fingerprint if isinstance(task, LanguageModelling) else tokenizer.fingerprint()
 
 
-def refuse_other_tokenizer(tokenizer: Tokenizer, found: Checkpoint) -> None:
+def refuse_other_tokenizer(tokenizer: Tokenizer, task: Task, found: Checkpoint) -> None:
     """Raises `Mistake` where a checkpoint was trained with another tokenizer file of the same name, whose ids mean
     something else. Checkpoints written before this was kept are taken as they are."""
     before = found.state.get("tokenizer")
-    if before is not None and before != (now := fingerprint_of(tokenizer)):
+    if before is not None and before != (now := fingerprint_of(tokenizer, task)):
         name = tokenizer.tokenizer if isinstance(tokenizer, Subwords) else type(tokenizer).__name__
         raise Mistake(
             f"tokenizer: {found.path} was trained with another tokenizer file called {name} (fingerprint {before[:8]}, "

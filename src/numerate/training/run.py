@@ -326,6 +326,8 @@ def _instead(path: Path) -> str:
             f" It is a checkpoint of the run {given}: give that, and which one where it is asked for, as in "
             f"`numerate evaluate {given} checkpoint={step[1]}`."
         )
+    if (path / "modeling_numerate.py").is_file():
+        return f" It holds a run that was exported for Hugging Face: `numerate import {path}` makes a run of it."
     if (path / "config.json").is_file():
         return (
             " It holds weights of Hugging Face, which `numerate train RECIPE model.weights="

@@ -10,15 +10,24 @@ from typing import Literal
 from numerate.config import setting
 from numerate.errors import Mistake
 
+Rise = Literal["between", "from_zero", "to_one"]
+"""The factor at step s (from 0) of a warm-up of w steps: (s + 1) / (w + 1); `from_zero` s / w, so that the first is
+0, as in llama2.c and nanoGPT; `to_one` (s + 1) / w, so that the last is 1, as in build-nanogpt."""
+
+_RISE = "factor at step s of a warm-up of w: (s + 1) / (w + 1), from_zero s / w, to_one (s + 1) / w"
+_UNTIL = "where it ends: a share of the budget up to 1, above a step; null: with the budget"
+
 
 class Schedule(ABC):
     """The factor on the learning rate at each step; the rate of step 0 is `factor(0, steps)`.
 
     A `warmup` below 1 is a share of the budget, from 1 on a number of steps: the factor rises linearly from `start` to
-    1 and reaches it at the step after the last of warm-up.
+    1 and reaches it at the step after the last of warm-up, or one earlier (see `Rise`).
     """
 
     start: float = 0.0
+    rise: Rise = "between"
+    until: float | None = None
 
     @property
     @abstractmethod
@@ -29,8 +38,10 @@ class Schedule(ABC):
         """The factor at `step` (from 0) of a budget of `steps`. Between two steps where batches grow (see `Budget`)."""
         warm = self.warmup * steps if self.warmup < 1 else self.warmup
         if step < warm:
-            return self.start + (1 - self.start) * (step + 1) / (warm + 1)
-        return self.after(min(1.0, step / max(1, steps)), min(1.0, warm / max(1, steps)))
+            first, last = step + (self.rise != "from_zero"), warm + (self.rise == "between")
+            return self.start + (1 - self.start) * min(1.0, first / last)
+        end = steps if self.until is None else self.until * steps if self.until <= 1 else self.until
+        return self.after(min(1.0, step / max(1, end)), min(1.0, warm / max(1, end)))
 
     @abstractmethod
     def after(self, progress: float, warm: float) -> float:
@@ -52,6 +63,10 @@ class Schedule(ABC):
     def _refuse(self) -> None:
         if self.warmup < 0:
             raise Mistake(f"warmup: {self.warmup} is negative; a share below 1 or a number of steps is right")
+        if self.rise not in ("between", "from_zero", "to_one"):
+            raise Mistake(f"rise: {self.rise!r} is none; between, from_zero and to_one are")
+        if self.until is not None and not self.until > 0:
+            raise Mistake(f"until: {self.until} is over before it began; a share up to 1, a step, or null")
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,7 @@ class Constant(Schedule):
     """Warm-up, then the full rate to the end."""
 
     warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
+    rise: Rise = setting("between", _RISE, later=True)
 
     def __post_init__(self) -> None:
         self._refuse()
@@ -73,6 +89,8 @@ class Linear(Schedule):
 
     warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
     floor: float = setting(0.0, "the factor at the end")
+    rise: Rise = setting("between", _RISE, later=True)
+    until: float | None = setting(None, _UNTIL, later=True)
 
     def __post_init__(self) -> None:
         self._refuse()
@@ -84,13 +102,20 @@ class Linear(Schedule):
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """Warm-up, then half a cosine down to `floor`.
+    """Warm-up, then half a cosine down to `floor`, where it stays.
 
-    Loshchilov and Hutter (2017), https://arxiv.org/abs/1608.03983.
+    Loshchilov and Hutter (2017), https://arxiv.org/abs/1608.03983. With `rise="from_zero", until=100_000` and a
+    budget of 100,001 steps it is that of the published Tiny Stories code, whose iterations count from 0 to 100,000:
+
+    >>> schedule = Cosine(warmup=1000, rise="from_zero", until=100_000)
+    >>> [round(schedule.factor(step, 100_001), 3) for step in (0, 500, 1000, 50_500, 100_000)]
+    [0.0, 0.5, 1.0, 0.5, 0.0]
     """
 
     warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
     floor: float = setting(0.0, "the factor at the end")
+    rise: Rise = setting("between", _RISE, later=True)
+    until: float | None = setting(None, _UNTIL, later=True)
 
     def __post_init__(self) -> None:
         self._refuse()
@@ -122,6 +147,7 @@ class Plateau(Schedule):
     watch: Literal["loss", "score"] = setting("loss", "what is to get better: development loss, or share right")
     threshold: float = setting(1e-4, "the share of the best by which a better one must be better")
     floor: float = setting(0.0, "the factor below which it is not cut")
+    rise: Rise = setting("between", _RISE, later=True)
 
     def __post_init__(self) -> None:
         self._refuse()
@@ -166,6 +192,7 @@ class Trapezoid(Schedule):
     warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
     decay_from: float = setting(0.9, "the share of the budget at which the rate starts to fall")
     floor: float = setting(0.0, "the factor at the end")
+    rise: Rise = setting("between", _RISE, later=True)
 
     def __post_init__(self) -> None:
         self._refuse()

@@ -1,22 +1,23 @@
 """The loop: every run of the house goes through it."""
 
-import math
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 
 from numerate.batch import Batch, Draw, Model
-from numerate.errors import Fault, Mistake
-from numerate.evaluation.evaluator import Exam, Marks, mark, pieces, refuse_ahead
-from numerate.evaluation.statistics import wilson
+from numerate.errors import Fault
+from numerate.evaluation.evaluator import Exam, refuse_ahead
 from numerate.models.held import build, origin_of, without_memory
 from numerate.training import checkpoint
-from numerate.training.best import Criterion, Score
+from numerate.training.best import Score
 from numerate.training.budget import Budget
+from numerate.training.development import Development
 from numerate.training.doubts import numbers_uncovered, rows_left_out
+from numerate.training.limits import products_of
 from numerate.training.objective import ObjectivePart
 from numerate.training.parallel import make_parallel
 from numerate.training.recipe import Recipe
@@ -29,8 +30,11 @@ from numerate.training.refusals import (
     splits_of,
 )
 from numerate.training.run import RunFolder
+from numerate.training.samples import Sampler, cut
 from numerate.training.stopping import Stop
 from numerate.training.stream import Place, Stream, places_of
+from numerate.training.sums import LAYER, Sums, line
+from numerate.training.timings import Timings
 from numerate.training.world import World
 
 Listener = Callable[[str, Mapping[str, Any]], None]
@@ -106,7 +110,7 @@ class Trainer:
         else:
             self.model = build(recipe.model, vocabulary, recipe.seed, origin).to(world.device)
         self.objective: ObjectivePart = recipe.objective.build(vocabulary).to(world.device)
-        self.settings = {**self.model.settings_by_parameter()}
+        self.settings = recipe.optimizer.settings_of(self.model)
         self.stream = Stream(
             recipe.task,
             recipe.tokenizer,
@@ -116,15 +120,11 @@ class Trainer:
             window=self.training.window * (self.training.batch // self.training.smallest),
         )
         self.budget = Budget(self.training, recipe.task, self.stream, self.model, self.objective)
-        if self.training.smallest % (world.size * self.training.accumulate):
-            raise Mistake(
-                f"training.{'batch' if self.training.ramp_from is None else 'ramp_from'}: {self.training.smallest} "
-                f"examples cannot be cut equally into {world.size} processes x {self.training.accumulate} parts"
-            )
+        self.parts = self.training.parts(world.size)
         refuse_precision(self.training.precision, world.device)
         refuse_ahead(self.model, self.exam)
         longest = self.exam.longest(recipe.task).to(world.device)
-        self.splits, doubts = splits_of(recipe, self.exam, self.model, world.device)
+        splits, doubts = splits_of(recipe, self.exam, self.model, world.device)
         warnings = (
             self.model.check(longest, longest),
             refuse_grid(recipe, self.exam, self.model, longest),
@@ -133,17 +133,18 @@ class Trainer:
             numbers_uncovered(recipe, self.objective),
         )
         self.warnings = [text for found in warnings for text in found]
-        self.criterion = Criterion.of(recipe.training.best_by, self.exam)
+        self.development = Development(recipe, self.exam, self.objective, splits, world)
+        self.sampler = Sampler(recipe.samples, self.exam, self.training.precision)
+        self.warnings += self.sampler.warnings
         self.settling: Callable[[], None] = lambda: None
         """Called before sums are read or weights written: who holds them meanwhile (a stack) brings them up to date."""
         self.parallel = make_parallel(self.training.parallel, self.model, world, compiled=self.training.compile)
         self.optimizer = recipe.optimizer.build(self.model, self.settings)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.training.precision == "fp16")
         self.progress = Progress()
-        self._running: dict[str, float | torch.Tensor] = {}
+        self._sums = Sums(recipe, world)
+        self.timings = Timings(world, products_of(self.training.precision, self.training.tf32, world.device))
         self._rate = 0.0  # of the last step
-        self._logged: tuple[float, int] | None = None
-        self._drawn: list[tuple[str, Batch]] | None = None
         self._began = self._saved_at = 0.0
         self._saved = 0
         self._overdue = False
@@ -179,6 +180,7 @@ class Trainer:
         if self.world.first:
             found = checkpoint.resume(self.folder.checkpoints)
             self.folder.cut_metrics(found[0].step if found[0] else 0)
+            cut(self.folder, found[0].step if found[0] else 0)
         last, warnings = self.world.said_by_first(found)
         if last is None:
             if self._origin is not None:
@@ -195,7 +197,7 @@ class Trainer:
 
     def load(self, last: checkpoint.Checkpoint) -> None:
         """Weights, moments and place of a checkpoint. Raises `Mistake` for one of another tokenizer file."""
-        refuse_other_tokenizer(self.recipe.tokenizer, last)
+        refuse_other_tokenizer(self.recipe.tokenizer, self.recipe.task, last)
         tensors = last.read()
         self.parallel.load_weights(tensors["weights"], str(last.path))
         self.parallel.load_moments(self.optimizer, tensors["optimizer"])
@@ -214,11 +216,12 @@ class Trainer:
     def train(self, stop: Stop | None = None) -> Outcome:
         """Trains until the budget is used up, the target is reached, time is over or `stop` asks."""
         stop = stop or Stop()
-        self.begin()
-        while self.goes_on(stop):
-            self.one_step(self.steps)
-            self.after_step()
-        return self.end()
+        with _products(self.world.device, tf32=self.training.tf32):
+            self.begin()
+            while self.goes_on(stop):
+                self.one_step(self.steps)
+                self.after_step()
+            return self.end()
 
     def begin(self) -> None:
         """Before the first step of a start. Where there is to be none, the start itself is evaluated and written."""
@@ -227,9 +230,10 @@ class Trainer:
         self._why, self._status = "target" if self.reached() else "budget", 0
         if self.progress.step == 0:
             refuse_broken_weights(self.model, self.world)
-        if self.fresh and self.spent():
+        if self.fresh and (self.spent() or self.training.evaluate_start):
             self._evaluate()
             self.save()
+            self._why = "target" if self.reached() else self._why
         self.model.train()
 
     def goes_on(self, stop: Stop) -> bool:
@@ -284,9 +288,9 @@ class Trainer:
         draw, rate = Draw(self.recipe.seed, progress.step), self.rate(steps)
         examples = training.smallest * self.budget.multiples(self.budget.used(progress))
         parts = [
-            self.stream.batch(Place(place), self.world.rank, self.world.size, part, training.accumulate)
+            self.stream.batch(Place(place), self.world.rank, self.world.size, part, self.parts)
             for place in range(progress.examples, progress.examples + examples, training.smallest)
-            for part in range(training.accumulate)
+            for part in range(self.parts)
         ]
         counts: dict[str, int] = {"real tokens": 0, "padded tokens": 0, "operations": 0}
         for batch in parts:
@@ -302,6 +306,9 @@ class Trainer:
             self._part(batch.to(self.world.device), draw, counts, last=number == len(parts) - 1)
         self.parallel.finish()
         self.scaler.unscale_(self.optimizer)
+        if training.layer_norms:
+            for name, layer in self.parallel.layer_norms().items():
+                self.add(LAYER + name, layer)
         norm = self.parallel.clip(self.recipe.optimizer.clip)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["factor"]
@@ -350,162 +357,48 @@ class Trainer:
 
     def add(self, name: str, value: float | torch.Tensor) -> None:
         """Sums on the device: nothing waits for it until a line is logged or a checkpoint written."""
-        number = value.detach().double() if isinstance(value, torch.Tensor) and value.device.type != "mps" else value
-        self._running[name] = self._running.get(name, 0.0) + number
+        self._sums.add(name, value)
 
     def _settle(self) -> dict[str, float]:
-        """The sums since the last line as plain numbers, the same on every process.
-
-        Raises `Fault` if the loss or its gradient is not finite: nothing is written after that.
-        """
+        """The sums since the last line as plain numbers. Raises `Fault` if the loss or its gradient is not finite."""
         self.settling()
-        sums, new = self.progress.sums, {}
-        for name in sorted(self._running):
-            new[name] = float(self._running[name])
-        self._running.clear()
-        losses = {name: value for name, value in new.items() if name.startswith("loss")}
-        new.update(self.world.sum_values(losses))
-        for name, value in new.items():
-            sums[name] = sums.get(name, 0.0) + value
-        what = next((name for name in ("loss", "gradient norm") if not math.isfinite(sums.get(name, 0.0))), None)
-        if what is not None:
-            good = checkpoint.steps(self.folder.checkpoints) if self.folder else []
-            kept = "there is no checkpoint yet"
-            if self.folder and good:
-                kept = f"the last good checkpoint is {checkpoint.name_of(good[-1])} in {self.folder.checkpoints}"
-            raise Fault(f"step {self.progress.step}: the {what} is not finite; {kept}. {self._advice()}")
-        return sums
-
-    def _advice(self) -> str:
-        """What may help where a loss is not finite: nothing that changes updates, before there was one."""
-        if self.progress.step > 1:
-            return f"A lower optimizer.rate (now {self.recipe.optimizer.rate:g}) or optimizer.clip may help"
-        recipe = self.recipe
-        task, loss = (
-            type(part).__name__ for part in (recipe.task, getattr(recipe.objective, "loss", recipe.objective))
-        )
-        return (
-            "That was before any update, so no optimizer.rate or clip helps: look at what the first batch holds "
-            f"({task}), at the loss ({loss}), and at training.precision"
-        )
+        self._sums.settle(self.progress.sums, self.progress.step, self.folder)
+        return self.progress.sums
 
     def _log(self) -> None:
-        sums, progress = self._settle(), self.progress
-        taken = sums["steps"]
-        record: dict[str, Any] = {
-            "step": progress.step,
-            "examples": progress.examples,
-            "tokens": progress.tokens,
-            "operations": progress.operations,
-            "loss": _short(sums["loss"] / taken),
-            **{name: _short(value / taken) for name, value in sums.items() if name.startswith("loss ")},
-            "rate": _short(self._rate),
-            "gradient_norm": _short(sums["gradient norm"] / taken),
-            "padding": round(1 - sums["real tokens"] / sums["padded tokens"], 4),
-        }
-        now = time.monotonic()
-        if self._logged is not None:
-            seconds = max(now - self._logged[0], 1e-9)
-            speed = (progress.tokens - self._logged[1]) / seconds
-            timing = {"step": progress.step, "tokens_per_second": round(speed), "seconds": round(seconds, 3)}
+        progress = self.progress
+        record = line(self._settle(), progress, self._rate)
+        if (timing := self.timings.line(progress)) is not None:
             self._record("timings.jsonl", "timing", timing)
-        self._logged = (now, progress.tokens)
         progress.sums.clear()
         self._record("metrics.jsonl", "log", record)
 
     def _evaluate(self) -> None:
-        """Exact match on the development splits, and the best step by what the criterion says.
-
-        Of labels its accuracy is the share of them that is right: as long as each row of the next band has one that is
-        wrong, exact match is 0 at every step and says nothing. All is asked at the first placement alone.
-        """
-        progress, scores, judged = self.progress, {}, {}
-        watched = self.recipe.schedule.watches()
-        measured = watched == "loss" or self.criterion.measures_loss
-        with self.parallel.answering() as model:
-            marked = [(split, mark(model, self.exam, batch)) for split, batch in self._development()]
-            loss = self._development_loss(model) if measured else None
-        for split, marks in marked:
-            counts = self.world.sum_counts(
-                {
-                    "correct": int(marks.right.sum()),
-                    "count": len(marks.right),
-                    "digits": marks.digits,
-                    "digits right": marks.digits_right,
-                    **self._labels(marks),
-                }
-            )
-            low, high = wilson(counts["correct"], counts["count"])
-            scores[split] = judged[split] = counts["correct"] / counts["count"]
-            record = {
-                "step": progress.step,
-                "split": split,
-                "exact": _short(scores[split]),
-                "low": _short(float(low)),
-                "high": _short(float(high)),
-                "correct": counts["correct"],
-                "count": counts["count"],
-                "digit_accuracy": _short(counts["digits right"] / counts["digits"]) if counts["digits"] else None,
-            }
-            if loss is not None and split == "development":
-                record["development_loss"] = _short(loss)
-            if counts["labels"]:
-                judged[split] = counts["labels right"] / counts["labels"]
-                record["accuracy"] = _short(judged[split])
-            if counts["unseen"]:
-                record["unseen"] = _short(counts["unseen right"] / counts["unseen"])
-            self._record("metrics.jsonl", "evaluation", record)
-        score = self.criterion.score(judged, loss)
-        if self.criterion.prefers(score, progress.best_so_far):
+        """Asks the development splits, and keeps the best step by what the criterion says."""
+        progress = self.progress
+        with self.timings.pause(), self.parallel.answering() as model:
+            asked = self.development.ask(model, progress.step)
+        for record in asked.records:
+            self._record("metrics.jsonl", "evaluation", dict(record))
+        if self.development.criterion.prefers(asked.score, progress.best_so_far):
             progress.best = progress.step
-            progress.best_by, progress.best_split, progress.best_score, progress.best_loss = score
-        progress.right = scores["development"]
-        due = progress.step % self.training.evaluate_every == 0  # and not only because a budget happens to end here
-        if watched is not None and due:
-            found = loss if watched == "loss" and loss is not None else judged["development"]
-            progress.judged = self.recipe.schedule.after_evaluation(progress.judged, found)
-
-    @torch.no_grad()
-    def _development_loss(self, model: Model) -> float:
-        """What training makes smaller, on the development split: the same forwards as those of step 0, without dropout.
-
-        Every process must call it; the sums of all are divided by the counts of all."""
-        batch = dict(self._development())["development"]
-        counts = self.world.sum_counts(self.objective.counts(batch))
-        sums: dict[str, float] = {}
-        for piece in pieces(batch):
-            placed = replace(piece, tokens=model.place(piece.tokens, Draw.fixed()))
-            for term, value in self.objective(model, placed, Draw(self.recipe.seed, 0)).items():
-                sums[term] = sums.get(term, 0.0) + float(value)
-        sums = self.world.sum_values(sums)
-        return sum(self.objective.weights[term] * value / max(1, counts[term]) for term, value in sums.items())
-
-    def _labels(self, marks: Marks) -> dict[str, int]:
-        """How many labels were asked and right, and of those beyond the places that training has; 0 for no labels."""
-        asked, right = marks.asked, marks.said_right
-        first = 0 if self.exam.labelled else asked.shape[1]
-        beyond = asked.shape[1] if self.exam.trained_labels is None else self.exam.trained_labels
-        return {
-            "labels": int(asked[:, first:].sum()),
-            "labels right": int(right[:, first:].sum()),
-            "unseen": int(asked[:, beyond:].sum()),
-            "unseen right": int(right[:, beyond:].sum()),
-        }
-
-    def _development(self) -> list[tuple[str, Batch]]:
-        """The questions of the development splits, drawn once; each process has its share of them."""
-        if self._drawn is None:
-            task, count = self.recipe.task, self.recipe.evaluation.during
-            self._drawn = []
-            for split in self.splits:
-                questions = task.examples(split, self.recipe.seed, 0, max(count, self.world.size))
-                share = questions.take(slice(self.world.rank, None, self.world.size))
-                self._drawn.append((split, self.exam.batch(share).to(self.world.device)))
-        return self._drawn
+            progress.best_by, progress.best_split, progress.best_score, progress.best_loss = asked.score
+        progress.right = asked.right
+        step = progress.step
+        due = step > 0 and step % self.training.evaluate_every == 0  # not only because a budget ends or begins here
+        if asked.watched is not None and due:
+            progress.judged = self.recipe.schedule.after_evaluation(progress.judged, asked.watched)
+        if self.sampler.due(evaluated=due or step == 0, last=self.spent() or self.reached()):
+            with self.timings.pause(), self.parallel.answering() as model:
+                self.sampler.say(model, step, self.folder if self.world.first else None)
 
     def save(self) -> None:
         """Writes a checkpoint. Every process must call it; the first writes."""
         self._settle()
+        with self.timings.pause():
+            self._write()
+
+    def _write(self) -> None:
         if self.folder is None:
             return
         groups = {"weights": self.parallel.weights(), "optimizer": self.parallel.moments(self.optimizer)}
@@ -515,7 +408,7 @@ class Trainer:
                 "progress": asdict(self.progress),
                 "threads": torch.get_num_threads(),
                 "processes": self.world.size,
-                "tokenizer": fingerprint_of(self.recipe.tokenizer),
+                "tokenizer": fingerprint_of(self.recipe.tokenizer, self.recipe.task),
                 "origin": origin_of(self.model),
             }
             checkpoint.write(
@@ -536,11 +429,6 @@ class Trainer:
             self.listen(kind, record)
 
 
-def _short(value: float) -> float:
-    """Six significant digits: what a curve needs."""
-    return float(f"{value:.6g}")
-
-
 def _seed(device: torch.device, seed: int) -> None:
     """Seeds what dropout draws from. `torch.manual_seed` would do it for every kind of device, at 0.3 ms a call."""
     torch.default_generator.manual_seed(seed)
@@ -548,6 +436,20 @@ def _seed(device: torch.device, seed: int) -> None:
         torch.cuda.manual_seed(seed)
     elif device.type == "mps":
         torch.mps.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def _products(device: torch.device, *, tf32: bool) -> Iterator[None]:
+    """Float32 products in TF32 on a CUDA device, where that is wanted."""
+    if not tf32 or device.type != "cuda":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _dropout_seed(seed: int, step: int, rank: int) -> int:

@@ -1,0 +1,189 @@
+"""What is asked during training: the development splits, and which step is the best by them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from numerate.batch import Batch, Draw, Model
+from numerate.errors import Mistake
+from numerate.evaluation.evaluator import Exam, Marks, mark, pieces
+from numerate.evaluation.language import Likelihoods, chunks_of, portions, read_chunks
+from numerate.evaluation.statistics import wilson
+from numerate.training.best import Criterion, Score
+from numerate.training.objective import ObjectivePart
+from numerate.training.recipe import Recipe
+from numerate.training.world import World
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a run is at one step, the same on every process.
+
+    `records` are lines for `metrics.jsonl`; `score` is what the step is judged by; `right` is the share of the
+    development split that is answered right; `watched` is what the schedule wants to be told, None where it watches
+    nothing.
+    """
+
+    records: Sequence[Mapping[str, Any]]
+    score: Score
+    right: float
+    watched: float | None
+
+
+class Development:
+    """Asks the development splits: the same questions each time, each process its share of them.
+
+    All is asked at the first placement alone.
+    """
+
+    def __init__(
+        self, recipe: Recipe, exam: Exam, objective: ObjectivePart, splits: Sequence[str], world: World
+    ) -> None:
+        self.recipe, self.exam, self.objective, self.splits, self.world = recipe, exam, objective, splits, world
+        self.criterion = Criterion.of(recipe.training.best_by, exam)
+        if exam.running and recipe.training.target is not None:
+            raise Mistake("training.target: is a share of right answers, and running text has none; null is right")
+        self._drawn: list[tuple[str, Batch]] | None = None
+
+    def ask(self, model: Model, step: int) -> Standing:
+        """Every process must call it, with the model in evaluation."""
+        return self._running(model, step) if self.exam.running else self._answers(model, step)
+
+    def _running(self, model: Model, step: int) -> Standing:
+        """How well running text is foretold, over the same chunks each time.
+
+        Of several processes each reads its share of every batch; means over batches are those of whole batches.
+        """
+        found = self._foretold(model)
+        told = found.record()
+        names = ("loss", "low", "high", "perplexity", "mean_of_exp", "batch_loss", "bits_per_byte", "accuracy")
+        record = {"step": step, "split": "development"} | {name: told[name] for name in names if name in told}
+        judged = {"development": found.accuracy}
+        watched = self.recipe.schedule.watches()
+        value = None if watched is None else found.loss if watched == "loss" else found.accuracy
+        record["tokens"] = found.tokens
+        return Standing([record], self.criterion.score(judged, found.loss), 0.0, value)
+
+    def _foretold(self, model: Model) -> Likelihoods:
+        rank, size = self.world.rank, self.world.size
+        precision = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.recipe.training.precision)
+        found, alone = Likelihoods(), []
+        with torch.autocast(self.world.device.type, dtype=precision, enabled=precision is not None):
+            for start, count in self._batches():
+                questions = self.recipe.task.examples("development", self.recipe.seed, start, count)
+                own = np.arange(rank, len(questions), size)
+                # Every process asks the model equally often: one whose share is shorter reads a row for nothing.
+                filled = own if len(own) * size >= len(questions) else np.append(own, 0)
+                batch = self.exam.batch(questions.take(filled)).to(self.world.device)
+                each = read_chunks(model, self.exam, batch).first(len(own)).likelihoods()
+                alone.append(each)
+                found += each
+        sums = {f"{name} {at}": getattr(one, name) for at, one in enumerate(alone) for name in ("nll", "tokens")}
+        sums = self.world.sum_values(sums | {f"all {name}": value for name, value in asdict(found).items()})
+        whole = {name.removeprefix("all "): value for name, value in sums.items() if name.startswith("all ")}
+        batches = [Likelihoods(sums[f"nll {at}"], round(sums[f"tokens {at}"])).as_batch() for at in range(len(alone))]
+        means = Likelihoods.together(batches)
+        return replace(
+            Likelihoods.of_sums(whole),
+            batches=means.batches,
+            batch_losses=means.batch_losses,
+            batch_exps=means.batch_exps,
+        )
+
+    def _batches(self) -> Iterator[tuple[int, int]]:
+        """(first chunk, how many) of each batch: as many as are wanted, and as there are. A step's batch that is
+        accumulated in parts counts as so many, as published."""
+        evaluation, training = self.recipe.evaluation, self.recipe.training
+        rows = training.batch // training.accumulate
+        wanted = evaluation.during if evaluation.batches is None else evaluation.batches * rows
+        return portions(min(wanted, chunks_of(self.recipe.task, "development")), rows)
+
+    def _answers(self, model: Model, step: int) -> Standing:
+        """Exact match.
+
+        Of labels accuracy is the share of them that is right: as long as each row of the next band has one that is
+        wrong, exact match is 0 at every step and says nothing.
+        """
+        watched = self.recipe.schedule.watches()
+        measured = watched == "loss" or self.criterion.measures_loss
+        marked = [(split, mark(model, self.exam, batch)) for split, batch in self._questions()]
+        loss = self._loss(model) if measured else None
+        scores, judged, records = {}, {}, []
+        for split, marks in marked:
+            counts = self.world.sum_counts(
+                {
+                    "correct": int(marks.right.sum()),
+                    "count": len(marks.right),
+                    "digits": marks.digits,
+                    "digits right": marks.digits_right,
+                    **self._labels(marks),
+                }
+            )
+            low, high = wilson(counts["correct"], counts["count"])
+            scores[split] = judged[split] = counts["correct"] / counts["count"]
+            record = {
+                "step": step,
+                "split": split,
+                "exact": short(scores[split]),
+                "low": short(float(low)),
+                "high": short(float(high)),
+                "correct": counts["correct"],
+                "count": counts["count"],
+                "digit_accuracy": short(counts["digits right"] / counts["digits"]) if counts["digits"] else None,
+            }
+            if loss is not None and split == "development":
+                record["development_loss"] = short(loss)
+            if counts["labels"]:
+                judged[split] = counts["labels right"] / counts["labels"]
+                record["accuracy"] = short(judged[split])
+            if counts["unseen"]:
+                record["unseen"] = short(counts["unseen right"] / counts["unseen"])
+            records.append(record)
+        found = None if watched is None else loss if watched == "loss" else judged["development"]
+        return Standing(records, self.criterion.score(judged, loss), scores["development"], found)
+
+    @torch.no_grad()
+    def _loss(self, model: Model) -> float:
+        """What training makes smaller, on the development split: the same forwards as those of step 0, without dropout.
+
+        Every process must call it; the sums of all are divided by the counts of all."""
+        batch = dict(self._questions())["development"]
+        counts = self.world.sum_counts(self.objective.counts(batch))
+        sums: dict[str, float] = {}
+        for piece in pieces(batch):
+            placed = replace(piece, tokens=model.place(piece.tokens, Draw.fixed()))
+            for term, value in self.objective(model, placed, Draw(self.recipe.seed, 0)).items():
+                sums[term] = sums.get(term, 0.0) + float(value)
+        sums = self.world.sum_values(sums)
+        return sum(self.objective.weights[term] * value / max(1, counts[term]) for term, value in sums.items())
+
+    def _labels(self, marks: Marks) -> dict[str, int]:
+        """How many labels were asked and right, and of those beyond the places that training has; 0 for no labels."""
+        asked, right = marks.asked, marks.said_right
+        first = 0 if self.exam.labelled else asked.shape[1]
+        beyond = asked.shape[1] if self.exam.trained_labels is None else self.exam.trained_labels
+        return {
+            "labels": int(asked[:, first:].sum()),
+            "labels right": int(right[:, first:].sum()),
+            "unseen": int(asked[:, beyond:].sum()),
+            "unseen right": int(right[:, beyond:].sum()),
+        }
+
+    def _questions(self) -> list[tuple[str, Batch]]:
+        """The questions of the development splits, drawn once; each process has its share of them."""
+        if self._drawn is None:
+            task, count = self.recipe.task, self.recipe.evaluation.during
+            self._drawn = []
+            for split in self.splits:
+                questions = task.examples(split, self.recipe.seed, 0, max(count, self.world.size))
+                share = questions.take(slice(self.world.rank, None, self.world.size))
+                self._drawn.append((split, self.exam.batch(share).to(self.world.device)))
+        return self._drawn
+
+
+def short(value: float) -> float:
+    """Six significant digits: what a curve needs."""
+    return float(f"{value:.6g}")

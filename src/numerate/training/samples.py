@@ -1,0 +1,130 @@
+"""Texts that a run says while it is trained, with dropout off: `samples.jsonl`."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from numerate.batch import Model
+from numerate.config import setting
+from numerate.errors import Mistake
+from numerate.evaluation.evaluator import Exam
+from numerate.evaluation.passages import passages_after
+from numerate.evaluation.prompts import Prompt, context_of, most_of, writing_of
+from numerate.evaluation.sampling import Sampling
+from numerate.training import disk
+from numerate.training.run import RunFolder
+
+PUBLISHED = (
+    "Once upon a time,",
+    "There once was a girl named ",
+    "On a rainy day,",
+    "Emma went to",
+    "",
+    "",
+    "",
+)
+"""The prompts of the published system, https://github.com/Awni00/dual-attention; three are empty."""
+
+FILE = "samples.jsonl"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """When a run goes on with which prompts during training, and how.
+
+    They change nothing of what is learned: no random number of training is used, and dropout is off. Each is a function
+    of the weights, its prompt and the seed.
+    """
+
+    when: Literal["evaluation", "end", "never"] | None = setting(
+        None, "at each evaluation, at the end, or never; null: at the end of runs on running text", identity=False
+    )
+    prompts: tuple[str, ...] = setting(
+        PUBLISHED, "what is gone on with; an empty one is the beginning of a document", identity=False
+    )
+    tokens: int = setting(100, "the most tokens after each, as far as the context has room", identity=False)
+    sampling: Sampling = setting(Sampling(), "how the next token is chosen", identity=False)
+
+    def __post_init__(self) -> None:
+        if self.when not in (None, "evaluation", "end", "never"):
+            raise Mistake(f"when: {self.when!r} is no time; evaluation, end or never is right, or null")
+        if self.tokens < 1:
+            raise Mistake(f"tokens: {self.tokens} are nothing to say; 1 or more is right")
+        if not self.prompts and self.when in ("evaluation", "end"):
+            raise Mistake("prompts: there are none to go on with; [''] is the beginning of a document")
+
+
+class Sampler:
+    """Says the samples of a run and keeps them in its folder.
+
+    Prompts longer than the context are left out; `warnings` name them where somebody asked for them, and characters
+    that the tokenizer does not know. Raises `Mistake` where the run continues no texts, or cannot read a prompt.
+    """
+
+    def __init__(self, samples: Samples, exam: Exam, precision: str) -> None:
+        self.samples, self.precision = samples, precision
+        self.when = samples.when or ("end" if exam.running else "never")
+        self.warnings: list[str] = []
+        self._prompts: list[Prompt] = []
+        if self.when == "never":
+            return
+        self.writing = writing_of(exam)
+        context = context_of(exam)
+        asked = samples.when is not None or samples.prompts != PUBLISHED  # and not only there by default
+        for text in samples.prompts:
+            prompt = self.writing.read(text)
+            if prompt.unknown and asked:
+                unknown = ", ".join(map(repr, prompt.unknown))
+                self.warnings.append(f"samples.prompts: {text!r}: the tokenizer does not know {unknown}")
+            if len(prompt.ids) <= context:
+                self._prompts.append(prompt)
+            elif asked:
+                told = f"has {len(prompt.ids)} tokens, and the context {context}; it is left out"
+                self.warnings.append(f"samples.prompts: {text!r} {told}")
+        self._most = most_of(self._prompts, None, context, None, usual=samples.tokens) if self._prompts else 0
+
+    def due(self, *, evaluated: bool, last: bool) -> bool:
+        """Whether to say them now."""
+        return bool(self._prompts) and (last if self.when == "end" else evaluated and self.when == "evaluation")
+
+    @torch.no_grad()
+    def say(self, model: Model, step: int, folder: RunFolder | None) -> list[dict[str, Any]]:
+        """The samples of a step, with the model in evaluation. Every process must call it, as a model may be spread
+        over all; one that holds the `folder` writes them, in place of what stands there of this step and later ones."""
+        half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.precision)
+        device = next(model.parameters()).device
+        with torch.autocast(device.type, dtype=half, enabled=half is not None):
+            passages = passages_after(model, self.writing, self._prompts, self.samples.sampling, self._most)
+        found = [
+            {
+                "step": step,
+                "seed": self.samples.sampling.seed,
+                "prompt": passage.prompt,
+                "sample": passage.sample,
+                "text": passage.text,
+                "tokens": len(passage.tokens),
+                "log_probability": round(passage.log_probability, 2),
+                "stopped": passage.stopped,
+            }
+            for passage in passages
+        ]
+        if folder is not None:
+            _write(folder, [*_until(folder, step - 1), *found])
+        return found
+
+
+def cut(folder: RunFolder, step: int) -> None:
+    """Takes out the samples of steps after `step`, which a resumed run says again, the same."""
+    before = folder.records(FILE)
+    if len(kept := _until(folder, step)) < len(before):
+        _write(folder, kept)
+
+
+def _until(folder: RunFolder, step: int) -> list[dict[str, Any]]:
+    """The samples of steps up to `step`, and whatever else stands in the file."""
+    return [one for one in folder.records(FILE) if "prompt" not in one or int(one.get("step", 0)) <= step]
+
+
+def _write(folder: RunFolder, records: list[dict[str, Any]]) -> None:
+    folder.write(FILE, b"".join(map(disk.line, records)))

@@ -1,0 +1,97 @@
+"""How quickly a run goes: tokens and floating-point operations per second, the share of what the device can do, memory.
+
+All of it depends on the machine and stands in `timings.jsonl`, apart from what a run is.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from numerate.training.limits import Products, limit_of
+from numerate.training.world import World
+
+
+class Spent(Protocol):
+    """What a run has used so far."""
+
+    step: int
+    tokens: int
+    operations: int
+
+
+class Timings:
+    """A line of `timings.jsonl` for each line of metrics but the first of a start, which compiles and warms up.
+
+    `tokens_per_second` and `flops_per_second` are those of all processes together while they train: what passes in
+    evaluations and in writing checkpoints counts in `seconds` only. Tokens are real ones; operations are counted as
+    in budgets, padding included. `share_of_limit` is of what all devices can do (see `numerate.training.limits`), left
+    out where that is not known. `peak_bytes` is the most memory so far.
+    """
+
+    def __init__(self, world: World, products: Products) -> None:
+        self.world, self.products = world, products
+        self._before: tuple[float, int, int] | None = None
+        self._paused = 0.0
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Around what is not training."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._paused += time.monotonic() - began
+
+    def line(self, spent: Spent) -> dict[str, Any] | None:
+        """The line since the last one; None for the first."""
+        now, before, paused = time.monotonic(), self._before, self._paused
+        self._before, self._paused = (now, spent.tokens, spent.operations), 0.0
+        if before is None:
+            return None
+        seconds = max(now - before[0], 1e-9)
+        training = max(seconds - paused, 1e-9)
+        flops = (spent.operations - before[2]) / training
+        found: dict[str, Any] = {
+            "step": spent.step,
+            "tokens_per_second": round((spent.tokens - before[1]) / training),
+            "seconds": round(seconds, 3),
+            "training_seconds": round(training, 3),
+            "flops_per_second": float(f"{flops:.4g}"),
+        }
+        limit = limit_of(self.world.device, self.products)
+        if limit is not None:
+            found["share_of_limit"] = float(f"{flops / (limit.flops * self.world.size):.3g}")
+            found["limit"] = {"flops_per_second": float(f"{limit.flops:.4g}"), "of": self.products, "is": limit.source}
+        if (peak := peak_bytes(self.world.device)) is not None:
+            found["peak_bytes"] = peak
+        return found
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """The most memory so far, in bytes: what torch held on a CUDA device, else what the system gave this process."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
+
+
+def speed_text(line: Mapping[str, Any]) -> str:
+    """A line as it is shown beside a run.
+
+    >>> speed_text({"tokens_per_second": 12345, "share_of_limit": 0.312})
+    '12.3k tokens/s (31% of limit)'
+    """
+    tokens = line["tokens_per_second"]
+    count = (
+        f"{tokens / 1e6:.2f}M" if tokens >= 999_950 else f"{tokens / 1e3:.1f}k" if tokens >= 10_000 else f"{tokens:,}"
+    )
+    share = line.get("share_of_limit")
+    return f"{count} tokens/s" + ("" if share is None else f" ({share:.0%} of limit)")

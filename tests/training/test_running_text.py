@@ -1,0 +1,78 @@
+"""Promises of training on running text: texts are tokenised before the first step, a run that goes on reads on where it
+stopped, and what does not go together is refused before anything is written."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.api import recipe
+from numerate.config import override
+from numerate.errors import Mistake
+from numerate.laboratory.train import train
+from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tokens.tokenizer_files import CHARACTERS
+from numerate.training.recipe import Recipe
+
+pytest.importorskip("tokenizers", reason="the extra huggingface has it")
+
+SMALL = (
+    "tokenizer=TokenIds layout=Text evaluation.grid=null model.width=16 model.trunk.depth=1 model.positions=[Rotary] "
+    "model.mixer.heads=2 training.batch=4 training.log_every=1 training.evaluate_every=6 training.checkpoint_every=6 "
+    "evaluation.during=4 schedule=Constant(warmup=2) device=cpu"
+)
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """JSON lines to train on, and others that are held out."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    for name, numbers in (("a", range(60)), ("b", range(60, 70))):
+        stories = [json.dumps({"text": f"Story {number}: once there were {number} cats."}) for number in numbers]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(stories))
+    return tmp_path
+
+
+def small(order: str, steps: int) -> Recipe:
+    found = recipe("addition_abacus", *SMALL.split(), f"training.steps={steps}", "task=LanguageModelling")
+    task = LanguageModelling("a.jsonl", "b.jsonl", CHARACTERS, context=24, order=order)
+    return replace(found, task=task)
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["step"] <= 12 and ("split" in line or "gradient_norm" in line)]
+
+
+@pytest.mark.parametrize("order", ["shuffled", "published"])
+def test_a_run_that_goes_on_reads_on_where_it_stopped(told: Path, order: str) -> None:
+    at_once = train(small(order, 12), runs_dir=told / "one", quiet=True).run
+    train(small(order, 6), runs_dir=told / "two", quiet=True)
+    parts = train(small(order, 12), runs_dir=told / "two", quiet=True).run
+    one, two = (records(Path(run.folder.path)) for run in (at_once, parts))
+    assert [line["loss"] for line in one] == [line["loss"] for line in two]
+    for mine, theirs in zip(at_once.model().parameters(), parts.model().parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    held = next(line for line in two if line.get("split") == "development")
+    assert held["perplexity"] > 1
+    assert held["tokens"] > 0
+
+
+def test_what_does_not_go_together_is_refused_before_anything_is_written(told: Path) -> None:
+    right = small("shuffled", 4)
+    for changed, said in (
+        ("tokenizer=Characters", "tokenizer=TokenIds layout=Text are right"),
+        ("task=Arithmetic", "TokenIds takes running text as it is, and Arithmetic is none"),
+    ):
+        with pytest.raises(Mistake, match=said):
+            train(override(right, [changed]), runs_dir=told / "runs", quiet=True)
+    sums = recipe("addition_abacus", "layout=Text", "training.steps=2", "device=cpu")
+    with pytest.raises(Mistake, match="for questions with answers layout=Continuation is right"):
+        train(sums, runs_dir=told / "runs", quiet=True)
+    with pytest.raises(Mistake, match="train: nowhere is not there"):
+        train(replace(right, task=LanguageModelling("nowhere")), runs_dir=told / "runs", quiet=True)
+    assert not (told / "runs").exists()

@@ -1,0 +1,167 @@
+"""Promises of samples during training: they change nothing of it, and are the same however it was trained."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from numerate.api import recipe as named
+from numerate.errors import Mistake
+from numerate.evaluation.evaluator import Evaluation
+from numerate.laboratory.run import Run
+from numerate.laboratory.train import train
+from numerate.mixers.attention import Attention
+from numerate.models.decoder import Decoder
+from numerate.models.trunk import Stack
+from numerate.positions.rotary import Rotary
+from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tokens.layout import Text
+from numerate.tokens.pieces import pieces
+from numerate.tokens.token_ids import TokenIds
+from numerate.training import checkpoint, disk
+from numerate.training.recipe import Recipe, Training
+from numerate.training.samples import PUBLISHED, Samples
+from numerate.training.trainer import Trainer
+from numerate.training.world import World
+
+torch.set_num_threads(1)
+
+TINY = str(Path(__file__).parents[1] / "tokens" / "tiny")
+CONTEXT = 40
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    folder = tmp_path_factory.mktemp("texts")
+    known = pieces(TINY)
+    ids, _ = known.encode(["Once upon a time, 3 cats went to the park. " * 4])
+    for name, count in (("train", 20), ("val", 2)):
+        np.tile(np.concatenate([[known.begin], ids]), count).astype(np.uint16).tofile(folder / f"{name}.bin")
+    return Recipe(
+        task=LanguageModelling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context=CONTEXT),
+        tokenizer=TokenIds(),
+        layout=Text(),
+        model=Decoder(
+            width=16,
+            trunk=Stack(depth=1),
+            mixer=Attention(heads=2, dropout=0.2),
+            positions=(Rotary(),),
+            dropout=0.2,
+        ),
+        training=Training(
+            steps=6, batch=4, threads=1, log_every=1, evaluate_every=2, checkpoint_every=1, keep=None, best_by="loss"
+        ),
+        evaluation=Evaluation(during=2),
+        samples=Samples(when="evaluation", tokens=8),
+        device="cpu",
+    )
+
+
+@pytest.fixture(scope="module")
+def run(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train(recipe, runs_dir=tmp_path_factory.mktemp("runs"), quiet=True).run
+
+
+def weights(run: Run, step: int = 6) -> dict[str, torch.Tensor]:
+    return checkpoint.by_name(run.folder.checkpoints, str(step))[0][0].read()["weights"]
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def samples(run: Run) -> bytes:
+    return run.folder.file("samples.jsonl").read_bytes()
+
+
+def test_training_is_the_same_to_the_bit_with_and_without_samples(run: Run, recipe: Recipe, tmp_path: Path) -> None:
+    without = train(replace(recipe, samples=Samples(when="never")), runs_dir=tmp_path, quiet=True).run
+    assert same(weights(run), weights(without))
+    assert without.path.name == run.path.name, "they are no part of a run's identity"
+    assert not without.folder.file("samples.jsonl").exists()
+    assert run.folder.file("metrics.jsonl").read_bytes() == without.folder.file("metrics.jsonl").read_bytes()
+
+
+def test_each_evaluation_leaves_a_line_for_each_prompt(run: Run) -> None:
+    found = run.folder.records("samples.jsonl")
+    assert [one["step"] for one in found] == [2] * 7 + [4] * 7 + [6] * 7
+    assert [one["prompt"] for one in found] == [*PUBLISHED] * 3
+    assert {one["seed"] for one in found} == {0}
+    assert all(one["tokens"] <= 8 for one in found)
+    assert len({one["text"] for one in found[18:]}) == 3, "empty prompts go on differently"
+
+
+def test_samples_are_those_that_the_checkpoint_says_with_dropout_off(run: Run) -> None:
+    last = run.folder.records("samples.jsonl")[14:]
+    said = run.generate(PUBLISHED, most=8, seed=0)
+    assert [one.text for one in said] == [one["text"] for one in last]
+    again = run.generate(PUBLISHED, most=8, checkpoint="2")
+    assert [one.text for one in again] == [one["text"] for one in run.folder.records("samples.jsonl")[:7]]
+
+
+def test_a_resumed_run_leaves_the_same_bytes_and_no_line_twice(run: Run, recipe: Recipe, tmp_path: Path) -> None:
+    place = tmp_path / "runs" / run.path.parent.name / run.path.name
+    shutil.copytree(run.path, place)
+    for step in (3, 4, 5, 6):  # what a crash after the evaluation of step 4 or 6 may leave
+        shutil.rmtree(place / "checkpoints" / f"step-{step:06d}")
+    again = train(recipe, runs_dir=tmp_path / "runs", quiet=True).run
+    assert again.path == place
+    assert samples(again) == samples(run)
+    assert same(weights(again), weights(run))
+
+
+def test_the_end_alone_is_the_rule_for_running_text(run: Run, recipe: Recipe, tmp_path: Path) -> None:
+    ended = train(replace(recipe, samples=Samples(tokens=8)), runs_dir=tmp_path, quiet=True).run
+    assert ended.folder.records("samples.jsonl") == run.folder.records("samples.jsonl")[14:]
+
+
+def test_two_processes_leave_the_same_samples_as_one(recipe: Recipe, tmp_path: Path) -> None:
+    # With a learning rate of nearly nothing the weights of one and of two processes are those of the start.
+    task = recipe.task
+    assert isinstance(task, LanguageModelling)
+    words = [
+        f"task.train={task.train}",
+        f"task.validation={task.validation}",
+        f"task.tokenizer={TINY}",
+        f"task.context={CONTEXT}",
+        "model=Decoder(width=16)",
+        "training.batch=4",
+        "training.steps=2",
+        "training.evaluate_every=1",
+        "evaluation.grid=null",
+        "evaluation.during=2",
+        "samples.when=evaluation",
+        "samples.tokens=6",
+        "optimizer.rate=1e-9",
+        "device=cpu",
+    ]
+    one = train(named("tiny_stories_laptop_width", *words), runs_dir=tmp_path / "one", quiet=True).run
+    many = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "numerate", "train")
+    done = subprocess.run(
+        [sys.executable, *many, "tiny_stories_laptop_width", *words, f"runs_dir={tmp_path / 'two'}"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    (file,) = (tmp_path / "two").glob("*/*/samples.jsonl")
+    assert file.read_bytes() == samples(one)
+    assert len(samples(one).splitlines()) == 14
+
+
+def test_prompts_that_cannot_be_read_are_told_of(recipe: Recipe, tmp_path: Path) -> None:
+    long = Samples(when="end", prompts=("Once", "word " * CONTEXT), tokens=2)
+    trainer = Trainer(replace(recipe, samples=long), World(device=torch.device("cpu")))
+    assert [text for text in trainer.warnings if "left out" in text]
+    with pytest.raises(Mistake, match="prompts: there are none"):
+        Samples(when="end", prompts=())
+    with pytest.raises(Mistake, match="tokens: 0"):
+        Samples(tokens=0)
+    assert disk.records(tmp_path / "none.jsonl") == []

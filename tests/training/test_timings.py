@@ -1,0 +1,120 @@
+"""Promises of timings: what is said of speed and memory is what was done, and limits are those of the device's name."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from numerate.api import recipe
+from numerate.errors import Mistake
+from numerate.laboratory.train import train
+from numerate.training import timings as module
+from numerate.training.limits import Limit, limit_of, products_of, stated
+from numerate.training.optimizer import AdamW
+from numerate.training.recipe import Training
+from numerate.training.timings import Timings, speed_text
+from numerate.training.world import World
+
+CPU = torch.device("cpu")
+SMALL = ["task.digits=1:2", "model.width=16", "model.trunk.depth=2", "model.mixer.heads=2", "training.batch=8"]
+SMALL += ["training.window=4", "training.log_every=2", "training.evaluate_every=4", "evaluation.during=8", "device=cpu"]
+
+
+@dataclass
+class Used:
+    step: int
+    tokens: int
+    operations: int
+
+
+def test_speeds_leave_out_what_is_not_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(module, "limit_of", lambda device, products: Limit(1e6, "stated"))
+    timings = Timings(World(CPU, size=2), "fp32")
+    assert timings.line(Used(1, 100, 1000)) is None, "the first steps compile and warm up"
+    clock[0] = 4.0
+    with timings.pause():
+        clock[0] = 10.0
+    line = timings.line(Used(5, 500, 4_001_000))
+    assert line is not None
+    assert (line["seconds"], line["training_seconds"], line["tokens_per_second"]) == (10.0, 4.0, 100)
+    assert line["flops_per_second"] == 1e6
+    assert line["share_of_limit"] == 0.5, "of two devices"
+    assert line["peak_bytes"] > 1e6
+
+
+def test_limits_are_stated_by_name_and_measured_on_a_cpu() -> None:
+    assert stated("NVIDIA A100-SXM4-80GB", "bf16") == 312e12
+    assert stated("NVIDIA H100 PCIe", "bf16") == 756e12
+    assert stated("NVIDIA H200", "tf32") == 494e12
+    assert stated("NVIDIA A10", "fp32") == 31.2e12
+    assert stated("Tesla T4", "bf16") is None
+    assert stated("Tesla T4", "fp16") == 65e12
+    assert stated("Something else", "bf16") is None
+    found = limit_of(CPU, "fp32")
+    assert found is not None
+    assert found.source == "measured"
+    assert found.flops > 1e8
+    assert limit_of(torch.device("mps"), "fp32") is None
+    assert products_of("bf16", True, CPU) == "bf16"
+    assert products_of("fp32", True, CPU) == "fp32"
+    assert products_of("fp32", True, torch.device("cuda")) == "tf32"
+
+
+def test_a_speed_is_said_in_a_few_words() -> None:
+    assert speed_text({"tokens_per_second": 950}) == "950 tokens/s"
+    assert speed_text({"tokens_per_second": 1_234_567, "share_of_limit": 0.4}) == "1.23M tokens/s (40% of limit)"
+
+
+def test_a_run_logs_speeds_and_the_norms_of_its_layers_and_evaluates_its_start(tmp_path: Path) -> None:
+    more = ("training.steps=6", "training.layer_norms=true", "training.evaluate_start=true", "training.part=4")
+    run = train(recipe("addition_abacus", *SMALL, *more), runs_dir=tmp_path / "one", quiet=True).run
+    folder = Path(run.path)
+    timings = [json.loads(line) for line in (folder / "timings.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in timings] == [4, 6]
+    assert all(line["flops_per_second"] > 0 and 0 < line["share_of_limit"] < 2 for line in timings)
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    logged = [line for line in metrics if "rate" in line]
+    norms = logged[0]["gradient_norms"]
+    assert {"embedding", "trunk.blocks.0", "trunk.blocks.1"} <= set(norms)
+    assert [line["step"] for line in metrics if line.get("split") == "development"] == [0, 4, 6]
+    plain = train(recipe("addition_abacus", *SMALL, "training.steps=6"), runs_dir=tmp_path / "two", quiet=True).run
+    losses = [json.loads(line) for line in (Path(plain.path) / "metrics.jsonl").read_text().splitlines()]
+    for mine, theirs in zip(logged, [line for line in losses if "rate" in line], strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+
+
+def test_parts_are_as_many_as_it_takes() -> None:
+    assert Training(batch=512, part=16).parts(8) == 4
+    assert Training(batch=512, accumulate=4).parts(2) == 4
+    with pytest.raises(Mistake, match="part: 512 examples cannot be cut into parts of 100"):
+        Training(batch=512, part=100)
+    with pytest.raises(Mistake, match="one of both"):
+        Training(batch=512, part=16, accumulate=2)
+    with pytest.raises(Mistake, match="cannot be cut equally into parts of 16 on 3 processes"):
+        Training(batch=512, part=16).parts(3)
+
+
+def test_a_batch_may_be_given_in_tokens_of_running_text() -> None:
+    text = ["task=LanguageModelling", "tokenizer=TokenIds", "layout=Text"]
+    found = recipe("addition_abacus", *text, "task.context=1024", "training.batch_tokens=524288", "training.part=64")
+    assert (found.training.batch, found.training.batch_tokens, found.training.parts(2)) == (512, None, 4)
+    with pytest.raises(Mistake, match=r"training.batch_tokens: 1,000 are no whole number of examples of 512 tokens"):
+        recipe("addition_abacus", *text, "training.batch_tokens=1000")
+    with pytest.raises(Mistake, match=r"training.batch_tokens: the examples of Arithmetic are no rows of equal length"):
+        recipe("addition_abacus", "training.batch_tokens=1024")
+
+
+def test_all_of_two_dimensions_decays_where_that_is_wanted() -> None:
+    more = ("model.mixer=DualAttention(self_heads=1,relational_heads=1)", "model.positions=[Rotary]")
+    found = recipe("addition_abacus", *SMALL, *more)
+    model = found.model.build(found.tokenizer.vocabulary(found.task), 0)
+    settings = AdamW(decays="matrices").settings_of(model)
+    assert settings.keys() == dict(model.named_parameters()).keys()
+    assert all(settings[name][1] == (own.dim() >= 2) for name, own in model.named_parameters())
+    groups = AdamW(decay=0.1, decays="matrices").build(model, settings).param_groups
+    assert {group["weight_decay"] for group in groups} == {0.0, 0.1}
