@@ -1,6 +1,7 @@
 """The published 8 x 2 Abacus model in bf16 on one CUDA device: how quickly it trains, and how long its budget takes.
 
     python benchmarks/gpu.py                 # a CUDA device; a few minutes, compiling included
+    python benchmarks/gpu.py --only dual-attention    # instead, what gpu_dual_attention.py measures
     python benchmarks/gpu.py --smoke         # a tiny model on the CPU: that this file works, and nothing else
 
 One JSON line per form of the step (as it is, and compiled by `torch.compile`), then the rows for the table of
@@ -30,6 +31,7 @@ from numerate.positions.added import Learned
 from numerate.positions.numbering import DigitIndex
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.training.budget import flop_text
+from numerate.training.limits import stated
 from numerate.training.objective import Progressive
 from numerate.training.optimizer import AdamW
 from numerate.training.progress import duration
@@ -40,17 +42,6 @@ from numerate.training.world import World
 
 BUDGET = 8e18
 """Floating-point operations of a published run."""
-
-STATED = {
-    "A100": 312e12,
-    "H100": 989e12,
-    "H200": 989e12,
-    "L40S": 362e12,
-    "RTX 4090": 165e12,
-    "RTX A4000": 77e12,
-    "RTX A6000": 155e12,
-}
-"""Operations per second in dense bf16, by part of a device's name."""
 
 
 def published(*, compiled: bool, smoke: bool) -> Recipe:
@@ -94,10 +85,6 @@ def published(*, compiled: bool, smoke: bool) -> Recipe:
 def wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def stated_limit(name: str) -> float | None:
-    return next((limit for part, limit in STATED.items() if part in name), None)
 
 
 def measured_limit(device: torch.device, size: int, trials: int = 10) -> float:
@@ -144,12 +131,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--smoke", action="store_true", help="a tiny model on the CPU, not compiled")
+    parser.add_argument("--only", choices=("abacus", "dual-attention"), default="abacus")
     chosen = parser.parse_args()
     if not chosen.smoke and not torch.cuda.is_available():
         raise SystemExit(str(Mistake("no CUDA device is visible; --smoke tries a tiny model on the CPU")))
     device = torch.device("cpu" if chosen.smoke else "cuda")
     name = "cpu" if chosen.smoke else torch.cuda.get_device_name(device)
-    stated, limit = stated_limit(name), measured_limit(device, 256 if chosen.smoke else 8192)
+    if chosen.only == "dual-attention":
+        from gpu_dual_attention import lines
+
+        for record in lines(device, stated(name, "bf16"), 2 if chosen.smoke else chosen.steps, chosen.smoke):
+            print(json.dumps(record | {"device": name, "torch": torch.__version__}), flush=True)
+        return
+    maker, limit = stated(name, "bf16"), measured_limit(device, 256 if chosen.smoke else 8192)
     rows = []
     for compiled in (False,) if chosen.smoke else (False, True):
         if device.type == "cuda":
@@ -163,13 +157,13 @@ def main() -> None:
             "torch": torch.__version__,
             "compiled": compiled,
             **{key: float(f"{value:.4g}") for key, value in found.items()},
-            "share_of_stated_limit": None if stated is None else round(speed / stated, 3),
+            "share_of_stated_limit": None if maker is None else round(speed / maker, 3),
             "share_of_measured_product": round(speed / limit, 3),
             "gigabytes": round(torch.cuda.max_memory_allocated(device) / 2**30, 1) if device.type == "cuda" else None,
             "hours_to_the_published_budget": round(BUDGET / speed / 3600, 2),
         }
         print(json.dumps(line), flush=True)
-        share = "not stated here" if stated is None else f"{speed / stated:.0%}"
+        share = "not stated here" if maker is None else f"{speed / maker:.0%}"
         rows.append(
             f"| {name} | {'compiled' if compiled else 'as it is'} | {found['real_tokens_per_second']:,.0f} | "
             f"{flop_text(speed)}/s | {share} | {speed / limit:.0%} | {duration(BUDGET / speed)} |"

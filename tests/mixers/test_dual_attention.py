@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from torch import nn
 
 from numerate.errors import Mistake
 from numerate.mixers import relational_fast
+from numerate.mixers.attention import Attention
 from numerate.mixers.dual_attention import DualAttention, DualAttentionMixer
 from numerate.mixers.mixer import Context
-from numerate.mixers.symbols import PositionRelativeSymbols, SymbolicAttention, SymbolsPart
+from numerate.mixers.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention, SymbolsPart
 from numerate.models.block import Block, FeedForwardPart
 from numerate.positions.bias import ALiBi
 from numerate.positions.rotary import Rotary
@@ -246,6 +248,67 @@ def test_rows_of_many_pieces_are_read_as_token_by_token(spec: DualAttention) -> 
             now = context(2, place + 1, positions, index=torch.full((2,), place), seen=place + 1)
             said, state = mixer.step(x[:, place : place + 1], now, state)
             torch.testing.assert_close(said[:, 0], whole[:, place], atol=1e-9, rtol=1e-9)
+
+
+CACHED = [
+    DualAttention(2, 2, symmetric=True, key_value_heads=1, biases=True, out_biases=True),
+    DualAttention(2, 2, shared_queries=True, relations=1, activation="gelu"),
+    DualAttention(0, 4, PositionalSymbols(), relations=8, relation_width=3),
+    DualAttention(2, 2, PositionRelativeSymbols(farthest=4), key_value_heads=1, activation="relu"),
+    DualAttention(2, 2, PositionRelativeSymbols(farthest=4), variant="disrca", key_value_heads=1),
+    DualAttention(2, 2, variant="disrca", symmetric=True, activation="sigmoid"),
+    DualAttention(2, 2, activation="relu", form="plain"),
+    DualAttention(2, 2, PositionalSymbols("waves"), variant="rca", key_value_heads=1),
+    DualAttention(2, 2, variant="rca", activation="tanh", shared_queries=True),
+]
+
+
+@pytest.mark.parametrize("spec", CACHED, ids=[str(number) for number in range(len(CACHED))])
+@pytest.mark.parametrize("lengths", [(6, 6), (3, 6)])
+def test_prompts_of_any_length_go_on_token_by_token(spec: DualAttention, lengths: tuple[int, int]) -> None:
+    """Also where all rows are equally long, which is read without a mask."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        part: Any = spec.build(16, 0, 1, (Rotary(),)).double().eval()
+        x = torch.randn(2, 12, 16, dtype=torch.float64)
+    whole, known = part(x, context(2, 12)), torch.tensor(lengths)
+    _, state = part.prefill(x[:, :6], context(2, 6, capacity=12))
+    for _ in range(5):
+        newest = x[torch.arange(2), known][:, None]
+        now = context(2, 12, index=known, seen=int(known.max()) + 1)
+        said, state = part.step(newest, now, state)
+        torch.testing.assert_close(said[:, 0], whole[torch.arange(2), known], atol=1e-9, rtol=1e-9)
+        known = known + 1
+
+
+QUICK = [
+    DualAttention(2, 2, symmetric=True, key_value_heads=1),
+    DualAttention(2, 2, relations=3, relation_width=5, activation="tanh", shared_queries=True),
+    DualAttention(0, 4, variant="disrca"),
+    Attention(4, biases=True),
+]
+
+
+@pytest.mark.parametrize("spec", QUICK, ids=[str(number) for number in range(len(QUICK))])
+def test_queries_and_keys_turned_pair_by_pair_say_the_same(monkeypatch: pytest.MonkeyPatch, spec: Any) -> None:
+    """Whole rows on a CPU are read so; values and gradients are those of the plain way."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        part: Any = spec.build(32, 0, 1, (Rotary(),)).double()
+        x = torch.randn(2, 7, 32, dtype=torch.float64)
+    shifted = Context(torch.full((2,), 7), (torch.arange(7)[None] + torch.tensor([[0], [5]]),))
+
+    def read_with_gradients() -> list[torch.Tensor]:
+        given = x.clone().requires_grad_()
+        said = part(given, replace(shifted, prepared={}))
+        found = torch.autograd.grad((said * said.detach().cos()).sum(), [given, *part.parameters()], allow_unused=True)
+        return [said, *(one for one in found if one is not None)]
+
+    assert part._quickly(x, replace(shifted, prepared={})) is not None
+    quick = read_with_gradients()
+    monkeypatch.setattr(part, "_quickly", lambda *_: None)
+    for one, other in zip(quick, read_with_gradients(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
 
 
 def test_what_is_kept_for_a_token_is_what_it_is_seen_by() -> None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,8 +12,11 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 
 from numerate.config import setting
 from numerate.errors import Mistake
+from numerate.mixers.inside import turned_in_pairs
+from numerate.mixers.maps import weights_of
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, at_places
 from numerate.positions.position import Bias, Contextual, Position, Rotation
+from numerate.positions.rotary import split_and_turned
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class SelfAttention(TokenMixer):
                         mine[str(number)] = theirs[str(number)]
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        queries, keys, values = self._projected(x, context)
+        queries, keys, values = self._quickly(x, context) or self._projected(x, context)
         return self._whole(queries, keys, values, context)
 
     def forward_at(
@@ -177,6 +180,27 @@ class SelfAttention(TokenMixer):
             queries, keys = part.turn(queries, prepared), part.turn(keys, prepared)
         return queries, keys, values
 
+    def _quickly(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor] | None:
+        """What `_projected` gives, components of queries and keys in another order, where that is the quicker."""
+        if (
+            type(self.inward) is not nn.Linear
+            or (found := turned_in_pairs(self.rotations, self.contextual, x, context)) is None
+        ):
+            return None
+        number, part = found
+        width, bias = self.heads * self.head_width, self.inward.bias
+        name = ("pairs", number, self.head_width)
+        if name not in context.prepared:
+            context.prepared[name] = part.pairs(context.places[number], 2 * self.heads).to(x.dtype.to_complex())
+
+        def ordered(rows: Tensor) -> Tensor:
+            return torch.cat([part.neighbours(rows[: 2 * width]), rows[2 * width :]])
+
+        made = linear(x, ordered(self.inward.weight), None if bias is None else ordered(bias[:, None])[:, 0])
+        parts = split_and_turned(made, context.prepared[name], [width] * 3)
+        queries, keys, values = (self._in_heads(one) for one in parts)
+        return queries, keys, values
+
     def _prepared(self, position: int, part: Rotation, context: Context) -> object:
         name = ("rotation", position, self.head_width)
         if name not in context.prepared:
@@ -186,7 +210,19 @@ class SelfAttention(TokenMixer):
             context.prepared[name] = part.prepare(places)
         return context.prepared[name]
 
+    def maps(self, x: Float[Tensor, "rows time width"], context: Context) -> dict[Any, Tensor]:
+        queries, keys, _ = self._projected(x, context)
+        scale, mask = self._whole_mask(queries, keys, context)
+        return {"attention": weights_of(_scaled(queries, scale), keys, mask)}
+
     def _whole(self, queries: Tensor, keys: Tensor, values: Tensor, context: Context) -> Tensor:
+        scale, mask = self._whole_mask(queries, keys, context)
+        return self._attended(_scaled(queries, scale), keys, values, mask)
+
+    def _whole_mask(
+        self, queries: Tensor, keys: Tensor, context: Context
+    ) -> tuple[Tensor | float | None, Tensor | None]:
+        """The factor on the logits, and what is visible or added to them; None for causal attention alone."""
         time, device = queries.shape[2], queries.device
         scale = self._scale(torch.arange(1, time + 1, device=device)[None])
         mask = None
@@ -196,7 +232,7 @@ class SelfAttention(TokenMixer):
             own = torch.eye(time, dtype=torch.bool, device=device)[None]
             visible = self._shown(causal, own, context.hidden)[:, None]
             mask = self._mask(visible, queries, keys, scale, lambda i, part: self._whole_bias(i, part, context))
-        return self._attended(_scaled(queries, scale), keys, values, mask)
+        return scale, mask
 
     def _scale(self, visible: Int[Tensor, "#rows query"]) -> Float[Tensor, "#rows query"] | float | None:
         """The factor on the logits of queries that see so many keys; None for no factor."""

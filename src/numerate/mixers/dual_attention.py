@@ -2,19 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from numerate.config import setting
 from numerate.errors import Mistake
-from numerate.mixers.inside import Inside
+from numerate.mixers.inside import Inside, together, turned_in_pairs
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, at_places
-from numerate.mixers.relational import Activation, Heads, Kind
+from numerate.mixers.relational import Activation, Heads, Kind, activated, causal
 from numerate.mixers.relational_fast import Form, attended, has_values, said_by
 from numerate.mixers.symbols import DistanceSymbols, SymbolicAttention, Symbols, SymbolsPart
 from numerate.positions.position import Position
+from numerate.positions.rotary import split_and_turned
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,9 @@ class DualAttention(Mixer):
     out_biases: bool = setting(False, "whether the output maps have bias vectors")
     dropout: float = setting(0.0, "share of attention weights dropped in training")
     form: Form = setting(
-        "auto", "auto, or one of the exact forms: plain, values (identity only), chunks", identity=False
+        "auto",
+        "auto, or one of the exact forms: plain, values (identity only), chunks, triton (on CUDA), tiles",
+        identity=False,
     )
 
     def __post_init__(self) -> None:
@@ -97,8 +102,13 @@ class DualAttention(Mixer):
             )
         if self.symmetric and self.variant == "rca":
             raise Mistake("symmetric: rca has no relations beside its attention, which never is; leave it out")
-        if self.form == "values" and not has_values(self.variant, self.function()):
-            raise Mistake(f"form: {self.variant} through {self.function()} has no form values; chunks or auto would do")
+        relational = self.variant == "relational" and self.function() != "softmax"
+        if (self.form in ("triton", "tiles") and not relational) or (
+            self.form == "values" and not has_values(self.variant, self.function())
+        ):
+            raise Mistake(
+                f"form: {self.variant} through {self.function()} has no form {self.form}; chunks or auto would do"
+            )
 
     def function(self) -> Activation:
         """The activation that relations go through."""
@@ -182,7 +192,8 @@ class DualAttentionMixer(TokenMixer):
             self.relation_keys = nn.Linear(width, self.relations * self.relation_width, bias=False)
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        return self._said(x, self._held(x, context), context)
+        queries, held = self._quickly(x, context) or (None, self._held(x, context))
+        return self._said(x, held, context, queries=queries)
 
     def forward_at(
         self, x: Float[Tensor, "rows time width"], context: Context, asked: Int[Tensor, "rows asked"]
@@ -199,9 +210,12 @@ class DualAttentionMixer(TokenMixer):
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Cache) -> tuple[Tensor, Cache]:
         assert context.index is not None
-        row = torch.arange(x.shape[0], device=x.device)
+        row, place = torch.arange(x.shape[0], device=x.device), together(context)
         for name, part in self._held(x, context).items():
-            state[name][row, :, context.index] = part[:, :, 0]
+            if place is None:
+                state[name][row, :, context.index] = part[:, :, 0]
+            else:
+                state[name][:, :, place] = part[:, :, 0]
         held = {name: part[:, :, : context.seen] for name, part in state.items()}
         return self._said(x, held, context, context.index[:, None]), state
 
@@ -217,44 +231,120 @@ class DualAttentionMixer(TokenMixer):
             held["relation_keys"] = self._in_heads(made(x), self.relation_width)
         return held
 
-    def _said(self, x: Tensor, held: Cache, context: Context, at: Tensor | None = None) -> Tensor:
-        """What tokens say, at all places of their rows or `at` some, that see those held."""
-        own, keys = self.own, held["keys"]
-        queries = self.inside.turned(self._in_heads(self.queries(x)), context, at)
-        if self.spec.shared_queries:
-            queries, keys = torch.cat([queries, queries], dim=1), torch.cat([keys, keys], dim=1)
-        keys = torch.cat([_each(keys[:, : self.own_groups], own), _each(keys[:, self.own_groups :], self.other)], dim=1)
-        visible, bias = self.inside.seen(queries, keys, context, at)
+    def _quickly(self, x: Tensor, context: Context) -> tuple[Cache, Cache] | None:
+        """Queries of both sorts, and what `_held` gives, by one linear map, with components of queries and keys of
+        attention in another order; None where that is not the quicker."""
+        made = {"queries": self.queries, "keys": self.keys}
+        made |= {"values": self.values} if self.own else {}
+        if self.relations:
+            made["relation_queries"] = self.relation_queries
+            made |= {} if self.spec.symmetric else {"relation_keys": self.relation_keys}
+        if any(type(part) is not nn.Linear or part.bias is not None for part in made.values()):
+            return None
+        if (found := turned_in_pairs(self.inside.rotations, self.inside.contextual, x, context)) is None:
+            return None
+        number, part = found
+        sizes = {name: one.out_features for name, one in made.items()}
+        heads = (sizes["queries"] + sizes["keys"]) // self.size
+        key = ("pairs", number, self.size, heads)
+        if key not in context.prepared:
+            context.prepared[key] = part.pairs(context.places[number], heads).to(x.dtype.to_complex())
+        turned = part.neighbours(torch.cat([self.queries.weight, self.keys.weight]))
+        weight = torch.cat([turned, *(one.weight for one in list(made.values())[2:])])
+        parts = split_and_turned(linear(x, weight), context.prepared[key], list(sizes.values()))
+        held = {
+            name: self._in_heads(one, self.relation_width if name.startswith("relation_") else None)
+            for name, one in zip(made, parts, strict=True)
+        }
+        asking: Cache = {name: held.pop(name) for name in ("queries", "relation_queries") if name in held}
+        if self.relations and self.spec.symmetric:
+            held["relation_keys"] = asking["relation_queries"]
+        if isinstance(self.symbols, SymbolsPart):
+            held["symbols"] = self._in_heads(self.symbol_values(self.symbols(x, context)))
+        return asking, held
+
+    def _said(
+        self, x: Tensor, held: Cache, context: Context, at: Tensor | None = None, queries: Cache | None = None
+    ) -> Tensor:
+        """What tokens say, at all places of their rows or `at` some, that see those held; `queries` where they are
+        made already."""
+        asking = queries or {}
+        own = self.own
+        compared, keys = self._compared(x, held, context, at, asking.get("queries"))
+        visible, bias = self.inside.seen(compared, self._of_heads(keys), context, at)
         dropout = self.spec.dropout if self.training else 0.0
         parts = []
         if own:
-            values = _each(held["values"], own)
+            seen, values = (_each(one[:, : self.own_groups], own) for one in (keys, held["values"]))
             added = bias if bias is None or bias.shape[1] == 1 else bias[:, :own]
-            mixed = attended(queries[:, :own], keys[:, :own], values, visible, added, dropout)
+            mixed = attended(compared[:, :own], seen, values, visible, added, dropout)
             parts.append(self.own_out(mixed.transpose(1, 2).flatten(2)))
         if self.other:
             heads = Heads(
-                queries[:, own:],
-                keys[:, own:],
+                compared[:, own:],
+                keys[:, self.own_groups :],
                 places=at,
                 visible=visible,
                 bias=bias if bias is None or bias.shape[1] == 1 else bias[:, own:],
                 dropout=dropout,
-                **self._related(x, held, keys.shape[2]),
+                **self._related(x, held, keys.shape[2], asking.get("relation_queries")),
             )
             mixed = said_by(heads, self.spec.variant, self.spec.function(), self.spec.form)
             parts.append(self.out(mixed.transpose(1, 2).flatten(2)))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
-    def _related(self, x: Tensor, held: Cache, keys: int) -> dict[str, Tensor]:
+    def _compared(
+        self, x: Tensor, held: Cache, context: Context, at: Tensor | None = None, made: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Queries of all heads and keys of all groups, those of self-attention first."""
+        keys = held["keys"]
+        queries = self.inside.turned(self._in_heads(self.queries(x)), context, at) if made is None else made
+        if self.spec.shared_queries:
+            queries, keys = torch.cat([queries, queries], dim=1), torch.cat([keys, keys], dim=1)
+        return queries, keys
+
+    def _of_heads(self, keys: Tensor) -> Tensor:
+        """Keys of all heads, from those of groups."""
+        if (self.own_groups, self.groups) == (self.own, self.other):
+            return keys
+        parts = ((keys[:, : self.own_groups], self.own), (keys[:, self.own_groups :], self.other))
+        return torch.cat([_each(part, heads) for part, heads in parts if heads], dim=1)
+
+    def maps(self, x: Float[Tensor, "rows time width"], context: Context) -> dict[Any, Tensor]:
+        found, held, own = {}, self._held(x, context), self.own
+        queries, keys = self._compared(x, held, context)
+        keys = self._of_heads(keys)
+        visible, bias = self.inside.seen(queries, keys, context)
+        visible = causal(queries, keys) if visible is None else visible
+        scores = torch.einsum("rhqd,rhkd->rhqk", queries, keys) * self.size**-0.5
+        scores = scores if bias is None else scores + bias
+        if own:
+            found["attention"] = activated(scores[:, :own], visible, "softmax")
+        if not self.other:
+            return found
+        function = self.spec.function()
+        if self.spec.variant != "rca" or function == "softmax":
+            found["relational attention"] = activated(scores[:, own:], visible, "softmax")
+        else:
+            found["relations"] = activated(scores[:, own:], visible, function) * visible
+        if self.relations:
+            related = self._related(x, held, keys.shape[2])
+            compared = torch.einsum("rlqp,rlkp->rlqk", related["relation_queries"], related["relation_keys"])
+            found["relations"] = activated(compared * self.relation_width**-0.5, visible, function) * visible
+        chosen = self.symbols.maps(x, context) if isinstance(self.symbols, SymbolsPart) else None
+        return found if chosen is None else found | {"symbols": chosen}
+
+    def _related(self, x: Tensor, held: Cache, keys: int, asking: Tensor | None = None) -> dict[str, Tensor]:
         """Symbols, and what relations compare."""
         made = {}
         if isinstance(self.symbols, DistanceSymbols):
-            made["by_distance"] = _each(self._in_heads(self.symbol_values(self.symbols(keys))[None]), self.other)
+            made["by_distance"] = self._in_heads(self.symbol_values(self.symbols(keys))[None])
         else:
-            made["symbols"] = _each(held["symbols"], self.other)
+            made["symbols"] = held["symbols"]
         if self.relations:
-            made["relation_queries"] = self._in_heads(self.relation_queries(x), self.relation_width)
+            made["relation_queries"] = (
+                self._in_heads(self.relation_queries(x), self.relation_width) if asking is None else asking
+            )
             made["relation_keys"] = held["relation_keys"]
             if self.spec.variant == "disrca":
                 made["relation_keys"] = _each(made["relation_keys"], self.other)
@@ -274,6 +364,10 @@ class DualAttentionMixer(TokenMixer):
     def fused(self) -> Mapping[str, Sequence[str]]:
         made = {"queries": "queries", "keys": "keys", "relation_queries": "queries", "relation_keys": "keys"}
         return {name: (what,) for name, what in made.items() if hasattr(self, name)}
+
+    def reads(self) -> Mapping[str, int]:
+        # As published, where the map is a tensor of heads x head width x relations.
+        return {"relation_map": self.size * self.relations} if hasattr(self, "relation_map") else {}
 
     def outward(self) -> Sequence[nn.Linear]:
         return (*((self.own_out,) if self.own else ()), *((self.out,) if self.other else ()))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from numerate.mixers.mixer import Context
 from numerate.positions.position import Bias, Contextual, Position, Rotation
+from numerate.positions.rotary import HalfSplitRotation
 
 
 class Inside(nn.Module):
@@ -40,7 +41,7 @@ class Inside(nn.Module):
         for name, part in self.rotations.items():
             assert isinstance(part, Rotation)
             key, places = ("rotation", int(name), x.shape[-1]), context.places[int(name)]
-            if at is not None and at is not context.index:
+            if at is not None and context.index is None:
                 prepared = part.prepare(_gathered(places, at))
             else:
                 if key not in context.prepared:
@@ -57,9 +58,10 @@ class Inside(nn.Module):
         context: Context,
         at: Int[Tensor, "rows query"] | None = None,
     ) -> tuple[Bool[Tensor, "#rows 1 query key"] | None, Float[Tensor, "#rows #heads query key"] | None]:
-        """Which keys each query sees, None where it is those up to itself and nothing is added; and what is added to
-        the scores, if anything."""
-        if at is None and context.hidden is None and not self.biases and not self.contextual:
+        """Which keys each query sees, None where it is those up to itself (of a row's last query: all) and nothing is
+        added; and what is added to the scores, if anything."""
+        all_seen = at is None or together(context) is not None
+        if all_seen and context.hidden is None and not self.biases and not self.contextual:
             return None, None
         place = torch.arange(keys.shape[2], device=keys.device)
         where = place[None] if at is None else at
@@ -95,6 +97,36 @@ class Inside(nn.Module):
 
     def operations(self, heads: int, time: int) -> int:
         return sum(part.operations(heads, time) for part in self.contextual.values() if isinstance(part, Contextual))
+
+
+def turned_in_pairs(
+    rotations: nn.ModuleDict, contextual: nn.ModuleDict, x: Tensor, context: Context
+) -> tuple[int, HalfSplitRotation] | None:
+    """The number of the position and its rotation, where `split_and_turned` may turn the queries and keys of rows.
+
+    That is one rotation of whole heads, whose products alone are used, over whole rows on a CPU in full precision.
+    Compiled programs, and models in a stack, turn them as anywhere else.
+    """
+    if len(rotations) != 1 or contextual or x.device.type != "cpu" or x.element_size() < 4 or context.index is not None:
+        return None
+    (name, part), *_ = rotations.items()
+    stacked: bool = torch._C._functorch.is_functorch_wrapped_tensor(x)
+    if not isinstance(part, HalfSplitRotation) or not part.whole or stacked or torch.is_autocast_enabled("cpu"):
+        return None
+    return None if torch.compiler.is_compiling() else (int(name), part)
+
+
+def together(context: Context) -> int | None:
+    """In a step, the place of the newest token where it is the same in all rows and that is known without waiting for a
+    device; otherwise None."""
+    if context.index is None:
+        return None
+    if "together" not in context.prepared:
+        last = context.seen - 1
+        alike = len(context.index) == 1 or (context.index.device.type == "cpu" and bool((context.index == last).all()))
+        context.prepared["together"] = last if alike else None
+    found: int | None = context.prepared["together"]
+    return found
 
 
 def _gathered(places: Int[Tensor, "#rows time"], at: Int[Tensor, "rows asked"]) -> Int[Tensor, "rows asked"]:

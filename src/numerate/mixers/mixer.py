@@ -61,6 +61,11 @@ class TokenMixer(nn.Module, ABC):
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Any) -> tuple[Tensor, Any]:
         """One more token per row, and the state behind it."""
 
+    def maps(self, x: Float[Tensor, "rows time width"], context: Context) -> dict[Any, Tensor]:
+        """Who attends to whom in `forward`, by the sorts of `numerate.mixers.maps`: rows x heads x query x key each,
+        the very weights that it uses. Empty for a mixer that does not attend."""
+        return {}
+
     def claimed(self) -> set[str]:
         """Names of parameters that this part initialises itself; a model's named initialisation leaves them alone."""
         return set()
@@ -72,6 +77,11 @@ class TokenMixer(nn.Module, ABC):
     def fused(self) -> Mapping[str, Sequence[str]]:
         """Linear maps that are several of one size, one above the other, by their names here, with what each makes:
         `{"inward": ("queries", "keys", "values")}`. Initialisations that tell them apart draw them one by one."""
+        return {}
+
+    def reads(self) -> Mapping[str, int]:
+        """Linear maps by their names here, with how many numbers each output reads where that is not their width, for
+        initialisations that go by it."""
         return {}
 
     def outward(self) -> Sequence[nn.Linear]:

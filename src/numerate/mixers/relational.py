@@ -26,7 +26,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass
 class Heads:
-    """What relational heads read; keys and symbols come for each head, whether heads share them or not.
+    """What relational heads read; keys and symbols come for each head, or for `said_by` for each group of heads.
 
     - `symbols`: the projected symbol of every key; or None, and `by_distance` has one for each distance between query
       and key, the farthest first and that of distance 0 last.
@@ -38,9 +38,9 @@ class Heads:
     """
 
     queries: Float[Tensor, "rows heads query head_width"]
-    keys: Float[Tensor, "rows heads key head_width"]
-    symbols: Float[Tensor, "#rows heads key head_width"] | None = None
-    by_distance: Float[Tensor, "#rows heads key head_width"] | None = None
+    keys: Float[Tensor, "rows groups key head_width"]
+    symbols: Float[Tensor, "#rows groups key head_width"] | None = None
+    by_distance: Float[Tensor, "#rows groups key head_width"] | None = None
     relation_queries: Float[Tensor, "rows relations query relation_width"] | None = None
     relation_keys: Float[Tensor, "rows relations key relation_width"] | None = None
     relation_map: Float[Tensor, "heads head_width relations"] | None = None
@@ -85,8 +85,9 @@ def plain(heads: Heads, kind: Kind, activation: Activation) -> Float[Tensor, "ro
 
 
 def causal(queries: Tensor, keys: Tensor) -> Bool[Tensor, "1 1 query key"]:
-    """Each query sees the keys up to itself."""
-    return torch.ones(queries.shape[2], keys.shape[2], dtype=torch.bool, device=keys.device).tril()[None, None]
+    """Each query sees the keys up to itself; fewer queries than keys are the last ones."""
+    asked, count = queries.shape[2], keys.shape[2]
+    return torch.ones(asked, count, dtype=torch.bool, device=keys.device).tril(count - asked)[None, None]
 
 
 def activated(

@@ -12,8 +12,9 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from numerate.mixers.local import uncompiled
 from numerate.mixers.relational import Activation, Heads, Kind, activated, distances, plain
+from numerate.mixers.relational_tiles import has_kernel, in_tiles, why_not_tiled
 
-Form = Literal["auto", "plain", "values", "chunks"]
+Form = Literal["auto", "plain", "values", "chunks", "triton", "tiles"]
 
 QUERIES = {"cpu": 64, "cuda": 256}
 """How many queries are read at a time."""
@@ -30,16 +31,26 @@ def said_by(
     - `values`: relations that are plain products need not be known pair by pair. The sum over j of a_ij (q_i . k_j) is
       q_i times the sum of a_ij k_j, so relation keys are attended to like values, beside the symbols.
     - `chunks`: so many queries at a time, with only the keys that they see; for every activation.
+    - `triton`: kernels for a CUDA device that make relations once for all heads and write none of them down, for
+      `relational` with activations one by one, whole rows with nothing hidden; `tiles` is what they do in plain torch,
+      for comparison. Some queries of a row (decoding) take `chunks` in their place.
 
-    Symbols that depend on the distance are multiplied, in both, with weights that are moved from keys to distances.
+    Symbols that depend on the distance are multiplied, in `values` and `chunks`, with weights that are moved from keys
+    to distances. Raises `Mistake` for a form that is asked for by name and cannot be.
     """
     form = chosen(heads, kind, activation) if form == "auto" else form
+    if form in ("triton", "tiles"):
+        if heads.places is None:
+            return in_tiles(heads, kind, activation, form)
+        form = "chunks"
+    heads = _each(heads)
     if heads.dropout and heads.kept is None and (form == "plain" or heads.places is not None):
         heads = replace(heads, kept=_drawn(_row_of(heads), heads.dropout).kept)
     if form == "plain":
         return plain(heads, kind, activation)
     if heads.places is not None:
-        attended, related = _read(_row_of(heads), kind, activation, heads.dropout, distances(heads))
+        far = None if heads.by_distance is None else distances(heads)
+        attended, related = _read(_row_of(heads), kind, activation, heads.dropout, far)
     elif form == "values":
         attended, related = _by_values(heads, kind)
     else:
@@ -53,10 +64,15 @@ def said_by(
 def chosen(heads: Heads, kind: Kind, activation: Activation) -> Form:
     """The form that `auto` takes: `values` where there is one and it is the quicker.
 
+    On a CUDA device with triton it is the kernel for what that can do, unless values are plain products no wider than
+    128 in all: those are what the fused attention of torch is made for. (Where the line is was not measured.)
+
     For a pair of tokens `values` multiplies heads x relations x width numbers, `chunks` a fraction of them but with
     passes over memory for every relation. Of both, on one core of a CPU and rows of 512, the line between them:
     4 x 4 x 64 take equally long, 8 x 8 x 64 1.6 times as long as values, 8 x 32 x 8 1.6 times as long in chunks.
     """
+    if heads.places is None and why_not_tiled(heads, kind, activation) is None and has_kernel(heads, activation):
+        return "triton"
     if not has_values(kind, activation) or heads.places is not None:
         return "chunks"
     if heads.relation_keys is None or heads.queries.is_cuda:
@@ -69,6 +85,17 @@ def chosen(heads: Heads, kind: Kind, activation: Activation) -> Form:
 def has_values(kind: Kind, activation: Activation) -> bool:
     """Whether there is a form `values`: the weights must be those of a softmax, and relations plain products."""
     return (kind, activation) in (("relational", "identity"), ("rca", "softmax"))
+
+
+def _each(heads: Heads) -> Heads:
+    """With keys and symbols for each head, where some share them."""
+    count = heads.queries.shape[1]
+
+    def each(x: Tensor) -> Tensor:
+        return x if x.shape[1] == count else x.repeat_interleave(count // x.shape[1], dim=1)
+
+    symbols, far = (None if x is None else each(x) for x in (heads.symbols, heads.by_distance))
+    return replace(heads, keys=each(heads.keys), symbols=symbols, by_distance=far)
 
 
 # Pieces of a row ---------------------------------------------------------------------------------------------------
@@ -206,14 +233,16 @@ def attended(
     bias: Float[Tensor, "#rows #heads query key"] | None = None,
     dropout: float = 0.0,
 ) -> Float[Tensor, "rows heads query said"]:
-    """Attention, by torch or by `_Attended`, whichever is quicker."""
+    """Attention, by torch or by `_Attended`, whichever is quicker: causal; fewer queries than keys, without a mask, see
+    all of them."""
     row = _Row(queries, keys, values, None, None, None, bias, visible, None)
     if not _by_torch(row, dropout):
         return _attended(row, dropout)
     mask = visible
     if visible is not None and bias is not None:
         mask = bias.masked_fill(~visible, float("-inf"))
-    return scaled_dot_product_attention(queries, keys, values, mask, dropout_p=dropout, is_causal=mask is None)
+    whole = mask is None and queries.shape[2] == keys.shape[2]
+    return scaled_dot_product_attention(queries, keys, values, mask, dropout_p=dropout, is_causal=whole)
 
 
 def _by_torch(row: _Row, dropout: float) -> bool:

@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from numerate.config import setting
 from numerate.errors import Mistake
+from numerate.mixers.maps import weights_of
 from numerate.mixers.mixer import Context
 
 
@@ -34,6 +35,12 @@ class SymbolsPart(nn.Module, ABC):
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "#rows time width"]:
         """The symbols of whole rows, or in a step of the newest tokens; x is what the mixer reads. Where they hang on
         the place alone, all rows may have the same ones."""
+
+    def maps(
+        self, x: Float[Tensor, "rows time width"], context: Context
+    ) -> Float[Tensor, "rows heads time symbols"] | None:
+        """How much of each symbol of a library every token takes; None for symbols that nobody chooses."""
+        return None
 
     def claimed(self) -> set[str]:
         """Names of parameters that it initialises itself."""
@@ -77,6 +84,11 @@ class SymbolicAttention(Symbols):
     normalised: bool = setting(
         False, "whether it reads what the mixer reads; false: the residual stream before the norm"
     )
+    begin: Literal["model", "spread"] = setting(
+        "model",
+        "how the map to templates begins: as the model's initialisation, or spread: U(-b, b), b = 1/root of the width",
+        later=True,
+    )
 
     def __post_init__(self) -> None:
         for name in ("count", "heads"):
@@ -110,7 +122,7 @@ class SymbolicAttentionPart(SymbolsPart):
     def __init__(self, spec: SymbolicAttention, width: int) -> None:
         super().__init__()
         self.heads, self.scale, self.normalised = spec.heads, spec.scale, spec.normalised
-        self.map = nn.Linear(width, width)
+        self.map, self.spread = nn.Linear(width, width), spec.begin == "spread"
         self.templates = nn.Parameter(torch.randn(spec.count, width))
         symbols = torch.randn(spec.count, width)
         if spec.trainable:
@@ -119,18 +131,29 @@ class SymbolicAttentionPart(SymbolsPart):
             self.register_buffer("symbols", symbols)
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "#rows time width"]:
+        asking, templates, symbols = self._split(x, context)
+        kind = asking.dtype
+        found = scaled_dot_product_attention(asking, templates.to(kind), symbols.to(kind), scale=self.scale)
+        return torch.unflatten(found[0].transpose(0, 1).flatten(1), 0, x.shape[:2])
+
+    def maps(self, x: Float[Tensor, "rows time width"], context: Context) -> Tensor | None:
+        asking, templates, _ = self._split(x, context)
+        everything = torch.ones(1, 1, 1, templates.shape[2], dtype=torch.bool, device=x.device)
+        weights = weights_of(asking, templates.to(asking.dtype), everything, self.scale)
+        return torch.unflatten(weights[0], 1, x.shape[:2]).transpose(0, 1)
+
+    def _split(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """What tokens ask with, templates and symbols, head by head: 1 x heads x count x head width each. All tokens of
+        all rows are one row: templates and symbols are then not repeated."""
         read = x if self.normalised or context.stream is None else context.stream
-        # All tokens of all rows as one row: templates and symbols are then not repeated.
         asking, templates, symbols = (
             torch.unflatten(one, -1, (self.heads, -1)).transpose(-3, -2)[None]
             for one in (self.map(read).flatten(0, 1), self.templates, self.symbols)
         )
-        kind = asking.dtype
-        found = scaled_dot_product_attention(asking, templates.to(kind), symbols.to(kind), scale=self.scale)
-        return torch.unflatten(found[0].transpose(0, 1).flatten(1), 0, read.shape[:2])
+        return asking, templates, symbols
 
     def claimed(self) -> set[str]:
-        return {name for name, _ in self.named_parameters() if not name.startswith("map.")}
+        return {name for name, _ in self.named_parameters() if self.spread or not name.startswith("map.")}
 
     def operations(self, time: int) -> int:
         return 2 * time * (self.map.weight.numel() + 2 * self.templates.numel())

@@ -1,0 +1,241 @@
+"""Relational attention tile by tile with a running softmax: what the kernel for CUDA does, also in plain torch.
+
+A block of queries goes through the blocks of keys that it sees, all heads at once. Scores are made once per head and
+relations once for all heads; what has been summed up so far is scaled down whenever a larger score is met, as in
+FlashAttention (Dao et al., 2022, https://arxiv.org/abs/2205.14135), and with it heads x relations numbers for each
+query, the relations attended to. No more than a tile of pairs is ever held. The backward makes each tile again from the
+logarithm of the sum of a query's exponentials.
+"""
+
+import os
+from importlib.util import find_spec
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import Function, once_differentiable
+
+from numerate.errors import Mistake
+from numerate.mixers.local import uncompiled
+from numerate.mixers.relational import FUNCTIONS, Activation, Heads, Kind
+
+By = Literal["tiles", "triton"]
+
+TILE = 64
+"""How many queries, and how many keys, the form in torch reads at a time."""
+
+ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "gelu", "silu")
+"""Relations that are activated one by one: a softmax of relations would need a running sum of its own."""
+
+
+class Read(NamedTuple):
+    """What is read: keys and symbols have as many groups as divide the heads, one after the other."""
+
+    queries: Float[Tensor, "rows heads time width"]
+    keys: Float[Tensor, "rows groups time width"]
+    symbols: Float[Tensor, "rows groups time width"]
+    relation_queries: Float[Tensor, "rows relations time relation_width"]
+    relation_keys: Float[Tensor, "rows relations time relation_width"]
+
+
+class Said(NamedTuple):
+    """Symbols and relations attended to, and the logarithm of each query's sum of exponentials."""
+
+    symbols: Float[Tensor, "rows heads time width"]
+    relations: Float[Tensor, "rows heads time relations"]
+    sums: Float[Tensor, "rows heads time"]
+
+
+def why_not_tiled(heads: Heads, kind: Kind, activation: Activation) -> str | None:
+    """What tiles cannot do of it, in words; None where they can."""
+    for what, there in (
+        (f"the variant {kind}", kind != "relational"),
+        (f"the activation {activation}", activation not in ACTIVATIONS),
+        ("hidden keys", heads.visible is not None and heads.bias is None),
+        ("positions that add to scores", heads.bias is not None),
+        ("symbols by distance", heads.symbols is None),
+        ("dropout of attention weights", bool(heads.dropout) or heads.kept is not None),
+    ):
+        if there:
+            return what
+    return None
+
+
+def has_kernel(heads: Heads, activation: Activation) -> bool:
+    """Whether the kernel is the form to take for what tiles can do: where `on_device`, for float32 or less exact
+    numbers and heads up to 256 wide, unless relations are plain products and all values together no wider than 128."""
+    assert heads.relation_keys is not None
+    _, relations, _, compared = heads.relation_keys.shape
+    width = heads.queries.shape[-1]
+    narrow = activation == "identity" and width + relations * compared <= 128
+    return not narrow and max(width, compared) <= 256 and heads.queries.element_size() <= 4 and on_device(heads)
+
+
+def on_device(heads: Heads) -> bool:
+    """Whether a kernel can reach these numbers: on a CUDA device, with the package, of one model and no stack."""
+    stacked: bool = torch._C._functorch.is_functorch_wrapped_tensor(heads.queries)
+    return heads.queries.is_cuda and not stacked and find_spec("triton") is not None
+
+
+def in_tiles(heads: Heads, kind: Kind, activation: Activation, by: By) -> Float[Tensor, "rows heads query head_width"]:
+    """As `relational.plain`, for whole rows. Raises `Mistake` for what cannot be, see `why_not_tiled`."""
+    if (why := why_not_tiled(heads, kind, activation)) is not None:
+        raise Mistake(f"model.mixer.form: {by} knows no {why}; auto or chunks would do")
+    if by == "triton" and find_spec("triton") is None:
+        raise Mistake(
+            "model.mixer.form: triton needs the package triton, which comes with torch for CUDA; "
+            "auto, or form=tiles for the same in plain torch"
+        )
+    if by == "triton" and not heads.queries.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+        raise Mistake(f"model.mixer.form: triton runs on CUDA, and not on {heads.queries.device.type}; auto does")
+    assert heads.symbols is not None
+    assert heads.relation_queries is not None
+    assert heads.relation_keys is not None
+    assert heads.relation_map is not None
+    given = (heads.queries, heads.keys, heads.symbols, heads.relation_queries, heads.relation_keys)
+    read = Read(*(x.to(heads.queries.dtype) for x in given))
+    said, related = tiled(read, activation, by)
+    return said + related @ heads.relation_map.mT
+
+
+@uncompiled
+def tiled(read: Read, activation: Activation, by: By = "tiles") -> tuple[Tensor, Tensor]:
+    """Symbols attended to, rows x heads x time x width, and relations, rows x heads x time x relations: causal, nothing
+    hidden, nothing added to the scores. Sums are of float32 at least, whatever is read."""
+    read = read._replace(symbols=read.symbols.expand(len(read.queries), -1, -1, -1))
+    said: tuple[Tensor, ...] = _Tiled.apply(*read, activation, by)  # type: ignore[no-untyped-call]
+    return said[0], said[1]
+
+
+class _Tiled(Function):
+    @staticmethod
+    def forward(*given: Any) -> tuple[Tensor, ...]:
+        *tensors, activation, by = given
+        read = Read(*tensors)
+        if by == "tiles":
+            return forward(read, activation)
+        from numerate.mixers import relational_triton
+
+        return relational_triton.forward(read, activation)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(output[2])
+        *tensors, ctx.activation, ctx.by = inputs
+        ctx.save_for_backward(*tensors, *output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_symbols: Tensor, of_relations: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        read, said = Read(*ctx.saved_tensors[:5]), Said(*ctx.saved_tensors[5:])
+        # The gradient of a softmax: that of a weight, less the mean of all, by the weights themselves.
+        mean = sum((_more(of) * _more(one)).sum(-1) for of, one in ((of_symbols, said[0]), (of_relations, said[1])))
+        assert isinstance(mean, Tensor)
+        if ctx.by == "tiles":
+            return (*backward(read, said.sums, mean, of_symbols, of_relations, ctx.activation), None, None)
+        from numerate.mixers import relational_triton
+
+        found = relational_triton.backward(read, said.sums, mean, of_symbols, of_relations, ctx.activation)
+        return (*found, None, None)
+
+
+def _more(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def forward(read: Read, activation: Activation) -> Said:
+    """What `tiled` says, in plain torch."""
+    now = _each(read)
+    rows, heads, time, _ = now.queries.shape
+    scale, relation_scale = now.queries.shape[-1] ** -0.5, now.relation_queries.shape[-1] ** -0.5
+    symbols = torch.empty_like(now.queries)
+    relations = now.queries.new_empty(rows, heads, time, read.relation_keys.shape[1])
+    sums = now.queries.new_empty(rows, heads, time)
+    for first in range(0, time, TILE):
+        asked = slice(first, min(first + TILE, time))
+        count = asked.stop - first
+        highest = sums.new_full((rows, heads, count), float("-inf"))
+        total, of_symbols = torch.zeros_like(highest), torch.zeros_like(symbols[:, :, asked])
+        of_relations = torch.zeros_like(relations[:, :, asked])
+        for start in range(0, asked.stop, TILE):
+            seen = slice(start, min(start + TILE, asked.stop))
+            scores = (now.queries[:, :, asked] @ now.keys[:, :, seen].mT) * scale
+            scores = scores.masked_fill(~_visible(asked, seen, scores), float("-inf"))
+            higher = torch.maximum(highest, scores.amax(-1))
+            weights, shrunk = (scores - higher[..., None]).exp(), (highest - higher).exp()
+            related = FUNCTIONS[activation](
+                (now.relation_queries[:, :, asked] @ now.relation_keys[:, :, seen].mT) * relation_scale
+            )
+            total = total * shrunk + weights.sum(-1)
+            of_symbols = of_symbols * shrunk[..., None] + weights @ now.symbols[:, :, seen]
+            of_relations = of_relations * shrunk[..., None] + torch.einsum("bhqk,blqk->bhql", weights, related)
+            highest = higher
+        symbols[:, :, asked] = of_symbols / total[..., None]
+        relations[:, :, asked] = of_relations / total[..., None]
+        sums[:, :, asked] = highest + total.log()
+    kind = read.queries.dtype
+    return Said(symbols.to(kind), relations.to(kind), sums)
+
+
+def backward(
+    read: Read,
+    sums: Float[Tensor, "rows heads time"],
+    mean: Float[Tensor, "rows heads time"],
+    of_symbols: Float[Tensor, "rows heads time width"],
+    of_relations: Float[Tensor, "rows heads time relations"],
+    activation: Activation,
+) -> Read:
+    """The gradients of what was read; `mean` is, for each query, that of its weights by the weights themselves."""
+    now, found = _each(read), Read(*(torch.zeros_like(x) for x in _each(read)))
+    of_symbols, of_relations = _more(of_symbols), _more(of_relations)
+    time, scale, relation_scale = now.keys.shape[2], now.keys.shape[-1] ** -0.5, now.relation_keys.shape[-1] ** -0.5
+    for first in range(0, time, TILE):
+        asked = slice(first, min(first + TILE, time))
+        for start in range(0, asked.stop, TILE):
+            seen = slice(start, min(start + TILE, asked.stop))
+            scores = (now.queries[:, :, asked] @ now.keys[:, :, seen].mT) * scale
+            weights = (scores - sums[:, :, asked, None]).exp() * _visible(asked, seen, scores)
+            compared = (now.relation_queries[:, :, asked] @ now.relation_keys[:, :, seen].mT) * relation_scale
+            related, slope = _with_slope(compared, activation)
+            by_symbol, by_relation = of_symbols[:, :, asked], of_relations[:, :, asked]
+            of_weights = by_symbol @ now.symbols[:, :, seen].mT
+            of_weights += torch.einsum("bhql,blqk->bhqk", by_relation, related)
+            of_scores = weights * (of_weights - mean[:, :, asked, None]) * scale
+            of_compared = torch.einsum("bhql,bhqk->blqk", by_relation, weights) * slope * relation_scale
+            found.queries[:, :, asked] += of_scores @ now.keys[:, :, seen]
+            found.keys[:, :, seen] += of_scores.mT @ now.queries[:, :, asked]
+            found.symbols[:, :, seen] += weights.mT @ by_symbol
+            found.relation_queries[:, :, asked] += of_compared @ now.relation_keys[:, :, seen]
+            found.relation_keys[:, :, seen] += of_compared.mT @ now.relation_queries[:, :, asked]
+    return Read(*(in_groups(one, like) for one, like in zip(found, read, strict=True)))
+
+
+def in_groups(
+    found: Float[Tensor, "rows heads time width"], like: Float[Tensor, "rows groups time width"]
+) -> Float[Tensor, "rows groups time width"]:
+    """Gradients of heads as those of the groups that they share."""
+    if found.shape[1] == like.shape[1]:
+        return found.to(like.dtype)
+    return torch.unflatten(found, 1, (like.shape[1], -1)).sum(2).to(like.dtype)
+
+
+def _each(read: Read) -> Read:
+    """Keys and symbols for each head, everything in float32 at least."""
+    heads = read.queries.shape[1]
+    keys, symbols = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (read.keys, read.symbols))
+    return Read(*(_more(x) for x in read._replace(keys=keys, symbols=symbols)))
+
+
+def _visible(asked: slice, seen: slice, like: Tensor) -> Tensor:
+    query, key = (torch.arange(one.start, one.stop, device=like.device) for one in (asked, seen))
+    return key <= query[:, None]
+
+
+def _with_slope(compared: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
+    """Activated relations, and their derivative."""
+    with torch.enable_grad():
+        given = compared.detach().requires_grad_()
+        related = FUNCTIONS[activation](given)
+        (slope,) = torch.autograd.grad(related.sum(), given)
+    return related.detach(), slope
