@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,13 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
         words = executor_of(given.words)[0] if given.command == "evaluate" else given.words
         keys = {word.partition("=")[0] for word in words if re.match(r"[a-z_]+=", word)}
         assert keys <= (known | {"baseline", "metric"} if given.command == "compare" else known)
+    elif given.command == "generate":
+        keys = {word.partition("=")[0] for word in given.words[1:] if re.match(r"[a-z_]+=", word)}
+        assert keys <= set(import_module("numerate.commands.generate").OWN)
+    elif given.command == "maps":
+        keys = {word.partition("=")[0] for word in given.words[1:] if re.match(r"[a-z_]+=", word)}
+        assert given.words
+        assert keys <= {"checkpoint", "layer", "out", "answer", "most", "runs_dir", "device"}
     elif given.command in ("status", "results"):
         known = (
             {"runs_dir", "watch"}
@@ -150,12 +158,18 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
     elif given.command == "data":
         from numerate.commands.data import OWN
 
-        assert given.words[0] in ("write", "stats", "fetch", "tokenise")
+        assert given.words[0] in ("write", "stats", "fetch", "tokenise", "prepare")
         keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
-        tokenised = {"tokenizer", "field", "separator", "processes"} if given.words[0] == "tokenise" else set()
-        assert keys <= {*OWN, "format", "digits", "vocabulary", "answer"} | tokenised
+        texts = {"tokenizer", "field", "separator", "processes"}
+        tokenised = {"tokenise": texts, "prepare": texts | {"size", "held_out"}}.get(given.words[0], set())
+        running = {"train", "validation", "tokenizer", "context", "order"} if given.words[0] == "stats" else set()
+        assert keys <= {*OWN, "format", "digits", "vocabulary", "answer"} | tokenised | running
         if given.words[0] == "fetch":
             assert set(given.words[1:]) <= set(DATASETS)
+    elif given.command in ("export", "import"):
+        keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
+        own = {"out", "checkpoint", "tokenizer"} if given.command == "export" else {"name", "recipe"}
+        assert keys <= {"runs_dir"} | own
     elif given.command == "tokens":
         assert given.words[0] == "train-vocabulary"
         keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numerate.api import Recipe, Run, Study, compare, load, recipe, run_study, search, train
     from numerate.integrations.hf_number_tokens import number_tokens
     from numerate.integrations.number_token_loss import NumberTokenLoss
+    from numerate.models.dual_attention_weights import from_published, to_published
     from numerate.positions.abacus_embedding import AbacusEmbedding
     from numerate.tables.results import results_of
 
@@ -27,20 +28,24 @@ __all__ = [
     "Study",
     "__version__",
     "compare",
+    "from_published",
     "load",
     "number_tokens",
     "recipe",
     "results_of",
     "run_study",
     "search",
+    "to_published",
     "train",
 ]
 
 _HOMES = {
     "AbacusEmbedding": "numerate.positions.abacus_embedding",
     "NumberTokenLoss": "numerate.integrations.number_token_loss",
+    "from_published": "numerate.models.dual_attention_weights",
     "number_tokens": "numerate.integrations.hf_number_tokens",
     "results_of": "numerate.tables.results",
+    "to_published": "numerate.models.dual_attention_weights",
 }
 
 

@@ -42,7 +42,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "                     [--as published]\n"
         "       numerate data fetch [DATASET ...] [--from FOLDER]\n"
         "       numerate data tokenise FILE|FOLDER|DATASET ... out=FOLDER tokenizer=.. [field=..] [separator=..] "
-        "[processes=..]",
+        "[processes=..]\n"
+        "       numerate data prepare tiny_stories_2048|tiny_stories|FILE ... [out=NAME] [size=..|tokenizer=..] "
+        "[held_out=0.05]",
         "numerate data write Arithmetic out=sums count=20M\n"
         "numerate data write addition_abacus task.digits=1:5 out=short count=100k split=test format=text\n"
         "numerate data write sums/rows.txt out=tokens format=memmap\n"
@@ -55,7 +57,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "numerate data fetch svamp --from /mnt/datasets\n"
         "numerate data write gsm8k --as published out=prepared\n"
         "numerate data tokenise tinystories out=stories tokenizer=tok4096   (goes on where it stopped)\n"
-        "numerate data tokenise mine.jsonl field=body out=mine tokenizer=tokenizer.model processes=2",
+        "numerate data tokenise mine.jsonl field=body out=mine tokenizer=tokenizer.model processes=2\n"
+        "numerate data prepare tiny_stories_2048   (stories with a vocabulary of 2,048, for task=tiny_stories_2048)\n"
+        "numerate data prepare mine.txt out=mine size=4096   (one document in twenty is held out)",
     ),
     "tokens": (
         "learn a vocabulary from texts",
@@ -74,7 +78,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "torchrun --standalone --nproc-per-node 2 -m numerate train addition_abacus training.parallel=ddp",
     ),
     "evaluate": (
-        "exact match of a run on a grid of sizes, with intervals",
+        "exact match of a run on a grid of sizes, or loss and bits per byte of running text, with intervals",
         "RUN [grid=..] [count=..] [checkpoint=..] [method=..] [predictions=true] [model.SETTING=.. ...] [shard=..]\n"
         "                             [workers=..] [executor=local|ray|slurm] [executor.SETTING=.. ...]",
         "numerate evaluate latest\nnumerate evaluate latest grid=1:20x1:20 count=200 checkpoint=best\n"
@@ -83,7 +87,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "numerate evaluate latest grid=1:100x1:100 shard=1/4\n"
         "numerate evaluate latest grid=equal:101:160+equal:200:1000:100   (equal lengths; + joins; :100 is a step)\n"
         "numerate evaluate latest model.mixer.logit_scale=1,1.4,log   (run otherwise than trained, same weights)\n"
-        "numerate evaluate latest method=decoding predictions=true",
+        "numerate evaluate latest method=decoding predictions=true\n"
+        "numerate evaluate stories grid=256+512+1024   (running text: all that is held out, at three contexts)",
     ),
     "report": (
         "write a run's report.html: recipe, curves, heat maps, samples",
@@ -134,7 +139,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "numerate compare mine yours out=figure.pdf   (or .png, .svg)",
     ),
     "plot": (
-        "a figure for a paper, from the records of runs: grid, curves, counts, pair, compare, intervals or training",
+        "a figure for a paper, from the records of runs: grid, curves, counts, pair, compare, intervals, training "
+        "or validation",
         "KIND RUN|STUDY ... [out=FILE] [checkpoint=..] [labels=..] [metric=..]",
         "numerate plot grid latest out=grid.png\nnumerate plot curves runs/addition_*/* out=curves.pdf\n"
         "numerate plot pair latest   (sorting: everything right, and the first label)\n"
@@ -142,13 +148,45 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "numerate plot intervals runs/addition_*/* out=intervals.pdf   (medians and intervals over seeds)\n"
         "numerate plot curves abacus_laptop   (the done runs of a study)\n"
         "numerate plot counts runs/counting_*/* out=counts.pdf   (labels: accuracy per count, with the floor)\n"
-        "numerate plot training latest out=a.svg",
+        "numerate plot training latest out=a.svg\n"
+        "numerate plot validation stories out=b.pdf   (running text: validation loss by step, operations, time)",
+    ),
+    "export": (
+        "a run as a folder that Hugging Face opens: AutoModelForCausalLM, AutoTokenizer, generate, Trainer",
+        "RUN out=FOLDER [checkpoint=..] [tokenizer=true|false] [runs_dir=..]",
+        "numerate export latest out=exported\nnumerate export 3f2a out=exported checkpoint=best tokenizer=false",
+    ),
+    "import": (
+        "a run of a folder that Hugging Face saved after an export, or of weights of the published dual attention",
+        "FOLDER|FILE [name=..] [recipe=RECIPE] [runs_dir=..] [SETTING ...]",
+        "numerate import finetuned\nnumerate import finetuned name=mine task.tokenizer=finetuned",
     ),
     "ask": (
         "what a run answers to a question, how sure it is, and the truth",
         "RUN QUESTION ... [checkpoint=..] [model.SETTING=.. ...]",
         "numerate ask latest '321+654='\nnumerate ask latest '321+654=' model.trunk.times=4,8\n"
         "numerate ask latest '12345+9=' '7+8=' checkpoint=best",
+    ),
+    "generate": (
+        "go on with texts: what a run says after prompts, as it comes",
+        "RUN [PROMPT ...|-] [most=200] [temperature=1] [top_k=..] [top_p=..] [min_p=..] [greedy=true] [seed=0]\n"
+        "                         [repetition_penalty=1] [count=1] [stop=TEXT] [window=..] [checkpoint=..]\n"
+        "                         [prompts=FILE] [out=FILE.jsonl] [model.SETTING=.. ...]",
+        "numerate generate latest 'Once upon a time'\n"
+        "numerate generate latest 'Once upon a time' temperature=0.8 top_p=0.95 most=300 seed=1\n"
+        "numerate generate latest greedy=true   (from the beginning of a document)\n"
+        "numerate generate latest 'Emma went to' 'On a rainy day,' count=3 out=said.jsonl\n"
+        "numerate generate mine prompts=prompts.txt checkpoint=best stop='The end'\n"
+        "echo 'Once upon a time' | numerate generate latest -\n"
+        "numerate generate latest 'Once upon a time' most=2000 window=256   (the last 256 tokens are read)\n"
+        "numerate generate latest '12+34='   (a run on sums)",
+    ),
+    "maps": (
+        "who attends to whom when a run reads a prompt: a page with every head of every layer",
+        "RUN [PROMPT] [checkpoint=..] [layer=..] [answer=true|false] [most=256] [out=FILE] [model.SETTING=.. ...]",
+        "numerate maps latest '321+654='\nnumerate maps latest '321+654=' checkpoint=best layer=0,1 out=maps.html\n"
+        "numerate maps latest '321+654=' answer=false   (the prompt alone, without what the model says)\n"
+        "numerate maps latest   (a question of the test split, or the beginning of the text held out)",
     ),
 }
 

@@ -24,5 +24,5 @@ CATALOGUE = {
         "Written": "written",
     }
 }
-PRESETS = {"Task": ("datasets_by_name", "counting_names", "corpora_by_name")}
+PRESETS = {"Task": ("datasets_by_name", "corpora_by_name", "counting_names")}
 __getattr__ = lazily("tasks", CATALOGUE)

@@ -1,0 +1,32 @@
+"""Promises of searches on running text."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from numerate.errors import Mistake
+from numerate.searches.trials import measured
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.training.recipe import Recipe, Training
+from numerate.training.run import RunFolder
+
+
+def test_a_trial_is_worth_its_lowest_development_loss(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "a", "1", {"recipe": {}})
+    for step, loss in ((10, 3.0), (20, 2.0), (30, 2.5), (40, 1.0)):
+        folder.append("metrics.jsonl", {"step": step, "loss": 9.0})
+        line = {"loss": loss, "low": loss - 0.1, "high": loss + 0.1, "perplexity": 7.0, "accuracy": 0.5}
+        folder.append("metrics.jsonl", {"step": step, "split": "development", **line})
+    recipe = Recipe(training=Training(steps=30))  # what was trained beyond does not count
+    found = measured(folder, recipe, "development_loss")
+    assert (found["value"], found["low"], found["best_step"], found["loss"]) == (2.0, 1.9, 20, 9.0)
+
+
+def test_it_is_refused_where_there_is_no_running_text() -> None:
+    pytest.importorskip("optuna")
+    from numerate.searches.search import search
+
+    recipe = replace(Recipe(), task=Arithmetic())
+    with pytest.raises(Mistake, match="metric: development_loss is of running text, and Arithmetic is none"):
+        search(recipe, ["model.width=32,64"], trials=1, metric="development_loss")

@@ -1,0 +1,157 @@
+"""Promises of `numerate generate`: what it prints, writes and refuses."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from numerate.cli import main
+from numerate.evaluation.evaluator import Evaluation
+from numerate.laboratory.run import Run
+from numerate.laboratory.train import train
+from numerate.models.decoder import Decoder
+from numerate.models.trunk import Stack
+from numerate.positions.rotary import Rotary
+from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tokens.layout import Text
+from numerate.tokens.pieces import pieces
+from numerate.tokens.token_ids import TokenIds
+from numerate.training.recipe import Recipe, Training
+
+torch.set_num_threads(1)
+
+TINY = str(Path(__file__).parent / "tokens" / "tiny")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("stories")
+    known = pieces(TINY)
+    ids, _ = known.encode(["Once upon a time a dög said «hello» to me. " * 3])
+    np.tile(np.concatenate([[known.begin], ids]), 40).astype(np.uint16).tofile(folder / "train.bin")
+    np.tile(np.concatenate([[known.begin], ids]), 3).astype(np.uint16).tofile(folder / "val.bin")
+    recipe = Recipe(
+        task=LanguageModelling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context=32),
+        tokenizer=TokenIds(),
+        layout=Text(),
+        model=Decoder(width=32, trunk=Stack(depth=1), positions=(Rotary(),)),
+        training=Training(steps=80, batch=8, threads=1, evaluate_every=80, checkpoint_every=80),
+        evaluation=Evaluation(during=4),
+        device="cpu",
+    )
+    optimizer = replace(recipe.optimizer, rate=1e-2)
+    return train(replace(recipe, optimizer=optimizer), runs_dir=folder, quiet=True).run
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    status = main(["generate", *words])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_one_prompt_is_gone_on_with_and_printed_with_its_text(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = said(capsys, str(run.path), "Once upon", "tokens=8", "greedy=true")
+    assert (status, err) == (0, "")
+    [passage] = run.generate("Once upon", most=8, greedy=True)
+    assert out == f"{passage}\n"
+    _, again, _ = said(capsys, str(run.path), "Once upon", "most=8", "top_k=1", "top-p=0.9", "min_p=0.1", "seed=7")
+    assert again == out
+    assert said(capsys, str(run.path), "most=5", "seed=1") == said(capsys, str(run.path), "", "most=5", "seed=1")
+
+
+def test_several_come_as_blocks_and_all_of_them_go_to_a_file(
+    run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "said.jsonl"
+    status, out, err = said(capsys, str(run.path), "Once", "a dög", "count=2", "most=4", f"out={file}")
+    assert status == 0
+    assert f"4 passages are in {file}" in err
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(one["prompt"], one["sample"]) for one in records] == [("Once", 0), ("Once", 1), ("a dög", 0), ("a dög", 1)]
+    for one in records:
+        assert one["prompt"] + one["text"] in out
+    assert out.count("===") == 8
+    assert "=== prompt 2, sample 1 of 2 ===" in out
+
+
+def test_prompts_come_from_files_and_from_standard_input(
+    run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plain.txt").write_text("Once\nupon a\n")
+    (tmp_path / "lines.jsonl").write_text('{"prompt": "Once"}\n{"prompt": "upon a"}\n')
+    _, plain, _ = said(capsys, str(run.path), f"prompts={tmp_path / 'plain.txt'}", "most=3")
+    _, lines, _ = said(capsys, str(run.path), f"prompts={tmp_path / 'lines.jsonl'}", "most=3")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Once\nupon a\n")))
+    _, piped, _ = said(capsys, str(run.path), "-", "most=3")
+    assert plain == lines == piped
+    assert plain.count("===") == 4
+    (tmp_path / "empty.txt").write_text("\n")
+    (tmp_path / "broken.txt").write_bytes(b"Once \xff")
+    (tmp_path / "broken.jsonl").write_text('{"prompt": "Once"}\n{"text": "upon a"}\n')
+    for name, told in (
+        ("empty.txt", "is empty"),
+        ("broken.txt", "no text in UTF-8"),
+        ("broken.jsonl", "line 2: has no prompt"),
+        ("none.txt", "cannot be read"),
+    ):
+        status, _, err = said(capsys, str(run.path), f"prompts={tmp_path / name}")
+        assert status == 2
+        assert told in err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("top_p=2",), "top_p"),
+        (("temperature=hot",), "temperature: 'hot' is not right"),
+        (("topk=5",), "top_k= is"),
+        (("most=0",), "most"),
+        (("max_new_tokens=5",), "most= is"),
+        (("checkpoint=step-9",), "9"),
+        (("out=/",), "is a folder"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_told_and_ends_with_2(
+    run: Run, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
+) -> None:
+    status, out, err = said(capsys, str(run.path), "Once", *words)
+    assert (status, out) == (2, "")
+    assert told in err
+
+
+def test_a_run_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = said(capsys)
+    assert status == 2
+    assert "numerate generate latest 'Once upon a time'" in err
+
+
+def test_text_streams_and_ctrl_c_ends_with_what_was_said(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "said.jsonl"
+    words = [sys.executable, "-m", "numerate", "generate", str(run.path), "Once", "most=20000", f"out={file}"]
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert process.stdout is not None
+    begun = process.stdout.read(12)  # long before the end
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert time.monotonic() - began < 30
+    assert b"stopped; this is what was said" in err
+    assert b"Traceback" not in err
+    [record] = [json.loads(line) for line in file.read_text().splitlines()]
+    assert (begun + out).decode() == record["prompt"] + record["text"] + "\n"
+    assert 0 < len(record["tokens"]) < 20000
