@@ -1,12 +1,21 @@
-"""What the tests of the pages `docs/coming-from-*.md` have in common: their tables, and the commands in them."""
+"""What the tests of the pages `docs/coming-from-*.md` have in common: their tables, the commands in them, and where
+these are run."""
 
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
+
+import numerate
+from numerate import catalogue
+from numerate.cli import main
+from numerate.config import override
+from numerate.training.recipe import Recipe
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -64,6 +73,34 @@ class Page:
     def unanswered(self) -> list[Row]:
         """Lines whose middle column is neither a command, a setting, a link nor `none`."""
         return [row for row in self.rows if not told(row.ours) and not row.ours.startswith(("none", "see [", "["))]
+
+
+def stand_in(folder: Path, runs: Path, patch: pytest.MonkeyPatch, data: Path | None = None) -> Path:
+    """Goes to an empty folder, from where `latest` is the last of `runs`; parts that a command loads are forgotten."""
+    patch.chdir(folder)
+    patch.setenv("NUMERATE_RUNS", str(runs))
+    if data is not None:
+        patch.setenv("NUMERATE_DATA", str(data))
+    patch.setattr(catalogue, "_added", {})
+    return folder
+
+
+def run_here(words: Sequence[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs a command that `in_small` made small; one that trains leaves a run in the folder `elsewhere`."""
+    status = main(list(words))
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    if words[0] in ("train", "run") and "--dry-run" not in words:
+        assert list(folder.glob("elsewhere/*/*/recipe.yaml"))
+
+
+def set_one(text: str, name: str) -> Recipe:
+    """The recipe of a name with what a cell says: one setting or several."""
+    words = [word for word in shlex.split(text) if not word.startswith("runs_dir=")]
+    assert {word.partition("=")[0].partition(".")[0] for word in words} <= {field.name for field in fields(Recipe)}
+    recipe = override(numerate.recipe(name), words)
+    assert isinstance(recipe, Recipe)
+    return recipe
 
 
 def told(cell: str) -> list[str]:

@@ -1,7 +1,6 @@
 """Promises of docs/coming-from-arithmetic.md: every command in a middle column runs, every setting is one."""
 
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,16 +8,14 @@ import torch
 
 import numerate
 from numerate import catalogue
-from numerate.cli import main
 from numerate.config import override
 from numerate.evaluation.grid import Grid
 from numerate.laboratory.train import debug, train
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.training.recipe import Recipe
 
 sys.path.append(str(Path(__file__).parent))
 
-from pages import Page, in_small
+from pages import Page, in_small, run_here, set_one, stand_in
 
 torch.set_num_threads(1)
 
@@ -68,10 +65,7 @@ def folder(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     (tmp_path / "sums").mkdir()
     sums = [f"{str(i)[::-1]}+{str(7 * i)[::-1]}={str(8 * i)[::-1]}\n" for i in range(10, 60)]
     (tmp_path / "sums" / "rows.txt").write_text("".join(sums))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NUMERATE_RUNS", str(trained))
-    monkeypatch.setattr(catalogue, "_added", {})
-    return tmp_path
+    return stand_in(tmp_path, trained, monkeypatch)
 
 
 def made_small(line: str) -> list[str]:
@@ -82,11 +76,7 @@ def made_small(line: str) -> list[str]:
 
 @pytest.mark.parametrize("line", PAGE.commands())
 def test_a_command_of_the_page_runs(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(made_small(line))
-    said = capsys.readouterr()
-    assert status == 0, said.err
-    if line.startswith(("train", "run")) and "--dry-run" not in line:
-        assert list(folder.glob("elsewhere/*/*/recipe.yaml"))
+    run_here(made_small(line), folder, capsys)
 
 
 def test_grids_of_the_page_are_grids() -> None:
@@ -98,11 +88,7 @@ def test_grids_of_the_page_are_grids() -> None:
 
 @pytest.mark.parametrize("text", PAGE.settings("Settings and switches"))
 def test_a_setting_of_the_page_is_one(text: str) -> None:
-    path = text.partition("=")[0]
-    if path == "runs_dir":
-        return
-    assert path.partition(".")[0] in {field.name for field in fields(Recipe)}
-    override(numerate.recipe("addition_lt_abacus_4x4"), [text])
+    set_one(text, "addition_lt_abacus_4x4")
 
 
 def test_every_published_command_and_setting_stands_on_the_page() -> None:

@@ -1,23 +1,19 @@
 """Promises of docs/coming-from-inductive-counting.md: every command in a middle column runs, every setting is one."""
 
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
 
 import numerate
-from numerate import catalogue
-from numerate.cli import main
 from numerate.config import override
 from numerate.laboratory.train import debug, train
 from numerate.tasks.counting_names import named_tasks
-from numerate.training.recipe import Recipe
 
 sys.path.append(str(Path(__file__).parent))
 
-from pages import Page, in_small, told
+from pages import Page, in_small, run_here, set_one, stand_in, told
 
 torch.set_num_threads(1)
 
@@ -58,19 +54,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, from where `latest` is the trained run."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NUMERATE_RUNS", str(trained))
-    monkeypatch.setattr(catalogue, "_added", {})
-    return tmp_path
+    return stand_in(tmp_path, trained, monkeypatch)
 
 
 @pytest.mark.parametrize("line", PAGE.commands())
 def test_a_command_of_the_page_runs(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(in_small(line, TINY))
-    said = capsys.readouterr()
-    assert status == 0, said.err
-    if line.startswith(("train", "run")) and "--dry-run" not in line:
-        assert list(folder.glob("elsewhere/*/*/recipe.yaml"))
+    run_here(in_small(line, TINY), folder, capsys)
 
 
 def test_every_checkpoint_of_a_run_is_evaluated(trained: Path) -> None:
@@ -80,11 +69,7 @@ def test_every_checkpoint_of_a_run_is_evaluated(trained: Path) -> None:
 
 @pytest.mark.parametrize("text", PAGE.settings("Config keys"))
 def test_a_setting_of_the_page_is_one(text: str) -> None:
-    path = text.partition("=")[0]
-    if path == "runs_dir":
-        return
-    assert path.partition(".")[0] in {field.name for field in fields(Recipe)}
-    override(numerate.recipe("counting_samesymbol_mod10_ape"), [text])
+    set_one(text, "counting_samesymbol_mod10_ape")
 
 
 def test_every_published_command_option_and_key_stands_on_the_page() -> None:

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,10 @@ from numerate.config import override
 from numerate.evaluation import answer_metrics
 from numerate.laboratory.train import train
 from numerate.tasks.mathematics import DIFFICULTIES, EXTRAPOLATION, MODULES
-from numerate.training.recipe import Recipe
 
 sys.path.append(str(Path(__file__).parent))
 
-from pages import DOCS, Page, in_small, told
+from pages import DOCS, Page, in_small, run_here, set_one, stand_in, told
 
 transformers = pytest.importorskip("transformers", reason="the extra huggingface is not installed")
 pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
@@ -116,11 +114,7 @@ def there(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder beside which everything lies, from where `latest` is the trained run."""
     for name in ("tokens", "folder"):
         (tmp_path / name).symlink_to(place / name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NUMERATE_RUNS", str(place / "trained"))
-    monkeypatch.setenv("NUMERATE_DATA", str(place / "data"))
-    monkeypatch.setattr(catalogue, "_added", {})
-    return tmp_path
+    return stand_in(tmp_path, place / "trained", monkeypatch, place / "data")
 
 
 def offline(name: str, *given: str) -> list[str]:
@@ -147,11 +141,7 @@ def made_small(line: str) -> list[str]:
 
 @pytest.mark.parametrize("line", PAGE.commands())
 def test_a_command_of_the_page_runs(line: str, there: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(made_small(line))
-    said = capsys.readouterr()
-    assert status == 0, said.err
-    if line.startswith("train") and "--dry-run" not in line:
-        assert list(there.glob("elsewhere/*/*/recipe.yaml"))
+    run_here(made_small(line), there, capsys)
 
 
 def test_a_folder_of_weights_is_evaluated_and_left_as_it_is(place: Path, there: Path) -> None:
@@ -184,11 +174,7 @@ def test_without_training_weights_are_evaluated_as_they_are_and_not_needed_again
 
 @pytest.mark.parametrize("text", PAGE.settings("Config keys"))
 def test_a_setting_of_the_page_is_one(text: str) -> None:
-    path = text.partition("=")[0]
-    if path == "runs_dir":
-        return
-    assert path.partition(".")[0] in {field.name for field in fields(Recipe)}
-    override(numerate.recipe("mathematics_t5_ntl_was"), [text])
+    set_one(text, "mathematics_t5_ntl_was")
 
 
 def test_metrics_of_the_page_are_metrics() -> None:

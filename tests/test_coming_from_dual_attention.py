@@ -1,0 +1,209 @@
+"""Promises of docs/coming-from-dual-attention.md: every command in a middle column runs, every setting is one."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import numerate
+from numerate.catalogue import kinds
+from numerate.config import override
+from numerate.data.prepared import keep_tokenizer, prepare, prepare_texts
+from numerate.evaluation.evaluator import Exam
+from numerate.laboratory.train import debug, train
+from numerate.models.tiny_names import RUNS
+from numerate.tasks.folders import corpora_folder
+from numerate.tokens.pieces import pieces
+from numerate.tokens.tokenizer_files import CHARACTERS
+from numerate.training.recipe import Recipe
+from numerate.vocabulary import Vocabulary
+
+sys.path.append(str(Path(__file__).parent))
+
+from pages import DOCS, Page, in_small, run_here, set_one, stand_in
+
+pytest.importorskip("transformers", reason="the extra huggingface is not installed")
+pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
+
+torch.set_num_threads(1)
+
+PAGE = Page("coming-from-dual-attention.md")
+DUAL, FINEWEB = "tiny_stories_d64_l4_4+4_symbolic", "fineweb_edu_dual_343m"
+STORIES = [f"Story {n}: once upon a time there were {n} cats and a dog." for n in range(200)]
+
+TINY = {
+    "train": "preset=debug training.steps=1 training.batch=4 training.accumulate=1 training.part=null "
+    "training.precision=fp32 training.compile=false evaluation.during=2 task.context=16 model.trunk.depth=1 "
+    "samples.tokens=2",
+    "evaluate": "count=2",
+    "data": "out=written",
+    "tokens": "out=written",
+    "import": "runs_dir=elsewhere",
+}
+"""What is added to a command, so that it is done in a moment."""
+
+TINY_FINEWEB = "model.width=64 model.trunk.depth=1 model.mixer.relations=8 model.mixer.symbols.count=8"
+
+SECTIONS = ("Arguments of train.py", "The package dual-attention", "Faults that are not here")
+
+KEYS = """
+    download pretokenize train_vocab --vocab_size tiny_stories_data.py train.py torchrun fineweb_data.py
+    pretrain.py create_tiny_stories_lm_jobs.ipynb
+    --sa --ra --symbol_type symbolic_attention position_relative NA --pos_enc_type RoPE pos_emb --ra_type
+    relational_attention rca disrca --n_layers --d_model --activation --dropout_rate --dff --norm_first
+    --symmetric_rels --trainable_symbols --max_seq_len --n_epochs --max_iters --batch_size
+    --gradient_accumulation_steps --learning_rate --use_cosine_sched --eval_interval --eval_iters --eval_only
+    --log_to_wandb --always_save_checkpoint --compile --init_from --wandb_project
+    --wandb_log --wandb_watch --wandb_fork_run_id --run_name --total_batch_size --B --T --max_block_size --max_lr
+    --min_lr --warmup_steps --weight_decay --betas --grad_clip --train_log_interval --val_loss_steps
+    --save_checkpoints --save_interval --generate_during_training --gen_interval --hellaswag_during_training
+    --hellaswag_interval --track_grad_norms --max_steps --use_tf32_matmul --use_bf16 --n_kv_heads --n_relations
+    --share_attn_params --rel_activation --shared_symbol_retriever --weight_tie_symbol_library --sym_attn_n_symbols
+    --sym_attn_n_heads --norm_type --bias --resume --job_duration --seed
+    generate max_new_tokens temperature top_k lm_inference_app lm_visualization_app push_to_hub ckpt.pt
+    DualAttnTransformerLM_HFHub DualAttnTransformerLM TransformerLM DualAttention RelationalAttention
+    RelationalCrossAttention DisentangledRelationalCrossAttention Attention SymbolicAttention
+    PositionalSymbolRetriever PositionRelativeSymbolRetriever RelationalSymbolicAttention DualAttnEncoderBlock
+    EncoderBlock FeedForwardBlock DualAttnDecoderBlock DecoderBlock Seq2SeqDualAttnTransformer Seq2SeqTransformer
+    VisionDualAttnTransformer VisionTransformer configure_optimizers
+"""
+"""What users of the published system type: commands, arguments, classes."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with stories in the layouts of both programs, tokenizers, prepared corpora, and a run."""
+    place = tmp_path_factory.mktemp("there")
+    data, known = place / "data", pieces(CHARACTERS)
+    for name in ("llama2", "gpt2", "tok4096"):
+        keep_tokenizer(known, data / "tokenizers" / name)
+    (data / "tinystories").mkdir()
+    for shard in range(50):
+        stories = [{"story": story} for story in STORIES[4 * shard : 4 * shard + 4]]
+        (data / "tinystories" / f"data{shard:02d}.json").write_text(json.dumps(stories))
+    ids = np.concatenate([np.array([known.begin]), *known.encode(STORIES[:40])]).astype("<u2")
+    for folder, names in (("bins", ("data00.bin", "data01.bin")), ("fineweb_edu", ("val_0.npy", "train_1.npy"))):
+        (data / folder).mkdir()
+        for file in names:
+            path = data / folder / file
+            ids.tofile(path) if file.endswith(".bin") else np.save(path, ids)
+    with pytest.MonkeyPatch.context() as patch:
+        _surroundings(place, patch)
+        prepare("tiny_stories", processes=1)
+        prepare_texts(STORIES, corpora_folder() / "tiny_stories_2048", tokenizer=CHARACTERS, processes=1)
+        small = [word for word in TINY["train"].split() if "preset" not in word and "context" not in word]
+        recipe = override(debug(numerate.recipe(DUAL)), [*small, "task.context=32"])
+        train(recipe, runs_dir=place / "trained", quiet=True).run.evaluate(count=2)
+    return place
+
+
+def _surroundings(place: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setenv("NUMERATE_DATA", str(place / "data"))
+    patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+    patch.delenv("NUMERATE_CACHE", raising=False)
+
+
+@pytest.fixture
+def there(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder but for files of the published programs, from where `latest` is the trained run."""
+    _surroundings(place, monkeypatch)
+    (tmp_path / "TinyStories_all_data").symlink_to(place / "data" / "bins")
+    (tmp_path / "edu_fineweb10B").symlink_to(place / "data" / "fineweb_edu")
+    (tmp_path / "stories4096").symlink_to(corpora_folder() / "tiny_stories" / "tokens")
+    lines = [json.dumps({"text": story}) for story in STORIES]
+    (tmp_path / "mine.jsonl").write_text("\n".join(lines))
+    return stand_in(tmp_path, place / "trained", monkeypatch)
+
+
+def made_small(line: str) -> list[str]:
+    """The words of a command as on the page, with what makes it small."""
+    words = in_small(line.replace("--size 4096", "--size 290"), TINY)
+    if words[0] == "data" and not any(word.startswith("out=") for word in line.split()):
+        words.remove("out=written")
+    if words[0] == "import" and any(FINEWEB in word for word in words):
+        words += TINY_FINEWEB.split()
+    if words[0] == "train" and "model.mixer.relations=128" in words:
+        words.append("model.mixer.relations=2")
+    untrained = [word for word in line.split() if word == "training.steps=0"]
+    return [re.sub(r"^most=\d+$", "most=4", word) for word in words] + untrained
+
+
+def imported(words: list[str]) -> Recipe:
+    """The recipe of an `import`, of which the file or folder is written as the published programs write it."""
+    told = dict(word.split("=", 1) for word in words[2:])
+    changes = [f"{name}={value}" for name, value in told.items() if name.partition(".")[0] == "model"]
+    recipe = override(numerate.recipe(told["recipe"]), changes)
+    assert isinstance(recipe, Recipe)
+    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    weights = numerate.to_published(recipe.model.build(exam.vocabulary, seed=1).state_dict(), recipe.model)
+    file = Path(words[1])
+    if file.suffix:
+        torch.save({"model": weights, "optimizer": {}, "iter_num": 7, "best_val_loss": 1.0}, file)
+    else:
+        file.mkdir()
+        torch.save(weights, file / "pytorch_model.bin")
+    return recipe
+
+
+@pytest.mark.parametrize("line", PAGE.commands())
+def test_a_command_of_the_page_runs(line: str, there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = made_small(line)
+    if words[0] == "import":
+        imported(words)
+    run_here(words, there, capsys)
+
+
+def test_a_published_checkpoint_is_a_run_with_its_weights(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line for line in PAGE.commands() if line.startswith("import") and ".pt" in line]
+    assert len(lines) == 2
+    for number, line in enumerate(lines):
+        words = [word.replace("elsewhere", f"number{number}") for word in made_small(line)]
+        recipe = imported(words)
+        run_here(words, there, capsys)
+        run = numerate.load("theirs", f"number{number}")
+        written = torch.load(words[1], weights_only=True)["model"]
+        kept = numerate.to_published(run.model().state_dict(), recipe.model)
+        assert all(torch.equal(kept[name], written[name]) for name in written)
+        assert len(run.generate("Once upon", most=3)) == 1
+
+
+def test_the_program_of_the_page_loads_a_checkpoint(there: Path) -> None:
+    line = next(line for line in PAGE.commands() if "today.pt" in line)
+    imported(made_small(line))
+    code = re.findall(r"```python\n(.*?)```", (DOCS / PAGE.name).read_text(encoding="utf-8"), flags=re.DOTALL)
+    known: dict[str, dict[str, torch.Tensor]] = {}
+    exec(code[0], known)
+    weights, theirs = known["weights"], known["theirs"]
+    assert all(torch.equal(weights[name], theirs[name]) for name in weights)
+
+
+@pytest.mark.parametrize("text", PAGE.settings(*SECTIONS))
+def test_a_setting_of_the_page_is_one(text: str, vocabulary: Vocabulary) -> None:
+    recipe = set_one(text, DUAL)
+    if text.startswith("model"):
+        recipe.model.build(vocabulary, 0)
+
+
+@pytest.mark.parametrize("text", PAGE.settings("Arguments of fineweb/pretrain.py", "Loading their checkpoints"))
+def test_a_setting_of_the_fineweb_program_is_one(text: str) -> None:
+    set_one(text, FINEWEB)
+
+
+def test_every_published_command_argument_and_class_stands_on_the_page() -> None:
+    assert PAGE.missing(KEYS) == []
+
+
+def test_every_published_run_stands_on_the_page_with_what_it_reached() -> None:
+    text = (DOCS / PAGE.name).read_text(encoding="utf-8")
+    for run in RUNS:
+        assert f"| `numerate train tiny_stories_{run.name}` | {run.loss:.4f}" in text
+    fineweb = {name for name, module in kinds()["Recipe"].items() if module.endswith(".fineweb_edu")}
+    assert fineweb <= PAGE.shown_recipes()
+
+
+def test_every_line_of_ours_is_a_command_a_setting_or_none() -> None:
+    assert PAGE.unanswered() == []
