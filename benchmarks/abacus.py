@@ -43,7 +43,9 @@ from torch.nn.functional import cross_entropy, gelu, layer_norm, linear, pad, sc
 
 from numerate.batch import IGNORE, Batch, Draw
 from numerate.config import Span
-from numerate.evaluation.evaluator import Exam, evaluate_cell, mark, prompts_of
+from numerate.evaluation.evaluator import evaluate_cell
+from numerate.evaluation.exam import Exam, prompts_of
+from numerate.evaluation.marks import mark
 from numerate.mixers.attention import Attention
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder, DecoderModel

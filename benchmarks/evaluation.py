@@ -35,8 +35,9 @@ import torch
 
 from numerate.batch import Batch, Draw
 from numerate.config import Span
-from numerate.evaluation.evaluator import Exam, mark, prompts_of
+from numerate.evaluation.exam import Exam, prompts_of
 from numerate.evaluation.generate import greedy, greedy_uncached
+from numerate.evaluation.marks import mark
 from numerate.mixers.attention import Attention
 from numerate.models.decoder import Decoder, DecoderModel
 from numerate.models.trunk import Stack

@@ -46,6 +46,8 @@ CHECKED = (
     "models",
     "losses",
     "evaluation.evaluator",
+    "evaluation.exam",
+    "evaluation.marks",
     "evaluation.generate",
     "evaluation.sampling",
     "evaluation.samples",

@@ -168,7 +168,7 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
             assert set(given.words[1:]) <= set(DATASETS)
     elif given.command in ("export", "import"):
         keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
-        own = {"out", "checkpoint", "tokenizer"} if given.command == "export" else {"name", "recipe"}
+        own = {"out", "checkpoint", "tokenizer"} if given.command == "export" else {"name", "recipe", "model"}
         assert keys <= {"runs_dir"} | own
     elif given.command == "tokens":
         assert given.words[0] == "train-vocabulary"

@@ -118,7 +118,10 @@ def test_prompts_come_from_files_and_from_standard_input(
         (("most=0",), "most"),
         (("max_new_tokens=5",), "most= is"),
         (("checkpoint=step-9",), "9"),
+        (("temprature=0.5",), "temperature= is"),
+        (("checkpoint=all",), "final, best or a step"),
         (("out=/",), "is a folder"),
+        (("out=nowhere/said.jsonl",), "there is no folder nowhere"),
     ],
     ids=str,
 )

@@ -231,6 +231,12 @@ def test_an_unknown_first_name_points_to_the_one_place_where_it_is_a_setting() -
         changed("width=64")
 
 
+def test_an_unknown_name_in_a_part_points_to_the_one_place_below_where_it_is_a_setting() -> None:
+    with pytest.raises(Mistake) as refused:
+        changed("model.heads=2")
+    assert str(refused.value) == "model.heads: Net has no setting 'heads' of its own. Did you mean 'model.mixer.heads'?"
+
+
 def test_a_variant_starts_from_its_own_defaults_and_may_then_be_changed() -> None:
     assert changed("model.mixer.heads=8", "model.mixer=Cells").model.mixer == Cells(layers=1, heads=3)
     assert changed("model.mixer=Cells", "model.mixer.layers=2").model.mixer == Cells(layers=2)

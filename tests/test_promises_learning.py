@@ -8,7 +8,8 @@ import torch
 from numerate import catalogue
 from numerate.batch import Draw
 from numerate.config import Span
-from numerate.evaluation.evaluator import Exam, evaluate_cell
+from numerate.evaluation.evaluator import evaluate_cell
+from numerate.evaluation.exam import Exam
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.positions.numbering import DigitIndex

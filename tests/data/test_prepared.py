@@ -66,7 +66,7 @@ def test_a_kept_tokenizer_reads_the_same(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_told_with_the_command_that_gets_it(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(Mistake, match="`numerate data fetch tinystories_excerpts` gets it"):
+    with pytest.raises(Mistake, match="`numerate data fetch tinystories_excerpts gpt2_tokenizer` gets it"):
         prepare("tiny_stories_2048")
     with pytest.raises(Mistake, match="`numerate data fetch tinystories` gets it"):
         prepare("tiny_stories")

@@ -11,17 +11,10 @@ import torch
 from numerate.batch import IGNORE, Batch, Model, Output, Tokens
 from numerate.config import Span, setting
 from numerate.errors import Mistake
-from numerate.evaluation import evaluator
-from numerate.evaluation.evaluator import (
-    Evaluation,
-    Exam,
-    chunks,
-    evaluate_cell,
-    mark,
-    one_pass_holds,
-    prompts_of,
-    questions_of,
-)
+from numerate.evaluation import exam as exam_room
+from numerate.evaluation.evaluator import Evaluation, evaluate_cell, one_pass_holds
+from numerate.evaluation.exam import Exam, chunks, prompts_of, questions_of
+from numerate.evaluation.marks import mark
 from numerate.evaluation.statistics import wilson
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
@@ -124,12 +117,12 @@ def test_a_cell_cut_into_any_chunks_is_the_same(
     exam: Exam, model: Any, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     expected = evaluate_cell(model.double(), exam, CELL, count=30)
-    monkeypatch.setattr(evaluator, "CHUNK", most)
+    monkeypatch.setattr(exam_room, "CHUNK", most)
     assert evaluate_cell(model, exam, CELL, count=30) == expected
 
 
 def test_chunks_hold_every_question_once_in_order(exam: Exam, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluator, "CHUNK", 100)
+    monkeypatch.setattr(exam_room, "CHUNK", 100)
     questions = exam.task.examples("test", 0, 0, 37)
     parts = list(chunks(exam, questions, model))
     assert len(parts) > 3

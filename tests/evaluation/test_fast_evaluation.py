@@ -7,9 +7,10 @@ import torch
 
 from numerate.batch import IGNORE, Batch, Model
 from numerate.config import Span
-from numerate.evaluation import evaluator
-from numerate.evaluation.evaluator import Exam, Marks, mark, mark_by_decoding, pieces, prompts_of
+from numerate.evaluation import exam as exam_room
+from numerate.evaluation.exam import Exam, pieces, prompts_of
 from numerate.evaluation.generate import greedy, greedy_uncached
+from numerate.evaluation.marks import Marks, mark, mark_by_decoding
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Mixer
 from numerate.mixers.recurrent import LSTM
@@ -74,7 +75,7 @@ def test_scoring_in_pieces_is_scoring_at_once(name: str, placement: int, monkeyp
     brain = model(name, sheet)
     batch = with_some_right(brain, questions(sheet))
     at_once = mark(brain, sheet, batch, placement)
-    monkeypatch.setattr(evaluator, "PIECE", 3 * batch.tokens.ids.shape[1] + 1)
+    monkeypatch.setattr(exam_room, "PIECE", 3 * batch.tokens.ids.shape[1] + 1)
     assert len(pieces(batch)) == 14
     assert same(mark(brain, sheet, batch, placement), at_once)
 
@@ -82,7 +83,7 @@ def test_scoring_in_pieces_is_scoring_at_once(name: str, placement: int, monkeyp
 def test_pieces_hold_every_row_once_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = questions(exam())
     batch = replace(batch, tokens=replace(batch.tokens, hidden=batch.tokens.ids == 5), source=batch.tokens)
-    monkeypatch.setattr(evaluator, "PIECE", 1)
+    monkeypatch.setattr(exam_room, "PIECE", 1)
     found = pieces(batch)
     assert len(found) == len(batch.tokens.ids)
     for name in ("ids", "lengths", "row", "hidden"):
@@ -102,7 +103,7 @@ def test_one_pass_scores_as_decoding_with_right_and_wrong_answers(name: str, mon
     sheet = exam()
     brain = model(name, sheet)
     batch = with_some_right(brain, questions(sheet))
-    monkeypatch.setattr(evaluator, "PIECE", 100)
+    monkeypatch.setattr(exam_room, "PIECE", 100)
     one_pass, (decoded, _) = mark(brain, sheet, batch), mark_by_decoding(brain, sheet, batch)
     assert torch.equal(one_pass.right, decoded.right)
     assert torch.equal(one_pass.first_wrong, decoded.first_wrong)

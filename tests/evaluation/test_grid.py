@@ -13,7 +13,8 @@ from numerate.errors import Mistake
 from numerate.evaluation import costs
 from numerate.evaluation.costs import cost as cost_in
 from numerate.evaluation.costs import reading, readings
-from numerate.evaluation.evaluator import Exam, default_grid
+from numerate.evaluation.evaluator import default_grid
+from numerate.evaluation.exam import Exam
 from numerate.evaluation.grid import NAMED, Cell, Grid, cut, mixed, parse_shard, region, shard
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.sorting import Sorting

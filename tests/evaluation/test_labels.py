@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from numerate.batch import Batch, Model, Output, Tokens
 from numerate.config import Span
 from numerate.errors import Mistake
-from numerate.evaluation.evaluator import Exam, chunks, evaluate_cell, questions_of
+from numerate.evaluation.evaluator import evaluate_cell
+from numerate.evaluation.exam import Exam, chunks, questions_of
 from numerate.evaluation.intervals import wilson
 from numerate.evaluation.labels import METRICS, Labels
 from numerate.models.decoder import Decoder

@@ -11,9 +11,9 @@ from torch.nn.functional import cross_entropy
 
 from numerate.batch import IGNORE, Draw
 from numerate.evaluation import language
-from numerate.evaluation.evaluator import Exam
-from numerate.evaluation.language import Likelihoods, evaluate_portion, read_chunks, read_language, read_portion
-from numerate.evaluation.likelihoods import merged
+from numerate.evaluation.exam import Exam
+from numerate.evaluation.language import evaluate_portion, read_chunks, read_language, read_portion
+from numerate.evaluation.likelihoods import Likelihoods, merged
 from numerate.evaluation.token_bytes import TokenBytes
 from numerate.models.held import build
 from numerate.tokens.pieces import Pieces, pieces

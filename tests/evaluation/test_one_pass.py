@@ -6,8 +6,9 @@ import numpy as np
 import torch
 
 from numerate.batch import IGNORE, Batch, Draw
-from numerate.evaluation.evaluator import Exam, mark, mark_by_decoding, prompts_of
+from numerate.evaluation.exam import Exam, prompts_of
 from numerate.evaluation.generate import greedy_uncached
+from numerate.evaluation.marks import mark, mark_by_decoding
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokens.layout import Continuation
 from numerate.tokens.tokenizer import Characters, Rows

@@ -8,9 +8,11 @@ import torch
 
 from numerate.batch import Draw
 from numerate.config import Span
-from numerate.evaluation import evaluator, samples
-from numerate.evaluation.evaluator import Exam, evaluate_cell, mark_by_decoding, prompts_of
+from numerate.evaluation import marks, samples
+from numerate.evaluation.evaluator import evaluate_cell
+from numerate.evaluation.exam import Exam, prompts_of
 from numerate.evaluation.generate import Generated
+from numerate.evaluation.marks import mark_by_decoding
 from numerate.evaluation.samples import answers, as_a_person_writes
 from numerate.models.decoder import Decoder
 from numerate.models.numformer import Numformer
@@ -150,7 +152,7 @@ def test_the_number_that_was_said_stands_there_and_is_what_is_judged(monkeypatch
         said = batch.asked_targets
         return Generated(said, (said != 0).sum(1), torch.zeros(6), wrong)
 
-    for room in (evaluator, samples):
+    for room in (marks, samples):
         monkeypatch.setattr(room, "greedy", greedy)
     model = T5(width=16, depth=1, heads=2, head_width=8, inner=16, places=None).build(exam.vocabulary, 0).eval()
     record = evaluate_cell(model, exam, cell, count=6)

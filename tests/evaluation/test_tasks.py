@@ -8,9 +8,11 @@ import torch
 
 from numerate.batch import Model
 from numerate.config import Span
-from numerate.evaluation import evaluator
+from numerate.evaluation import exam as exam_room
+from numerate.evaluation import marks
 from numerate.evaluation.costs import cost
-from numerate.evaluation.evaluator import Exam, evaluate_cell, questions_of, size_of
+from numerate.evaluation.evaluator import evaluate_cell
+from numerate.evaluation.exam import Exam, prompts_of, questions_of, size_of
 from numerate.evaluation.grid import Grid, shard
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
@@ -66,7 +68,7 @@ def test_the_first_token_is_counted_as_decoding_says_it(task: Task) -> None:
     cell = cell_of(task, 5)
     record = evaluate_cell(model, exam, cell, count=60)
     batch = exam.batch(questions_of(task, cell, count=60))
-    prompts, _ = evaluator.prompts_of(batch)
+    prompts, _ = prompts_of(batch)
     started = model.start(prompts, None, capacity=prompts.ids.shape[1] + 1)
     said = started.output.logits[:, -1].argmax(-1)
     assert record["first_correct"] == int((said == batch.asked_targets[:, 0]).sum())
@@ -113,10 +115,10 @@ def test_an_answer_that_does_not_end_is_wrong_for_every_task(task: Task) -> None
     said = batch.asked_targets.clone()
     last = (said != -100).sum(1) - 1
     rows = torch.arange(len(said))
-    assert bool(evaluator._marked(exam, said.clamp(min=0), batch).right.all())
+    assert bool(marks.marked(exam, said.clamp(min=0), batch).right.all())
     assert set(said[rows, last].tolist()) == {3}, "the last token asked is the end"
     said[rows, last] = 5
-    assert not bool(evaluator._marked(exam, said.clamp(min=0), batch).right.any())
+    assert not bool(marks.marked(exam, said.clamp(min=0), batch).right.any())
 
 
 def test_long_rows_are_read_in_pieces_that_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,13 +126,13 @@ def test_long_rows_are_read_in_pieces_that_change_nothing(monkeypatch: pytest.Mo
     model = model_of(exam)
     cell = cell_of(TASKS[0], 1000)
     widths: list[int] = []
-    real = evaluator._said_in
+    real = marks._said_in
 
     def seen(model: Model, piece: Any, placement: int) -> Any:
         widths.append(piece.tokens.ids.numel())
         return real(model, piece, placement)
 
-    monkeypatch.setattr(evaluator, "_said_in", seen)
+    monkeypatch.setattr(marks, "_said_in", seen)
     record = evaluate_cell(model, exam, cell, count=3)
-    assert max(widths) <= max(evaluator.PIECE, 3003)
+    assert max(widths) <= max(exam_room.PIECE, 3003)
     assert record["count"] == 3

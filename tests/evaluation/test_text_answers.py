@@ -15,9 +15,11 @@ from torch.nn.functional import cross_entropy
 from numerate.batch import IGNORE
 from numerate.config import Span, setting
 from numerate.errors import Mistake
-from numerate.evaluation import answer_metrics, evaluator
-from numerate.evaluation.evaluator import METHODS, SPARE, Exam, evaluate_cell, likelihood, method_for
+from numerate.evaluation import answer_metrics, marks
+from numerate.evaluation.evaluator import METHODS, evaluate_cell, method_for
+from numerate.evaluation.exam import SPARE, Exam
 from numerate.evaluation.generate import Generated
+from numerate.evaluation.marks import likelihood
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.text_answers import TextAnswers
 from numerate.evaluation.text_metrics import TextScores
@@ -67,7 +69,7 @@ def saying(monkeypatch: pytest.MonkeyPatch, exam: Exam, answers: Sequence[str], 
             ids[row, : len(spoken)] = torch.tensor(spoken[:most])
         return Generated(ids, (ids != 0).sum(1), torch.zeros(len(answers)))
 
-    monkeypatch.setattr(evaluator, "greedy", greedy)
+    monkeypatch.setattr(marks, "greedy", greedy)
     return allowed
 
 

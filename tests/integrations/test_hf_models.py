@@ -17,7 +17,7 @@ from numerate.batch import Tokens
 from numerate.cli import main
 from numerate.config import identity, to_tree
 from numerate.errors import Mistake
-from numerate.evaluation.evaluator import Exam
+from numerate.evaluation.exam import Exam
 from numerate.evaluation.generate import greedy
 from numerate.laboratory.exporting import export, import_folder, import_published
 from numerate.laboratory.run import Run

@@ -208,12 +208,18 @@ def test_what_is_less_exact_is_summed_in_float32(kernel: Any) -> None:
 
 INTERPRETED = """
 import sys
+from dataclasses import replace
+import torch
 sys.path.insert(0, {folder!r})
-from test_relational_triton import drawn, same, shared_keys
+from test_relational_triton import FLOATING, drawn, same, shared_keys
 for activation in ("identity", "relu", "sigmoid", "tanh", "gelu", "silu"):
     same(drawn(), activation, "triton", 2e-4)
 same(drawn(6, 9, 33), "silu", "triton", 2e-4)
 same(shared_keys(drawn(heads=4)), "tanh", "triton", 2e-4)
+same(shared_keys(drawn(4, 3, 65, 20, 17)), "silu", "triton", 2e-4)
+same(drawn(1, 1, 1), "relu", "triton", 2e-4)
+less = drawn(heads=6, relations=5, kind=torch.bfloat16)
+same(less, "gelu", "triton", 6e-2, replace(less, **{{name: getattr(less, name).double() for name in FLOATING}}))
 """
 
 

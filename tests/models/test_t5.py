@@ -12,8 +12,10 @@ import torch
 from numerate.batch import Tokens
 from numerate.errors import Mistake
 from numerate.evaluation.beams import beam_search
-from numerate.evaluation.evaluator import Exam, evaluate_cell, mark, mark_by_decoding
+from numerate.evaluation.evaluator import evaluate_cell
+from numerate.evaluation.exam import Exam
 from numerate.evaluation.generate import greedy, greedy_uncached
+from numerate.evaluation.marks import mark, mark_by_decoding
 from numerate.models.number_inputs import NumberHead
 from numerate.models.t5 import SIZES, T5
 from numerate.tasks.arithmetic import Arithmetic

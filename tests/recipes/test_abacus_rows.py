@@ -12,7 +12,7 @@ from numerate import catalogue
 from numerate.batch import Draw
 from numerate.config import Span, identity, override
 from numerate.errors import Mistake
-from numerate.evaluation.evaluator import Exam
+from numerate.evaluation.exam import Exam
 from numerate.evaluation.grid import Grid
 from numerate.laboratory.train import debug, dry_run, train
 from numerate.models.block import FeedForward

@@ -15,7 +15,7 @@ from numerate.batch import Draw, Model
 from numerate.config import override
 from numerate.data.published import files
 from numerate.errors import Mistake
-from numerate.evaluation.evaluator import Exam
+from numerate.evaluation.exam import Exam
 from numerate.evaluation.grid import Grid
 from numerate.laboratory.train import debug, train
 from numerate.mixers.attention import Attention

@@ -10,7 +10,7 @@ import numerate
 from numerate import catalogue
 from numerate.batch import Draw
 from numerate.config import Span, override
-from numerate.evaluation.evaluator import Exam
+from numerate.evaluation.exam import Exam
 from numerate.evaluation.grid import Grid
 from numerate.laboratory.train import debug, train
 from numerate.mixers.attention import Attention

@@ -9,7 +9,7 @@ import pytest
 import numerate
 from numerate import catalogue
 from numerate.config import override
-from numerate.evaluation.evaluator import Exam
+from numerate.evaluation.exam import Exam
 from numerate.laboratory.train import debug, train
 from numerate.models.t5 import T5
 from numerate.training.recipe import Recipe

@@ -393,7 +393,7 @@ def test_chance_is_a_theorem_where_every_place_has_the_same_state(
     """And it is one: the model itself, with any weights, says the same at every place of a row, or it does not."""
     import torch
 
-    from numerate.evaluation.evaluator import Exam
+    from numerate.evaluation.exam import Exam
     from numerate.tokens.layout import Aligned
 
     recipe = {"task": to_tree(task), "model": to_tree(model), "tokenizer": to_tree(tokenizer)}

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from numerate.cli import main
-from numerate.evaluation.evaluator import Exam, evaluate_cell
+from numerate.evaluation.evaluator import evaluate_cell
+from numerate.evaluation.exam import Exam
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.statistics import wilson
 from numerate.models.decoder import Decoder

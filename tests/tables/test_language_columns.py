@@ -86,3 +86,10 @@ def test_many_variants_are_told_in_a_short_table_lowest_first() -> None:
     text = short_table("texts", {"high": [found(3.0)], "low": [found(2.0), found(2.2)]})
     assert text.index("low ") < text.index("high ")
     assert "2.100" in text
+
+
+def test_portions_are_shown_without_the_column_of_exact_match_that_they_have_nothing_in(table: Table) -> None:
+    told = table.cells().text()
+    assert "exact" not in told
+    for name in ("loss", "perplexity", "bits_per_byte"):
+        assert name in told

@@ -12,7 +12,7 @@ import torch
 
 from numerate.api import recipe
 from numerate.errors import Mistake
-from numerate.evaluation.evaluator import Exam
+from numerate.evaluation.exam import Exam
 from numerate.laboratory.train import Trained, train
 from numerate.tasks.mathematics_stand_in import MathematicsStandIn
 from numerate.tokens.layout import Pair
@@ -22,7 +22,8 @@ from numerate.tokens.tokenizer import Characters
 from numerate.training.best import Criterion, Score
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder
-from numerate.training.trainer import Progress, Trainer
+from numerate.training.state import Progress
+from numerate.training.trainer import Trainer
 from numerate.training.world import World
 
 torch.set_num_threads(1)

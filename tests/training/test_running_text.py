@@ -11,10 +11,12 @@ import torch
 
 from numerate.api import recipe
 from numerate.config import override
+from numerate.data.prepared import ready
 from numerate.errors import Mistake
 from numerate.laboratory.train import train
 from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tokens.tokenizer_files import CHARACTERS
+from numerate.training.doubts import validation_trained_on
 from numerate.training.recipe import Recipe
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
@@ -48,6 +50,12 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [line for line in lines if line["step"] <= 12 and ("split" in line or "gradient_norm" in line)]
 
 
+def prepared(found: Recipe) -> list[str]:
+    """What is said of a recipe's held-out text, once its texts are tokenised."""
+    ready(found.task)
+    return validation_trained_on(found.task)
+
+
 @pytest.mark.parametrize("order", ["shuffled", "published"])
 def test_a_run_that_goes_on_reads_on_where_it_stopped(told: Path, order: str) -> None:
     at_once = train(small(order, 12), runs_dir=told / "one", quiet=True).run
@@ -76,3 +84,26 @@ def test_what_does_not_go_together_is_refused_before_anything_is_written(told: P
     with pytest.raises(Mistake, match="train: nowhere is not there"):
         train(replace(right, task=LanguageModelling("nowhere")), runs_dir=told / "runs", quiet=True)
     assert not (told / "runs").exists()
+
+
+def test_a_text_that_changed_since_a_run_stopped_is_refused_by_name(told: Path) -> None:
+    train(small("shuffled", 2), runs_dir=told / "runs", quiet=True)
+    text = told / "a.jsonl"
+    text.write_text(text.read_text().replace("cats", "dogs"))
+    with pytest.raises(Mistake, match=r"task\.train: its tokens have changed since .*step-0*2 was written"):
+        train(small("shuffled", 4), runs_dir=told / "runs", quiet=True)
+    text.write_text(text.read_text().replace("dogs", "cats"))
+    assert train(small("shuffled", 4), runs_dir=told / "runs", quiet=True).status == 0
+    held = told / "b.jsonl"
+    held.write_text(held.read_text().replace("cats", "dogs"))
+    with pytest.raises(Mistake, match=r"task\.validation: its tokens have changed"):
+        train(small("shuffled", 6), runs_dir=told / "runs", quiet=True)
+
+
+def test_held_out_text_that_is_trained_on_too_is_told(told: Path) -> None:
+    stories = (told / "a.jsonl").read_text().splitlines()
+    (told / "b.jsonl").write_text("\n".join(stories[20:30]))
+    said = prepared(small("shuffled", 2))
+    assert "16 of 16 passages of it, 64 tokens each, stand in what is trained on too" in said[0]
+    (told / "b.jsonl").write_text("\n".join(stories[20:24] + [story.replace("cats", "dogs") for story in stories] * 2))
+    assert prepared(small("shuffled", 2)) == []

@@ -121,7 +121,8 @@ def test_the_end_alone_is_the_rule_for_running_text(run: Run, recipe: Recipe, tm
     assert ended.folder.records("samples.jsonl") == run.folder.records("samples.jsonl")[14:]
 
 
-def test_two_processes_leave_the_same_samples_as_one(recipe: Recipe, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["flat", "fsdp"])
+def test_two_processes_leave_the_same_samples_as_one(recipe: Recipe, way: str, tmp_path: Path) -> None:
     # With a learning rate of nearly nothing the weights of one and of two processes are those of the start.
     task = recipe.task
     assert isinstance(task, LanguageModelling)
@@ -144,7 +145,10 @@ def test_two_processes_leave_the_same_samples_as_one(recipe: Recipe, tmp_path: P
     one = train(named("tiny_stories_laptop_width", *words), runs_dir=tmp_path / "one", quiet=True).run
     many = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "numerate", "train")
     done = subprocess.run(
-        [sys.executable, *many, "tiny_stories_laptop_width", *words, f"runs_dir={tmp_path / 'two'}"],
+        [
+            *(sys.executable, *many, "tiny_stories_laptop_width", *words),
+            *(f"training.parallel={way}", f"runs_dir={tmp_path / 'two'}"),
+        ],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -1,4 +1,4 @@
-"""`numerate evaluate RUN`: exact match on a grid, as trained or with settings of the model changed."""
+"""`numerate evaluate RUN`: exact match on a grid, or the loss of running text, as trained or with settings changed."""
 
 import argparse
 from collections.abc import Callable
@@ -32,7 +32,10 @@ def command(given: argparse.Namespace) -> int:
     no_more(words, [*kinds, "executor", "workers", "timeout"])
     run = load(address, own.pop("runs_dir", None), own.pop("device", None))
     if own.get("count", 1) < 1:
-        raise Mistake(f"count: {own['count']} questions measure nothing; 100 give +-10 points at 50 %")
+        raise Mistake(
+            f"count: {own['count']} questions, or chunks of running text, measure nothing; 100 questions give +-10 "
+            "points at 50 %"
+        )
     if given.dry_run:
         if not asked or "shard" in own:
             raise Mistake("--dry-run: shows what an executor would submit; executor=slurm, without shard=, does")

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -60,8 +61,8 @@ def command(given: argparse.Namespace) -> int:
     out = own.pop("out", None)
     if "tokens" in own:
         own.setdefault("most", own.pop("tokens"))
-    if out is not None and Path(out).is_dir():
-        raise Mistake(f"out: {out} is a folder; a file such as out.jsonl is right")
+    if out is not None:
+        _refuse_place(Path(out))
     records: list[dict[str, Any]] = []
     stopped = False
     with _asked_to_stop() as ended:
@@ -90,6 +91,14 @@ def command(given: argparse.Namespace) -> int:
     return 130 if stopped else 0
 
 
+def _refuse_place(out: Path) -> None:
+    """Before anything is said: raises `Mistake` for a place that no file can be written to."""
+    if out.is_dir():
+        raise Mistake(f"out: {out} is a folder; a file such as out.jsonl is right")
+    if not out.absolute().parent.is_dir():
+        raise Mistake(f"out: there is no folder {out.parent}; one that is there is right")
+
+
 def _told(changed: Any) -> dict[str, Any]:
     return {"settings": dict(changed)} if changed else {}
 
@@ -97,8 +106,8 @@ def _told(changed: Any) -> dict[str, Any]:
 def _prompts(words: Sequence[str], file: str | None) -> list[str]:
     """The prompts among the words, of a file, or of standard input for `-`; one empty prompt where there is none."""
     for word in words:
-        if (name := _NEAR.get(word.partition("=")[0])) is not None and "=" in word:
-            raise Mistake(f"{word!r} is no setting here; {name}= is")
+        if (name := _meant(word)) is not None:
+            raise Mistake(f"{word!r} is no setting here; {name}= is (a prompt like it can stand in a file, prompts=)")
     prompts = list(words)
     if file is not None:
         prompts += _read_file(file)
@@ -121,6 +130,16 @@ _NEAR = {
     "penalty": "repetition_penalty",
 }
 """Settings by names that others give them."""
+
+
+def _meant(word: str) -> str | None:
+    """The setting that a word such as `temprature=0.5` was to be; None for any other prompt."""
+    name, equals, _ = word.partition("=")
+    name = name.replace("-", "_")
+    if not equals or not name.isidentifier():
+        return None
+    near = get_close_matches(name.lower(), OWN, n=1, cutoff=0.8)
+    return _NEAR.get(name) or (near[0] if near else None)
 
 
 def _read_file(name: str) -> list[str]:

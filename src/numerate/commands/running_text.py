@@ -11,7 +11,7 @@ from numerate.config import override
 from numerate.data.prepared import ready
 from numerate.errors import Mistake
 from numerate.reports.table import text_table
-from numerate.tasks.corpus_files import CORPUS, Corpus
+from numerate.tasks.corpus_files import CORPUS, Corpus, held_out_shards
 from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tasks.task import Task
 
@@ -105,12 +105,9 @@ def stats_of_text(name: str, task: LanguageModelling, own: Mapping[str, Any]) ->
 
 def _splits(task: LanguageModelling) -> dict[str, Corpus]:
     """The parts of a corpus; all of it as one, where a lone shard holds nothing out."""
-    try:
-        return {"train": task.corpus("train"), "validation": task.corpus("test")}
-    except Mistake as mistake:
-        if "nothing beside it to train on" not in str(mistake):
-            raise
-        return {"all": task.everything()}
+    if task.validation is None and len(held_out_shards(whole := task.everything())) == len(whole.shards):
+        return {"all": whole}
+    return {"train": task.corpus("train"), "validation": task.corpus("test")}
 
 
 def _counts(corpus: Corpus, size: int) -> tuple[Any, int]:

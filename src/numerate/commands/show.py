@@ -11,7 +11,6 @@ from numerate.batch import Model
 from numerate.commands.words import first
 from numerate.config import describe_settings, expand, identity, override
 from numerate.errors import Fault, Mistake
-from numerate.models.decoder import Decoder
 from numerate.models.held import without_memory
 from numerate.recipes.papers import PAPERS
 from numerate.studies.naming import named
@@ -64,10 +63,9 @@ def parameters_told(recipe: Recipe) -> str:
 
 
 def _built(recipe: Recipe, vocabulary: Vocabulary) -> Model:
-    """The model; one that is held may have billions of weights, and is built without memory for them if it can be."""
-    if not isinstance(recipe.model, Decoder):
-        with contextlib.suppress(RuntimeError, NotImplementedError):
-            return without_memory(recipe.model, vocabulary, recipe.seed)
+    """The model; it may have billions of weights, and is built without memory for them if it can be."""
+    with contextlib.suppress(RuntimeError, NotImplementedError):
+        return without_memory(recipe.model, vocabulary, recipe.seed)
     return recipe.model.build(vocabulary, recipe.seed)
 
 

@@ -125,9 +125,25 @@ def _put(value: Any, hint: Any, segments: list[str], text: str, path: str) -> An
         if value is None and classes:
             raise Mistake(f"{inside}: {path} is null; first choose one, as {path}={example(classes[0])}")
         raise Mistake(f"{inside}: {path} is {as_text(value)} and has no settings inside")
+    if head not in settings_of(value.part) and len(deeper := _deeper(value, head)) == 1:
+        raise Mistake(
+            f"{inside}: {value.part.__name__} has no setting {head!r} of its own. Did you mean "
+            f"{'.'.join([under(path, deeper[0]), *rest])!r}?"
+        )
     name = setting_name(value.part, head, inside)
     value.given[name] = _put(value.get(name), settings_of(value.part)[name][1], rest, text, under(path, name))
     return value
+
+
+def _deeper(draft: Draft, name: str) -> list[str]:
+    """The paths inside a part where a name is a setting; parts in lists are left out."""
+    found = []
+    for one in settings_of(draft.part):
+        inside = drafted(draft.get(one))
+        if isinstance(inside, Draft):
+            found += [f"{one}.{name}"] if name in settings_of(inside.part) else []
+            found += [f"{one}.{path}" for path in _deeper(inside, name)]
+    return found
 
 
 def _put_item(items: list[Any], hint: Any, head: str, rest: list[str], text: str, path: str) -> list[Any]:

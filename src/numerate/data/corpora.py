@@ -103,7 +103,7 @@ def source_files(sources: Sequence[str | Path]) -> list[Path]:
             found.append(place)
             continue
         kinds = [sorted(place.glob(pattern)) for pattern in ("data*.json", "*.jsonl", "*.json", "*.txt")]
-        texts = [[file for file in files if file.name != RECORD] for files in kinds]
+        texts = [[file for file in files if file.name != RECORD and not _is_licence(file)] for files in kinds]
         inside = next((files for files in texts if files), [])
         if not inside:
             raise Mistake(f"{place}: has no .json, .jsonl or .txt; files of texts are right")
@@ -111,6 +111,11 @@ def source_files(sources: Sequence[str | Path]) -> list[Path]:
     if not found:
         raise Mistake("corpus: no text is named; files of text, of JSON lines, or shards of TinyStories are right")
     return found
+
+
+def _is_licence(file: Path) -> bool:
+    """Whether a file says what may be done with those beside it."""
+    return file.name.upper().startswith(("LICENSE", "LICENCE", "COPYING", "CDLA", "README"))
 
 
 def _jobs(

@@ -11,7 +11,7 @@ import numpy as np
 
 from numerate.data.corpora import write_corpus
 from numerate.data.new_folder import new_folder
-from numerate.data.vocabularies import save_vocabulary, train_vocabulary
+from numerate.data.vocabularies import library, save_vocabulary, train_vocabulary
 from numerate.errors import Mistake, did_you_mean
 from numerate.tasks.corpora_by_name import PREPARED
 from numerate.tasks.corpus_files import Corpus, is_whole, open_corpus
@@ -63,9 +63,9 @@ def prepare(name: str, *, processes: int | None = None, heard: Heard | None = No
         if out.exists():
             return opened(out)
         texts = data_folder() / "tinystories"
-        _refuse_missing([texts / file for file in EXCERPTS], "tinystories_excerpts")
         vocabulary = data_folder() / "tokenizers" / "gpt2" / "vocab.json"
-        _refuse_missing([vocabulary], "gpt2_tokenizer")
+        _refuse_missing([*(texts / file for file in EXCERPTS), vocabulary], "tinystories_excerpts gpt2_tokenizer")
+        library()
         stories = [story for file in EXCERPTS for story in of_gpt2(texts / file, vocabulary)]
         return prepare_texts(stories, out, size=2048, processes=processes, heard=heard)
     if name == "tiny_stories":
@@ -241,6 +241,9 @@ class Kilobytes:
         self._bar: Progress | None = None
 
     def heard(self, done: int, total: int) -> None:
+        if self._bar is not None and total // 1000 != self._bar.total:  # the next corpus
+            self._bar.close()
+            self._bar = None
         if self._bar is None:
             self._bar = Progress(total // 1000, label="tokenise, kB")
         self._bar.step(done // 1000)

@@ -44,10 +44,7 @@ def train_vocabulary(
     least = 256 + (len(_SPECIAL) + 16 if kind == "characters" else 2)  # the ten digits, and some letters
     if size < least:
         raise Mistake(f"size: {size} ids leave no room beside the bytes and special tokens; {least} or more is right")
-    try:
-        import tokenizers  # noqa: F401
-    except ImportError as error:
-        raise Mistake("tokenizer: the package tokenizers is not here: pip install 'numerate[huggingface]'") from error
+    library()
     found = _of_characters(texts, size) if kind == "characters" else _of_bytes(texts(), size)
     count = len(found["model"]["vocab"])
     if count < size:
@@ -55,6 +52,14 @@ def train_vocabulary(
             f"size: the texts have only {count:,} different pieces; {count:,} or less, or more texts, is right"
         )
     return json.dumps(found, ensure_ascii=False, indent=1)
+
+
+def library() -> None:
+    """Raises `Mistake` where the package tokenizers is not here."""
+    try:
+        import tokenizers  # noqa: F401
+    except ImportError as error:
+        raise Mistake("tokenizer: the package tokenizers is not here: pip install 'numerate[huggingface]'") from error
 
 
 def save_vocabulary(tokenizer: str, out: str | Path) -> Path:

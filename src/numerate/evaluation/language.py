@@ -11,9 +11,9 @@ from torch import Tensor
 
 from numerate.batch import IGNORE, Batch, Draw, Model
 from numerate.config import Span
-from numerate.evaluation.evaluator import CHUNK, PIECE, Exam, refuse_ahead, rows_of
-from numerate.evaluation.likelihoods import FIRST as FIRST
-from numerate.evaluation.likelihoods import Likelihoods as Likelihoods
+from numerate.evaluation.evaluator import refuse_ahead
+from numerate.evaluation.exam import CHUNK, PIECE, Exam, rows_of
+from numerate.evaluation.likelihoods import FIRST, Likelihoods
 from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tasks.task import Task
 

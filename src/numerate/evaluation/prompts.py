@@ -9,7 +9,7 @@ import torch
 
 from numerate.batch import Model, Tokens
 from numerate.errors import Mistake
-from numerate.evaluation.evaluator import SPARE, Exam, prompts_of
+from numerate.evaluation.exam import SPARE, Exam, prompts_of
 from numerate.evaluation.text_answers import plainly
 from numerate.tasks.language_modelling import LanguageModelling
 from numerate.vocabulary import BEGIN, END, PAD, SPECIAL, UNKNOWN

@@ -10,8 +10,10 @@ from torch.nn.functional import pad
 
 from numerate.batch import IGNORE, Batch, Draw, Model, Tokens
 from numerate.evaluation.beams import PUBLISHED_SPARE, beam_search
-from numerate.evaluation.evaluator import SPARE, Exam, Marks, Method, _marked, chunks, pieces, prompts_of
+from numerate.evaluation.evaluator import Method
+from numerate.evaluation.exam import SPARE, Exam, chunks, pieces, prompts_of
 from numerate.evaluation.generate import greedy
+from numerate.evaluation.marks import Marks, marked
 from numerate.evaluation.text_answers import plainly
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Questions
@@ -133,7 +135,7 @@ def _decoded(model: Model, exam: Exam, batch: Batch, placement: int, spare: int,
         found.ids.tolist(),
         None if found.values is None else found.values.tolist(),
         found.log_probability.tolist(),
-        _marked(exam, ids[:, :most], batch, values),
+        marked(exam, ids[:, :most], batch, values),
         prompts if batch.source is None else batch.source,
     )
 
@@ -162,7 +164,7 @@ def _labels(model: Model, exam: Exam, batch: Batch, placement: int) -> _Spoken:
         [ids[:count] for ids, count in zip(said.tolist(), counts, strict=True)],
         None if values is None else [own[:count] for own, count in zip(values.tolist(), counts, strict=True)],
         best.where(asked, 0.0).sum(1).tolist(),
-        _marked(exam, said, batch, values),
+        marked(exam, said, batch, values),
         None,
     )
 

@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.tokens.pieces import Pieces
-from numerate.tokens.sentencepiece_files import SPACE
-
-_BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+from numerate.tokens.sentencepiece_files import BYTE, SPACE
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +45,7 @@ class TokenBytes:
             elif "ByteLevel" in kinds:
                 whole[number] = len(text)
             elif spaced:
-                whole[number] = 1 if _BYTE.fullmatch(text) else len(text.replace(SPACE, " ").encode())
+                whole[number] = 1 if BYTE.fullmatch(text) else len(text.replace(SPACE, " ").encode())
             else:
                 anchor = next(iter(texts))
                 both = len(pieces.decode([anchor, number]).encode())

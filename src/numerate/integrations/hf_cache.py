@@ -11,6 +11,7 @@ from torch import Tensor
 
 from numerate.batch import Model, Tokens
 from numerate.errors import Mistake
+from numerate.mixers.mixer import OfAllRows
 from numerate.vocabulary import PAD
 
 _Cache: Any = import_module("transformers.cache_utils").Cache  # of which little is typed
@@ -153,7 +154,7 @@ def _of_tensor(tensor: Tensor, chosen: Tensor, rows: int) -> Tensor:
 def _taken(part: Any, of_tensor: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(part, Tensor):
         return of_tensor(part)
-    if part is None or isinstance(part, bool | int | float | str):
+    if part is None or isinstance(part, bool | int | float | str | OfAllRows):
         return part
     if isinstance(part, dict):
         return {key: _taken(one, of_tensor) for key, one in part.items()}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from numerate.config import from_tree, identity, override, to_tree
 from numerate.errors import Fault, Mistake
-from numerate.evaluation.evaluator import Exam
+from numerate.evaluation.exam import Exam
 from numerate.laboratory.run import Run
 from numerate.models.decoder import Decoder
 from numerate.models.dual_attention_weights import from_published

@@ -4,9 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from numerate.errors import Mistake
-from numerate.evaluation.passages import Listen as Listen
-from numerate.evaluation.passages import Passage as Passage
-from numerate.evaluation.passages import passages_after
+from numerate.evaluation.passages import Listen, Passage, passages_after
 from numerate.evaluation.prompts import context_of, most_of, refuse_too_long, writing_of
 from numerate.evaluation.sampling import Sampling
 

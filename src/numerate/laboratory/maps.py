@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from numerate.batch import Batch, Draw, Model, Tokens
 from numerate.errors import Mistake
-from numerate.evaluation.evaluator import SPARE, prompts_of
+from numerate.evaluation.exam import SPARE, prompts_of
 from numerate.evaluation.generate import greedy
 from numerate.mixers.maps import LayerMaps, Sort, observed
 from numerate.models.held import Held

@@ -9,9 +9,11 @@ from numerate.batch import Model
 from numerate.config import expand
 from numerate.errors import Mistake
 from numerate.evaluation.costs import Reading, readings
-from numerate.evaluation.evaluator import METHODS, Method, default_grid, method_for, size_of
+from numerate.evaluation.evaluator import METHODS, Method, default_grid, method_for
+from numerate.evaluation.exam import size_of
 from numerate.evaluation.grid import Cell, Grid, parse_shard, region, shard
-from numerate.evaluation.language import FIRST, context_region, portions_of
+from numerate.evaluation.language import context_region, portions_of
+from numerate.evaluation.likelihoods import FIRST
 from numerate.laboratory.store import Key, Store
 from numerate.reports.records import settings_key
 from numerate.tasks.task import Task
@@ -31,6 +33,11 @@ STEP = 1e8
 
 ALL = 2**62
 """More chunks than any running text has: all of it."""
+
+
+def usual_count(recipe: Recipe) -> int:
+    """Questions of each cell where nobody says how many; of running text chunks."""
+    return (recipe.evaluation.chunks or ALL) if recipe.task.running else recipe.evaluation.count
 
 
 class Cost(NamedTuple):
@@ -63,12 +70,9 @@ class Plan:
         if count is not None and count < 1:
             raise Mistake(f"count: {count} questions measure nothing; 100 give +-10 points at 50 %")
         beyond = task.beyond()
-        usual = ALL if task.running else recipe.evaluation.count
-        if task.running and recipe.evaluation.chunks is not None:
-            usual = recipe.evaluation.chunks
         return cls(
             Grid.parse(text, task.axes()) if text else default_grid(task),
-            count or usual,
+            count or usual_count(recipe),
             recipe.evaluation.seed,
             method_for(run.exam, method),
             run.blank.placements(),

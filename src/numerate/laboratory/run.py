@@ -9,14 +9,16 @@ from typing import Any
 from numerate.batch import Model
 from numerate.config import from_tree
 from numerate.errors import Fault, Mistake
-from numerate.evaluation.evaluator import SPARE, Exam, Method, evaluate_cell, questions_of
+from numerate.evaluation.evaluator import Method, evaluate_cell
+from numerate.evaluation.exam import SPARE, Exam, questions_of
 from numerate.evaluation.grid import Cell, parse_shard
 from numerate.evaluation.language import evaluate_portion, read_portion
+from numerate.evaluation.passages import Listen, Passage
 from numerate.evaluation.samples import Said, answers
 from numerate.evaluation.sampling import Sampling
 from numerate.executors.executor import Executor
 from numerate.laboratory.changes import changed, differences
-from numerate.laboratory.generating import Listen, Passage, continued
+from numerate.laboratory.generating import continued
 from numerate.laboratory.maps import MOST, Maps, maps_of
 from numerate.laboratory.pieces import script, spread
 from numerate.laboratory.plan import Heard, Inquiry, Plan, Told, Way

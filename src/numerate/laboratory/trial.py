@@ -25,6 +25,9 @@ from numerate.training.stream import Place, places_of
 from numerate.training.trainer import Trainer
 from numerate.training.world import World
 
+MOST_AT_ONCE = 3e10
+"""Floating-point operations of a step that is tried on a CPU: a second or so. Of larger ones a part of the rows is."""
+
 MOST_TRIED = 500_000_000
 """Weights inside a model of which steps are still tried on a CPU: 8 GB with gradients and moments."""
 
@@ -80,14 +83,15 @@ def dry_run(recipe: Recipe, *, trials: int = 5) -> Estimate:
         trainer = Trainer(replace(recipe, training=short), world, counting=counting)
         steps, budget = trainer.steps, trainer.budget
         first = trainer.stream.batch(Place())
-        trainer.model.train()
+        tried = trainer if counting else _in_small(trainer, world)
+        tried.model.train()
         times = []
         for _ in range(0 if counting else trials):
-            seen, began = trainer.progress.examples, time.perf_counter()
-            trainer.one_step(steps)
+            seen, began = tried.progress.examples, time.perf_counter()
+            tried.one_step(steps)
             if world.device.type == "cuda":
                 torch.cuda.synchronize()
-            grown = (trainer.progress.examples - seen) / recipe.training.smallest
+            grown = (tried.progress.examples - seen) / recipe.training.smallest
             times.append((time.perf_counter() - began) / grown)
     parameters = sum(p.numel() for p in trainer.model.parameters())
     return Estimate(
@@ -101,6 +105,17 @@ def dry_run(recipe: Recipe, *, trials: int = 5) -> Estimate:
         batch=(len(first.tokens.ids), places_of(first) // len(first.tokens.ids)),
         asked=first.counts["tokens"],
     )
+
+
+def _in_small(trainer: Trainer, world: World) -> Trainer:
+    """The trainer, or one of fewer rows a step where a CPU would take minutes for all."""
+    recipe, training = trainer.recipe, trainer.training
+    operations = trainer.budget.operations_per_example * training.smallest
+    if world.device.type != "cpu" or operations <= MOST_AT_ONCE:
+        return trainer
+    rows = max(1, int(training.smallest * MOST_AT_ONCE / operations))
+    few = replace(training, batch=rows, batch_tokens=None, accumulate=1, part=None, ramp=0.0, ramp_from=None)
+    return Trainer(replace(recipe, training=few), world)
 
 
 def _too_large(model: ModelSpec, world: World) -> bool:

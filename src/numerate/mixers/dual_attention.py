@@ -11,6 +11,8 @@ from torch.nn.functional import linear
 
 from numerate.config import setting
 from numerate.errors import Mistake
+from numerate.mixers.dual_decoding import Decoding, Maps, can_decode
+from numerate.mixers.dual_decoding import step as decoded
 from numerate.mixers.inside import Inside, together, turned_in_pairs
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, at_places
 from numerate.mixers.relational import Activation, Heads, Kind, activated, causal
@@ -200,16 +202,25 @@ class DualAttentionMixer(TokenMixer):
     ) -> Float[Tensor, "rows asked width"]:
         return self._said(at_places(x, asked), self._held(x, context), context, asked)
 
-    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Cache]:
+    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Cache | Decoding]:
         held, cache = self._held(x, context), {}
         for name, part in held.items():
             rows, heads, time, size = len(x), *part.shape[1:]
             cache[name] = part.new_zeros(rows, heads, context.capacity, size)
             cache[name][:, :, :time] = part
-        return self._said(x, held, context), cache
+        said = self._said(x, held, context)
+        if not can_decode(self, x, context):
+            return said, cache
+        symbols = cache.pop("symbols")
+        cache["values"] = torch.cat([cache["values"], symbols.expand(len(x), -1, -1, -1)], dim=1)
+        return said, Decoding(**cache, maps=Maps(self, context))
 
-    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Cache) -> tuple[Tensor, Cache]:
+    def step(
+        self, x: Float[Tensor, "rows 1 width"], context: Context, state: Cache | Decoding
+    ) -> tuple[Tensor, Cache | Decoding]:
         assert context.index is not None
+        if isinstance(state, Decoding):
+            return decoded(self, x, context, state), state
         row, place = torch.arange(x.shape[0], device=x.device), together(context)
         for name, part in self._held(x, context).items():
             if place is None:

@@ -109,11 +109,13 @@ def turned_in_pairs(
     """
     if len(rotations) != 1 or contextual or x.device.type != "cpu" or x.element_size() < 4 or context.index is not None:
         return None
+    if torch.compiler.is_compiling():
+        return None
     (name, part), *_ = rotations.items()
     stacked: bool = torch._C._functorch.is_functorch_wrapped_tensor(x)
     if not isinstance(part, HalfSplitRotation) or not part.whole or stacked or torch.is_autocast_enabled("cpu"):
         return None
-    return None if torch.compiler.is_compiling() else (int(name), part)
+    return int(name), part
 
 
 def together(context: Context) -> int | None:

@@ -59,8 +59,7 @@ def installed() -> bool:
 
 def _stacked(x: Tensor) -> bool:
     """Whether it is the input of several models under `torch.vmap`, whose data no kernel can reach."""
-    stacked: bool = torch._C._functorch.is_functorch_wrapped_tensor(x)
-    return stacked
+    return not torch.compiler.is_compiling() and bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
 
 
 @lru_cache

@@ -37,6 +37,11 @@ class Context:
     prepared: dict[Any, Any] = field(default_factory=dict)
 
 
+class OfAllRows:
+    """A part of a state that is not of rows, such as weights made ready for its steps: a state of other rows of the
+    batch has the very same."""
+
+
 class TokenMixer(nn.Module, ABC):
     """A layer's mixer. `forward` and `step` agree: reading at once and token by token give the same (a promise).
 

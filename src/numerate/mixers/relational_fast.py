@@ -241,8 +241,9 @@ def attended(
     mask = visible
     if visible is not None and bias is not None:
         mask = bias.masked_fill(~visible, float("-inf"))
-    whole = mask is None and queries.shape[2] == keys.shape[2]
-    return scaled_dot_product_attention(queries, keys, values, mask, dropout_p=dropout, is_causal=whole)
+    if mask is None and queries.shape[2] == keys.shape[2]:
+        return scaled_dot_product_attention(queries, keys, values, dropout_p=dropout, is_causal=True)
+    return scaled_dot_product_attention(queries, keys, values, mask, dropout_p=dropout)
 
 
 def _by_torch(row: _Row, dropout: float) -> bool:

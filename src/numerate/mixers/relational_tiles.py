@@ -74,8 +74,9 @@ def has_kernel(heads: Heads, activation: Activation) -> bool:
 
 def on_device(heads: Heads) -> bool:
     """Whether a kernel can reach these numbers: on a CUDA device, with the package, of one model and no stack."""
-    stacked: bool = torch._C._functorch.is_functorch_wrapped_tensor(heads.queries)
-    return heads.queries.is_cuda and not stacked and find_spec("triton") is not None
+    x = heads.queries
+    stacked = not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return x.is_cuda and not stacked and find_spec("triton") is not None
 
 
 def in_tiles(heads: Heads, kind: Kind, activation: Activation, by: By) -> Float[Tensor, "rows heads query head_width"]:

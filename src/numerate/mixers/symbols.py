@@ -1,7 +1,7 @@
 """Symbols: what relational attention says of a token, in place of what the token itself holds."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +14,9 @@ from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.mixers.maps import weights_of
 from numerate.mixers.mixer import Context
+
+SymbolsOf = Callable[[Float[Tensor, "rows time width"], Context], Float[Tensor, "#rows time width"]]
+"""Gives every token its symbol, from what the mixer reads."""
 
 
 class Symbols(ABC):
@@ -35,6 +38,10 @@ class SymbolsPart(nn.Module, ABC):
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "#rows time width"]:
         """The symbols of whole rows, or in a step of the newest tokens; x is what the mixer reads. Where they hang on
         the place alone, all rows may have the same ones."""
+
+    def for_steps(self) -> "SymbolsOf":
+        """As `forward`, for the steps of one decoding, without gradients: what they need is made ready once."""
+        return self
 
     def maps(
         self, x: Float[Tensor, "rows time width"], context: Context
@@ -135,6 +142,22 @@ class SymbolicAttentionPart(SymbolsPart):
         kind = asking.dtype
         found = scaled_dot_product_attention(asking, templates.to(kind), symbols.to(kind), scale=self.scale)
         return torch.unflatten(found[0].transpose(0, 1).flatten(1), 0, x.shape[:2])
+
+    def for_steps(self) -> SymbolsOf:
+        heads, scale = self.heads, self.scale
+        templates, symbols = (torch.unflatten(one, -1, (heads, -1)) for one in (self.templates, self.symbols))
+        # Head by head, and templates with a place for each component, which is how one token reads them the quickest.
+        scale = templates.shape[-1] ** -0.5 if scale is None else scale
+        templates, symbols = (templates * scale).permute(1, 2, 0).contiguous(), symbols.transpose(0, 1).contiguous()
+
+        def found(x: Tensor, context: Context) -> Tensor:
+            asking = self.map(x if self.normalised or context.stream is None else context.stream)
+            asking = asking.view(-1, heads, templates.shape[1]).transpose(0, 1)
+            scores = torch.bmm(asking, templates.to(asking.dtype))
+            chosen = torch.bmm(scores.softmax(-1), symbols.to(asking.dtype))
+            return chosen.transpose(0, 1).reshape(x.shape)
+
+        return found
 
     def maps(self, x: Float[Tensor, "rows time width"], context: Context) -> Tensor | None:
         asking, templates, _ = self._split(x, context)

@@ -164,12 +164,14 @@ class Block(nn.Module):
         )
 
     def _mixed(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
+        if not self.training:
+            return self._joined(x, change, norm)
         x = self._joined(x, self.mixer_dropout(change), norm)
         dropped: Tensor = self.dropout(x) if self.drops == "stream" else x
         return dropped
 
     def _joined(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
-        change = self.dropout(change) if self.drops == "change" else change
+        change = self.dropout(change) if self.training and self.drops == "change" else change
         x = x + change if self.residual else change
         return x if self.norm_first else norm(x)
 

@@ -1,5 +1,6 @@
 """A decoder-only language model: embedding, positions, trunk, norm, head."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from numerate.batch import Draw, Model, ModelSpec, Output, Started, Tokens, Turn
 from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.mixers.attention import Attention
-from numerate.mixers.mixer import Context, Mixer
+from numerate.mixers.mixer import Context, Mixer, OfAllRows
 from numerate.models.block import Block, Drops, FeedForward, Norm, make_norm
 from numerate.models.initialisation import FanIn, Initialisation
 from numerate.models.trunk import Stack, Trunk
@@ -97,7 +98,8 @@ class Decoder(ModelSpec):
             if inside and not self.mixer.attends():
                 raise Mistake(
                     f"positions.{number}: {type(position).__name__} acts inside attention, "
-                    f"which {type(self.mixer).__name__} does not have; Learned or Sinusoidal would do, or none"
+                    f"which {type(self.mixer).__name__} does not have; Learned or Sinusoidal would do, or none: "
+                    "model.positions=[]"
                 )
             if not position.numbering.whole and not position.fractions:
                 raise Mistake(
@@ -113,12 +115,21 @@ class Decoder(ModelSpec):
 
 @dataclass
 class DecoderState:
-    """Behind the last token of each row: all ids so far, how many, and the trunk's own state."""
+    """Behind the last token of each row: all ids so far, how many, and the trunk's own state. `numbered` has the places
+    of all that a row may become, where these are known beforehand; the ids are then not kept."""
 
     tokens: Tokens
     trunk: list[Any]
     placement: int
     seen: int
+    numbered: "_Numbered | None" = None
+
+
+class _Numbered(OfAllRows):
+    """The places of every row, by the model's positions: 1 x capacity each."""
+
+    def __init__(self, places: tuple[Tensor, ...]) -> None:
+        self.places = places
 
 
 class DecoderModel(Model):
@@ -136,6 +147,7 @@ class DecoderModel(Model):
         self.input_positions = nn.ModuleDict({str(i): part for i, part in enumerate(inputs) if part is not None})
         self.embedding_norm = _norm(spec, spec.embedding_norm)
         self.embedding_dropout = nn.Dropout(spec.embedding_dropout)
+        self._operations_of_row: dict[tuple[int, Turns | tuple[int, int] | int | None], int] = {}
         mixers = spec.mixer.build_layers(spec.width, spec.trunk.layers(), spec.positions)
         blocks = [
             Block(
@@ -181,15 +193,12 @@ class DecoderModel(Model):
     def place(self, tokens: Tokens, draw: Draw) -> Tokens:
         kinds = self.kinds[tokens.ids]
         places = []
-        for number, position in enumerate(self.spec.positions):
+        for position in self.spec.positions:
             fixed = draw
             if not draw.training:
                 fixed = Draw.fixed(draw.placement % position.numbering.placements())
-            numbers = position.numbering.number(tokens, kinds, fixed)
-            size = position.size()
-            if size is not None and numbers.device.type == "cpu" and int(numbers.max()) >= size:
-                raise self._too_far(number, int(numbers.max()))
-            places.append(numbers)
+            places.append(position.numbering.number(tokens, kinds, fixed))
+        self._fits(places)
         return replace(tokens, places=tuple(places))
 
     def forward(
@@ -223,26 +232,30 @@ class DecoderModel(Model):
             hidden=None if tokens.hidden is None else nn.functional.pad(tokens.hidden, (0, capacity - time)),
             places=None,
         )
-        state = DecoderState(held, states, placement, int(tokens.lengths.max()))
+        state = DecoderState(held, states, placement, int(tokens.lengths.max()), self._numbered(held, placement))
         return Started(Output(self._finished(last), self.head), state)
 
     def step(self, ids: Int[Tensor, " rows"], values: Tensor | None, state: DecoderState) -> Started:
-        index = state.tokens.lengths
-        held = state.tokens.ids.scatter(1, index[:, None], ids[:, None])
+        index, held, hidden, seen = state.tokens.lengths, state.tokens.ids, state.tokens.hidden, state.seen + 1
+        if state.numbered is None:
+            held = held.scatter(1, index[:, None], ids[:, None])
         tokens = replace(state.tokens, ids=held, lengths=index + 1)
-        # Places are numbered afresh from all tokens so far: cheap beside a layer, and right for every numbering.
-        seen = state.seen + 1
-        now = replace(tokens, ids=held[:, :seen], hidden=None if tokens.hidden is None else tokens.hidden[:, :seen])
-        numbered = self.place(now, Draw.fixed(state.placement))
-        assert numbered.places is not None
+        if state.numbered is not None:
+            numbered = tuple(places[:, :seen] for places in state.numbered.places)
+            self._fits(numbered)
+        else:
+            # Places are numbered afresh from all tokens so far: right for every numbering.
+            now = replace(tokens, ids=held[:, :seen], hidden=None if hidden is None else hidden[:, :seen])
+            numbered = self.place(now, Draw.fixed(state.placement)).places or ()
         x = self._vectors(ids)[:, None]
         for name, part in self.input_positions.items():
-            places = numbered.places[int(name)].expand(ids.shape[0], -1).gather(1, index[:, None])
+            places = numbered[int(name)].expand(ids.shape[0], -1).gather(1, index[:, None])
             x = part(x, places)
         x = self.embedding_norm(x)
-        context = Context(tokens.lengths, numbered.places, raw=x, hidden=tokens.hidden, index=index, seen=seen)
+        context = Context(tokens.lengths, numbered, raw=x, hidden=hidden, index=index, seen=seen)
         x, states = self.trunk.step(x, context, state.trunk)
-        return Started(Output(self._finished(x), self.head), DecoderState(tokens, states, state.placement, seen))
+        after = DecoderState(tokens, states, state.placement, seen, state.numbered)
+        return Started(Output(self._finished(x), self.head), after)
 
     def placements(self) -> int:
         return max((position.numbering.placements() for position in self.spec.positions), default=1)
@@ -279,9 +292,12 @@ class DecoderModel(Model):
         return {name: wish for name, wish in plain.items() if name in named}
 
     def operations(self, rows: int, time: int, turns: Turns | tuple[int, int] | int | None = None) -> int:
-        ends = (self.head_feed_forward, self.adapter, self.head)
-        matrices = [part.weight.numel() for end in ends for part in end.modules() if isinstance(part, nn.Linear)]
-        return rows * (2 * time * sum(matrices) + self.trunk.operations(time, turns))
+        # Asked for at every part of every step, for few lengths: 24 layers are walked in milliseconds.
+        if (time, turns) not in self._operations_of_row:
+            ends = (self.head_feed_forward, self.adapter, self.head)
+            matrices = [part.weight.numel() for end in ends for part in end.modules() if isinstance(part, nn.Linear)]
+            self._operations_of_row[time, turns] = 2 * time * sum(matrices) + self.trunk.operations(time, turns)
+        return rows * self._operations_of_row[time, turns]
 
     def turns(self) -> int:
         return self.spec.trunk.turns()
@@ -303,6 +319,22 @@ class DecoderModel(Model):
             x = part(x, tokens.places[int(name)])
         x = self.embedding_dropout(self.embedding_norm(x))
         return x, Context(tokens.lengths, tokens.places, raw=x, hidden=tokens.hidden)
+
+    def _fits(self, places: Sequence[Tensor]) -> None:
+        """Raises `Mistake` for places beyond a table; on a device, where that would be waited for, nothing is asked."""
+        for number, (position, numbers) in enumerate(zip(self.spec.positions, places, strict=True)):
+            size = position.size()
+            if size is not None and numbers.device.type == "cpu" and int(numbers.max()) >= size:
+                raise self._too_far(number, int(numbers.max()))
+
+    def _numbered(self, held: Tokens, placement: int) -> "_Numbered | None":
+        """The places of rows as long as there is room for, where each is a function of the place alone."""
+        numberings = [position.numbering for position in self.spec.positions]
+        if not all(numbering.by_place() for numbering in numberings):
+            return None
+        kinds = self.kinds[held.ids]
+        fixed = (Draw.fixed(placement % numbering.placements()) for numbering in numberings)
+        return _Numbered(tuple(one.number(held, kinds, draw) for one, draw in zip(numberings, fixed, strict=True)))
 
     def _vectors(self, ids: Tensor) -> Tensor:
         vectors: Tensor = self.embedding(ids)

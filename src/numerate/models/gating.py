@@ -20,8 +20,7 @@ def gated(
     """
     gate, value = hidden.chunk(2, dim=-1)
     plainly = activation is not silu or hidden.device.type != "cpu" or not hidden.requires_grad
-    stacked: bool = torch._C._functorch.is_functorch_wrapped_tensor(hidden)
-    if plainly or stacked or torch.compiler.is_compiling():
+    if plainly or torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(hidden):
         return activation(gate) * value
     found: Tensor = _SwiGLU.apply(hidden)  # type: ignore[no-untyped-call]
     return found

@@ -43,6 +43,11 @@ class Numbering(ABC):
         Where all rows get the same numbers, one row may be returned for all.
         """
 
+    def by_place(self) -> bool:
+        """Whether in evaluation a place's number is a function of the place alone, the same in every row. Rows of
+        every length and with any tokens have the same numbers then, and are numbered once."""
+        return False
+
     def placements(self) -> int:
         """How many fixed placements there are to evaluate at; the 0-th is without any offset."""
         return 1
@@ -76,6 +81,9 @@ class Sequential(Numbering):
 
     def __post_init__(self) -> None:
         _check_helpers(self.helpers)
+
+    def by_place(self) -> bool:
+        return self.helpers == "own"
 
     def number(
         self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw
@@ -111,6 +119,9 @@ class Shifted(Numbering):
             raise Mistake(f"max_shift: {self.max_shift} is negative; 0 or more is right")
         if self.evaluate_at < 1:
             raise Mistake(f"evaluate_at: {self.evaluate_at} leaves nothing to evaluate; 1 or more is right")
+
+    def by_place(self) -> bool:
+        return self.helpers == "own"
 
     def number(
         self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw
@@ -265,6 +276,9 @@ class RandomSubset(Numbering):
             raise Mistake(f"size: {self.size} of {self.max_length} places cannot be chosen; 1 to {self.max_length} can")
         if self.stride < 1:
             raise Mistake(f"stride: {self.stride} would put several tokens at one place; 1 or more is right")
+
+    def by_place(self) -> bool:
+        return self.helpers == "own"
 
     def number(
         self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw

@@ -22,10 +22,15 @@ from numerate.models.decoder import Decoder
 from numerate.models.held import without_memory
 from numerate.models.trunk import Stack
 from numerate.training.recipe import Recipe
+from numerate.training.world import device_of
 from numerate.vocabulary import Vocabulary
 
+_FEW = Vocabulary.of(["+"])
+"""For models of which only what does not depend on the vocabulary is counted."""
+
 Equal = Literal["parameters", "operations", "time"]
-By = Literal["width", "depth", "steps"]
+Size = Literal["width", "depth"]
+By = Literal[Size, "steps"]
 
 
 @dataclass(frozen=True)
@@ -156,10 +161,8 @@ def step_seconds(
 
     Weights are random and so are the rows; `device` is the recipe's."""
     wanted = spec if spec is not None else recipe.model
-    device = torch.device("cuda" if recipe.device == "auto" and torch.cuda.is_available() else recipe.device)
-    if recipe.device == "auto" and device.type != "cuda":
-        device = torch.device("cpu")
-    known = Vocabulary.of([f"{i}." for i in range(max(1, vocabulary - 14))])
+    device = device_of(recipe.device)
+    known = Vocabulary.of([f"{i}." for i in range(max(1, vocabulary - Vocabulary.of([]).size))])
     model = wanted.build(known, 0).to(device).train()
     context = _context(recipe)
     ids = torch.randint(4, known.size, (rows, context + 1), generator=torch.Generator().manual_seed(0)).to(device)
@@ -177,9 +180,6 @@ def step_seconds(
     return min(taken[1:])
 
 
-_FEW = Vocabulary.of(["+"])
-
-
 def _context(recipe: Recipe) -> int:
     context = getattr(recipe.task, "context", None)
     if not isinstance(context, int):
@@ -191,10 +191,10 @@ def _for(recipe: Recipe, spec: Decoder, steps: int) -> Recipe:
     return replace(recipe, model=spec, training=replace(recipe.training, steps=steps))
 
 
-def _sought(plain: Decoder, by: By, wanted: float, measured: Callable[[Decoder], float], fill: bool = False) -> Decoder:
+def _sought(
+    plain: Decoder, by: Size, wanted: float, measured: Callable[[Decoder], float], fill: bool = False
+) -> Decoder:
     """The Transformer whose measure is nearest to what is wanted; with `fill`, its feed-forward makes up the rest."""
-    if by == "steps":
-        raise AssertionError("steps are no model")
     trunk, fed = plain.trunk, plain.feed_forward
     if not isinstance(trunk, Stack) or not isinstance(fed, FeedForward):
         raise Mistake("model.trunk: a Stack with feed-forwards is what width and depth are sought of")

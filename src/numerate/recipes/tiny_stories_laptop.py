@@ -4,7 +4,6 @@ Both in the mended code (`corrected`), with a vocabulary of 2,048 pieces learned
 prepare tiny_stories_2048` makes both. The three Transformers are equal to it in something else each.
 """
 
-from numerate.evaluation.evaluator import Evaluation
 from numerate.models.dual_attention_models import corrected
 from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tokens.layout import Text
@@ -62,6 +61,5 @@ def _laptop(name: str, *, depth: int, self_heads: int, relational_heads: int, st
         optimizer=AdamW(rate=5e-3, betas=(0.9, 0.95), decay=0.1, clip=1.0),
         schedule=Cosine(warmup=100),
         training=Training(steps=steps, batch=ROWS, evaluate_every=100, checkpoint_every=500, threads=1),
-        evaluation=Evaluation(grid=str(CONTEXT)),
         title=f"tiny_stories_laptop_{name}",
     )

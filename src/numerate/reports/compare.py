@@ -142,7 +142,8 @@ def _by_task(groups: Sequence[Group], answer: str | None) -> list[str]:
     if texts := running(groups):
         others = [group for group in groups if group not in texts]
         unlike = sections.heading("What differs between the recipes", _differences(texts))
-        return [*comparison_body(texts), unlike, *(_by_task(others, answer) if others else [])]
+        rest = f'<h1 style="margin-top:4rem">{escape(_names(others))}</h1>'
+        return [*comparison_body(texts), unlike, *([rest, *_by_task(others, answer)] if others else [])]
     tasks = by_task(groups)
     if len(tasks) == 1:
         return [sections.sentence(study_finding(groups) or finding(groups)), *_sections(groups, answer)]
@@ -162,6 +163,11 @@ def _by_task(groups: Sequence[Group], answer: str | None) -> list[str]:
         for task in tasks
     ]
     return [*said, sections.heading(f"{len(tasks)} tasks", told), *shown]
+
+
+def _names(groups: Sequence[Group]) -> str:
+    """What some groups are called, in a few words."""
+    return ", ".join(group.label for group in groups[:4]) + ", ..." * (len(groups) > 4)
 
 
 def _sections(groups: Sequence[Group], answer: str | None) -> list[str]:
@@ -192,7 +198,10 @@ def comparison_text(groups: Sequence[Group], look: Look | None = None, answer: s
     several tasks one after the other."""
     if texts := running(groups):
         others = [group for group in groups if group not in texts]
-        return "\n\n\n".join([language_text(texts), *([comparison_text(others, look, answer)] if others else [])])
+        if not others:
+            return language_text(texts)
+        parts = [(_names(texts), language_text(texts)), (_names(others), comparison_text(others, look, answer))]
+        return "\n\n\n".join(f"{name}\n{'=' * text_width(name)}\n\n{told}" for name, told in parts)
     look, tasks = look or Look(), by_task(groups)
     if len(tasks) == 1:
         return _text(groups, look, answer)

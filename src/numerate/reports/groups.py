@@ -170,6 +170,7 @@ def grouped(runs: Sequence[Records], labels: Mapping[str, str] | None = None) ->
     settings such as its budget and labels, which make no other experiment), in order of appearance. Evaluations with
     changed settings make groups of their own, after the one as trained: "abacus, times=8".
 
+    Runs of one experiment that are filed under two titles with the same seeds, as with two budgets, stay two groups.
     `labels` renames a group by the label its runs carry (`{"addition_abacus": "Abacus"}`). Groups that would carry
     the same label are told apart by the settings in which they differ.
     """
@@ -180,7 +181,8 @@ def grouped(runs: Sequence[Records], labels: Mapping[str, str] | None = None) ->
         together.setdefault(variant, []).append(run)
     groups = [
         Group(_label(members, labels or {}), tuple(sorted(members, key=lambda run: run.seed or 0)))
-        for members in together.values()
+        for variant in together.values()
+        for members in _one_way(variant, labels or {})
     ]
     for label in {group.label for group in groups}:
         same = [group for group in groups if group.label == label]
@@ -190,6 +192,18 @@ def grouped(runs: Sequence[Records], labels: Mapping[str, str] | None = None) ->
                 what = ", ".join(f"{path}={texts[i]}" for path, texts in unlike.items())
                 groups[groups.index(group)] = replace(group, label=f"{label} ({what})" if what else f"{label} {i + 1}")
     return [one for group in groups for one in _by_settings(group)]
+
+
+def _one_way(runs: Sequence[Records], labels: Mapping[str, str]) -> list[list[Records]]:
+    """Runs of one experiment, apart where they are meant as several: where `labels` calls them differently, and where
+    one seed is there twice, as with two budgets (equal steps and equal time), by the titles they are filed under."""
+    twice = len({run.id for run in runs}) < len(runs)
+    several = len({labels[run.label] for run in runs if run.label in labels}) > 1
+    apart: dict[tuple[str | None, str], list[Records]] = {}
+    for run in runs:
+        title = str(run.folder.resolve().parent) if twice else ""
+        apart.setdefault((labels.get(run.label) if several else None, title), []).append(run)
+    return list(apart.values())
 
 
 def by_parts(groups: Sequence[Group]) -> bool:

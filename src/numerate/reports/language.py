@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import exp, sqrt
-from statistics import fmean, median, variance
+from statistics import fmean, variance
 from textwrap import fill
 
 from numerate.evaluation.likelihoods import Z95, Likelihoods
 from numerate.reports.groups import Group
 from numerate.reports.language_records import Foretold, interval_text, number_text
+from numerate.reports.language_speed import speed_note, speed_rows
 from numerate.reports.records import Records
 from numerate.reports.table import text_table
 
@@ -207,38 +208,34 @@ def gap_rows(rows: Sequence[Row], measure: str) -> tuple[list[str], list[list[st
 
 
 def table_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """The table of all measures as text, a line for each group, checkpoint and context."""
+    """The table of all measures as text, a line for each group, checkpoint and context; one line of both checkpoints
+    where the final one is the best."""
     rows = language_rows(groups)
     contexts = len({row.context for row in rows}) > 1 or any(row.region != "trained" for row in rows)
     header = ["run", "checkpoint", "step", *(["context"] * contexts), "seeds", "loss", "perplexity", "bits per byte"]
-    header += ["tokens", "tokens/s"]
+    named = {(row.group.label, row.context, row.checkpoint): row for row in rows}
     lines = []
     for row in rows:
+        final, best = (named.get((row.group.label, row.context, name)) for name in ("final", "best"))
+        one = final is not None and best is not None and (final.steps, final.each) == (best.steps, best.each)
+        if one and row is best:
+            continue
         steps = sorted(set(row.steps))
         where = f"{row.context:,}" + f" ({row.region})" * (row.region != "trained")
         lines.append(
             [
                 row.group.label,
-                row.checkpoint,
+                "final, best" if one and row is final else row.checkpoint,
                 f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}",
                 *([where] * contexts),
                 str(len(row.each)),
                 row.loss.text,
                 row.perplexity.text,
                 row.bits.text if row.bits is not None else "",
-                f"{row.each[0].tokens:,}",
-                number_text(speed(row.group)),
+                " to ".join(dict.fromkeys(f"{f(one.tokens for one in row.each):,}" for f in (min, max))),
             ]
         )
-    return header, lines
-
-
-def speed(group: Group) -> float | None:
-    """Tokens per second of training: the median over all that was logged, of every seed."""
-    found = [
-        float(line["tokens_per_second"]) for run in group.runs for line in run.timings if "tokens_per_second" in line
-    ]
-    return median(found) if found else None
+    return [*header, "held-out tokens"], lines
 
 
 def language_finding(groups: Sequence[Group]) -> str:
@@ -246,14 +243,39 @@ def language_finding(groups: Sequence[Group]) -> str:
     rows = main_rows(language_rows(groups))
     if not rows:
         return f"{' and '.join(group.label for group in groups[:4])}: not evaluated on the whole validation text yet."
+    if len(rows) == 1:
+        return " ".join(filter(None, [_said(rows[0]), "It is one seed." * (len(rows[0].each) == 1), _lacking(groups)]))
     measure, why = compared_by(rows)
-    told = [_said(row) for row in rows[:6]]
-    if len(rows) == 1 and len(rows[0].each) == 1:
-        return f"{told[0]} It is one seed."
-    told += [f"{len(rows) - 6} more groups stand in the table."] * (len(rows) > 6)
-    if len(rows) > 1:
-        told.append(_best_of(rows, measure))
-    return " ".join(filter(None, [*told, why, other_text(rows)]))
+    more = f" {len(rows) - 6} more groups stand in the table." * (len(rows) > 6)
+    told = [_best_of(rows, measure), _each(rows[:6], measure) + more, why, other_text(rows), _lacking(groups)]
+    return " ".join(filter(None, told))
+
+
+def _lacking(groups: Sequence[Group]) -> str:
+    """How many runs say nothing of the whole validation text, and what makes them; nothing where all do."""
+    runs = {run.folder: run for group in groups for run in group.runs}
+    lacking = [str(folder) for folder, run in runs.items() if not run.language]
+    if not lacking:
+        return ""
+    verb = "is" if len(lacking) == 1 else "are"
+    return (
+        f"{len(lacking)} of {len(runs)} runs {verb} not evaluated on the whole validation text yet and not compared: "
+        f"`numerate evaluate {lacking[0]}` does it" + (", and so on." if len(lacking) > 1 else ".")
+    )
+
+
+def _each(rows: Sequence[Row], measure: str) -> str:
+    """What each of several groups has, as a sentence."""
+    told = []
+    for row in rows:
+        found = row.bits if measure == "bits_per_byte" and row.bits is not None else row.loss
+        seeds = f" ({len(row.each)} seeds)" if len(row.each) > 1 else ""
+        where = "" if row.region == "trained" else f" at a context of {row.context:,}"
+        told.append(
+            f"{row.group.label}{seeds} {found.text}{where}" + f", {row.checkpoint}" * (row.checkpoint != "final")
+        )
+    what = "Loss in nats per token" if measure == "loss" else "Bits per byte"
+    return f"{what}: {'; '.join(told)}."
 
 
 def _said(row: Row) -> str:
@@ -294,4 +316,6 @@ def language_text(groups: Sequence[Group]) -> str:
     measure, _ = compared_by(rows)
     parts = [f"{text_table(header, lines)}\n{fill(NOTE, 118, break_on_hyphens=False)}"]
     parts += [text_table(*gap_rows(rows, measure))] if len(rows) > 1 else []
+    speeds = speed_rows(groups)
+    parts += [f"{text_table(*speeds)}\n{fill(speed_note(groups), 118, break_on_hyphens=False)}"] if speeds[1] else []
     return "\n\n".join([*parts, fill(language_finding(groups), 118, break_on_hyphens=False)])

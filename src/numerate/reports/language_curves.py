@@ -60,11 +60,13 @@ def _has_speed(line: Mapping[str, Any]) -> bool:
     return bool(line.get("tokens_per_second"))
 
 
-def _moved(steps: Sequence[float], values: Sequence[float], at: Mapping[float, float]) -> Curve:
-    """Values at another measure of how far training is: by steps in proportion between two that are known."""
-    known = sorted(at)
-    if len(known) < 2:
+def _moved(steps: Sequence[float], values: Sequence[float], at: dict[float, float]) -> Curve:
+    """Values at another measure of how far training is: by steps in proportion between two that are known, the first
+    of which is the beginning."""
+    if not at:
         return [], []
+    at = {0.0: 0.0} | at
+    known = sorted(at)
     kept = [i for i, step in enumerate(steps) if bisect_right(known, step) and step <= known[-1]]
     places = np.interp([steps[i] for i in kept], known, [at[step] for step in known])
     return places.tolist(), [values[i] for i in kept]
@@ -97,11 +99,16 @@ def curves(groups: Sequence[Group]) -> str:
 def _chart(groups: Sequence[Group], along: Callable[[Records], Curve], words: str) -> str:
     lines: list[Line] = []
     for i, group in enumerate(groups):
-        found = [curve for run in group.runs if (curve := along(run))[0]]
+        found = _found(group, along)
         if len(found) > 1 and along is not by_step:
             found = _on_one_axis(found)
         lines += banded(group.label, found, i, dashed=dashed(i))
     return chart(lines, x_label=words, y_label="nats per token", zoom=True, name=f"validation loss by {words}")
+
+
+def _found(group: Group, along: Callable[[Records], Curve]) -> list[Curve]:
+    """The curves of its runs that are known."""
+    return [curve for run in group.runs if (curve := along(run))[0]]
 
 
 def _on_one_axis(found: Sequence[Curve]) -> list[Curve]:
@@ -114,29 +121,34 @@ def _on_one_axis(found: Sequence[Curve]) -> list[Curve]:
 def curves_figure(groups: Sequence[Group]) -> "Figure":
     """The same for a paper: validation loss by step, by operations and by time, side by side."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     shown = drawn(trained_once(groups))
-    figure = Figure(figsize=(11, 3.6), layout="constrained")
     ways: list[tuple[Callable[[Records], Curve], str]] = [
         (by_step, "step"),
         (by_operations, "floating-point operations"),
         (by_time, "minutes of training"),
     ]
-    for place, (along, words) in enumerate(ways, 1):
-        axes = figure.add_subplot(1, len(ways), place)
+    each = [(words, along, [(group, _found(group, along)) for group in shown]) for along, words in ways]
+    drawn_ways = [way for way in each if any(found for _, found in way[2])]  # of a short run not all is known
+    figure = Figure(figsize=(11 if len(drawn_ways) > 2 else 1 + 4.5 * len(drawn_ways), 3.6), layout="constrained")
+    for place, (words, along, lines) in enumerate(drawn_ways, 1):
+        axes = figure.add_subplot(1, len(drawn_ways), place)
         highest: list[float] = []
-        for i, group in enumerate(shown):
-            found = [curve for run in group.runs if (curve := along(run))[0]]
+        for i, (group, found) in enumerate(lines):
             if not found:
                 continue
             band = seeds_band(_on_one_axis(found) if along is not by_step and len(found) > 1 else found)
             label = f"{group.label} ({len(found)} seeds)" if len(found) > 1 else group.label
-            axes.plot(band.steps, band.median, color=f"C{i}", label=label, linestyle="--" if dashed(i) else "-")
+            style, alone = "--" if dashed(i) else "-", "o" if len(band.steps) == 1 else ""
+            axes.plot(band.steps, band.median, color=f"C{i}", label=label, linestyle=style, marker=alone)
             if band.count > 1:
                 axes.fill_between(band.steps, band.low, band.high, color=f"C{i}", alpha=0.2, linewidth=0)
             late = band.steps >= band.steps[-1] / 10
             highest.append(float(band.median[late].max()))
         axes.set_xlabel(words)
+        if along is by_step:
+            axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         if highest:
             low, _ = axes.get_ylim()
             axes.set_ylim(low, max(highest) * 1.02)

@@ -15,11 +15,12 @@ from numerate.reports.language import (
     language_rows,
     main_rows,
     other_text,
-    speed,
     table_rows,
 )
 from numerate.reports.language_curves import curves, validation
 from numerate.reports.language_records import number_text
+from numerate.reports.language_speed import speed_note, speed_rows
+from numerate.reports.language_speed import told as speed_facts
 from numerate.reports.records import Records
 
 MOST_STEPS = 6
@@ -27,6 +28,9 @@ MOST_STEPS = 6
 
 MOST_TEXTS = 8
 """Texts shown of a step."""
+
+EMPTY = '<span class="quiet">(the beginning of a document)</span>'
+"""Shown for a prompt without text."""
 
 
 def running(groups: Sequence[Group]) -> list[Group]:
@@ -50,12 +54,14 @@ def comparison_body(groups: Sequence[Group]) -> list[str]:
     rows = main_rows(language_rows(groups))
     measure, why = compared_by(rows)
     header, lines = gap_rows(rows, measure)
-    told = table(header, [[escape(cell) for cell in line] for line in lines], numbers=[2, 3]) if lines else ""
+    shown = [[*map(escape, line[:-1]), escape(line[-1]).replace(" ", "&nbsp;")] for line in lines]
+    told = _tight(table(header, shown, numbers=[2, 3])) if lines else ""
     note = " ".join(filter(None, (why, other_text(rows), "Intervals are Welch's, over seeds.")))
     return [
         sections.sentence(language_finding(groups)),
         *_shared(groups),
         sections.heading("Which groups differ by more than seeds do", told and f"{told}{_caption(note)}"),
+        sections.heading("Speed and memory", speeds(groups)),
         sections.heading("Texts drawn during training", _texts_of(groups)),
     ]
 
@@ -73,9 +79,25 @@ def measures(groups: Sequence[Group]) -> str:
     if not lines:
         return ""
     first = 1 if len(groups) == 1 else 0
-    shown = [[escape(cell) for cell in line[first:]] for line in lines]
+    shown = [[_quietly(cell, "<br>") for cell in line[first:]] for line in lines]
     numbers = range(2 - first, len(header) - first)
-    return table(header[first:], shown, numbers=numbers) + _caption(NOTE)
+    rows = language_rows(groups)
+    unlike = "" if other_text(main_rows(rows)) else other_text(rows)  # of the groups the finding says it
+    return _tight(table(header[first:], shown, numbers=numbers)) + _caption(f"{NOTE} {unlike}".strip())
+
+
+def speeds(groups: Sequence[Group]) -> str:
+    """The table of speed and memory; nothing where nothing was logged."""
+    header, lines = speed_rows(groups)
+    if not lines:
+        return ""
+    shown = [[escape(cell) for cell in line] for line in lines]
+    return _tight(table(header, shown, numbers=range(1, len(header)))) + _caption(speed_note(groups))
+
+
+def _tight(told: str) -> str:
+    """A table of many columns, close together."""
+    return told.replace('<table class="data">', '<table class="data tight">', 1)
 
 
 def _caption(text: str) -> str:
@@ -95,17 +117,17 @@ def _facts(group: Group, run: Records) -> str:
     elif lines := validation(run):
         pairs["validation loss, so far"] = number_text(lines[-1]["loss"])
         pairs["perplexity, so far"] = number_text(lines[-1]["perplexity"])
-    if (found := speed(group)) is not None:
-        pairs["tokens/s"] = f"{found:,.0f}"
     known = sections.provenance(run)
-    pairs.update({name: escape(known[name]) for name in ("parameters", "steps", "tokens") if name in known})
+    words = {"parameters": "parameters", "steps": "steps", "tokens": "training tokens"}
+    pairs.update({words[name]: escape(known[name]) for name in words if name in known})
+    pairs.update({name: escape(text) for name, text in speed_facts(group).items()})
     return facts(pairs) if pairs else ""
 
 
-def _quietly(text: str) -> str:
-    """A number with its interval in quiet letters."""
-    value, _, interval = text.partition(" ")
-    return f'{escape(value)} <span class="quiet">{escape(interval)}</span>' if interval else escape(value)
+def _quietly(text: str, between: str = " ") -> str:
+    """A number with its interval in quiet letters; any other text as it is."""
+    value, bracket, interval = text.partition(" [")
+    return f'{escape(value)}{between}<span class="quiet">{escape("[" + interval)}</span>' if bracket else escape(text)
 
 
 def texts(runs: Sequence[Records]) -> str:
@@ -119,7 +141,7 @@ def texts(runs: Sequence[Records]) -> str:
     parts = []
     for step in reversed(kept):
         own = [line for line in lines if int(line.get("step") or 0) == step][:MOST_TEXTS]
-        rows = [[escape(_of(line, "prompt")), _text(line)] for line in own]
+        rows = [[escape(_of(line, "prompt")) or EMPTY, _text(line)] for line in own]
         inside = table(["prompt", "text"], rows, mono=[0])
         parts.append(f"<details{' open' * (step == kept[-1])}><summary>step {step:,}</summary>{inside}</details>")
     return "".join(parts)

@@ -1,5 +1,6 @@
 """Figures by their kind, straight from the folders of runs: what `numerate plot` draws."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -171,8 +172,13 @@ def write_plot(
         groups = [replace(group, label=label) for group, label in zip(groups, labels, strict=True)]
     if kind in ("curves", "compare", "grid", "intervals", "training") and running(groups):  # all there is of text
         kind = "validation"
+    if kind == "validation" and (others := [group for group in groups if group not in running(groups)]):
+        names = ", ".join(group.label for group in others[:3]) + ", ..." * (len(others) > 3)
+        warnings.warn(f"plot: {names}: of no running text, and left out of a figure of validation loss", stacklevel=2)
     told = kind in ("training", "validation")
     if not told and not any(group.points for group in groups):
+        if running(groups):
+            raise Mistake(f"plot: {kind} is of answers, which running text has none of; validation is right for it")
         raise Mistake(
             "plot: nothing was evaluated" + (f" at the {checkpoint} checkpoint" if checkpoint else "") + " yet"
         )

@@ -17,7 +17,7 @@ from numerate.errors import Fault, Mistake
 from numerate.executors.executor import Desk, Failure, Work
 from numerate.executors.memory import ran_out
 from numerate.executors.worker import fault_of_the_program
-from numerate.laboratory.plan import ALL
+from numerate.laboratory.plan import usual_count
 from numerate.laboratory.results import Results
 from numerate.laboratory.start import Trained
 from numerate.laboratory.tracking import track_results
@@ -181,7 +181,7 @@ class _Worker:
         found: dict[str, Results] = {}
         for name in ("best", "final"):  # best on the next lengths; often the final
             self.state.tell(phase=f"evaluating {name}", cells=None)
-            count = (evaluation.chunks or ALL) if recipe.task.running else evaluation.count
+            count = usual_count(recipe)
             found[name] = run.evaluate(evaluation.grid, count=count, checkpoint=name, heard=self._heard)
         self.state.tell(phase="report")
         run.report()

@@ -346,6 +346,8 @@ def _cells(runs: Path, told: Sequence[tuple[Column, list[Value]]], wanted: Colle
         running = running or b'"language":' in content
         for name in _axes(content):
             axes.setdefault(name, Column(f"cell.{name}" if name in taken else name, int, tells=True))
+    there = {column.name for column, _ in told} | {column.name for column in _OF_ANSWERS if answered}
+    texts = [one for one in _OF_TEXTS if running and one[0].name not in there]
     columns = (
         *(column for column, _ in told),
         Column("checkpoint", tells=True),
@@ -357,9 +359,8 @@ def _cells(runs: Path, told: Sequence[tuple[Column, list[Value]]], wanted: Colle
         *(column for column, _ in _FIXED),
         *(column for column, _, _ in _OF_LABELS if labelled),
         *(column for column in _OF_ANSWERS if answered),
-        *(column for column, _ in _OF_TEXTS if running and column.name not in taken),
+        *(column for column, _ in texts),
     )
-    texts = [one for one in _OF_TEXTS if running and one[0].name not in taken]
 
     def rows() -> Iterator[Row]:
         for row in by_run:

@@ -52,6 +52,8 @@ def as_latex(table: Table) -> str:
     return "\n".join([*body, r"\end{tabular}", *(f"% {words(note)}" for note in shown.notes)])
 
 
+_DECIMAL = re.compile(r"-?[\d,]+\.\d+")
+
 _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -103,7 +105,8 @@ def telling(table: Table) -> Table:
         told = {i for i, name in enumerate(names) if name in ("label", "seed")}
     if "status" in names and any(value != "done" for value in values[names.index("status")]):
         told.add(names.index("status"))
-    chosen = [i for i, column in enumerate(table.columns) if i in told or column.main]
+    known = {i for i, column in enumerate(table.columns) if column.main and any(v is not None for v in values[i])}
+    chosen = [i for i, column in enumerate(table.columns) if i in told or (i in known if known else column.main)]
     return replace(
         table,
         columns=tuple(table.columns[i] for i in chosen),
@@ -141,7 +144,14 @@ def interval_text(column: Column, value: float, low: float | None, high: float |
         return value_text(column, value)
     if column.shown == "share":
         return f"{value_text(column, value)} {bracket(low, high)}"
-    return f"{_measure(value)} [{_measure(low)}, {_measure(high)}]"
+    middle, *ends = _evenly([_measure(value), _measure(low), _measure(high)])
+    return f"{middle} [{', '.join(ends)}]"
+
+
+def _evenly(numbers: Sequence[str]) -> list[str]:
+    """Plain decimals with as many places each: `["7.58", "7.563"]` as `["7.580", "7.563"]`; others as they are."""
+    places = {n: len(n.partition(".")[2]) for n in numbers if _DECIMAL.fullmatch(n)}
+    return [f"{n}{'0' * (max(places.values()) - places[n])}" if n in places else n for n in numbers]
 
 
 def short_names(table: Table) -> list[str]:

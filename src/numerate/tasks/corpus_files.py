@@ -6,6 +6,7 @@ than 65,536 ids) with a head beside it, `.bin.head`, that says what it is. The h
 without one is never taken for whole: its folder has a `corpus.json` from the first moment on.
 """
 
+import hashlib
 import json
 import mmap
 import warnings
@@ -137,6 +138,13 @@ class Corpus:
                 self.release()
         return TokenRows(ids[:, : int(places.lengths.max(initial=-1)) + 1], places.lengths)
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """What tells these tokens from others, in 16 characters: of large shards by their size and blocks spread over
+        them. What their files are called does not count."""
+        told = [f"{len(shard)} {shard.ids.dtype} {block_sum(shard.path)}" for shard in self.shards]
+        return hashlib.blake2b("\n".join(told).encode(), digest_size=8).hexdigest()
+
     def release(self) -> None:
         """Lets go of what was read; to be called now and then by whoever reads for long."""
         self._read[0] = 0
@@ -167,15 +175,21 @@ class ChunkRows(TokenRows):
         return ChunkRows(self.corpus, Places(*(part[rows] for part in self.places)), self.context)
 
 
+def held_out_shards(corpus: Corpus) -> list[int]:
+    """Which shards are for validation: those with `val` in their name, else the first one."""
+    return [number for number, shard in enumerate(corpus.shards) if "val" in shard.path.name.lower()] or [0]
+
+
 def published_split(corpus: Corpus) -> tuple[Corpus, Corpus]:
     """Training and validation shards: those with `val` in their name are for validation, as FineWeb-Edu's are; where
     none has, the first one is, as in llama2.c. Raises `Mistake` where nothing is left to train on."""
-    named = [number for number, shard in enumerate(corpus.shards) if "val" in shard.path.name.lower()] or [0]
+    named = held_out_shards(corpus)
     rest = [number for number in range(len(corpus.shards)) if number not in named]
     if not rest:
         raise Mistake(
             f"corpus: {corpus.shards[0].path} is the validation set, and there is nothing beside it to train on; two "
-            "shards or more, or a corpus of its own for validation, are right"
+            "shards or more, or a corpus of its own for validation, are right; `numerate data prepare mine.txt "
+            "out=mine` makes both of a text"
         )
     return corpus.part(rest), corpus.part(named)
 

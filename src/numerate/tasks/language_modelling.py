@@ -80,6 +80,8 @@ class LanguageModelling(Task):
     def tokenizer_name(self) -> str:
         """`tokenizer`, or the folder of the one that stands with the tokens. Raises `Mistake` where there is none."""
         if self.tokenizer:
+            if not Path(self.tokenizer).expanduser().exists():
+                _refuse_unprepared(self.tokenizer, "tokenizer")
             return self.tokenizer
         place = located(self.train, "train")
         for folder in (place, place.parent):
@@ -243,8 +245,6 @@ def located(name: str, where: str = "train") -> Path:
 
     Raises `Mistake` that says how to get it, where it is nowhere.
     """
-    from numerate.tasks.corpora_by_name import PREPARED
-
     if not name:
         raise Mistake(
             f"{where}: is missing; a folder of tokens, a text, or task=tiny_stories_2048 (which `numerate data prepare "
@@ -255,14 +255,26 @@ def located(name: str, where: str = "train") -> Path:
         if place.exists():
             return place
     first = path.parts[0] if path.parts else name
-    if first in PREPARED:
-        raise Mistake(f"{where}: {name} is not there yet; `numerate data prepare {first}` makes it")
+    _refuse_unprepared(name, where)
     if first in ("tinystories", "tinystories_texts"):
         raise Mistake(f"{where}: {name} is not there yet; `numerate data fetch {first}` gets it")
     raise Mistake(
         f"{where}: {name} is not there, nor below {corpora_folder()} or {data_folder()}; a folder of tokens (`numerate "
-        f"data tokenise` writes one) or a file of text is right.{did_you_mean(first, PREPARED)}"
+        f"data tokenise` writes one) or a file of text is right.{did_you_mean(first, _prepared())}"
     )
+
+
+def _prepared() -> tuple[str, ...]:
+    from numerate.tasks.corpora_by_name import PREPARED
+
+    return PREPARED
+
+
+def _refuse_unprepared(name: str, where: str) -> None:
+    """Raises `Mistake` for a name of, or below, a corpus that `numerate data prepare` makes and has not made here."""
+    first = next(iter(Path(name).parts), name)
+    if first in _prepared() and not (corpora_folder() / name).exists():
+        raise Mistake(f"{where}: {name} is not there yet; `numerate data prepare {first}` makes it")
 
 
 def is_text(place: Path) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from numerate.evaluation.evaluator import Exam
+from numerate.evaluation.exam import Exam
 
 By = Literal["accuracy", "loss"]
 

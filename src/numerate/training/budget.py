@@ -2,13 +2,13 @@
 
 import math
 from functools import cached_property
-from typing import Protocol
 
 from numerate.batch import Batch, Draw, Model
 from numerate.errors import Mistake
 from numerate.tasks.task import Task
 from numerate.training.objective import ObjectivePart
 from numerate.training.recipe import Training
+from numerate.training.state import Progress
 from numerate.training.stream import Place, Stream
 
 _EDGE = 1e-9
@@ -24,15 +24,6 @@ def flop_text(operations: float) -> str:
     while operations >= 999.95 and power < len(UNITS) - 1:
         operations, power = operations / 1000, power + 1
     return f"{operations:,.1f} {UNITS[power]}FLOP"
-
-
-class Spent(Protocol):
-    """What a run has used so far; `operations` are floating-point operations of training."""
-
-    step: int
-    examples: int
-    tokens: int
-    operations: int
 
 
 class Budget:
@@ -51,17 +42,17 @@ class Budget:
 
     # What is used --------------------------------------------------------------------------------------------------
 
-    def used(self, spent: Spent) -> float:
+    def used(self, spent: Progress) -> float:
         """The share of the budget that is used, as schedules and ramps go by it: from 0 up to 1, or beyond."""
         if self._goes_by_examples:
             return spent.examples / self._examples
         return spent.step / max(1, self.steps)
 
-    def position(self, spent: Spent) -> float:
+    def position(self, spent: Progress) -> float:
         """The same in steps of `steps`: how many are done, unless batches grow."""
         return self.used(spent) * self.steps if self._goes_by_examples else spent.step
 
-    def is_spent(self, spent: Spent) -> bool:
+    def is_spent(self, spent: Progress) -> bool:
         """Whether the budget is used up."""
         training = self.training
         if training.tokens is not None and spent.tokens >= training.tokens:

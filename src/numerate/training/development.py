@@ -9,11 +9,14 @@ import torch
 
 from numerate.batch import Batch, Draw, Model
 from numerate.errors import Mistake
-from numerate.evaluation.evaluator import Exam, Marks, mark, pieces
-from numerate.evaluation.language import Likelihoods, chunks_of, portions, read_chunks
+from numerate.evaluation.exam import Exam, pieces
+from numerate.evaluation.language import chunks_of, portions, read_chunks
+from numerate.evaluation.likelihoods import Likelihoods
+from numerate.evaluation.marks import Marks, mark
 from numerate.evaluation.statistics import wilson
 from numerate.training.best import Criterion, Score
 from numerate.training.objective import ObjectivePart
+from numerate.training.precision import autocast
 from numerate.training.recipe import Recipe
 from numerate.training.world import World
 
@@ -69,9 +72,8 @@ class Development:
 
     def _foretold(self, model: Model) -> Likelihoods:
         rank, size = self.world.rank, self.world.size
-        precision = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.recipe.training.precision)
         found, alone = Likelihoods(), []
-        with torch.autocast(self.world.device.type, dtype=precision, enabled=precision is not None):
+        with autocast(self.world.device, self.recipe.training.precision):
             for start, count in self._batches():
                 questions = self.recipe.task.examples("development", self.recipe.seed, start, count)
                 own = np.arange(rank, len(questions), size)

@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from numerate.errors import Mistake
 from numerate.losses.number_tokens import NumberTable
+from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Example
 from numerate.tasks.task import Task
@@ -20,6 +23,12 @@ LOW = 0.9
 SAMPLE = 256
 """Training answers that the share is counted on."""
 
+PASSAGES, PASSAGE = 16, 64
+"""So many passages of running text that is held out, and the tokens of each, are looked for in training."""
+
+LOOKED_THROUGH, PORTION = 1 << 23, 1 << 20
+"""Tokens of training that are looked through, and how many at once."""
+
 
 def rows_left_out(task: Task) -> list[str]:
     """How many rows of a task's files training has not, and why; nothing where it has all."""
@@ -31,6 +40,35 @@ def rows_left_out(task: Task) -> list[str]:
     return [
         f"task: {holdings.left_out:,} of {whole:,} rows of training are left out, since their question stands in "
         f"development or a test too{keep} ({holdings.told()})"
+    ]
+
+
+def validation_trained_on(task: Task) -> list[str]:
+    """That running text held out stands in what is trained on, where half or more of some passages from all over it
+    do. At most 8 million tokens of training are looked through, so that of a larger corpus a part may be missed."""
+    if not isinstance(task, LanguageModelling):
+        return []
+    train, held = task.corpus("train"), task.corpus("test")
+    passages = [
+        shard.ids[begin : begin + PASSAGE]
+        for shard in held.shards
+        for begin in np.linspace(0, len(shard) - PASSAGE, -(-PASSAGES // len(held.shards))).astype(int).tolist()
+        if begin >= 0
+    ][:PASSAGES]
+    left, found = LOOKED_THROUGH, [False] * len(passages)
+    for shard in train.shards:
+        for begin in range(0, min(len(shard), left), PORTION):
+            ids = shard.ids[begin : begin + PORTION + PASSAGE]
+            text = ids.tobytes()
+            for number, passage in enumerate(passages):
+                found[number] = found[number] or passage.astype(ids.dtype).tobytes() in text
+        left -= len(shard)
+        shard.release()
+    if not passages or 2 * sum(found) < len(found):
+        return []
+    return [
+        f"task.validation: {sum(found)} of {len(found)} passages of it, {PASSAGE} tokens each, stand in what is "
+        "trained on too, so that its loss says little of new text; `numerate data prepare` holds other text out"
     ]
 
 

@@ -13,6 +13,8 @@ from typing import Literal
 
 import torch
 
+from numerate.training.precision import HALF
+
 Products = Literal["bf16", "fp16", "tf32", "fp32"]
 """What products of matrices are computed in."""
 
@@ -41,7 +43,7 @@ STATED: dict[str, tuple[float, float, float]] = {
 HALF_ONLY: dict[str, tuple[float, float]] = {"V100": (125, 15.7), "T4": (65, 8.1)}
 """The same with fp16 and float32 for devices that have neither bf16 nor TF32."""
 
-_SIZE, _SECONDS = 512, 0.03
+_SIZE, _SECONDS, _LEAST = 512, 0.03, 10
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,7 @@ def limit_of(device: torch.device, products: Products) -> Limit | None:
         found = stated(torch.cuda.get_device_name(device), products)
         return None if found is None else Limit(found, "stated")
     if device.type == "cpu":
-        half = {"bf16": torch.bfloat16, "fp16": torch.float16}
-        return Limit(_measured(half.get(products, torch.float32), torch.get_num_threads()), "measured")
+        return Limit(_measured(HALF.get(products, torch.float32), torch.get_num_threads()), "measured")
     return None
 
 
@@ -89,15 +90,16 @@ def products_of(precision: str, tf32: bool, device: torch.device) -> Products:
 
 @lru_cache
 def _measured(dtype: torch.dtype, threads: int) -> float:
-    """Operations per second of a product of two square matrices here: the quickest of a few, in about 30 ms."""
+    """Operations per second of a product of two square matrices here: the quickest of ten or more, in about 30 ms;
+    on a machine that others use as well in longer, as one product alone may be interrupted."""
     with torch.no_grad():
         one = torch.ones(_SIZE, _SIZE, dtype=dtype)
         out, quickest = torch.mm(one, one), float("inf")
-        end = time.perf_counter() + _SECONDS
+        end, done = time.perf_counter() + _SECONDS, 0
         while True:
             began = time.perf_counter()
             torch.mm(one, one, out=out)
             now = time.perf_counter()
-            quickest = min(quickest, now - began)
-            if now > end:
+            quickest, done = min(quickest, now - began), done + 1
+            if now > end and done >= _LEAST:
                 return 2.0 * _SIZE**3 / quickest

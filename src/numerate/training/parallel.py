@@ -51,6 +51,10 @@ class Parallel:
         finally:
             self.model.train()
 
+    def saying(self) -> AbstractContextManager[Model]:
+        """The model to generate from, token by token; as `answering`."""
+        return self.answering()
+
     def finish(self) -> None:
         """After the last backward of a step: every process then has the whole gradient (or its share of it)."""
         self.world.sum_gradients(list(self.model.parameters()))
@@ -168,6 +172,20 @@ class Spread(Parallel):
                 yield model
             finally:
                 self.root.reshard()  # only a backward would do it otherwise
+
+    @contextmanager
+    def saying(self) -> Iterator[Model]:
+        """All weights are whole on every device meanwhile: what goes on token by token calls no forward that would
+        gather them."""
+        spread: list[Any] = [self.root, *blocks_of(self.model)]
+        with super().answering() as model:
+            try:
+                for part in spread:
+                    part.unshard()
+                yield model
+            finally:
+                for part in spread:
+                    part.reshard()
 
     def finish(self) -> None:
         """The shares are summed by then."""

@@ -4,7 +4,8 @@ import torch
 
 from numerate.batch import Model, Tokens
 from numerate.errors import Fault, Mistake
-from numerate.evaluation.evaluator import Exam, default_grid
+from numerate.evaluation.evaluator import default_grid
+from numerate.evaluation.exam import Exam
 from numerate.evaluation.grid import Grid
 from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tasks.task import Task
@@ -84,6 +85,28 @@ def refuse_other_tokenizer(tokenizer: Tokenizer, task: Task, found: Checkpoint) 
             f"tokenizer: {found.path} was trained with another tokenizer file called {name} (fingerprint {before[:8]}, "
             f"this one {(now or 'none')[:8]}), so that its ids mean other tokens; the file it was trained with is right"
         )
+
+
+def texts_of(task: Task) -> dict[str, str] | None:
+    """What tells the running text that is trained on, and that held out, from others; None where there is none."""
+    if not isinstance(task, LanguageModelling):
+        return None
+    return {"train": task.corpus("train").fingerprint, "validation": task.corpus("test").fingerprint}
+
+
+def refuse_other_texts(task: Task, found: Checkpoint) -> None:
+    """Raises `Mistake` where a checkpoint was trained on other running text of the same name: its place in the data
+    means other chunks there. Checkpoints written before this was kept are taken as they are."""
+    before, now = found.state.get("texts"), texts_of(task)
+    if before is None or now is None:
+        return
+    for part, name in now.items():
+        if before.get(part, name) != name:
+            raise Mistake(
+                f"task.{part}: its tokens have changed since {found.path} was written ({before[part][:8]} then, "
+                f"{name[:8]} now), so that this run cannot go on with them; what it began with is right, or a run of "
+                "its own (another runs_dir= or seed=) for the new ones"
+            )
 
 
 def refuse_broken_weights(model: Model, world: World) -> None:

@@ -326,6 +326,9 @@ def _instead(path: Path) -> str:
             f" It is a checkpoint of the run {given}: give that, and which one where it is asked for, as in "
             f"`numerate evaluate {given} checkpoint={step[1]}`."
         )
+    if inside := sorted(path.glob("*/recipe.yaml")):
+        more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
+        return f" There are runs inside: {inside[0].parent}{more}."
     if (path / "modeling_numerate.py").is_file():
         return f" It holds a run that was exported for Hugging Face: `numerate import {path}` makes a run of it."
     if (path / "config.json").is_file():

@@ -8,11 +8,12 @@ import torch
 from numerate.batch import Model
 from numerate.config import setting
 from numerate.errors import Mistake
-from numerate.evaluation.evaluator import Exam
+from numerate.evaluation.exam import Exam
 from numerate.evaluation.passages import passages_after
 from numerate.evaluation.prompts import Prompt, context_of, most_of, writing_of
 from numerate.evaluation.sampling import Sampling
 from numerate.training import disk
+from numerate.training.precision import autocast
 from numerate.training.run import RunFolder
 
 PUBLISHED = (
@@ -92,9 +93,7 @@ class Sampler:
     def say(self, model: Model, step: int, folder: RunFolder | None) -> list[dict[str, Any]]:
         """The samples of a step, with the model in evaluation. Every process must call it, as a model may be spread
         over all; one that holds the `folder` writes them, in place of what stands there of this step and later ones."""
-        half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.precision)
-        device = next(model.parameters()).device
-        with torch.autocast(device.type, dtype=half, enabled=half is not None):
+        with autocast(next(model.parameters()).device, self.precision):
             passages = passages_after(model, self.writing, self._prompts, self.samples.sampling, self._most)
         found = [
             {

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -11,16 +11,8 @@ from numerate.training import checkpoint
 from numerate.training.development import short
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder
+from numerate.training.state import Progress
 from numerate.training.world import World
-
-
-class Spent(Protocol):
-    """What a run has used so far."""
-
-    step: int
-    examples: int
-    tokens: int
-    operations: int
 
 
 class Sums:
@@ -72,7 +64,7 @@ LAYER = "gradient norm of "
 """What the sum of a layer's gradient norms is called, before its name."""
 
 
-def line(sums: Mapping[str, float], spent: Spent, rate: float) -> dict[str, Any]:
+def line(sums: Mapping[str, float], spent: Progress, rate: float) -> dict[str, Any]:
     """A line of `metrics.jsonl`: means per step since the line before, and what the run has used."""
     taken = sums["steps"]
     layers = {name.removeprefix(LAYER): short(value / taken) for name, value in sums.items() if name.startswith(LAYER)}

@@ -7,20 +7,13 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from numerate.training.limits import Products, limit_of
+from numerate.training.state import Progress
 from numerate.training.world import World
-
-
-class Spent(Protocol):
-    """What a run has used so far."""
-
-    step: int
-    tokens: int
-    operations: int
 
 
 class Timings:
@@ -46,7 +39,7 @@ class Timings:
         finally:
             self._paused += time.monotonic() - began
 
-    def line(self, spent: Spent) -> dict[str, Any] | None:
+    def line(self, spent: Progress) -> dict[str, Any] | None:
         """The line since the last one; None for the first."""
         now, before, paused = time.monotonic(), self._before, self._paused
         self._before, self._paused = (now, spent.tokens, spent.operations), 0.0
@@ -94,4 +87,4 @@ def speed_text(line: Mapping[str, Any]) -> str:
         f"{tokens / 1e6:.2f}M" if tokens >= 999_950 else f"{tokens / 1e3:.1f}k" if tokens >= 10_000 else f"{tokens:,}"
     )
     share = line.get("share_of_limit")
-    return f"{count} tokens/s" + ("" if share is None else f" ({share:.0%} of limit)")
+    return f"{count} tokens/s" + ("" if share is None else f" ({share:.{0 if share >= 0.01 else 1}%} of limit)")

@@ -1,36 +1,39 @@
 """The loop: every run of the house goes through it."""
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 
 from numerate.batch import Batch, Draw, Model
 from numerate.errors import Fault
-from numerate.evaluation.evaluator import Exam, refuse_ahead
+from numerate.evaluation.evaluator import refuse_ahead
+from numerate.evaluation.exam import Exam
 from numerate.models.held import build, origin_of, without_memory
 from numerate.training import checkpoint
-from numerate.training.best import Score
 from numerate.training.budget import Budget
 from numerate.training.development import Development
-from numerate.training.doubts import numbers_uncovered, rows_left_out
+from numerate.training.doubts import numbers_uncovered, rows_left_out, validation_trained_on
 from numerate.training.limits import products_of
 from numerate.training.objective import ObjectivePart
 from numerate.training.parallel import make_parallel
+from numerate.training.precision import autocast, products
 from numerate.training.recipe import Recipe
 from numerate.training.refusals import (
     fingerprint_of,
     refuse_broken_weights,
     refuse_grid,
+    refuse_other_texts,
     refuse_other_tokenizer,
     refuse_precision,
     splits_of,
+    texts_of,
 )
 from numerate.training.run import RunFolder
 from numerate.training.samples import Sampler, cut
+from numerate.training.state import Progress
 from numerate.training.stopping import Stop
 from numerate.training.stream import Place, Stream, places_of
 from numerate.training.sums import LAYER, Sums, line
@@ -39,36 +42,6 @@ from numerate.training.world import World
 
 Listener = Callable[[str, Mapping[str, Any]], None]
 """Told of `("step", {"step": 7, ...})`, `("log", record)`, `("evaluation", record)`, `("checkpoint", {...})`."""
-
-
-@dataclass
-class Progress:
-    """Where a run is: everything that a checkpoint holds besides tensors.
-
-    `best_score` is the share right, or the development loss where the best step is chosen `best_by` that; `best_loss`
-    is the loss where it decides among equal shares. Runs from before there was a choice are by accuracy, without it.
-    """
-
-    step: int = 0
-    examples: int = 0
-    tokens: int = 0
-    operations: int = 0
-    best: int | None = None
-    best_score: float = -1.0
-    best_split: str | None = None
-    best_by: Literal["accuracy", "loss"] = "accuracy"
-    best_loss: float | None = None
-    sums: dict[str, float] = field(default_factory=dict)
-    scaler: dict[str, Any] = field(default_factory=dict)
-    right: float = 0.0
-    judged: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def best_so_far(self) -> Score | None:
-        """What the best step was judged by."""
-        if self.best is None:
-            return None
-        return Score(self.best_by, self.best_split or "development", self.best_score, self.best_loss)
 
 
 @dataclass(frozen=True)
@@ -130,6 +103,7 @@ class Trainer:
             refuse_grid(recipe, self.exam, self.model, longest),
             doubts,
             rows_left_out(recipe.task),
+            validation_trained_on(recipe.task),
             numbers_uncovered(recipe, self.objective),
         )
         self.warnings = [text for found in warnings for text in found]
@@ -179,8 +153,9 @@ class Trainer:
         found: tuple[checkpoint.Checkpoint | None, list[str]] = (None, [])
         if self.world.first:
             found = checkpoint.resume(self.folder.checkpoints)
-            self.folder.cut_metrics(found[0].step if found[0] else 0)
-            cut(self.folder, found[0].step if found[0] else 0)
+            step = found[0].step if found[0] else 0
+            self.folder.cut_metrics(step)
+            cut(self.folder, step)
         last, warnings = self.world.said_by_first(found)
         if last is None:
             if self._origin is not None:
@@ -196,8 +171,9 @@ class Trainer:
         return warnings  # type: ignore[no-any-return]
 
     def load(self, last: checkpoint.Checkpoint) -> None:
-        """Weights, moments and place of a checkpoint. Raises `Mistake` for one of another tokenizer file."""
+        """Weights, moments and place of a checkpoint. Raises `Mistake` for one of another tokenizer file or text."""
         refuse_other_tokenizer(self.recipe.tokenizer, self.recipe.task, last)
+        refuse_other_texts(self.recipe.task, last)
         tensors = last.read()
         self.parallel.load_weights(tensors["weights"], str(last.path))
         self.parallel.load_moments(self.optimizer, tensors["optimizer"])
@@ -216,7 +192,7 @@ class Trainer:
     def train(self, stop: Stop | None = None) -> Outcome:
         """Trains until the budget is used up, the target is reached, time is over or `stop` asks."""
         stop = stop or Stop()
-        with _products(self.world.device, tf32=self.training.tf32):
+        with products(self.world.device, tf32=self.training.tf32):
             self.begin()
             while self.goes_on(stop):
                 self.one_step(self.steps)
@@ -340,10 +316,8 @@ class Trainer:
 
     def _part(self, batch: Batch, draw: Draw, counts: Mapping[str, int], *, last: bool) -> None:
         batch = replace(batch, tokens=self.model.place(batch.tokens, draw))
-        device, precision = self.world.device.type, self.training.precision
-        half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
         with self.parallel.backward(last):
-            with torch.autocast(device, dtype=half, enabled=half is not None):
+            with autocast(self.world.device, self.training.precision):
                 terms = self.objective(self.parallel.forward, batch, draw)
             means = {term: value / max(1, counts[f"term {term}"]) for term, value in terms.items()}
             total = sum((self.objective.weights[term] * mean for term, mean in means.items()), torch.zeros(()))
@@ -389,7 +363,7 @@ class Trainer:
         if asked.watched is not None and due:
             progress.judged = self.recipe.schedule.after_evaluation(progress.judged, asked.watched)
         if self.sampler.due(evaluated=due or step == 0, last=self.spent() or self.reached()):
-            with self.timings.pause(), self.parallel.answering() as model:
+            with self.timings.pause(), self.parallel.saying() as model:
                 self.sampler.say(model, step, self.folder if self.world.first else None)
 
     def save(self) -> None:
@@ -411,6 +385,8 @@ class Trainer:
                 "tokenizer": fingerprint_of(self.recipe.tokenizer, self.recipe.task),
                 "origin": origin_of(self.model),
             }
+            if (texts := texts_of(self.recipe.task)) is not None:
+                state["texts"] = texts
             checkpoint.write(
                 self.folder.checkpoints,
                 self.progress.step,
@@ -436,20 +412,6 @@ def _seed(device: torch.device, seed: int) -> None:
         torch.cuda.manual_seed(seed)
     elif device.type == "mps":
         torch.mps.manual_seed(seed)
-
-
-@contextlib.contextmanager
-def _products(device: torch.device, *, tf32: bool) -> Iterator[None]:
-    """Float32 products in TF32 on a CUDA device, where that is wanted."""
-    if not tf32 or device.type != "cuda":
-        yield
-        return
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _dropout_seed(seed: int, step: int, rank: int) -> int:

@@ -1,0 +1,159 @@
+"""The asking side of a recipe: questions as batches, and batches in pieces that are read at once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from numerate.batch import Batch, Model, Tokens
+from numerate.evaluation.token_bytes import TokenBytes
+from numerate.tasks.draws import Draws, key
+from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tasks.questions import Questions
+from numerate.tasks.task import Task
+from numerate.tokens.layout import Continuation, Layout
+from numerate.tokens.tokenizer import Tokenizer
+from numerate.vocabulary import DIGIT, NUMBER
+
+CHUNK = 32_768
+"""Tokens that are read at once (rows x time): a fixed number, so that a cell is always computed in the same pieces."""
+
+PIECE = 4_096
+"""Tokens that one forward of `mark` reads on a CPU: what a layer makes of them is small enough for the cache."""
+
+SPARE = 10
+"""Tokens that an answer which is a text may be longer than the longest right one of its batch: it is to be read."""
+
+
+class Exam:
+    """The asking side of a recipe: questions as batches."""
+
+    def __init__(self, task: Task, tokenizer: Tokenizer, layout: Layout) -> None:
+        self.task, self.tokenizer = task, tokenizer
+        self.layout = replace(layout, ask="answer") if isinstance(layout, Continuation) else layout
+        self.vocabulary = tokenizer.vocabulary(task)
+        self.symbols = np.array(self.vocabulary.symbols)
+        self._digit = torch.from_numpy(self.vocabulary.kinds == DIGIT)
+        carrier = (self.vocabulary.kinds == NUMBER) & np.isnan(self.vocabulary.values)
+        self._carrier, self.carries = torch.from_numpy(carrier), bool(carrier.any())
+
+    @property
+    def labelled(self) -> bool:
+        """Whether what is asked are labels, each at its own place, so that right ones are counted by place too."""
+        return not self.layout.continues and not self.layout.masks
+
+    @property
+    def running(self) -> bool:
+        """Whether it is running text, of which every token is asked, and nothing is right or wrong as a whole."""
+        return self.task.running
+
+    @cached_property
+    def token_bytes(self) -> TokenBytes | None:
+        """The bytes of text of each token, of running text; None of all else."""
+        return TokenBytes.of(self.task.pieces()) if isinstance(self.task, LanguageModelling) else None
+
+    @cached_property
+    def texts(self) -> bool:
+        """Whether questions and answers are texts in a file: one of them tells."""
+        return not self.running and self.task.draw(Draws(key("cost")), np.arange(1)).texts is not None
+
+    @cached_property
+    def trained_labels(self) -> int | None:
+        """The most labels that a row of training has; None where the task does not say."""
+        return self.task.trained_labels() if self.labelled else None
+
+    def batch(self, questions: Questions, first: int = 0) -> Batch:
+        """All of them as one batch, whatever its length; rows are numbered from `first`."""
+        rows = self.tokenizer.rows(questions, self.vocabulary)
+        return self.layout.batch(rows, np.arange(first, first + len(questions)))
+
+    def is_digit(self, ids: Tensor) -> Tensor:
+        return self._digit.to(ids.device)[ids.clamp(min=0)] & (ids >= 0)
+
+    def is_carrier(self, ids: Tensor) -> Tensor:
+        """Which are tokens that stand for any number, with the number beside them."""
+        return self._carrier.to(ids.device)[ids.clamp(min=0)] & (ids >= 0)
+
+    def longest(self, task: Task, split: str = "development", count: int = 64) -> Tokens:
+        """Tokens of the largest questions of a task: what tables of places are checked against."""
+        largest = {axis: span.high for axis, span in task.trained().items()}
+        pinned = task.pinned(**largest) if largest else task
+        known = pinned.longest()
+        return self.batch(pinned.examples(split, 0, 0, count) if known is None else known).tokens
+
+
+def pieces(batch: Batch) -> Sequence[Batch]:
+    """Consecutive rows of a batch, few enough on a CPU that what a layer makes of them stays in its cache."""
+    rows, time = batch.tokens.ids.shape
+    if batch.tokens.ids.device.type != "cpu" or rows * time <= PIECE:
+        return [batch]
+    share = max(1, PIECE // time)
+    return [rows_of(batch, slice(first, first + share)) for first in range(0, rows, share)]
+
+
+def rows_of(batch: Batch, chosen: slice) -> Batch:
+    """These rows of a batch, as long as it is."""
+    return replace(
+        batch,
+        tokens=_tokens_of(batch.tokens, chosen),
+        targets=batch.targets[chosen],
+        asked=batch.asked[chosen],
+        asked_targets=batch.asked_targets[chosen],
+        target_values=None if batch.target_values is None else batch.target_values[chosen],
+        source=None if batch.source is None else _tokens_of(batch.source, chosen),
+    )
+
+
+def _tokens_of(tokens: Tokens, chosen: slice) -> Tokens:
+    return replace(
+        tokens,
+        ids=tokens.ids[chosen],
+        lengths=tokens.lengths[chosen],
+        row=tokens.row[chosen],
+        values=None if tokens.values is None else tokens.values[chosen],
+        hidden=None if tokens.hidden is None else tokens.hidden[chosen],
+        places=None,
+    )
+
+
+def prompts_of(batch: Batch) -> tuple[Tokens, int]:
+    """The questions of a batch without their answers, and the tokens of the longest answer."""
+    lengths = batch.asked[:, 0] + 1
+    width = int(lengths.max())
+    ids = batch.tokens.ids[:, :width]
+    within = torch.arange(width, device=ids.device)[None, :] < lengths[:, None]
+    hidden = None if batch.tokens.hidden is None else batch.tokens.hidden[:, :width]
+    values = None if batch.tokens.values is None else torch.where(within, batch.tokens.values[:, :width], 1.0)
+    ids = torch.where(within, ids, 0)
+    prompts = replace(batch.tokens, ids=ids, lengths=lengths, values=values, hidden=hidden, places=None)
+    return prompts, batch.asked_targets.shape[1]
+
+
+def chunks(exam: Exam, questions: Questions, model: Model) -> "Sequence[Batch]":
+    """Batches of a fixed number of tokens, on the model's device."""
+    device = next(model.parameters()).device
+    whole = exam.batch(questions)
+    time = whole.tokens.ids.shape[1]
+    rows = max(1, CHUNK // time)
+    if len(questions) <= rows:
+        return [whole.to(device)]
+    return [
+        exam.batch(questions.take(slice(first, first + rows)), first).to(device)
+        for first in range(0, len(questions), rows)
+    ]
+
+
+def questions_of(task: Task, cell: Mapping[str, int], *, count: int, seed: int = 0, split: str = "test") -> Questions:
+    """What a cell is asked: `count` questions of a split, or each that there is, where those are no more."""
+    pinned = task.pinned(**cell) if cell else task
+    whole = pinned.whole(split)
+    return whole if whole is not None and len(whole) <= count else pinned.examples(split, seed, 0, count)
+
+
+def size_of(task: Task, cell: Mapping[str, int], count: int, split: str = "test") -> int:
+    """How many questions a cell is asked where `count` are wanted: fewer, where there are no more."""
+    whole = (task.pinned(**cell) if cell else task).whole(split)
+    return count if whole is None else min(count, len(whole))

@@ -1,0 +1,94 @@
+"""How quickly runs on running text were trained: tokens per second, share of what the device can do, memory."""
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+from numerate.reports.groups import Group
+from numerate.reports.sections import trained_once
+
+_UNITS = ("", "kilo", "mega", "giga", "tera", "peta", "exa", "zetta")
+
+_PRODUCTS = {"fp32": "float32", "tf32": "TF32"}
+
+
+def logged(group: Group, name: str) -> list[Any]:
+    """All that `timings.jsonl` of its runs has under a name."""
+    return [line[name] for run in group.runs for line in run.timings if line.get(name) is not None]
+
+
+def told(group: Group) -> dict[str, str]:
+    """What is known, as name to text: medians over all that was logged of every seed, and of memory the most.
+
+    >>> told(group)
+    {"tokens/s": "12,345", "share of limit": "31 %", "peak memory": "0.9 GB"}
+    """
+    speeds, shares, memory = (logged(group, n) for n in ("tokens_per_second", "share_of_limit", "peak_bytes"))
+    found = {}
+    if speeds:
+        found["tokens/s"] = f"{median(map(float, speeds)):,.0f}"
+    if shares:
+        found["share of limit"] = _share(median(map(float, shares)))
+    if memory:
+        found["peak memory"] = _size(max(map(float, memory)))
+    return found
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.0995 else f"{100 * share:.2g} %"
+
+
+def _size(count: float) -> str:
+    """Bytes as people read them."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+def _trained(group: Group, name: str) -> Iterator[int]:
+    """How many tokens, or operations, each run was trained for."""
+    for run in group.runs:
+        lines = [line for line in run.training() if name in line]
+        if lines:
+            yield int(lines[-1][name])
+
+
+def _span(texts: Sequence[str]) -> str:
+    """The first and the last of some texts, once where they are the same."""
+    return " to ".join(dict.fromkeys((texts[0], texts[-1]))) if texts else ""
+
+
+def _operations(count: int) -> str:
+    """As budgets are told: `18.3 gigaFLOP`."""
+    power = next((power for power in range(len(_UNITS) - 1, 0, -1) if count >= 1000**power), 0)
+    return f"{count / 1000**power:.3g} {_UNITS[power]}FLOP"
+
+
+def speed_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+    """The table of speed and memory as text, without columns of which nothing is known; no rows where nothing is."""
+    once = trained_once(groups)
+    each = [told(group) for group in once]
+    names = [name for name in ("tokens/s", "share of limit", "peak memory") if any(name in found for found in each)]
+    if not names:
+        return [], []
+    rows = [
+        [
+            group.label,
+            _span([f"{count:,}" for count in sorted(_trained(group, "tokens"))]),
+            _span([_operations(count) for count in sorted(_trained(group, "operations"))]),
+            *(found.get(name, "") for name in names),
+        ]
+        for group, found in zip(once, each, strict=True)
+    ]
+    return ["run", "training tokens", "operations", *names], rows
+
+
+def speed_note(groups: Sequence[Group]) -> str:
+    """What the numbers are, and of which limit the share is."""
+    note = "Tokens per second of training: the median over what was logged, evaluations and checkpoints left out. "
+    limits = [limit for group in groups for limit in logged(group, "limit")]
+    sources = sorted({str(limit.get("is")) for limit in limits})
+    if sources:
+        products = sorted({_PRODUCTS.get(str(limit.get("of")), str(limit.get("of"))) for limit in limits})
+        words = {"measured": "measured there with a product of two matrices", "stated": "as its maker states it"}
+        how = " or ".join(words.get(source, source) for source in sources)
+        note += f"Limit: operations per second of the device in {' or '.join(products)}, {how}. "
+    return note + "Peak memory: the most of any seed; of the process, or of what torch held on a GPU."

@@ -1,0 +1,136 @@
+"""Promises of the pages of runs on running text, from records written by hand."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate.errors import Mistake
+from numerate.reports.compare import comparison_page, comparison_text
+from numerate.reports.groups import grouped
+from numerate.reports.language_page import run_body
+from numerate.reports.plots import write_plot
+from numerate.reports.records import Records, read_each
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Writes a run: its title, its budget, its seed, its losses by checkpoint; what is logged of its speed."""
+
+    def write(
+        title: str, steps: int, seed: int, losses: dict[str, float], timings: dict[str, Any] | None = None
+    ) -> Path:
+        folder = tmp_path / "runs" / title / f"{seed:012x}"
+        folder.mkdir(parents=True)
+        task = {"kind": "LanguageModelling", "context": 16}
+        recipe = {"kind": "Recipe", "task": task, "training": {"steps": steps}, "seed": seed, "title": title}
+        head = {"recipe": recipe, "id": folder.name, "seed": seed, "variant": "aaaaaaaaaaaa", "label": title}
+        (folder / "recipe.yaml").write_text(json.dumps(head))
+        metrics = [
+            {"step": steps, "loss": 2.0, "tokens": 16 * steps, "operations": 2_660_000_000},
+            {"step": steps, "split": "development", "loss": 2.0, "perplexity": 7.39},
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+        lines = [
+            {
+                "checkpoint": name,
+                "step": steps,
+                "cell": {"context": 16, "chunk": 0},
+                "count": 10,
+                "region": "trained",
+                "placement": 0,
+                "language": {"nll": 160 * loss, "tokens": 160, "bytes": 640, "right": 9, "chunks": 10},
+            }
+            for name, loss in losses.items()
+        ]
+        (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (folder / "samples.jsonl").write_text(json.dumps({"step": steps, "prompt": "", "text": " a cat"}) + "\n")
+        if timings is not None:
+            (folder / "timings.jsonl").write_text(json.dumps({"step": steps, **timings}) + "\n")
+        return folder
+
+    return write
+
+
+QUICK = {
+    "tokens_per_second": 12345,
+    "share_of_limit": 0.312,
+    "limit": {"flops_per_second": 1e11, "of": "fp32", "is": "measured"},
+    "peak_bytes": 454_328_320,
+}
+
+
+def test_one_experiment_with_two_budgets_under_two_titles_is_two_groups(make: Make) -> None:
+    folders = [make("equal_width", 100, seed, {"final": 2.0 + seed / 100}) for seed in (0, 1)]
+    folders += [make("equal_time", 170, seed, {"final": 1.5 + seed / 100}) for seed in (0, 1)]
+    groups = grouped(read_each(folders), {"equal_width": "equal width", "equal_time": "equal time"})
+    assert [(group.label, len(group.runs)) for group in groups] == [("equal width", 2), ("equal time", 2)]
+    assert len(grouped(read_each(folders))) == 2
+    page = comparison_page(groups)
+    assert "equal time is lowest, before equal width, by 0.5000 nats per token" in page
+    assert "training.steps" in page
+
+
+def test_two_labels_of_a_study_are_two_groups_even_where_no_seed_is_twice(make: Make) -> None:
+    folders = [make("equal_width", 100, 0, {"final": 2.0}), make("equal_time", 170, 1, {"final": 1.5})]
+    runs = read_each(folders)
+    assert len(grouped(runs)) == 1
+    assert [group.label for group in grouped(runs, {"equal_width": "a", "equal_time": "b"})] == ["a", "b"]
+
+
+def test_a_final_checkpoint_that_is_the_best_is_told_once(make: Make) -> None:
+    one = make("one", 100, 0, {"final": 2.0, "best": 2.0}, QUICK)
+    assert "final, best" in comparison_text(grouped(read_each([one])))
+    other = make("two", 100, 0, {"final": 2.0, "best": 1.9}, QUICK)
+    assert "final, best" not in comparison_text(grouped(read_each([other])))
+
+
+def test_speed_share_of_the_limit_and_memory_are_told_of_a_run_and_of_several(make: Make) -> None:
+    one, other = make("one", 100, 0, {"final": 2.0}, QUICK), make("two", 100, 0, {"final": 1.9})
+    (run,) = read_each([one])
+    body = "".join(run_body(run))
+    text = comparison_text(grouped(read_each([one, other])))
+    for words in ("share of limit", "31 %", "peak memory", "454 MB", "12,345"):
+        assert words in body
+        assert words in text
+    assert "2.66 gigaFLOP" in text
+    assert "float32, measured there" in " ".join(text.split())
+
+
+def test_a_column_of_which_nothing_is_known_is_left_out(make: Make) -> None:
+    runs: list[Records] = read_each([make("one", 100, 0, {"final": 2.0}), make("two", 100, 0, {"final": 1.9})])
+    text = comparison_text(grouped(runs))
+    assert "tokens/s" not in text
+    assert "peak memory" not in text
+
+
+def test_a_prompt_without_text_says_so(make: Make) -> None:
+    (run,) = read_each([make("one", 100, 0, {"final": 2.0})])
+    assert "(the beginning of a document)" in "".join(run_body(run))
+
+
+def test_a_comparison_tells_of_runs_that_were_not_evaluated_and_how_they_are(make: Make) -> None:
+    folders = [make("stories", 40, 0, {"final": 4.0}), make("stories", 40, 1, {}), make("others", 40, 0, {})]
+    told = " ".join(comparison_text(grouped(read_each(folders))).split())
+    assert "2 of 3 runs are not evaluated on the whole validation text yet and not compared" in told
+    assert f"`numerate evaluate {folders[1]}` does it, and so on." in told
+
+
+def test_a_figure_of_answers_is_refused_for_running_text_and_other_runs_are_not_left_out_in_silence(
+    make: Make, tmp_path: Path
+) -> None:
+    text = make("text", 100, 0, {"final": 2.0})
+    with pytest.raises(Mistake, match="validation is right for it"):
+        write_plot("pair", [text], tmp_path / "pair.png")
+    sums = tmp_path / "runs" / "sums" / "5461dba59ebf"
+    sums.mkdir(parents=True)
+    (sums / "recipe.yaml").write_text(json.dumps({"recipe": {"task": {"kind": "Addition"}, "seed": 0}}))
+    with pytest.warns(UserWarning, match="sums: of no running text"):
+        assert write_plot("training", [text, sums], tmp_path / "both.png").stat().st_size > 10_000
+    told = comparison_text(grouped(read_each([text, sums])))
+    assert "sums\n====" in told
+    assert ">sums</h1>" in comparison_page(grouped(read_each([text, sums])))
