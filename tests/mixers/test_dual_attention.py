@@ -14,6 +14,7 @@ from numerate.errors import Mistake
 from numerate.mixers import relational_fast
 from numerate.mixers.attention import Attention
 from numerate.mixers.dual_attention import DualAttention, DualAttentionMixer
+from numerate.mixers.dual_decoding import Decoding
 from numerate.mixers.mixer import Context
 from numerate.mixers.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention, SymbolsPart
 from numerate.models.block import Block, FeedForwardPart
@@ -248,6 +249,34 @@ def test_rows_of_many_pieces_are_read_as_token_by_token(spec: DualAttention) -> 
             now = context(2, place + 1, positions, index=torch.full((2,), place), seen=place + 1)
             said, state = mixer.step(x[:, place : place + 1], now, state)
             torch.testing.assert_close(said[:, 0], whole[:, place], atol=1e-9, rtol=1e-9)
+
+
+DECODED = [
+    DualAttention(2, 2),
+    DualAttention(1, 3, SymbolicAttention(5, scale=0.3, normalised=True), relations=2, relation_width=7),
+    DualAttention(2, 2, symmetric=True, biases=True, out_biases=True, activation="gelu"),
+    DualAttention(3, 1, PositionalSymbols(), relations=5, relation_width=2, activation="silu"),
+]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("spec", DECODED, ids=[str(number) for number in range(len(DECODED))])
+@pytest.mark.parametrize("lengths", [[6, 6], [4, 6]])
+def test_one_more_token_by_fused_maps_says_the_same(spec: DualAttention, lengths: list[int]) -> None:
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        mixer: Any = spec.build(16, 0, 1, (Rotary(),)).double().eval()
+        x = torch.randn(2, 10, 16, dtype=torch.float64)
+    whole, rows, last = mixer(x, context(2, 10)), torch.arange(2), torch.tensor(lengths)
+    _, state = mixer.prefill(x[:, :6], replace(context(2, 6, capacity=10), lengths=last))
+    assert isinstance(state, Decoding)
+    state = pytest.importorskip("numerate.integrations.hf_cache").rows_of(state, torch.tensor([1, 0]), 2)
+    x, whole, last = x.flip(0), whole.flip(0), last.flip(0)
+    for step in range(4):
+        index = last + step
+        now = context(2, 7 + step, index=index, seen=7 + step)
+        said, state = mixer.step(x[rows, index][:, None], now, state)
+        torch.testing.assert_close(said[:, 0], whole[rows, index], atol=1e-9, rtol=1e-9)
 
 
 CACHED = [
