@@ -218,7 +218,8 @@ same(drawn(6, 9, 33), "silu", "triton", 2e-4)
 same(shared_keys(drawn(heads=4)), "tanh", "triton", 2e-4)
 same(shared_keys(drawn(4, 3, 65, 20, 17)), "silu", "triton", 2e-4)
 same(drawn(1, 1, 1), "relu", "triton", 2e-4)
-less = drawn(heads=6, relations=5, kind=torch.bfloat16)
+# The interpreter multiplies the bits of bfloat16 as whole numbers (Triton 3.9), whatever the kernel.
+less = drawn(heads=6, relations=5, kind=torch.float16)
 same(less, "gelu", "triton", 6e-2, replace(less, **{{name: getattr(less, name).double() for name in FLOATING}}))
 """
 

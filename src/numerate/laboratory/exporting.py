@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import pickle
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -136,7 +137,9 @@ def _weights_in(place: Path) -> dict[str, Tensor]:
     except (Mistake, Fault):
         raise
     except Exception as error:  # of many kinds: a pickle of more than weights, a torn file
-        told = str(error).partition("\n")[0]
+        # What torch says of a pickle of more than weights is how to run it nevertheless.
+        torn = isinstance(error, pickle.UnpicklingError)
+        told = "it is none of torch.save, or has more than weights" if torn else str(error).partition("\n")[0]
         raise Mistake(f"{file}: holds no weights that can be read ({told})") from error
     found = found.get("model", found)
     return {name: tensor.float() for name, tensor in found.items() if isinstance(tensor, Tensor)}

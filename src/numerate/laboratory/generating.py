@@ -34,6 +34,8 @@ def continued(
         raise Mistake(f"window: {window} tokens are nothing to read; 1 or more is right")
     if any(not text for text in stop):
         raise Mistake("stop: is empty; a text such as 'The end' is right, or none")
+    if checkpoint == "all":
+        raise Mistake("checkpoint: all are several, and one of them goes on; final, best or a step is right")
     writing = writing_of(run.exam)
     if (ahead := run.blank.looks_ahead()) is not None:
         raise Mistake(f"model: {ahead}; it cannot continue a text")

@@ -136,6 +136,8 @@ def maps_of(
     placement: int = 0,
 ) -> Maps:
     """What `Run.maps` gives."""
+    if checkpoint == "all":
+        raise Mistake("checkpoint: all are several, and maps are of one; final, best or a step is right")
     found = run.checkpoints(checkpoint)[0]
     model = run.model(found)
     with torch.no_grad():
