@@ -415,6 +415,10 @@ def test_weights_of_the_published_code_become_a_run_of_a_recipe_with_their_archi
     Path("torn.pt").write_bytes(Path("ckpt.pt").read_bytes()[:500])
     with pytest.raises(Mistake, match="no weights that can be read"):
         import_published("torn.pt", recipe)
+    Path("readme.pt").write_text("numbers")
+    with pytest.raises(Mistake, match=r"none of torch\.save") as told:
+        import_published("readme.pt", recipe)
+    assert "weights_only" not in str(told.value)  # no word on how to run what a pickle holds
 
 
 def test_what_a_model_cannot_take_is_refused_and_not_ignored() -> None:

@@ -272,6 +272,19 @@ def test_presets_are_settings_that_can_be_changed_and_crossed() -> None:
         published(relations=3)
 
 
+@pytest.mark.parametrize("made", [published, current, corrected])
+def test_frozen_symbols_do_not_learn_and_their_templates_do(
+    made: Callable[..., Decoder], vocabulary: Vocabulary
+) -> None:
+    still, free = (made(**SMALL, trainable_symbols=each).build(vocabulary, 0) for each in (False, True))
+    fixed = [name for name, one in still.named_parameters() if not one.requires_grad]
+    learning = {name for name, one in still.named_parameters() if one.requires_grad}
+    lost = [name for name, _ in free.named_parameters() if name not in learning]
+    assert len(lost) == 1, lost
+    assert lost[0].endswith("symbols.symbols")
+    assert set(fixed) <= set(lost)
+
+
 def test_swiglu_s_hidden_width_is_cut_not_rounded() -> None:
     widths = [FeedForward("swiglu", 8 / 3, rounding=how).hidden_width(64) for how in ("nearest", "down")]  # type: ignore[arg-type]
     assert [*widths, FeedForward(hidden=7).hidden_width(64)] == [171, 170, 7]
