@@ -122,6 +122,7 @@ def test_prompts_come_from_files_and_from_standard_input(
         (("checkpoint=all",), "final, best or a step"),
         (("out=/",), "is a folder"),
         (("out=nowhere/said.jsonl",), "there is no folder nowhere"),
+        ((f"out={__file__}",), "is there already"),
     ],
     ids=str,
 )
@@ -143,10 +144,10 @@ def test_text_streams_and_ctrl_c_ends_with_what_was_said(run: Run, tmp_path: Pat
     file = tmp_path / "said.jsonl"
     words = [sys.executable, "-m", "numerate", "generate", str(run.path), "Once", "most=20000", f"out={file}"]
     process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}, bufsize=0
     )
     assert process.stdout is not None
-    begun = process.stdout.read(12)  # long before the end
+    begun = b"".join(process.stdout.read(1) for _ in range(12))  # long before the end; nothing more is held back here
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     began = time.monotonic()

@@ -95,6 +95,8 @@ def _refuse_place(out: Path) -> None:
     """Before anything is said: raises `Mistake` for a place that no file can be written to."""
     if out.is_dir():
         raise Mistake(f"out: {out} is a folder; a file such as out.jsonl is right")
+    if out.exists():
+        raise Mistake(f"out: {out} is there already and is not overwritten; another file is right")
     if not out.absolute().parent.is_dir():
         raise Mistake(f"out: there is no folder {out.parent}; one that is there is right")
 
