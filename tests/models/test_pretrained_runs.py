@@ -237,7 +237,8 @@ def test_loading_shows_no_bar_and_leaves_the_bars_of_transformers_as_they_were(
         heard.append(named)
         return bar(*given, **named)
 
-    before, level = logging.set_tqdm_hook(hook), logging.get_verbosity()
+    before, level, shown = logging.set_tqdm_hook(hook), logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.enable_progress_bar()
     try:
         capfd.readouterr()
         spec: Any = begun_from(str(tmp_path / "weights"), kind).model
@@ -246,4 +247,6 @@ def test_loading_shows_no_bar_and_leaves_the_bars_of_transformers_as_they_were(
         assert (logging.is_progress_bar_enabled(), logging.get_verbosity()) == (True, level)
     finally:
         assert logging.set_tqdm_hook(before) is hook
+        if not shown:
+            logging.disable_progress_bar()
     assert heard == []

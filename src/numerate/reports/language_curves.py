@@ -148,7 +148,7 @@ def curves_figure(groups: Sequence[Group]) -> "Figure":
             highest.append(float(band.median[late].max()))
         axes.set_xlabel(words)
         if along is by_step:
-            axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         if highest:
             low, _ = axes.get_ylim()
             axes.set_ylim(low, max(highest) * 1.02)
