@@ -122,7 +122,7 @@ class Questions(Writing):
             try:
                 batch = self.exam.batch(self.exam.task.read(text))
             except (Mistake, NotImplementedError):
-                pass
+                pass  # no question of the task: a text to go on with
             else:
                 return self._question(text, *prompts_of(batch))
         if self.exam.carries:

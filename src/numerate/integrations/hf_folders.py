@@ -26,7 +26,7 @@ tags:
 
 # {name}
 
-A run of the recipe `{title}` of [numerate](https://pypi.org/project/numerate/), after {step:,} steps. With that package
+A run of the recipe `{title}` of numerate, after {step:,} steps. With that package
 installed:
 
 ```python

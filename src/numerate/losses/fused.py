@@ -217,6 +217,13 @@ class Fused(torch.autograd.Function):
         return each_member(Fused, info, in_dims, args, 2)
 
 
+def rows_asked(asked: Bool[Tensor, " rows"]) -> Int[Tensor, " asked"]:
+    """The rows with a label; all rows where finding them would make the host wait, or cannot be compiled."""
+    if asked.device.type == "cpu" and not torch.compiler.is_compiling():
+        return asked.nonzero()[:, 0]
+    return torch.arange(len(asked), device=asked.device)
+
+
 def each_member(
     function: Any, info: Any, in_dims: tuple[int | None, ...], args: tuple[Any, ...], told: int
 ) -> tuple[Any, Any]:

@@ -13,13 +13,13 @@ gradient has no derivative, and says so to whoever asks for one (`create_graph=T
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from numerate.batch import IGNORE
 from numerate.errors import Mistake
-from numerate.losses.fused import each_member, learns, once
+from numerate.losses.fused import each_member, learns, once, rows_asked
 from numerate.losses.token_level import work_type
 
 CHUNK = {"cpu": 2**23}
@@ -162,7 +162,7 @@ def _walk(given: Given, smoothing: float, by_hidden: bool, by_head: bool) -> tup
         zeros(by_head, width, vocabulary),
         zeros(by_head and given.bias is not None, vocabulary),
     )
-    rows = _rows_asked(given.asked)
+    rows = rows_asked(given.asked)
     chunk = max(1, CHUNK.get(hidden.device.type, CHUNK_ELSEWHERE) // vocabulary)
     buffer = hidden.new_empty((min(chunk, len(rows)), vocabulary))
     total = hidden.new_zeros((), dtype=dtype)
@@ -212,10 +212,3 @@ def _chunk(buffer: Tensor, given: Given, own: Tensor, smoothing: float, slopes: 
     if slopes.bias.numel():
         slopes.bias.add_(slope.sum(0))
     return total
-
-
-def _rows_asked(asked: Bool[Tensor, " rows"]) -> Int[Tensor, " asked"]:
-    """The rows with a label; all rows where finding them would make the host wait."""
-    if asked.device.type == "cpu":
-        return asked.nonzero()[:, 0]
-    return torch.arange(len(asked), device=asked.device)

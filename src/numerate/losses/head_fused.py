@@ -16,7 +16,7 @@ from torch import Tensor
 
 from numerate.errors import Mistake
 from numerate.losses.closed_form import slopes
-from numerate.losses.fused import each_member, learns, number_rows, once
+from numerate.losses.fused import each_member, learns, number_rows, once, rows_asked
 from numerate.losses.number_tokens import NumberTable
 from numerate.losses.token_level import Kind, Measure, Sums, weights_of, work_type
 
@@ -180,7 +180,7 @@ def _walk(
         zeros(by_head, few, width),
         zeros(biased, few),
     )
-    rows = _rows_asked(given.asked)
+    rows = rows_asked(given.asked)
     chunk = max(1, CHUNK.get(hidden.device.type, CHUNK_ELSEWHERE) // vocabulary)
     buffer = hidden.new_empty((min(chunk, len(rows)), vocabulary))
     entropy, number = (hidden.new_zeros((), dtype=dtype) for _ in range(2))
@@ -250,10 +250,3 @@ def _multiplied_out(
         head.add_(typed.T @ x)
     if bias.numel():
         bias.add_(slope.sum(0))
-
-
-def _rows_asked(asked: Bool[Tensor, " rows"]) -> Int[Tensor, " asked"]:
-    """The rows with a label; all rows where finding them would make the host wait, or cannot be compiled."""
-    if asked.device.type == "cpu" and not torch.compiler.is_compiling():
-        return asked.nonzero()[:, 0]
-    return torch.arange(len(asked), device=asked.device)
