@@ -90,8 +90,12 @@ def test_every_parameter_gets_a_finite_gradient(any_mixing: Any, mix: Any) -> No
     for name, parameter in named.items():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
-        # What FIRE adds to all scores of a head alike, softmax takes away again: its gradient is 0 but for rounding.
-        assert float(parameter.grad.abs().sum()) > 0 or name.endswith("outward.bias"), name
+        learned = float(parameter.grad.abs().sum())
+        if name.endswith("biases.0.outward.bias") and getattr(any_mixing[0], "activation", None) != "gelu":
+            # What FIRE adds to all scores of a head alike softmax takes away again: 0, but for what rounding leaves.
+            assert learned < 1e-9, name
+        else:
+            assert learned > 0, name
 
 
 def test_cast_to_half_precision_it_still_learns_and_steps(any_mixing: Any, mix: Any) -> None:
