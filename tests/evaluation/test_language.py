@@ -10,12 +10,15 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from numerate.batch import IGNORE, Draw
+from numerate.data.corpora import write_corpus
+from numerate.data.vocabularies import save_vocabulary, train_vocabulary
 from numerate.evaluation import language
 from numerate.evaluation.exam import Exam
 from numerate.evaluation.language import evaluate_portion, read_chunks, read_language, read_portion
 from numerate.evaluation.likelihoods import Likelihoods, merged
 from numerate.evaluation.token_bytes import TokenBytes
 from numerate.models.held import build
+from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tokens.pieces import Pieces, pieces
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
@@ -122,24 +125,58 @@ def bytes_of(known: Pieces, texts: list[str]) -> int:
 TEXTS = ["Once upon a time, 12 cats.", " a space first", "two\nlines", "Émile → 你好 🙂", "x"]
 
 
-def test_bytes_are_those_of_the_text_for_letters_and_for_pieces_of_bytes(tmp_path: Path) -> None:
+def stored_in(folder: Path, kind: str) -> Pieces:
+    """A small tokenizer: of bytes, of bytes with a space in front of a text, or of words and their ends."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+    special = ["[PAD]", "[UNK]", "<s>"]
+    if kind == "word ends":
+        own = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        own.pre_tokenizer, own.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+        learner = trainers.WordPieceTrainer(vocab_size=60, special_tokens=special, show_progress=False)
+    else:
+        own = Tokenizer(models.BPE())
+        own.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=kind == "bytes behind a space")
+        own.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        learner = trainers.BpeTrainer(
+            vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        )
+    own.train_from_iterator([*STORIES, "a, b"], learner)
+    (folder / "tokenizer.json").write_text(own.to_str())
+    (folder / "tokenizer_config.json").write_text('{"bos_token": "<s>", "unk_token": "[UNK]"}')
+    return pieces(str(folder))
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bytes behind a space", "word ends"])
+def test_bytes_are_those_of_the_text_that_was_written(tmp_path: Path, kind: str) -> None:
+    known = stored_in(tmp_path, kind)
+    texts = [story.replace(":", ",") for story in STORIES] if kind == "word ends" else [*STORIES, *TEXTS]
+    texts = [text for text in texts if not (kind == "bytes behind a space" and text[0] == " ")]  # it puts none there
+    assert bytes_of(known, texts) == sum(len(text.encode()) for text in texts)
+
+
+def test_bytes_are_those_of_the_text_for_letters() -> None:
     from numerate.tokens.tokenizer_files import CHARACTERS
 
     assert bytes_of(pieces(CHARACTERS), STORIES) == sum(map(len, STORIES))
-    own = Tokenizer(models.BPE())
-    own.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    own.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    own.train_from_iterator(
-        STORIES,
-        trainers.BpeTrainer(vocab_size=300, special_tokens=["<s>"], initial_alphabet=alphabet, show_progress=False),
-    )
-    (tmp_path / "tokenizer.json").write_text(own.to_str())
-    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<s>"}')
-    known = pieces(str(tmp_path))
-    assert bytes_of(known, TEXTS) == sum(len(text.encode()) for text in TEXTS)
+
+
+def test_all_held_out_text_has_the_bytes_of_its_documents_and_no_space_between_them(tmp_path: Path) -> None:
+    known = pieces(str(save_vocabulary(train_vocabulary(lambda: STORIES, 290), tmp_path / "words")))
+    text = tmp_path / "stories.txt"
+    text.write_text("<|endoftext|>".join(STORIES))
+    corpus = write_corpus([text], tmp_path / "tokens", str(tmp_path / "words"), processes=1)
+    task = LanguageModelling(str(tmp_path / "tokens"), str(tmp_path / "tokens"), str(tmp_path / "words"), context=16)
+    recipe = recipe_of(task)
+    exam = Exam(task, recipe.tokenizer, recipe.layout)
+    model = build(recipe.model, exam.vocabulary, 0, None).eval()
+    found = read_portion(model, exam, {"context": 16, "chunk": 0}, count=task.chunks("test"))
+    ids = corpus.shards[0].ids
+    one_by_one = [known.decode(document) for document in known.documents(ids)]
+    assert one_by_one == STORIES
+    assert found.bytes.sum() == sum(len(story.encode()) for story in one_by_one) == corpus.text_bytes
+    assert len(known.decode(ids).encode()) == found.bytes.sum() + len(STORIES) - 1, "a space before all but the first"
 
 
 def test_bytes_are_those_of_the_text_for_sentencepiece(shared: Path) -> None:

@@ -1,7 +1,6 @@
 """How many bytes of text each token of a stored tokenizer is: by them losses of different tokenizers are compared."""
 
 import json
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +8,9 @@ from numpy.typing import NDArray
 
 from numerate.tokens.pieces import Pieces
 from numerate.tokens.sentencepiece_files import BYTE, SPACE
+
+_BYTE_SPACE = "Ġ"
+"""The space as tokenizers of bytes (GPT-2) write it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,28 +33,30 @@ class TokenBytes:
         """Of a tokenizer of bytes (GPT-2) from its pieces, of one of SentencePiece too, of any other by decoding."""
         stored = json.loads(pieces.file.text)
         texts = _pieces_of(stored)
-        whole = np.zeros(pieces.size, dtype=np.int64)
         kinds = _decoders(stored.get("decoder"))
-        special = {token["id"] for token in stored.get("added_tokens", []) if token.get("special")}
-        special |= set(pieces.roles.values())
-        added = {token["id"] for token in stored.get("added_tokens", [])}
-        spaced = "Metaspace" in kinds or "Replace" in kinds
-        for number, text in texts.items():
-            if number in special:
-                continue
-            if number in added:
-                whole[number] = len(text.encode())
-            elif "ByteLevel" in kinds:
-                whole[number] = len(text)
-            elif spaced:
-                whole[number] = 1 if BYTE.fullmatch(text) else len(text.replace(SPACE, " ").encode())
-            else:
-                anchor = next(iter(texts))
-                both = len(pieces.decode([anchor, number]).encode())
-                whole[number] = both - len(pieces.decode([anchor]).encode())
+        added = {token["id"]: token for token in stored.get("added_tokens", [])}
+        special = {number for number, token in added.items() if token.get("special")} | set(pieces.roles.values())
+        ordinary = {number: text for number, text in texts.items() if number not in special}
+        spelled = {number: text for number, text in ordinary.items() if number not in added}
+        whole = np.zeros(pieces.size, dtype=np.int64)
+        for number in ordinary.keys() - spelled.keys():
+            whole[number] = len(ordinary[number].encode())
         first = whole.copy()
-        if spaced and _strips(pieces, texts, special):
-            first -= np.array([texts.get(i, "").startswith(SPACE) for i in range(pieces.size)], dtype=np.int64)
+        space = _BYTE_SPACE if "ByteLevel" in kinds else SPACE if kinds & {"Metaspace", "Replace"} else None
+        if space is None:
+            anchor = next(iter(spelled), 0)
+            before = len(pieces.decode([anchor]).encode())
+            for number in spelled:
+                whole[number] = len(pieces.decode([anchor, number]).encode()) - before
+                first[number] = len(pieces.decode([number]).encode())
+        else:
+            put = _puts(pieces, ordinary, space)
+            for number, text in spelled.items():
+                if space == _BYTE_SPACE:
+                    whole[number] = len(text)
+                else:
+                    whole[number] = 1 if BYTE.fullmatch(text) else len(text.replace(SPACE, " ").encode())
+                first[number] = whole[number] - (put and text.startswith(space))
         roles = pieces.roles
         return cls(whole, first, roles.get("bos", roles.get("eos")))
 
@@ -82,8 +86,7 @@ def _decoders(decoder: object) -> set[str]:
     return {str(decoder["type"])}.union(*map(_decoders, decoder.get("decoders", [])))
 
 
-def _strips(pieces: Pieces, texts: dict[int, str], special: set[int]) -> bool:
-    """Whether the space of a first word is left out when ids become text."""
-    words = (i for i, text in texts.items() if i not in special and re.match(f"{SPACE}[A-Za-z]", text))
-    one = next(words, None)
-    return one is not None and not pieces.decode([one]).startswith(" ")
+def _puts(pieces: Pieces, texts: dict[int, str], space: str) -> bool:
+    """Whether the tokenizer puts a space, which nobody wrote, in front of the first word of a text."""
+    ids, _ = pieces.encode(["a"])
+    return len(ids) > 0 and texts.get(int(ids[0]), "").startswith(space)
