@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+import numerate
 from numerate.api import load, recipe
 from numerate.errors import Mistake
 from numerate.laboratory.train import train
@@ -216,7 +217,7 @@ def test_a_mistake_is_said_once_and_leaves_no_folder(tmp_path: Path) -> None:
     assert status != 0
     assert said.count("numerate: training.batch: 15 examples cannot be cut equally into 2 processes") == 1
     assert "exitcode  : 2" in said
-    assert "numerate/" not in said.replace(str(tmp_path), ""), "a traceback was shown"
+    assert str(Path(numerate.__file__).parent) not in said, "a traceback through the package was shown"
     assert not (tmp_path / "runs").exists()
 
 
