@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -284,3 +285,59 @@ def test_a_count_from_before_the_shift_is_understood() -> None:
     for wrong in (-3, math.nan):
         with pytest.raises(Mistake, match=r"num_items: .*a count, 0 or more, is right"):
             loss(logits, labels, num_items=wrong)
+
+
+def trained(loss: NumberTokenLoss, batches: int) -> list[str]:
+    """The warnings of so many batches with all tokens equally likely."""
+    labels = torch.full((2, 3), 4)  # the digit 0
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(batches):
+            loss(torch.zeros(2, 3, WIDTH, requires_grad=True), labels)
+            loss(torch.zeros(2, 3, WIDTH), labels)  # no training: not counted
+    return [str(warning.message) for warning in told]
+
+
+def test_a_number_term_above_cross_entropy_is_told_once_with_both_values_and_the_remedy() -> None:
+    large = NumberTokenLoss({id_: 10 * value for id_, value in DIGITS.items()})
+    assert trained(large, 9) == []
+    told = trained(large, 20)
+    assert told == [
+        "number term 13.5, cross-entropy 3 (means over the first 10 batches): 82 % of the loss; use a lower weight "
+        "(now 0.3) or squash=20"
+    ]
+    assert "squash" not in trained(NumberTokenLoss(DIGITS, kind="mse", weight=3), 10)[0]
+
+
+def test_a_number_term_below_cross_entropy_is_no_warning() -> None:
+    assert trained(NumberTokenLoss(DIGITS), 12) == []
+    assert trained(NumberTokenLoss({id_: 10 * value for id_, value in DIGITS.items()}, squash=20.0), 12) == []
+
+
+@pytest.mark.parametrize(
+    ("split", "settings", "term", "share"),
+    [
+        (True, {}, 0.97, 8.5),
+        (False, {"which": "numbers", "squash": 20.0}, 0.58, 5.3),
+        (False, {"which": "numbers"}, 164, 94),
+    ],
+)
+def test_the_shares_of_the_page_on_trainers_are_measured(
+    shared: Path, split: bool, settings: Any, term: float, share: float
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="the extra finetune")
+    from tokenizers.pre_tokenizers import Digits, Sequence
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(shared / "data" / "tokenizers" / "t5-small"))
+    pieces = tokenizer.backend_tokenizer
+    if split:
+        pieces.pre_tokenizer = Sequence([pieces.pre_tokenizer, Digits(individual_digits=True)])
+    loss = NumberTokenLoss.from_tokenizer(tokenizer, sample=["12 + 30 = 42"], **settings)
+    sums = [str(a + b) for a in range(4, 60, 3) for b in range(7, 400, 41)]
+    labels = tokenizer(sums, return_tensors="pt", padding=True)["input_ids"]
+    labels[labels == tokenizer.pad_token_id] = -100
+    terms = loss.terms(torch.zeros(1, 1, 32128).expand(*labels.shape, -1), labels)
+    entropy, number = terms["cross_entropy"].item(), 0.3 * terms["number"].item()
+    assert entropy == pytest.approx(10.38, abs=0.005)
+    assert number == pytest.approx(term, rel=0.01)
+    assert 100 * number / (entropy + number) == pytest.approx(share, rel=0.01)

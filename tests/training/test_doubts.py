@@ -106,3 +106,24 @@ def test_rows_that_training_has_not_are_told_when_it_starts(tmp_path: Path) -> N
     )
     assert [text for text in said if "rows of training are left out" in text] == [f"warning: {told}"]
     assert told in (made.run.path / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(("weight", "told"), [(30.0, True), (0.3, False)])
+def test_a_number_term_above_cross_entropy_in_the_first_line_of_metrics_is_told_once(
+    weight: float, told: bool, tmp_path: Path
+) -> None:
+    made = recipe("addition_rotary")
+    made = replace(
+        made,
+        objective=Supervised(NumberToken(weight=weight)),
+        training=replace(made.training, steps=4, log_every=2, evaluate_every=4, batch=4),
+    )
+    heard: list[str] = []
+    said: list[str] = []
+    train(made, runs_dir=tmp_path, listen=lambda kind, record: heard.append(kind), say=said.append)
+    found = [text for text in said if "number term" in text]
+    assert len(found) == heard.count("warning") == told
+    assert all("(means over the first 2 steps)" in text for text in found)
+    assert all(
+        text.endswith("use a lower objective.loss.weight (now 30) or objective.loss.squash=20") for text in found
+    )

@@ -1,5 +1,6 @@
 """Cross-entropy and a number token loss for anybody's model and training loop."""
 
+import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from typing import Any, Literal
@@ -12,10 +13,13 @@ from numerate.errors import Fault, Mistake
 from numerate.integrations.hf_number_tokens import Which, number_tokens
 from numerate.losses.fused import cross_entropy_and_number
 from numerate.losses.number_tokens import NumberTable
-from numerate.losses.token_level import KINDS, Kind, Measure
+from numerate.losses.token_level import KINDS, Kind, Measure, outweighs
 
 PROBE = ("The answer is 7, 42, 365, 1024 or 31415.", "12 + 30 = 42, 2.5 x 4 = 10.0, 1998 - 2019 = -21")
 """The texts that the coverage of a tokenizer is looked at with where no sample is given."""
+
+FIRST = 10
+"""Training batches whose mean terms are compared: a number term above cross-entropy is a warning."""
 
 
 class NumberTokenLoss(nn.Module):
@@ -39,6 +43,9 @@ class NumberTokenLoss(nn.Module):
 
     >>> loss = NumberTokenLoss.from_tokenizer(tokenizer, shift=True)
     >>> loss(model(input_ids).logits, labels).backward()
+
+    It warns once where, in the mean over the first 10 batches with a gradient, the number part is above the
+    cross-entropy; the device is waited for at the tenth of them alone, and a compiled call does not look.
 
     It has no parameters, stands in no checkpoint, and follows the logits to their device. float16, bfloat16 and
     float32 logits are computed with in float32, float64 in float64. Raises `Mistake` for settings without sense.
@@ -74,6 +81,8 @@ class NumberTokenLoss(nn.Module):
         self.gaussian_sigma, self.reweigh, self.squash = gaussian_sigma, reweigh, squash
         self.weight, self.cross_entropy, self.over, self.shift = weight, cross_entropy, over, shift
         self.ignore_index, self.check_finite = ignore_index, check_finite
+        self._first: list[Tensor] | None = []
+        """The two terms of the first batches, until they have been compared."""
 
     @classmethod
     def from_tokenizer(
@@ -181,7 +190,23 @@ class NumberTokenLoss(nn.Module):
         found = {"cross_entropy": _mean(sums.cross_entropy, items), "number": _mean(sums.number, numbers)}
         if self.check_finite and not all(bool(term.isfinite()) for term in found.values()):
             self._blame(logits)
+        if not torch.compiler.is_compiling() and self._first is not None and logits.requires_grad:
+            own = sums.labels if self.over == "labels" else sums.numbers
+            number = self.weight * _mean(sums.number.detach(), own)
+            self._compare(self._first, torch.stack([number, _mean(sums.cross_entropy.detach(), sums.labels)]))
         return found
+
+    def _compare(self, first: list[Tensor], terms: Tensor) -> None:
+        """Keeps the two terms of a batch, and warns behind the last of the first where the number part is above."""
+        first.append(terms)
+        if len(first) < FIRST:
+            return
+        number, cross_entropy = torch.stack(first).mean(0).tolist()
+        self._first = None
+        squash = " or squash=20" * (self.kind == "was" and self.squash is None)
+        remedy = f"a lower weight (now {self.weight:g}){squash}"
+        for text in outweighs(number, cross_entropy, f"the first {FIRST} batches", remedy):
+            warnings.warn(text, stacklevel=4)
 
     def counts(
         self,

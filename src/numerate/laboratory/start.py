@@ -164,6 +164,8 @@ class Start:
                 known.update(shown_of(record))
             elif kind == "timing":
                 known["speed"] = speed_text(record)
+            elif kind == "warning":
+                self._say(f"warning: {record['text']}")
             elif kind == "step":
                 progress.step(record["step"], **known)
             if kind in ("log", "evaluation"):

@@ -32,6 +32,18 @@ EPSILON = 1e-8
 """What the published smoother adds to the sum that it divides by."""
 
 
+def outweighs(number: float, cross_entropy: float, over: str, remedy: str) -> list[str]:
+    """A warning where a number term, times its weight, is above cross-entropy; nothing elsewhere.
+
+    >>> outweighs(1.5, 0.5, "the first 10 batches", "a lower weight")[0]
+    'number term 1.5, cross-entropy 0.5 (means over the first 10 batches): 75 % of the loss; use a lower weight'
+    """
+    if not number > cross_entropy:
+        return []
+    share = f"{100 * number / (number + cross_entropy):.0f} % of the loss"
+    return [f"number term {number:.3g}, cross-entropy {cross_entropy:.3g} (means over {over}): {share}; use {remedy}"]
+
+
 @dataclass(frozen=True)
 class Measure:
     """How far the probabilities of number tokens are from the right one: the settings of a number token loss.

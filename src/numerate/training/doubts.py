@@ -1,11 +1,15 @@
-"""What is worth knowing of a recipe before it is trained, as warnings: nothing here is refused."""
+"""What is worth knowing of a recipe before it is trained, or after its first steps, as warnings: nothing is refused."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from numerate.errors import Mistake
+from numerate.losses.number_token import NumberTokenPart
 from numerate.losses.number_tokens import NumberTable
+from numerate.losses.token_level import outweighs
 from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Example
@@ -76,8 +80,7 @@ def numbers_uncovered(recipe: Recipe, objective: ObjectivePart) -> list[str]:
     """That many digits of the answers stand in tokens which a loss over number tokens does not see, where it is so.
 
     Only tokenizers of texts write several digits as one piece."""
-    tokenizer = recipe.tokenizer
-    table = next((part for part in objective.modules() if isinstance(part, NumberTable)), None)
+    tokenizer, table = recipe.tokenizer, _number_tokens(objective)
     if table is None or not isinstance(tokenizer, Subwords):
         return []
     examples = _sample(recipe.task)
@@ -97,6 +100,27 @@ def numbers_uncovered(recipe: Recipe, objective: ObjectivePart) -> list[str]:
     if better.share > found.share:
         told += f"; tokenizer.numbers=PerDigit makes it {better.share:.0%}".replace("%", " %")
     return [told]
+
+
+def number_term_large(objective: ObjectivePart, record: Mapping[str, Any]) -> list[str]:
+    """That a loss over number tokens is above cross-entropy in a line of metrics, where it is so."""
+    if _number_tokens(objective) is None or not {"loss number", "loss cross_entropy"} <= record.keys():
+        return []
+    number, entropy = (objective.weights[term] * record[f"loss {term}"] for term in ("number", "cross_entropy"))
+    squash = next((" or objective.loss.squash=20" for part in objective.modules() if _could_squash(part)), "")
+    remedy = f"a lower objective.loss.weight (now {objective.weights['number']:g}){squash}"
+    return [
+        f"objective.loss: {text}" for text in outweighs(number, entropy, f"the first {record['step']} steps", remedy)
+    ]
+
+
+def _number_tokens(objective: ObjectivePart) -> NumberTable | None:
+    """The number tokens of an objective's loss; None where it is over none."""
+    return next((part for part in objective.modules() if isinstance(part, NumberTable)), None)
+
+
+def _could_squash(part: object) -> bool:
+    return isinstance(part, NumberTokenPart) and part.measure.kind == "was" and part.measure.squash is None
 
 
 def _sample(task: Task) -> list[Example]:

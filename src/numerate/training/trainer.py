@@ -15,7 +15,7 @@ from numerate.models.held import build, origin_of, without_memory
 from numerate.training import checkpoint
 from numerate.training.budget import Budget
 from numerate.training.development import Development
-from numerate.training.doubts import numbers_uncovered, rows_left_out, validation_trained_on
+from numerate.training.doubts import number_term_large, numbers_uncovered, rows_left_out, validation_trained_on
 from numerate.training.limits import products_of
 from numerate.training.objective import ObjectivePart
 from numerate.training.parallel import make_parallel
@@ -41,7 +41,8 @@ from numerate.training.timings import Timings
 from numerate.training.world import World
 
 Listener = Callable[[str, Mapping[str, Any]], None]
-"""Told of `("step", {"step": 7, ...})`, `("log", record)`, `("evaluation", record)`, `("checkpoint", {...})`."""
+"""Told of `("step", {"step": 7, ...})`, `("log", record)`, `("evaluation", record)`, `("checkpoint", {...})`,
+`("warning", {"text": ...})`."""
 
 
 @dataclass(frozen=True)
@@ -346,6 +347,9 @@ class Trainer:
             self._record("timings.jsonl", "timing", timing)
         progress.sums.clear()
         self._record("metrics.jsonl", "log", record)
+        if progress.step <= self.training.log_every and self.world.first:  # the first line of a run
+            for text in number_term_large(self.objective, record):
+                self.listen("warning", {"text": text})
 
     def _evaluate(self) -> None:
         """Asks the development splits, and keeps the best step by what the criterion says."""
