@@ -12,7 +12,9 @@ import torch
 import numerate
 from numerate.catalogue import kinds
 from numerate.config import override
-from numerate.data.prepared import keep_tokenizer, prepare, prepare_texts
+from numerate.data.documents import part_of
+from numerate.data.prepared import prepare, prepare_texts
+from numerate.data.vocabularies import keep_tokenizer
 from numerate.evaluation.evaluator import Exam
 from numerate.laboratory.train import debug, train
 from numerate.models.tiny_names import RUNS
@@ -94,7 +96,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         _surroundings(place, patch)
         prepare("tiny_stories", processes=1)
-        prepare_texts(STORIES, corpora_folder() / "tiny_stories_2048", tokenizer=CHARACTERS, processes=1)
+        (place / "stories.txt").write_text("<|endoftext|>".join(STORIES))
+        texts = [part_of(place / "stories.txt")]
+        prepare_texts(texts, corpora_folder() / "tiny_stories_2048", tokenizer=CHARACTERS, processes=1)
         small = [word for word in TINY["train"].split() if "preset" not in word and "context" not in word]
         recipe = override(debug(numerate.recipe(DUAL)), [*small, "task.context=32"])
         train(recipe, runs_dir=place / "trained", quiet=True).run.evaluate(count=2)

@@ -69,8 +69,8 @@ def test_any_number_of_processes_and_any_portion_write_the_same_tokens(texts: Pa
     assert (len(whole.shards), len(cut.shards)) == (1, 5)
     assert ids(whole) == ids(cut) == expected(characters, STORIES)
     heads = [json.loads(path.read_text()) for path in sorted((texts.parent / "two").glob("*.head"))]
-    assert heads[0]["source"]["sha256"] != heads[1]["source"]["sha256"]
-    assert sum(head["source"]["end"] - head["source"]["begin"] for head in heads) == texts.stat().st_size
+    assert heads[0]["sources"][0]["sha256"] != heads[1]["sources"][0]["sha256"]
+    assert sum(source["end"] - source["begin"] for head in heads for source in head["sources"]) == texts.stat().st_size
 
 
 def test_lines_of_json_are_written_too(tmp_path: Path, characters: Pieces) -> None:
@@ -165,6 +165,13 @@ def test_a_text_without_separator_is_one_document_and_it_is_said(tmp_path: Path)
     with pytest.warns(UserWarning, match=r"stories\.txt: '<\|endoftext\|>' stands nowhere in it"):
         assert write_corpus([path], tmp_path / "out", CHARACTERS, processes=1).documents == 1
     assert write_corpus([path], tmp_path / "lines", CHARACTERS, separator="\n\n", processes=1).documents == 61
+
+
+def test_characters_that_the_tokenizer_does_not_know_are_counted_and_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("caf\u00e9<|endoftext|>na\u00efve \u00e9", encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"does not know 3 of 13 tokens"):
+        write_corpus([path], tmp_path / "out", CHARACTERS, processes=1)
 
 
 def test_another_corpus_is_not_overwritten(texts: Path, tmp_path: Path) -> None:

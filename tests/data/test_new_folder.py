@@ -1,6 +1,7 @@
 """Promises of folders that are written: whole or not at all, never over another, and told in the user's words."""
 
 import errno
+import shutil
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,19 @@ def test_another_is_never_overwritten_be_it_there_before_or_meanwhile(tmp_path: 
     with pytest.raises(Mistake, match="has appeared meanwhile"), new_folder(tmp_path / "late"):
         (tmp_path / "late").mkdir()
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["late", "out"]
+
+
+def test_what_a_dead_process_left_is_removed_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "mine") as mine:
+        left = tmp_path / ".tmp-left-1-0"
+        shutil.copytree(mine, left)  # with its lock, which nobody holds
+        other = tmp_path / ".tmp-of-another-program"
+        other.mkdir()
+        with new_folder(tmp_path / "out"):
+            assert not left.exists()
+            assert mine.is_dir()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [other.name, "mine", "out"]
+    assert not list((tmp_path / "out").iterdir())
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])

@@ -1,6 +1,9 @@
 """Promises of texts made ready: parts that share nothing, a tokenizer beside them, all of it or nothing; and of what
 the commands show of running text."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +11,10 @@ import pytest
 
 from numerate import catalogue
 from numerate.cli import main
-from numerate.data.prepared import keep_tokenizer, prepare, prepare_texts
+from numerate.data import prepared
+from numerate.data.documents import SEPARATOR, Part, part_of
+from numerate.data.prepared import prepare, prepare_texts
+from numerate.data.vocabularies import keep_tokenizer
 from numerate.errors import Mistake
 from numerate.tokens.pieces import pieces
 from numerate.tokens.tokenizer_files import CHARACTERS
@@ -29,33 +35,158 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "numerate" / "corpora"
 
 
+def written(path: Path, texts: list[str]) -> list[Part]:
+    """Documents in a file."""
+    path.write_text(SEPARATOR.join(texts), encoding="utf-8")
+    return [part_of(path)]
+
+
 def read(corpus: object, known: object) -> set[str]:
     return {known.decode(one) for shard in corpus.shards for one in known.documents(shard.ids)}  # type: ignore[attr-defined]
 
 
 def test_a_document_is_in_one_part_and_the_same_ones_are_held_out_whatever_stands_beside_them(tmp_path: Path) -> None:
-    made = prepare_texts([*STORIES, *STORIES[:50], "  "], tmp_path / "a", size=310, processes=1)
+    texts = written(tmp_path / "all.txt", [*STORIES, *STORIES[:50], "  "])
+    made = prepare_texts(texts, tmp_path / "a", size=310, processes=1)
     assert made.validation is not None
     train, held = read(made.train, made.pieces), read(made.validation, made.pieces)
     assert train | held == set(STORIES)
     assert not train & held
     assert 10 < len(held) < 60
     assert made.train.documents == len(train), "one that comes again is left out"
-    less = prepare_texts(STORIES[:300], tmp_path / "b", tokenizer=str(tmp_path / "a"), processes=1)
+    half = written(tmp_path / "half.txt", STORIES[:300])
+    less = prepare_texts(half, tmp_path / "b", tokenizer=str(tmp_path / "a"), processes=1)
     assert less.validation is not None
     assert read(less.validation, less.pieces) == held & set(STORIES[:300])
     assert less.pieces.fingerprint == made.pieces.fingerprint
     assert made.pieces.size == 310
 
 
+def test_texts_are_read_where_they_are_from_several_files_of_any_form(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.txt", tmp_path / "b.jsonl"
+    written(first, STORIES[:250])
+    second.write_text("".join(json.dumps({"text": story}) + "\n" for story in STORIES[200:]))
+    texts = [part_of(first), part_of(second)]
+    one = prepare_texts(texts, tmp_path / "one", tokenizer=CHARACTERS, processes=1)
+    cut = prepare_texts(texts, tmp_path / "cut", tokenizer=CHARACTERS, processes=1, portion=9000)
+    whole = prepare_texts(written(tmp_path / "all.txt", STORIES), tmp_path / "all", tokenizer=CHARACTERS, processes=1)
+    assert [shard.path.name for shard in one.train.shards] == ["train.bin"]
+    assert one.train.fingerprint == whole.train.fingerprint
+    assert len(cut.train.shards) > 2
+    assert np.array_equal(*(np.concatenate([s.ids for s in made.train.shards]) for made in (one, cut)))
+    kept = [path.name for path in (tmp_path / "one").rglob("*") if path.is_file() and path.name != "lock"]
+    parts = ["train.bin", "train.bin.head", "validation.bin", "validation.bin.head"]
+    assert sorted(kept) == sorted([*["corpus.json"] * 2, "tokenizer.json", "tokenizer_config.json", *parts])
+    told = json.loads((tmp_path / "one" / "train" / "train.bin.head").read_text())
+    assert told["tokenizer_name"] == "one"
+    assert [source["file"] for source in told["sources"]] == ["a.txt", "b.jsonl"]
+
+
+def test_a_text_that_changes_meanwhile_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = written(tmp_path / "all.txt", STORIES)
+
+    def changed(*given: object) -> None:
+        written(tmp_path / "all.txt", [story.upper() for story in STORIES])
+        keep_tokenizer(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(prepared, "keep_tokenizer", changed)
+    with pytest.raises(Mistake, match=r"all\.txt: has changed while it was read"):
+        prepare_texts(texts, tmp_path / "a", tokenizer=CHARACTERS, processes=1)
+
+
+PLAY = "\n\n".join(
+    f"{who}:\nWhat {verb} you, my {noun}? The {noun} of caf\u00e9 {n} {verb}s no more."
+    for n, (who, verb, noun) in enumerate(
+        (who, verb, noun)
+        for who in ("ROMEO", "JULIET", "NURSE")
+        for verb in ("see", "hear", "seek", "know")
+        for noun in ("lord", "lady", "night", "light", "rose", "sword")
+    )
+)
+
+
+def test_a_text_without_separators_is_divided_by_position_trained_on_and_continued(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("one.txt").write_text(PLAY, encoding="utf-8")
+    assert main(["data", "prepare", "one.txt", "out=one", "tokenizer=characters", "processes=1"]) == 0
+    said = capsys.readouterr().out
+    cut = round(0.95 * len(PLAY))
+    assert f"divided by position: the last {len(PLAY[cut:].encode()):,} bytes are held out" in said
+    known = pieces("one")
+    assert "\u00e9" in known.symbols, "every character of the text is in the vocabulary"
+    task = "LanguageModelling(train=one/train,validation=one/validation,context=24)"
+    settings = [f"task={task}", "training.steps=2", "training.batch=4", "training.evaluate_every=2"]
+    small = ["model.width=32", "model.mixer.heads=2", "model.trunk.depth=1", "evaluation.grid=null", "name=play"]
+    assert main(["train", "tiny_stories_laptop_width", *settings, *small]) == 0
+    assert main(["generate", "play", "ROMEO:", "tokens=5"]) == 0
+    assert "ROMEO:" in capsys.readouterr().out
+
+
+def test_documents_too_few_to_hold_one_out_are_each_divided_by_position(tmp_path: Path) -> None:
+    made = prepare_texts(
+        written(tmp_path / "two.txt", [PLAY, PLAY.upper()]), tmp_path / "two", tokenizer=CHARACTERS, held_out=0.2
+    )
+    assert made.validation is not None
+    assert made.by_position
+    cut = round(0.8 * len(PLAY))
+    assert read(made.train, made.pieces) == {PLAY[:cut].strip(), PLAY[:cut].upper().strip()}
+    assert read(made.validation, made.pieces) == {PLAY[cut:].strip(), PLAY[cut:].upper().strip()}
+
+
+def test_a_vocabulary_has_as_many_pieces_as_a_short_text_gives_or_is_refused_with_the_number(tmp_path: Path) -> None:
+    texts = written(tmp_path / "one.txt", [PLAY])
+    made = prepare_texts(texts, tmp_path / "any", processes=1)
+    assert 275 < made.pieces.size < 600
+    with pytest.raises(
+        Mistake, match=rf"too short for 600 ids; they give {made.pieces.size}, .*size={made.pieces.size}"
+    ):
+        prepare_texts(texts, tmp_path / "more", size=600, processes=1)
+    assert not (tmp_path / "more").exists()
+
+
+def test_what_a_killed_preparation_leaves_has_no_text_and_is_removed_by_the_next(tmp_path: Path) -> None:
+    texts = written(tmp_path / "all.txt", STORIES)
+    program = f"""
+import pathlib, sys, time
+from numerate.data import prepared
+from numerate.data.documents import part_of
+texts = [part_of(pathlib.Path({str(texts[0].path)!r}))]
+written = prepared.write_taken
+def wait(some, out, *given, **more):
+    written(some, out, *given, **more)
+    print("ready", flush=True)
+    time.sleep(600)
+prepared.write_taken = wait
+prepared.prepare_texts(texts, pathlib.Path(sys.argv[1]), tokenizer="characters", processes=1)
+"""
+    running = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "a")], stdout=subprocess.PIPE)
+    try:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"ready\n"
+        (left,) = tmp_path.glob(".tmp-*")
+        assert not [file for file in left.rglob("*") if file.is_file() and STORIES[0].encode() in file.read_bytes()]
+        prepare_texts(texts, tmp_path / "b", tokenizer=CHARACTERS, processes=1)
+        assert left.is_dir(), "one that is being written stays"
+    finally:
+        running.kill()
+        running.wait()
+        running.stdout.close()  # type: ignore[union-attr]
+    prepare_texts(texts, tmp_path / "a", tokenizer=CHARACTERS, processes=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "all.txt", "b"]
+    assert ".tmp-" not in (tmp_path / "a" / "train" / "train.bin.head").read_text()
+
+
 def test_what_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match="leaves none for validation; more documents"):
-        prepare_texts(STORIES[:1], tmp_path / "a", tokenizer=CHARACTERS)
+    texts = written(tmp_path / "all.txt", STORIES)
+    with pytest.raises(Mistake, match="of 1 different document leaves no text for validation; more text"):
+        prepare_texts(written(tmp_path / "x.txt", ["x"]), tmp_path / "a", tokenizer=CHARACTERS)
     with pytest.raises(Mistake, match=r"held_out: 2 is no share"):
-        prepare_texts(STORIES, tmp_path / "a", tokenizer=CHARACTERS, held_out=2)
+        prepare_texts(texts, tmp_path / "a", tokenizer=CHARACTERS, held_out=2)
     with pytest.raises(Mistake, match="either size= of a new vocabulary or tokenizer="):
-        prepare_texts(STORIES, tmp_path / "a")
-    assert not list(tmp_path.iterdir())
+        prepare_texts(texts, tmp_path / "a", size=300, tokenizer=CHARACTERS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.txt", "x.txt"]
 
 
 def test_a_kept_tokenizer_reads_the_same(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_texts_are_tokenised_once_and_anew_when_they_change(tmp_path: Path, form
 def test_the_tokenizer_beside_the_tokens_is_taken_where_none_is_named(written: Path) -> None:
     with pytest.raises(Mistake, match="tokenizer: is missing, and none stands beside"):
         task_of(written, tokenizer="").examples("train", 0, 0, 1)
-    from numerate.data.prepared import keep_tokenizer
+    from numerate.data.vocabularies import keep_tokenizer
 
     keep_tokenizer(pieces(str(Path(__file__).parents[1] / "tokens" / "tiny")), written.parent)
     assert task_of(written, tokenizer="").pieces().size == pieces(str(written.parent)).size

@@ -19,9 +19,6 @@ from numerate.tokens.pieces import pieces
 from numerate.training import disk
 
 _SHOWN = 10
-_USUAL_SIZE = 4096
-"""Pieces of a vocabulary of one's own, unless somebody says."""
-
 _TRAINED_ON = 10
 """Of so many shards a vocabulary is trained, unless `files` says: as published."""
 
@@ -82,16 +79,15 @@ def prepare(words: list[str]) -> int:
                     raise Mistake(f"{option}: is of texts of your own, which want out= too; for example: out=mine")
             found = [one_of_ours(name, own, shown.heard) for name in names]
         else:
-            parts = [
+            texts = [
                 part_of(file, own.get("field"), own.get("separator", SEPARATOR))
                 for file in source_files(_sources(names, known))
             ]
             out = Path(own["out"]).expanduser()
-            texts = (text for part in parts for text in documents(part, Read()))
             made = prepare_texts(
                 texts,
                 out if len(out.parts) > 1 else corpora_folder() / out,
-                size=own.get("size") or (None if "tokenizer" in own else _USUAL_SIZE),
+                size=own.get("size"),
                 tokenizer=own.get("tokenizer"),
                 held_out=own.get("held_out", HELD_OUT),
                 processes=own.get("processes"),
@@ -116,6 +112,11 @@ def _told(name: str, made: Prepared) -> str:
         lines.append(
             f"  {what:<10} {corpus.tokens:,} tokens, {corpus.documents or 0:,} documents, {disk.size(text)} of text, "
             f"{text / corpus.tokens:.2f} bytes a token"
+        )
+    if made.by_position:
+        lines.append(
+            f"  so few documents are divided by position: the last {held.text_bytes or 0:,} bytes are held out "
+            "(separator= names what stands between documents)"
         )
     task = (
         f"task={name}"

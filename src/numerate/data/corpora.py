@@ -11,15 +11,17 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from itertools import compress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from numerate.data.documents import SEPARATOR, Part, Read, documents, part_of, parts_of
 from numerate.data.fetching import RECORD
@@ -37,13 +39,65 @@ _DOCUMENTS = 512
 _CHARACTERS = 1 << 20
 
 
-@dataclass(frozen=True)
-class _Job:
-    """A shard to be written: what of which file, where, and what its head shall say of both."""
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """Some of the documents of a part, read where they are: those that are `chosen` (None: all), and of each the
+    characters from the first to the second `share` of its length.
+
+    `sha256` of the bytes of the part, where it has been read before: what has changed since is refused.
+    """
 
     part: Part
+    chosen: NDArray[np.bool_] | None = None
+    share: tuple[float, float] = (0.0, 1.0)
+    sha256: str | None = None
+
+    @property
+    def size(self) -> float:
+        """About how many bytes are taken."""
+        chosen = 1.0 if self.chosen is None else float(self.chosen.mean())
+        return self.part.size * chosen * (self.share[1] - self.share[0])
+
+    def documents(self, read: Read) -> Iterator[str]:
+        """The documents, or their shares that are not empty.
+
+        Raises `Mistake` as `documents` does, and where the file has changed."""
+        found = documents(self.part, read)
+        whole = self.share == (0.0, 1.0)
+        for text in found if self.chosen is None else compress(found, self.chosen.tolist()):
+            begin, end = (round(share * len(text)) for share in self.share)
+            if whole or text[begin:end].strip():
+                yield text[begin:end].strip()
+        if self.sha256 not in (None, read.sum.hexdigest()):
+            raise Mistake(f"{self.part.path}: has changed while it was read; give the same command again")
+
+    def source(self) -> dict[str, Any]:
+        """What a head says of it."""
+        part, stamp = self.part, self.part.path.stat()
+        return {
+            "file": part.path.name,
+            "size": stamp.st_size,
+            "changed": stamp.st_mtime_ns,
+            "begin": part.begin,
+            "end": part.end,
+            "form": part.form,
+            "field": part.field if part.form in ("list", "lines") else "",
+            "separator": part.separator if part.form == "text" else "",
+            "share": list(self.share),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """A shard to be written: what of which files, where, and what its head shall say of both."""
+
+    taken: tuple[Taken, ...]
     path: Path
     head: dict[str, Any]
+
+    @property
+    def size(self) -> int:
+        return sum(taken.part.size for taken in self.taken)
 
 
 def write_corpus(
@@ -69,15 +123,75 @@ def write_corpus(
     where a process dies, or the disk is full.
     """
     out = Path(out).expanduser()
-    if processes is not None and processes < 1:
-        raise Mistake(f"processes: {processes} processes do nothing; 1 or more is right")
     if portion < 1:
         raise Mistake(f"portion: {portion} bytes are none; 1 or more is right")
     known = pieces(tokenizer)
     files = source_files(sources)
     if inside := next((file for file in files if file.resolve().parent == out.resolve()), None):
         raise Mistake(f"out: {out} is where {inside.name} is; another folder is right")
-    jobs = _jobs(files, out, known, Path(tokenizer).name, field, separator, portion)
+    taken = {}
+    for file in files:
+        parts = parts_of(part_of(file, field, separator), portion)
+        for number, part in enumerate(parts):
+            shard = file.stem + (f"-{number:04d}" if len(parts) > 1 else "")
+            if shard in taken:
+                raise Mistake(f"corpus: two files would become {shard}.bin; files with different names are right")
+            taken[shard] = (Taken(part),)
+    heads = write_shards(taken, out, known, Path(tokenizer).name, processes=processes, heard=heard)
+    _warn_of_one(taken, heads)
+    return open_corpus(out, known)
+
+
+def write_taken(
+    taken: Sequence[Taken],
+    out: Path,
+    known: Pieces,
+    name: str,
+    *,
+    processes: int | None = None,
+    portion: int = PORTION,
+    heard: Callable[[int, int], None] | None = None,
+) -> None:
+    """Writes documents of several files, one after the other, to shards of about `portion` bytes of text each: `out` is
+    the folder, and what they are called; `name` that of the tokenizer. Raises as `write_corpus` does."""
+    groups: list[list[Taken]] = []
+    room = 0.0
+    for one in taken:
+        if one.chosen is None or one.chosen.any():
+            if not groups or one.size > room:
+                groups.append([])
+                room = portion
+            groups[-1].append(one)
+            room -= one.size
+    named = {out.name + (f"-{n:04d}" if len(groups) > 1 else ""): tuple(group) for n, group in enumerate(groups)}
+    write_shards(named, out, known, name, processes=processes, heard=heard)
+
+
+def write_shards(
+    taken: Mapping[str, tuple[Taken, ...]],
+    out: Path,
+    known: Pieces,
+    name: str,
+    *,
+    processes: int | None,
+    heard: Callable[[int, int], None] | None,
+) -> list[dict[str, Any]]:
+    """Writes a shard for each of the names, of what is taken for it, and returns their heads; those that are there and
+    whole are not written anew. Raises as `write_corpus` does."""
+    if processes is not None and processes < 1:
+        raise Mistake(f"processes: {processes} processes do nothing; 1 or more is right")
+    told = {
+        "format": FORMAT,
+        "kind": "<u2" if known.size <= 1 << 16 else "<u4",
+        "vocabulary": known.size,
+        "begin": known.begin,
+        "tokenizer": known.fingerprint,
+        "tokenizer_name": name,
+    }
+    jobs = [
+        _Job(several, out / f"{shard}.bin", told | {"sources": [one.source() for one in several]})
+        for shard, several in taken.items()
+    ]
     plan = {"format": FORMAT, "tokenizer": known.fingerprint, "shards": [job.path.name for job in jobs]}
     with disk.explained(out, "What is written is kept, and the same command goes on."):
         out.mkdir(parents=True, exist_ok=True)
@@ -87,10 +201,15 @@ def write_corpus(
             for rest in out.glob(f"{disk.BESIDE}*"):
                 rest.unlink()
             heads = _written(jobs, known, processes or os.cpu_count() or 1, heard)
-            _warn_of_one(jobs, heads, separator)
-            sums = {name: sum(head[name] for head in heads) for name in ("documents", "tokens", "text_bytes")}
+            sums = {count: sum(head[count] for head in heads) for count in ("documents", "tokens", "text_bytes")}
             _keep(out, plan | {"complete": True} | sums)
-    return open_corpus(out, known)
+    if unknown := sum(head.get("unknown", 0) for head in heads):
+        warnings.warn(
+            f"{out}: the tokenizer ({name}) does not know {unknown:,} of {sums['tokens']:,} tokens, which stand "
+            "there as its unknown token; `numerate data prepare` makes one that knows all of a text",
+            stacklevel=3,
+        )
+    return heads
 
 
 def source_files(sources: Sequence[str | Path]) -> list[Path]:
@@ -118,42 +237,6 @@ def _is_licence(file: Path) -> bool:
     return file.name.upper().startswith(("LICENSE", "LICENCE", "COPYING", "CDLA", "README"))
 
 
-def _jobs(
-    files: Sequence[Path], out: Path, known: Pieces, name: str, field: str | None, separator: str, portion: int
-) -> list[_Job]:
-    jobs: list[_Job] = []
-    for file in files:
-        whole = part_of(file, field, separator)
-        parts = parts_of(whole, portion)
-        stamp = file.stat()
-        for number, part in enumerate(parts):
-            shard = file.stem + (f"-{number:04d}" if len(parts) > 1 else "") + ".bin"
-            source = {
-                "file": file.name,
-                "size": stamp.st_size,
-                "changed": stamp.st_mtime_ns,
-                "begin": part.begin,
-                "end": part.end,
-                "form": part.form,
-                "field": part.field,
-                "separator": part.separator if part.form == "text" else "",
-            }
-            head = {
-                "format": FORMAT,
-                "kind": "<u2" if known.size <= 1 << 16 else "<u4",
-                "vocabulary": known.size,
-                "begin": known.begin,
-                "tokenizer": known.fingerprint,
-                "tokenizer_name": name,
-                "source": source,
-            }
-            jobs.append(_Job(part, out / shard, head))
-    names = [job.path.name for job in jobs]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise Mistake(f"corpus: two files would become {twice}; files with different names are right")
-    return jobs
-
-
 def _refuse_others(out: Path, plan: dict[str, Any]) -> None:
     """Raises `Mistake` for a folder that holds something else."""
     if (out / CORPUS).is_file():
@@ -171,12 +254,13 @@ def _keep(out: Path, told: dict[str, Any]) -> None:
     disk.replace(out / CORPUS, json.dumps(told, indent=1, ensure_ascii=False).encode() + b"\n")
 
 
-def _warn_of_one(jobs: Sequence[_Job], heads: Sequence[dict[str, Any]], separator: str) -> None:
+def _warn_of_one(taken: Mapping[str, tuple[Taken, ...]], heads: Sequence[dict[str, Any]]) -> None:
     """Says which texts have no separator: each is then one document, which may not be what was meant."""
-    for job, head in zip(jobs, heads, strict=True):
-        if job.part.form == "text" and job.part.size == head["source"]["size"] and head["records"] == 1:
+    for (one,), head in zip(taken.values(), heads, strict=True):
+        part = one.part
+        if part.form == "text" and part.size == head["sources"][0]["size"] and head["records"] == 1:
             warnings.warn(
-                f"{job.part.path}: {separator!r} stands nowhere in it, so that it is one document of "
+                f"{part.path}: {part.separator!r} stands nowhere in it, so that it is one document of "
                 f"{head['tokens']:,} tokens; separator= names another",
                 stacklevel=3,
             )
@@ -189,13 +273,13 @@ def _written(
     jobs: Sequence[_Job], known: Pieces, processes: int, heard: Callable[[int, int], None] | None
 ) -> list[dict[str, Any]]:
     """The head of every shard, of those that are there and of those that are written now."""
-    total, done = sum(job.part.size for job in jobs), 0
+    total, done = sum(job.size for job in jobs), 0
     heads: dict[int, dict[str, Any]] = {}
 
     def over(number: int, head: dict[str, Any]) -> None:
         nonlocal done
         heads[number] = head
-        done += jobs[number].part.size
+        done += jobs[number].size
         if heard is not None:
             heard(done, total)
 
@@ -262,8 +346,9 @@ def _whole(job: _Job) -> dict[str, Any] | None:
     head = job.path.with_name(job.path.name + HEAD)
     try:
         told = json.loads(head.read_text(encoding="utf-8"))
-        there = told | {"source": {name: told["source"][name] for name in job.head["source"]}}
-        if any(there.get(name) != said for name, said in job.head.items()) or told.get("complete") is not True:
+        there = told | {"sources": [{**one, "sha256": None} for one in told["sources"]]}
+        wanted = job.head | {"sources": [{**one, "sha256": None} for one in job.head["sources"]]}
+        if any(there.get(name) != said for name, said in wanted.items()) or told.get("complete") is not True:
             return None
         if job.path.stat().st_size != told["tokens"] * np.dtype(told["kind"]).itemsize:
             return None
@@ -275,35 +360,41 @@ def _whole(job: _Job) -> dict[str, Any] | None:
 def _write(job: _Job, known: Pieces) -> dict[str, Any]:
     """Writes a shard, then its head."""
     beside, head = disk.beside(job.path), job.path.with_name(job.path.name + HEAD)
-    kind, read = np.dtype(job.head["kind"]), Read()
-    tokens = texts = size = 0
+    kind, reads = np.dtype(job.head["kind"]), [Read() for _ in job.taken]
+    found = (text for taken, read in zip(job.taken, reads, strict=True) for text in taken.documents(read))
+    tokens = texts = size = unknown = 0
     with disk.explained(job.path, "What is written is kept, and the same command goes on."):
         try:
             head.unlink(missing_ok=True)
             with open(beside, "xb") as file:
-                for batch in _batches(documents(job.part, read)):
+                for batch in _batches(found):
                     ids, lengths = known.encode(batch)
                     starts = np.concatenate([np.zeros(1, np.int64), lengths.cumsum()[:-1]])
                     row = np.insert(ids, starts, known.begin)
                     file.write(row.astype(kind).tobytes())
                     tokens += len(row)
+                    unknown += int((ids == known.roles.get("unk")).sum())
                     texts += len(batch)
                     size += sum(len(text) if text.isascii() else len(text.encode()) for text in batch)
                 file.flush()
                 os.fsync(file.fileno())
             if not texts:
-                raise Mistake(f"{job.part.path}: has no document; a file of texts is right")
+                raise Mistake(f"{job.taken[0].part.path}: has no document; a file of texts is right")
             check = block_sum(beside)
             os.replace(beside, job.path)
         finally:
             beside.unlink(missing_ok=True)
         told = job.head | {
-            "source": job.head["source"] | {"sha256": read.sum.hexdigest()},
+            "sources": [
+                source | {"sha256": read.sum.hexdigest()}
+                for source, read in zip(job.head["sources"], reads, strict=True)
+            ],
             "complete": True,
-            "records": read.records,
+            "records": sum(read.records for read in reads),
             "documents": texts,
             "tokens": tokens,
             "text_bytes": size,
+            "unknown": unknown,
             "sum": check,
         }
         disk.replace(head, json.dumps(told, indent=1, ensure_ascii=False).encode() + b"\n")

@@ -1,7 +1,7 @@
 """Documents from files, one after the other: memory does not grow with the file.
 
-Three forms: a list of objects in JSON (the shards of TinyStories, `story`), an object a line (`text`), and plain text
-with a separator between documents (`<|endoftext|>`).
+Four forms: a list of objects in JSON (the shards of TinyStories, `story`), an object a line (`text`), plain text with a
+separator between documents (`<|endoftext|>`), and ids of GPT-2.
 """
 
 import codecs
@@ -23,6 +23,7 @@ MOST = 1 << 22
 """So many bytes, or characters, a document has at most: more is a file that is read in the wrong way."""
 
 _CHUNK = 1 << 20
+_GPT2_END = 50256
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,9 @@ class Part:
     """A file of documents, or the bytes `begin` to `end` of one."""
 
     path: Path
-    form: Literal["list", "lines", "text"]
+    form: Literal["list", "lines", "text", "gpt2"]
     field: str = ""
+    """What the text of a record is called; of ids of GPT-2 the file of the vocabulary."""
     separator: str = SEPARATOR
     begin: int = 0
     end: int = 0
@@ -76,7 +78,7 @@ def part_of(path: Path, field: str | None = None, separator: str = SEPARATOR) ->
 
 def parts_of(whole: Part, portion: int) -> list[Part]:
     """A file as parts of about `portion` bytes that begin behind a separator, or with a line; a list stays whole."""
-    if whole.form == "list" or whole.size <= portion:
+    if whole.form in ("list", "gpt2") or whole.size <= portion:
         return [whole]
     apart = b"\n" if whole.form == "lines" else whole.separator.encode()
     cuts = [0]
@@ -107,9 +109,10 @@ def documents(part: Part, read: Read) -> Iterator[str]:
     Of a list or of lines an empty text is a document too; of plain text it is none. Raises `Mistake` with file and
     record where one cannot be read, and for a file that ends in the middle of a record.
     """
-    each: Callable[[Part, Read], Iterator[str]] = {"list": _listed, "lines": _lines, "text": _texts}[part.form]
+    forms: dict[str, Callable[[Part, Read], Iterator[str]]]
+    forms = {"list": _listed, "lines": _lines, "text": _texts, "gpt2": _of_gpt2}
     try:
-        for text in each(part, read):
+        for text in forms[part.form](part, read):
             yield text.strip()
     except UnicodeDecodeError as error:
         raise Mistake(f"{_where(part, read)}: is no text in UTF-8 ({error.reason}); is the file damaged?") from error
@@ -147,7 +150,7 @@ def _between(part: Part, read: Read, apart: bytes) -> Iterator[bytes]:
         if len(rest) > MOST:
             raise ValueError(
                 f"has more than {MOST:,} bytes before the next {apart.decode()!r}; is that what stands between "
-                "documents? separator= names another"
+                "documents? separator= names another, such as separator='\\n\\n'"
             )
     yield rest
 
@@ -221,6 +224,22 @@ def _listed(part: Part, read: Read) -> Iterator[str]:
     at += 1
     if upcoming():
         raise ValueError("stands behind the end of the list; the file is damaged")
+
+
+def _of_gpt2(part: Part, read: Read) -> Iterator[str]:
+    """The stories of a file of ids of GPT-2, uint16, each closed by its end of text."""
+    import numpy as np
+    from tokenizers import decoders
+
+    names = {i: name for name, i in json.loads(Path(part.field).read_text(encoding="utf-8")).items()}
+    content = b"".join(_chunks(part, read))
+    ids = np.frombuffer(content[: len(content) // 2 * 2], dtype="<u2")
+    if not len(ids) or int(ids.max()) > _GPT2_END or ids[-1] != _GPT2_END:
+        raise ValueError("holds no stories in ids of GPT-2, or not all of them; fetch it anew")
+    decode = decoders.ByteLevel().decode
+    for story in np.split(ids, np.flatnonzero(ids == _GPT2_END) + 1)[:-1]:
+        yield decode([names[i] for i in story[:-1].tolist()])
+        read.records += 1
 
 
 def _text(record: Any, name: str) -> str:

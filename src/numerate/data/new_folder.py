@@ -1,4 +1,8 @@
-"""A folder that appears under its name when all of it is written, and never over another."""
+"""A folder that appears under its name when all of it is written, and never over another.
+
+Until then it has another name beside its place, and a lock that ends with the process that writes it: what a killed
+process left is told by that, and cleared away by whoever writes a folder there next.
+"""
 
 import contextlib
 import errno
@@ -7,8 +11,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from numerate.errors import Mistake
+from numerate.errors import Fault, Mistake
 from numerate.training import disk
+from numerate.training.lock import Lock
+
+_LOCK = ".lock"
 
 
 def refuse_taken(out: Path) -> None:
@@ -17,23 +24,37 @@ def refuse_taken(out: Path) -> None:
         raise Mistake(f"out: {out} is there already and is not overwritten; another folder is right")
 
 
+def clear_left(parent: Path) -> None:
+    """Removes the unfinished folders in `parent` whose processes have ended; those of living ones stay, and those that
+    may not be removed."""
+    for lock in parent.glob(f"{disk.BESIDE}*/{_LOCK}"):
+        with contextlib.suppress(Mistake, Fault), Lock(lock).hold("clear away"):
+            shutil.rmtree(lock.parent, ignore_errors=True)
+
+
 @contextlib.contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
     """A folder beside `out` to write into, which becomes `out` at the end, and is gone if anything failed.
 
-    Raises `Mistake` where `out` is there or may not be written, `Fault` where the disk is full.
+    What processes that were killed have left beside it is removed first. Raises `Mistake` where `out` is there or may
+    not be written, `Fault` where the disk is full.
     """
     refuse_taken(out)
     try:
         with disk.explained(out):
             out.parent.mkdir(parents=True, exist_ok=True)
+            clear_left(out.parent)
             beside = disk.beside(out)
             beside.mkdir()
             try:
-                yield beside
-                if out.exists():
-                    raise Mistake(f"out: {out} has appeared meanwhile and is not overwritten; another folder is right")
-                os.rename(beside, out)
+                with Lock(beside / _LOCK).hold("write"):
+                    yield beside
+                    if out.exists():
+                        raise Mistake(
+                            f"out: {out} has appeared meanwhile and is not overwritten; another folder is right"
+                        )
+                    os.rename(beside, out)
+                    (out / _LOCK).unlink()
                 disk.sync(out.parent)
             except BaseException:
                 shutil.rmtree(beside, ignore_errors=True)

@@ -1,29 +1,36 @@
-"""Texts made ready for language modelling: stories held out, a vocabulary learned, and both parts tokenised."""
+"""Texts made ready for language modelling: some held out, a vocabulary learned, and both parts tokenised.
+
+Texts are read where they are, as often as that takes; nothing of them is copied.
+"""
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from numerate.data.corpora import write_corpus
-from numerate.data.new_folder import new_folder
-from numerate.data.vocabularies import library, save_vocabulary, train_vocabulary
+from numerate.data.corpora import PORTION, Taken, write_corpus, write_taken
+from numerate.data.documents import Part, Read, documents, parts_of
+from numerate.data.new_folder import new_folder, refuse_taken
+from numerate.data.vocabularies import keep_tokenizer, library, tokenizer_file, train_vocabulary
 from numerate.errors import Mistake, did_you_mean
 from numerate.tasks.corpora_by_name import PREPARED
 from numerate.tasks.corpus_files import Corpus, is_whole, open_corpus
 from numerate.tasks.folders import corpora_folder, data_folder
 from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tokens.pieces import Pieces, pieces
-from numerate.training import disk
+from numerate.tokens.tokenizer_files import CHARACTERS, characters
 from numerate.training.lock import Locked
 from numerate.training.progress import Progress
 
 HELD_OUT = 0.05
-"""The share of stories that are held out for validation, unless somebody says."""
+"""The share of documents that are held out for validation, unless somebody says."""
+
+SIZE = 4096
+"""Pieces of a vocabulary of one's own, unless somebody says; fewer where the texts do not give as many."""
 
 EXCERPTS = ("czhou578_train-gpt2/val.bin", "czhou578_train-gpt2/test.bin")
 """The files of `tinystories_excerpts`: ids of GPT-2, of which 50256 ends each story."""
@@ -31,7 +38,6 @@ EXCERPTS = ("czhou578_train-gpt2/val.bin", "czhou578_train-gpt2/test.bin")
 LLAMA = ("llama2", "llama")
 """The folders of the user's tokenizers that Llama's is looked for in; it may not be given away, so nobody else has."""
 
-_GPT2_END = 50256
 _WAITING = 0.5
 
 Heard = Callable[[int, int], None]
@@ -46,6 +52,12 @@ class Prepared:
     pieces: Pieces
     train: Corpus
     validation: Corpus | None
+
+    @property
+    def by_position(self) -> bool:
+        """Whether the end of each document is held out, since there are too few for some of them to be."""
+        head = None if self.validation is None else self.validation.shards[0].head
+        return head is not None and any(source["share"] != [0.0, 1.0] for source in head.get("sources", ()))
 
 
 def prepare(name: str, *, processes: int | None = None, heard: Heard | None = None) -> Prepared:
@@ -65,9 +77,8 @@ def prepare(name: str, *, processes: int | None = None, heard: Heard | None = No
         texts = data_folder() / "tinystories"
         vocabulary = data_folder() / "tokenizers" / "gpt2" / "vocab.json"
         _refuse_missing([*(texts / file for file in EXCERPTS), vocabulary], "tinystories_excerpts gpt2_tokenizer")
-        library()
-        stories = [story for file in EXCERPTS for story in of_gpt2(texts / file, vocabulary)]
-        return prepare_texts(stories, out, size=2048, processes=processes, heard=heard)
+        parts = [Part(texts / file, "gpt2", str(vocabulary), end=(texts / file).stat().st_size) for file in EXCERPTS]
+        return prepare_texts(parts, out, size=2048, processes=processes, heard=heard)
     if name == "tiny_stories":
         texts = data_folder() / "tinystories"
         _refuse_missing([texts / f"data{shard:02d}.json" for shard in range(50)], "tinystories")
@@ -83,48 +94,48 @@ def prepare(name: str, *, processes: int | None = None, heard: Heard | None = No
 
 
 def prepare_texts(
-    texts: Iterable[str],
+    texts: Sequence[Part],
     out: Path,
     *,
     size: int | None = None,
     tokenizer: str | None = None,
     held_out: float = HELD_OUT,
     processes: int | None = None,
+    portion: int = PORTION,
     heard: Heard | None = None,
 ) -> Prepared:
-    """Documents as a new folder with `train`, `validation`, `texts` and a tokenizer: all of it or nothing.
+    """Documents of files as a new folder with `train`, `validation` and a tokenizer: all of it or nothing.
 
     A document is held out where its own hash falls below `held_out`: the same ones whatever stands beside them, and
-    none that is in both parts. One that comes again is left out. The tokenizer is a new one of `size` pieces, learned
-    from the training part, or the one of `tokenizer`.
+    none that is in both parts. One that comes again is left out. Where there are so few that one of the parts would be
+    empty, such as a single one, each document is divided by position instead: its last `held_out` is held out.
 
-    Raises `Mistake` for a folder that is there, a share that leaves a part empty, and as `train_vocabulary` does.
+    The tokenizer is a new one of `size` pieces, learned from the training part (without `size`, of 4,096 or as many as
+    the texts give), or the one of `tokenizer`; `characters` has here every character of the texts.
+
+    Raises `Mistake` for a folder that is there, for texts too short to hold anything out, and as `train_vocabulary`
+    does.
     """
-    if (size is None) == (tokenizer is None):
+    if size is not None and tokenizer is not None:
         raise Mistake("tokenizer: either size= of a new vocabulary or tokenizer= of one that there is, is right")
     if not 0 < held_out < 1:
         raise Mistake(f"held_out: {held_out} is no share; above 0 and below 1, such as 0.05, is right")
+    refuse_taken(out)
+    library()
+    given = None if tokenizer in (None, CHARACTERS) else pieces(str(tokenizer))
+    used: set[str] | None = set() if tokenizer == CHARACTERS else None
     with new_folder(out) as beside:
-        (beside / "texts").mkdir()
-        kept = _divided(texts, beside / "texts", held_out)
-        for part, count in kept.items():
-            if not count:
-                raise Mistake(
-                    f"held_out: {held_out} of {sum(kept.values())} different documents leaves none for {part}; more "
-                    "documents (is the separator right?) or another share is right"
-                )
-        if size is None:
-            keep_tokenizer(pieces(str(tokenizer)), beside)
+        taken = _divided([part for text in texts for part in parts_of(text, portion)], held_out, used)
+        if used is not None:
+            known = Pieces(characters(frozenset(used)))
+        elif given is not None:
+            known = given
         else:
-            made = save_vocabulary(
-                train_vocabulary(lambda: _stories(beside / "texts" / "train.jsonl"), size), beside / "made"
-            )
-            for file in made.iterdir():
-                file.rename(beside / file.name)
-            made.rmdir()
-        for part in kept:
-            text = beside / "texts" / f"{part}.jsonl"
-            write_corpus([text], beside / part, str(beside), processes=processes, heard=heard)
+            made = train_vocabulary(lambda: _texts(taken["train"]), size or SIZE, fewer=size is None)
+            known = Pieces(tokenizer_file(made))
+        keep_tokenizer(known, beside)
+        for name, some in taken.items():
+            write_taken(some, beside / name, known, out.name, processes=processes, portion=portion, heard=heard)
     return opened(out)
 
 
@@ -134,30 +145,6 @@ def opened(folder: Path) -> Prepared:
     if (folder / "tokens").is_dir():
         return Prepared(folder, known, open_corpus(folder / "tokens", known), None)
     return Prepared(folder, known, open_corpus(folder / "train", known), open_corpus(folder / "validation", known))
-
-
-def of_gpt2(file: Path, vocabulary: Path) -> Iterator[str]:
-    """The stories of a file of ids of GPT-2, uint16, each closed by its end of text. Raises `Mistake` for others."""
-    from tokenizers import decoders
-
-    names = {i: name for name, i in json.loads(vocabulary.read_text(encoding="utf-8")).items()}
-    ids = np.fromfile(file, dtype="<u2")
-    if not len(ids) or int(ids.max()) > _GPT2_END or ids[-1] != _GPT2_END:
-        raise Mistake(f"{file}: holds no stories in ids of GPT-2, or not all of them; fetch it anew")
-    decode = decoders.ByteLevel().decode
-    for story in np.split(ids, np.flatnonzero(ids == _GPT2_END) + 1)[:-1]:
-        yield decode([names[i] for i in story[:-1].tolist()])
-
-
-def keep_tokenizer(known: Pieces, folder: Path) -> None:
-    """Writes a tokenizer to a folder as tokenizer.json and tokenizer_config.json, whatever it was read from."""
-    told = {f"{role}_token": name for role, name in known.file.roles}
-    with disk.explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        disk.replace(folder / "tokenizer_config.json", json.dumps(told, indent=1, ensure_ascii=False).encode())
-        disk.replace(folder / "tokenizer.json", known.file.text.encode())
-    if pieces(str(folder)).fingerprint != known.fingerprint:
-        raise Mistake(f"tokenizer: it does not read the same from {folder}; a folder with a tokenizer.json is right")
 
 
 def ready(task: object, *, shown: bool = False) -> None:
@@ -184,28 +171,48 @@ def ready(task: object, *, shown: bool = False) -> None:
                 time.sleep(_WAITING)
 
 
-def _divided(texts: Iterable[str], folder: Path, held_out: float) -> dict[str, int]:
-    """Writes documents to `train.jsonl` and `validation.jsonl`, and says how many each has."""
-    counts, seen = {"train": 0, "validation": 0}, set()
-    with disk.explained(folder), open(folder / "train.jsonl", "w", encoding="utf-8") as train:
-        with open(folder / "validation.jsonl", "w", encoding="utf-8") as validation:
-            files = {"train": train, "validation": validation}
-            for text in texts:
-                stripped = text.strip()
-                digest = hashlib.blake2b(stripped.encode(), digest_size=16).digest()
-                if not stripped or digest in seen:
-                    continue
-                seen.add(digest)
-                part = "validation" if int.from_bytes(digest[:8], "little") < held_out * 2**64 else "train"
-                files[part].write(json.dumps({"text": stripped}, ensure_ascii=False) + "\n")
-                counts[part] += 1
-    return counts
+_AGAIN, _TRAIN, _HELD = range(3)
 
 
-def _stories(path: Path) -> Iterator[str]:
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            yield json.loads(line)["text"]
+def _divided(parts: Sequence[Part], held_out: float, used: set[str] | None) -> dict[str, list[Taken]]:
+    """The documents of training and of validation. The characters of all of them come to `used`, if it is asked for."""
+    seen: set[bytes] = set()
+    found: list[tuple[Part, NDArray[np.uint8], str]] = []
+    for part in parts:
+        read, which = Read(), bytearray()
+        for text in documents(part, read):
+            digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            if not text or digest in seen:
+                which.append(_AGAIN)
+                continue
+            seen.add(digest)
+            which.append(_HELD if int.from_bytes(digest[:8], "little") < held_out * 2**64 else _TRAIN)
+            if used is not None:
+                used.update(text)
+        found.append((part, np.frombuffer(bytes(which), np.uint8), read.sum.hexdigest()))
+    if all(any((which == one).any() for _, which, _ in found) for one in (_TRAIN, _HELD)):
+        chosen = {"train": (_TRAIN, (0.0, 1.0)), "validation": (_HELD, (0.0, 1.0))}
+        return {
+            name: [Taken(part, which == one, share, sha256) for part, which, sha256 in found]
+            for name, (one, share) in chosen.items()
+        }
+    shares = {"train": (0.0, 1.0 - held_out), "validation": (1.0 - held_out, 1.0)}
+    taken = {
+        name: [Taken(part, which != _AGAIN, share, sha256) for part, which, sha256 in found]
+        for name, share in shares.items()
+    }
+    for name, some in taken.items():
+        if not any(map(len, _texts(some))):
+            raise Mistake(
+                f"held_out: {held_out} of {len(seen)} different document{'s' * (len(seen) != 1)} leaves no text for "
+                f"{name}; more text (is the separator right?) or another share is right"
+            )
+    return taken
+
+
+def _texts(taken: Iterable[Taken]) -> Iterator[str]:
+    for one in taken:
+        yield from one.documents(Read())
 
 
 def _refuse_missing(files: Sequence[Path], name: str) -> None:
@@ -239,11 +246,13 @@ class Kilobytes:
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
+        self._done = 0
 
     def heard(self, done: int, total: int) -> None:
-        if self._bar is not None and total // 1000 != self._bar.total:  # the next corpus
+        if self._bar is not None and (total // 1000 != self._bar.total or done < self._done):  # the next corpus
             self._bar.close()
             self._bar = None
+        self._done = done
         if self._bar is None:
             self._bar = Progress(total // 1000, label="tokenise, kB")
         self._bar.step(done // 1000)

@@ -9,7 +9,10 @@ import numpy as np
 
 from numerate.data.new_folder import new_folder, refuse_taken
 from numerate.errors import Mistake, did_you_mean
+from numerate.tokens.pieces import Pieces, pieces
 from numerate.tokens.sentencepiece_files import SPACE, tokenizer_json
+from numerate.tokens.tokenizer_files import TokenizerFile
+from numerate.training import disk
 
 KINDS = ("characters", "bytes")
 
@@ -23,7 +26,11 @@ _PORTION = 1 << 22
 
 
 def train_vocabulary(
-    texts: Callable[[], Iterable[str]], size: int, kind: Literal["characters", "bytes"] = "characters"
+    texts: Callable[[], Iterable[str]],
+    size: int,
+    kind: Literal["characters", "bytes"] = "characters",
+    *,
+    fewer: bool = False,
 ) -> str:
     """Learns a vocabulary of `size` ids from texts and returns it as a tokenizer.json.
 
@@ -37,7 +44,7 @@ def train_vocabulary(
 
     `texts` is called twice, for texts in the same order; memory does not grow with them, but with their different
     words. The result is a function of the texts. Raises `Mistake` for a size that the single bytes do not leave room
-    in, or that the texts are too short for.
+    in, or that the texts are too short for; with `fewer` it has then as many ids as the texts give.
     """
     if kind not in KINDS:
         raise Mistake(f"kind: there is no {kind!r}; there are: {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
@@ -47,9 +54,11 @@ def train_vocabulary(
     library()
     found = _of_characters(texts, size) if kind == "characters" else _of_bytes(texts(), size)
     count = len(found["model"]["vocab"])
-    if count < size:
+    if count < size and not fewer:
+        bare = 256 + (len(_SPECIAL) if kind == "characters" else 1)
         raise Mistake(
-            f"size: the texts have only {count:,} different pieces; {count:,} or less, or more texts, is right"
+            f"size: the texts are too short for {size:,} ids; they give {count:,}, of which {bare} are the bytes and "
+            f"special tokens. {count:,} or less (size={count}), or more text, is right"
         )
     return json.dumps(found, ensure_ascii=False, indent=1)
 
@@ -69,16 +78,27 @@ def save_vocabulary(tokenizer: str, out: str | Path) -> Path:
     """
     out = Path(out).expanduser()
     refuse_taken(out)
-    vocabulary = json.loads(tokenizer)["model"]["vocab"]
-    told: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    if "<|endoftext|>" in vocabulary:
-        told |= {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": None}
-    else:
-        told |= {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     with new_folder(out) as beside:
-        (beside / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
-        (beside / "tokenizer_config.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
+        keep_tokenizer(Pieces(tokenizer_file(tokenizer)), beside)
     return out
+
+
+def keep_tokenizer(known: Pieces, folder: Path) -> None:
+    """Writes a tokenizer to a folder as tokenizer.json and tokenizer_config.json, whatever it was read from."""
+    told = {"tokenizer_class": "PreTrainedTokenizerFast"} | {f"{role}_token": name for role, name in known.file.roles}
+    with disk.explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        disk.replace(folder / "tokenizer_config.json", json.dumps(told, indent=1, ensure_ascii=False).encode())
+        disk.replace(folder / "tokenizer.json", known.file.text.encode())
+    if pieces(str(folder)).fingerprint != known.fingerprint:
+        raise Mistake(f"tokenizer: it does not read the same from {folder}; a folder with a tokenizer.json is right")
+
+
+def tokenizer_file(tokenizer: str) -> TokenizerFile:
+    """A vocabulary of `train_vocabulary` with what its special tokens are called."""
+    end = "<|endoftext|>" in json.loads(tokenizer)["model"]["vocab"]
+    roles = {"bos": "<|endoftext|>", "eos": "<|endoftext|>"} if end else {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}
+    return TokenizerFile(tokenizer, tuple(roles.items()))
 
 
 def _of_characters(texts: Callable[[], Iterable[str]], size: int) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def stored(name: str, revision: str | None = None) -> TokenizerFile:
     """
     _library()
     if name == CHARACTERS:
-        return _characters()
+        return characters()
     path = Path(name).expanduser()
     if not path.exists():
         path = _in_data(name, revision) or _fetched(name, revision)
@@ -96,12 +96,15 @@ def _read(file: Path, _changed: int, _size: int) -> TokenizerFile:
     return TokenizerFile(text, _roles(known, told))
 
 
-@lru_cache
-def _characters() -> TokenizerFile:
+@lru_cache(maxsize=4)
+def characters(more: frozenset[str] = frozenset()) -> TokenizerFile:
+    """The tokenizer `characters`: a token for each character of ASCII that is printed, for the ends of lines and for
+    tabs; then for each one `more`."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     special = ["<pad>", "<unk>", "<s>", "</s>", "<extra_id_0>"]
-    known = [*special, *map(chr, range(ord(" "), 127)), "\n", "\t"]
+    usual = [*map(chr, range(ord(" "), 127)), "\n", "\t"]
+    known = [*special, *usual, *sorted(more.difference(usual))]
     made = Tokenizer(models.WordLevel({text: i for i, text in enumerate(known)}, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Split(Regex("(?m:.)"), "isolated")
     made.decoder = decoders.Fuse()
