@@ -52,7 +52,7 @@ KEYS = """
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of runs with one in it, trained for a moment and evaluated."""
-    runs = tmp_path_factory.mktemp("trained")
+    runs = tmp_path_factory.mktemp("in_distribution")
     recipe = numerate.recipe("addition_lt_abacus_4x4")
     tiny = ["training.steps=2", "evaluation.during=2", "evaluation.grid=1:2x1:2"]
     train(override(debug(recipe), tiny), runs_dir=runs, quiet=True).run.evaluate(count=2)

@@ -44,7 +44,7 @@ KEYS = """
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of runs with one in it, of a task with an auxiliary one, trained for a moment and evaluated."""
-    runs = tmp_path_factory.mktemp("trained")
+    runs = tmp_path_factory.mktemp("in_distribution")
     recipe = debug(numerate.recipe("counting_samesymbol_plain3_addbigram_rope"))
     tiny = ["training.steps=2", "training.checkpoint_every=1", "evaluation.during=2", "model.width=16"]
     train(override(recipe, tiny), runs_dir=runs, quiet=True).run.evaluate("50:51", count=2)

@@ -101,7 +101,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         prepare_texts(texts, corpora_folder() / "tiny_stories_2048", tokenizer=CHARACTERS, processes=1)
         small = [word for word in TINY["train"].split() if "preset" not in word and "context" not in word]
         recipe = override(debug(numerate.recipe(DUAL)), [*small, "task.context=32"])
-        train(recipe, runs_dir=place / "trained", quiet=True).run.evaluate(count=2)
+        train(recipe, runs_dir=place / "in_distribution", quiet=True).run.evaluate(count=2)
     return place
 
 
@@ -120,7 +120,7 @@ def there(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "stories4096").symlink_to(corpora_folder() / "tiny_stories" / "tokens")
     lines = [json.dumps({"text": story}) for story in STORIES]
     (tmp_path / "mine.jsonl").write_text("\n".join(lines))
-    return stand_in(tmp_path, place / "trained", monkeypatch)
+    return stand_in(tmp_path, place / "in_distribution", monkeypatch)
 
 
 def made_small(line: str) -> list[str]:

@@ -73,7 +73,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(place)
         words = in_small("train mathematics_t5_ntl_was", TINY, offline("mathematics_t5_ntl_was"))
         recipe = override(numerate.recipe("mathematics_t5_ntl_was"), [word for word in words[3:] if "=" in word][:-1])
-        run = train(recipe, runs_dir=place / "trained", quiet=True).run
+        run = train(recipe, runs_dir=place / "in_distribution", quiet=True).run
         run.evaluate("1+14", count=2)
     return place
 
@@ -100,7 +100,7 @@ def _datasets(folder: Path) -> None:
         for part in (*(f"train-{name}" for name in DIFFICULTIES), "interpolate"):
             _questions(mathematics / part / f"{module}.txt", number, part)
     for number, module in enumerate(EXTRAPOLATION):
-        _questions(mathematics / "extrapolate" / f"{module}.txt", number, "beyond")
+        _questions(mathematics / "extrapolate" / f"{module}.txt", number, "ood_test")
 
 
 def _questions(path: Path, number: int, part: str) -> None:
@@ -114,7 +114,7 @@ def there(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder beside which everything lies, from where `latest` is the trained run."""
     for name in ("tokens", "folder"):
         (tmp_path / name).symlink_to(place / name)
-    return stand_in(tmp_path, place / "trained", monkeypatch, place / "data")
+    return stand_in(tmp_path, place / "in_distribution", monkeypatch, place / "data")
 
 
 def offline(name: str, *given: str) -> list[str]:

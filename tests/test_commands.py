@@ -528,7 +528,7 @@ def test_a_run_is_evaluated_reported_asked_and_compared_by_its_commands(shell: S
     place = f"runs_dir={runs}"
     grid = shell("evaluate", "latest", "grid=1:2", "count=4", place)
     assert grid.status == 0, grid.err
-    assert "trained" in grid.out
+    assert "in_distribution" in grid.out
     assert (run / "evaluation.jsonl").read_text().count("\n") == 4
     assert shell("report", run.name[:6], place).out.strip() == str(run / "report.html")
     assert "<svg" in (run / "report.html").read_text()
@@ -563,7 +563,14 @@ def made_up_study(runs: Path, accuracies: Mapping[int, float], title: str = "add
             place = runs / one.run
             place.mkdir(parents=True)
             (place / "recipe.yaml").write_text(yaml.safe_dump({"format": 1, "id": place.name, "recipe": one.tree}))
-            at = {"checkpoint": "final", "step": 1, "placement": 0, "region": "beyond", "seen": False, "seed": one.seed}
+            at = {
+                "checkpoint": "final",
+                "step": 1,
+                "placement": 0,
+                "region": "ood_test",
+                "seen": False,
+                "seed": one.seed,
+            }
             at |= {"method": "one pass", "digit_accuracy": share, "first_wrong": None}
             with open(place / "evaluation.jsonl", "w") as file:
                 for first, second in ((1, 1), (1, 2), (2, 1), (2, 2)):

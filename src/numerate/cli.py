@@ -115,8 +115,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "                        [cells=true] [format=text|csv|markdown|latex|jsonl|parquet] [out=FILE] [runs_dir=..]",
         "numerate results abacus_laptop\nnumerate results abacus_laptop group=label\n"
         "numerate results abacus_laptop group=label columns=best statistic=iqm   (or median, mean; with intervals)\n"
-        "numerate results mine group=label success=final.beyond.unseen threshold=0.99   (labels beyond training)\n"
-        "numerate results abacus_laptop columns=label,seed,final.beyond where=label=Abacus sort=-final.beyond\n"
+        "numerate results mine group=label success=final.ood_test.unseen threshold=0.99   (labels beyond training)\n"
+        "numerate results abacus_laptop columns=label,seed,final.ood_test where=label=Abacus sort=-final.ood_test\n"
         "numerate results abacus_laptop where=label!=Abacus group=label out=table.tex\n"
         "numerate results abacus_laptop out=results.csv   (every column; also .md, .tex, .jsonl, .parquet)\n"
         "numerate results abacus_laptop where=status=failed columns=label,seed,error\n"

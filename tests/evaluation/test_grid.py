@@ -258,7 +258,13 @@ def test_every_stretch_of_mixed_cells_holds_dear_and_cheap_ones_alike() -> None:
 
 @pytest.mark.parametrize(
     ("cell", "where"),
-    [((100, 100), "beyond"), ((101, 101), "100+"), ((7, 101), "100+"), ((6, 6), "band"), ((5, 5), "trained")],
+    [
+        ((100, 100), "ood_test"),
+        ((101, 101), "100+"),
+        ((7, 101), "100+"),
+        ((6, 6), "ood_validation"),
+        ((5, 5), "in_distribution"),
+    ],
 )
 def test_above_a_hundred_is_a_region_of_its_own(cell: tuple[int, int], where: str) -> None:
     task = Arithmetic(digits=Span(1, 5))
@@ -268,18 +274,18 @@ def test_above_a_hundred_is_a_region_of_its_own(cell: tuple[int, int], where: st
 def test_long_training_makes_its_own_sizes_trained_and_not_far() -> None:
     task = Arithmetic(digits=Span(1, 150))
     found = [region(dict.fromkeys(AXES, n), task.trained(), task.beyond().trained()) for n in (120, 180, 181)]
-    assert found == ["trained", "band", "100+"]
+    assert found == ["in_distribution", "ood_validation", "100+"]
 
 
 @pytest.mark.parametrize(
     ("cell", "where"),
     [
-        ((1, 1), "trained"),
-        ((5, 5), "trained"),
-        ((6, 6), "band"),
-        ((6, 5), "beyond"),
-        ((7, 6), "beyond"),
-        ((1, 9), "beyond"),
+        ((1, 1), "in_distribution"),
+        ((5, 5), "in_distribution"),
+        ((6, 6), "ood_validation"),
+        ((6, 5), "ood_test"),
+        ((7, 6), "ood_test"),
+        ((1, 9), "ood_test"),
     ],
 )
 def test_where_a_cell_lies(cell: tuple[int, int], where: str) -> None:
@@ -291,7 +297,7 @@ def test_where_a_cell_lies(cell: tuple[int, int], where: str) -> None:
 def test_smaller_than_anything_trained_is_below_and_not_beyond() -> None:
     trained = {axis: Span(5, 8) for axis in AXES}
     assert region(dict(zip(AXES, (3, 6), strict=True)), trained, None) == "below"
-    assert region(dict(zip(AXES, (3, 9), strict=True)), trained, None) == "beyond"
+    assert region(dict(zip(AXES, (3, 9), strict=True)), trained, None) == "ood_test"
 
 
 def test_cells_with_holes_make_a_grid_of_those_cells_alone() -> None:

@@ -1,4 +1,4 @@
-"""Promises of runs on labels: chosen by the labels of the next band, evaluated at every offset, told with the floor."""
+"""Promises of runs on labels: chosen by the labels of OOD validation, evaluated at every offset, with the floor."""
 
 import json
 from dataclasses import replace
@@ -75,7 +75,7 @@ def test_the_choice_is_made_on_rows_of_the_grid_at_the_first_placement_and_the_c
     run = train(SMALL, runs_dir=tmp_path, quiet=True).run
     lines = run.folder.records("metrics.jsonl")
     chosen = {line["step"]: line["accuracy"] for line in lines if line.get("split") == "beyond-development"}
-    records = [one for one in run.evaluate(checkpoint="all") if one["region"] == "band"]
+    records = [one for one in run.evaluate(checkpoint="all") if one["region"] == "ood_validation"]
     drawn = SMALL.task.examples("beyond-development", SMALL.seed, 0, 8).facts["count"].tolist()
 
     def score(step: int, placement: int) -> float:
@@ -92,22 +92,22 @@ def test_the_choice_is_made_on_rows_of_the_grid_at_the_first_placement_and_the_c
     assert [score(step, 1) for step in steps] != pytest.approx([chosen[step] for step in steps], abs=1e-6)
     show_evaluation(run.evaluate(checkpoint="best"))
     out = " ".join(capsys.readouterr().out.split())
-    assert "on the next lengths, so that what it has there says how it was chosen, not how good it is" in out
+    assert "on OOD validation, so that what it has there says how it was chosen, not how good it is" in out
     show_evaluation(run.evaluate(checkpoint="best", grid="15"))
     assert "how it was chosen" not in capsys.readouterr().out
 
 
 def test_measures_of_a_region_are_of_all_its_labels_and_means_over_placements_are_said(run: Run) -> None:
     results = run.evaluate()
-    beyond = [record for record in results if record["region"] == "beyond"]
+    beyond = [record for record in results if record["region"] == "ood_test"]
     assert {record["placement"] for record in beyond} == {0, 1}
-    (line,) = [line for line in results.over_placements() if line["region"] == "beyond"]
+    (line,) = [line for line in results.over_placements() if line["region"] == "ood_test"]
     assert line["placement"] == "mean of 2"
     shares = []
     for placement in (0, 1):
         each = [Labels.read(record) for record in beyond if record["placement"] == placement]
         together = Labels.together(labels for labels in each if labels is not None)
-        (own,) = [one for one in results.regions() if (one["region"], one["placement"]) == ("beyond", placement)]
+        (own,) = [one for one in results.regions() if (one["region"], one["placement"]) == ("ood_test", placement)]
         for metric in METRICS:
             assert own["labels"][metric]["value"] == together.share(metric)
             assert own["labels"][metric]["floor"] == together.floor(metric)
@@ -115,8 +115,8 @@ def test_measures_of_a_region_are_of_all_its_labels_and_means_over_placements_ar
     assert line["labels"]["accuracy"]["value"] == pytest.approx(sum(map(float, filter(None, shares))) / 2)
     last, rows = line["labels"]["last"], sum(record["count"] for record in beyond) // 2
     assert (last["low"], last["high"]) == pytest.approx(wilson(last["value"] * rows, rows)), "about rows, asked twice"
-    assert regions(results)["beyond"]["labels"] == line["labels"], "what a study is told"
-    assert list(regions(results)) == ["trained", "band", "beyond"], "also of what training has seen"
+    assert regions(results)["ood_test"]["labels"] == line["labels"], "what a study is told"
+    assert list(regions(results)) == ["in_distribution", "ood_validation", "ood_test"], "also of what training has seen"
     text = str(results)
     assert "mean of 2" in text
     assert f"({line['labels']['unseen']['floor']:.1%})" in text

@@ -138,7 +138,7 @@ def test_regions_leave_out_what_could_not_be_held_out(run: Run) -> None:
     seen = {tuple(record["cell"].values()) for record in results if record["seen"]}
     assert seen == {(1, 1), (1, 2), (2, 1)}
     cells = {line["region"]: line["cells"] for line in results.regions()}
-    assert cells == {"trained": 1, "band": 1, "beyond": 4}
+    assert cells == {"in_distribution": 1, "ood_validation": 1, "ood_test": 4}
     assert "95 % interval" in str(results)
     assert "<pre>" in results._repr_html_()
 
@@ -301,7 +301,7 @@ def test_the_last_line_of_a_log_has_the_last_values_measured(tmp_path: Path) -> 
     right = next(record["exact"] for record in reversed(records) if record.get("split") == "development")
     told = [line for line in run.folder.file("log.txt").read_text().splitlines() if "8/8 (100 %)" in line][-1]
     assert f"loss {loss:.4g}" in told
-    assert f"right {right:.1%}" in told
+    assert f"in distribution {right:.1%}" in told
 
 
 def test_the_debug_preset_makes_large_models_small_and_asks_for_sizes_that_there_are() -> None:
@@ -496,7 +496,7 @@ def test_a_default_grid_beyond_the_table_and_sizes_that_hold_nothing_out_are_tol
     )
     train(recipe, runs_dir=tmp_path, quiet=True, say=said.append)
     assert any("too few questions to hold any out" in text for text in said)
-    assert any("the best step is chosen on trained ones" in text and "beyond the table" in text for text in said)
+    assert any("the best step is chosen in distribution" in text and "beyond the table" in text for text in said)
     said.clear()
     wider = replace(recipe, task=Arithmetic(digits=Span(1, 2)), model=replace(model, positions=(Learned(table=9),)))
     train(wider, runs_dir=tmp_path, quiet=True, say=said.append)

@@ -22,7 +22,7 @@ def positions(kind: str) -> dict[str, Any]:
 def cell_line(first: int, second: int, correct: int, count: int, **more: Any) -> dict[str, Any]:
     low, high = wilson(correct, count)
     longest = max(first, second)
-    region = "trained" if longest <= TRAINED else "band" if longest == TRAINED + 1 else "beyond"
+    region = "in_distribution" if longest <= TRAINED else "ood_validation" if longest == TRAINED + 1 else "ood_test"
     line = {"cell": {"first_digits": first, "second_digits": second}, "correct": correct, "count": count}
     line |= {"low": low, "high": high, "digit_accuracy": correct / count, "first_wrong": None, "seed": 0}
     line |= {"checkpoint": "final", "step": 100, "placement": 0, "region": region, "seen": longest == 1}

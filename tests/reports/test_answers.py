@@ -43,13 +43,13 @@ def as_long(cell: dict[str, int]) -> list[int]:
 def test_a_page_has_the_pooled_metrics_and_the_means_over_cells(make_run: Make) -> None:
     run = read(scored(make_run("abacus", lambda n: 0.9), lambda cell: [3] if cell["first_digits"] == 2 else [0, 0, 1]))
     told = measured(run.select())
-    cells = [cell for cell in run.select() if cell.region == "trained" and not cell.seen]
+    cells = [cell for cell in run.select() if cell.region == "in_distribution" and not cell.seen]
     twos = [cell for cell in cells if cell.at["first_digits"] == 2]
     pooled = (3 * len(twos) + len(cells) - len(twos)) / (len(twos) + 3 * (len(cells) - len(twos)))
-    assert told["trained"]["mae"] == pytest.approx(pooled)
+    assert told["in_distribution"]["mae"] == pytest.approx(pooled)
     mean = (3 * len(twos) + (len(cells) - len(twos)) / 3) / len(cells)
-    assert told["trained"]["mae (mean of modules)"] == pytest.approx(mean)
-    assert {"trained", "band", "beyond", "untrained"} <= set(told)
+    assert told["in_distribution"]["mae (mean of modules)"] == pytest.approx(mean)
+    assert {"in_distribution", "ood_validation", "ood_test", "ood"} <= set(told)
     page = run_page(run)
     assert "<h2>Numbers and texts in the answers</h2>" in page
     assert f"{answer_text('mae', pooled)}<br>" in page
@@ -66,7 +66,7 @@ def test_a_page_of_answers_that_were_not_decoded_is_as_it_always_was(make_run: M
 def test_several_seeds_have_their_median_and_their_ends(make_run: Make) -> None:
     runs = [scored(make_run("abacus", lambda n: 0.9, seed=seed), lambda cell, s=seed: [s, s]) for seed in (1, 2, 6)]
     (group,) = grouped(read_each(runs))
-    assert [(seed, told["trained"]["mae"]) for seed, told in by_seed(group)] == [(1, 1.0), (2, 2.0), (6, 6.0)]
+    assert [(seed, told["in_distribution"]["mae"]) for seed, told in by_seed(group)] == [(1, 1.0), (2, 2.0), (6, 6.0)]
     assert "2 [1, 6]" in answers([group])
 
 
@@ -82,7 +82,7 @@ def two_groups(make_run: Make, seeds: int) -> list[Path]:
 def test_groups_are_compared_by_any_metric_seed_by_seed(make_run: Make, tmp_path: Path) -> None:
     groups = grouped(read_each(two_groups(make_run, 6)))
     found = pairs_by(groups, "log_mae")
-    assert [pair.region for pair in found] == ["trained", "band", "beyond", "untrained"]
+    assert [pair.region for pair in found] == ["in_distribution", "ood_validation", "ood_test", "ood"]
     assert {(pair.tested.test, pair.tested.p, pair.tested.apart) for pair in found} == {
         ("sign-flip test, seed by seed", 2 / 2**6, True)
     }
@@ -130,7 +130,7 @@ def test_an_evaluation_tells_the_metrics_of_each_region(make_run: Make) -> None:
     run = scored(make_run("abacus", lambda n: 0.9), as_long)
     records = [json.loads(line) for line in (run / "evaluation.jsonl").read_text().splitlines()]
     results = Results(records, (), None)
-    (trained,) = [line for line in results.regions() if line["region"] == "trained"]
+    (trained,) = [line for line in results.regions() if line["region"] == "in_distribution"]
     assert trained["answers"]["number_accuracy"] == 1 / 2
     assert trained["answers"]["number_accuracy.low"] < 1 / 2 < trained["answers"]["number_accuracy.high"]
     assert "log_mae" in str(results)

@@ -21,12 +21,14 @@ from numerate.reports.records import Cell
 
 
 def cell(at, correct=50, count=100, **more):
-    return Cell(at=at, correct=correct, count=count, low=0.4, high=0.6, region=more.pop("region", "trained"), **more)
+    return Cell(
+        at=at, correct=correct, count=count, low=0.4, high=0.6, region=more.pop("region", "in_distribution"), **more
+    )
 
 
 def square(high, trained):
     return [
-        cell({"a": a, "b": b}, region="trained" if max(a, b) <= trained else "beyond")
+        cell({"a": a, "b": b}, region="in_distribution" if max(a, b) <= trained else "ood_test")
         for a in range(1, high + 1)
         for b in range(1, high + 1)
     ]
@@ -78,21 +80,21 @@ def test_the_diagonal_holds_equal_lengths_in_order():
 
 
 def test_seen_cells_are_not_counted_in_a_region_unless_all_are():
-    mixed = regions([cell({"n": 1}, 100, seen=True), cell({"n": 2}, 50)])["trained"]
+    mixed = regions([cell({"n": 1}, 100, seen=True), cell({"n": 2}, 50)])["in_distribution"]
     assert (mixed.share.value, mixed.cells, mixed.seen_left_out, mixed.only_seen) == (0.5, 1, 1, False)
-    alone = regions([cell({"n": 1}, 100, seen=True)])["trained"]
+    alone = regions([cell({"n": 1}, 100, seen=True)])["in_distribution"]
     assert (alone.share.value, alone.cells, alone.only_seen) == (1.0, 1, True)
 
 
 def test_the_weakest_cell_of_a_region_is_known():
-    found = regions([cell({"n": 1}, 90), cell({"n": 2}, 20), cell({"n": 3}, 95)])["trained"]
+    found = regions([cell({"n": 1}, 90), cell({"n": 2}, 20), cell({"n": 3}, 95)])["in_distribution"]
     assert found.weakest.at == {"n": 2}
 
 
 def test_the_untrained_region_joins_band_and_beyond():
-    found = regions([cell({"n": 6}, 80, region="band"), cell({"n": 7}, 20, region="beyond")])
-    assert list(found) == ["band", "beyond", "untrained"]
-    assert found["untrained"].share.value == 0.5
+    found = regions([cell({"n": 6}, 80, region="ood_validation"), cell({"n": 7}, 20, region="ood_test")])
+    assert list(found) == ["ood_validation", "ood_test", "ood"]
+    assert found["ood"].share.value == 0.5
 
 
 @given(st.floats(0, 1))

@@ -57,9 +57,15 @@ def cell(count: int, knows: int | None, **more: Any) -> dict[str, Any]:
     answers = np.broadcast_to((places % 3 + 1).astype(str), right.shape)
     labels = Labels.of(right, np.ones_like(right), answers, TRAINED)
     low, high = wilson(labels.exact, 2)
-    region = "trained" if count <= TRAINED else "band" if count <= TRAINED + 1 else "beyond"
+    region = "in_distribution" if count <= TRAINED else "ood_validation" if count <= TRAINED + 1 else "ood_test"
     record = {"cell": {"count": count}, "correct": labels.exact, "count": 2, "low": low, "high": high, "seed": 0}
-    record |= {"checkpoint": "final", "step": 100, "placement": 0, "region": region, "seen": region == "trained"}
+    record |= {
+        "checkpoint": "final",
+        "step": 100,
+        "placement": 0,
+        "region": region,
+        "seen": region == "in_distribution",
+    }
     return record | {"method": "one pass", "first_wrong": [], "labels": labels.record()} | more
 
 
@@ -108,13 +114,13 @@ def test_labels_are_measured_on_unseen_counts_unless_another_metric_is_chosen(ma
     (regions,) = group.regions
     right = sum(min(8, n) - 5 + min(7, n) - 5 for n in range(6, 13))
     asked = sum(2 * (n - 5) for n in range(6, 13))
-    assert regions["untrained"].share.value == pytest.approx(right / asked)
-    assert regions["trained"].share.value == 1.0
+    assert regions["ood"].share.value == pytest.approx(right / asked)
+    assert regions["in_distribution"].share.value == 1.0
     assert group.diagonal[12].value == pytest.approx((3 + 2) / 14)
     for metric in METRICS:
         chosen = replace(group, metric=metric)
-        share = regions["untrained"].labels.share(metric) if regions["untrained"].labels else None
-        assert chosen.regions[0]["untrained"].share.value == pytest.approx(share)
+        share = regions["ood"].labels.share(metric) if regions["ood"].labels else None
+        assert chosen.regions[0]["ood"].share.value == pytest.approx(share)
     with pytest.raises(Mistake, match="there is no 'fist'; there are: exact, unseen"):
         by_metric([group], "fist")  # type: ignore[arg-type]
 
@@ -138,7 +144,7 @@ def test_the_floor_stands_beside_every_number_beyond_training(make: Make) -> Non
     assert f"floor {100 * floor:.1f}" in page
     assert "up to count 7 (100 % [34.2, 100] there, floor 50 %)" in finding([group])
     facts = page[page.index('class="facts"') :].split("</dl>")[0]
-    assert facts.count("floor") == 3, "next lengths, further beyond and all untrained; not what was trained"
+    assert facts.count("floor") == 3, "OOD validation, OOD test and all OOD; not in distribution"
     header, rows = success_rows([group])
     assert rows[-1][0] == "floor, %"
     assert [bool(text) for text in rows[-1][3:]] == [int(name.removeprefix("n=")) > TRAINED for name in header[3:]]
@@ -216,7 +222,7 @@ def test_having_learned_what_was_trained_is_about_all_its_labels(make: Make) -> 
 
     group = group_of(with_sums(make("lstm", 12)))
     assert group.measure == "unseen"
-    trained = group.regions[0]["trained"]
+    trained = group.regions[0]["in_distribution"]
     assert trained.labels is not None
     assert trained.labels.share("unseen") == 0.0
     assert trained.share.value == trained.labels.share("accuracy") == pytest.approx(30 / 32)
@@ -231,16 +237,16 @@ def test_of_the_best_checkpoint_the_lengths_it_was_chosen_on_are_left_out(make: 
     assert 6 in group_of(*folders).diagonal
     page = write_comparison(folders, tmp_path / "page.html").read_text()
     assert "never on the lengths tested" not in page
-    assert "did best on the next lengths, which are left out of what is said of it" in page
+    assert "did best on OOD validation, which is left out of what is said of it" in page
     report = run_page(read(folders[0]))
     table = report[report.index("<h2>Checkpoints and placements") :].split("</table>")[0]
-    next_lengths = table.split("</th>")[:-1].index(
-        next(cell for cell in table.split("</th>") if "next lengths" in cell)
+    validation = table.split("</th>")[:-1].index(
+        next(cell for cell in table.split("</th>") if "OOD validation" in cell)
     )
     found = {row.split("</td>")[0]: row.split("</td>") for row in table.split("<tr><td>")[1:]}
-    assert found["best"][next_lengths].endswith(">")
-    assert not found["final"][next_lengths].endswith(">")
-    assert "chosen on the next lengths" in report
+    assert found["best"][validation].endswith(">")
+    assert not found["final"][validation].endswith(">")
+    assert "chosen on OOD validation" in report
 
 
 def test_what_cannot_converge_is_shown_and_not_called_slow(make: Make, tmp_path: Path) -> None:
@@ -271,8 +277,8 @@ def test_what_cannot_converge_is_shown_and_not_called_slow(make: Make, tmp_path:
     assert curves[0].label == "nope (2 seeds, at chance by a symmetry)"
     assert missed == "Not drawn, as no seed converged: gru (0 of 2)."
     page = write_comparison(folders, tmp_path / "page.html").read_text()
-    assert "gru did not solve the trained region" in page
-    assert "nope did not solve the trained region" not in page
+    assert "gru did not solve the task in distribution" in page
+    assert "nope did not solve the task in distribution" not in page
 
 
 def test_figures_have_a_panel_for_each_task_and_say_what_they_leave_out(make: Make) -> None:
@@ -310,7 +316,7 @@ def test_the_curve_has_a_place_for_each_count_and_the_spread_of_seeds(make: Make
     page = by_count([group_of(*folders)])
     assert page.count('class="floor"') == 2, "the line and its key"
     assert "what memorising gives" in page
-    assert ">trained</text>" in page
+    assert ">in distribution</text>" in page
 
 
 def test_means_over_placements_are_taken_and_said(make: Make) -> None:

@@ -41,7 +41,7 @@ def make(tmp_path: Path) -> Make:
                 "step": steps,
                 "cell": {"context": 16, "chunk": 0},
                 "count": 10,
-                "region": "trained",
+                "region": "in_distribution",
                 "placement": 0,
                 "language": {"nll": 160 * loss, "tokens": 160, "bytes": 640, "right": 9, "chunks": 10},
             }

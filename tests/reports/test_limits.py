@@ -41,7 +41,12 @@ def make(tmp_path: Path) -> Callable[..., Path]:
                 low, high_ = wilson(correct, 100)
                 cell = {"first_digits": a, "second_digits": b}
                 line = {"cell": cell, "correct": correct, "count": 100, "low": low, "high": high_, "seed": seed}
-                line |= {"region": "trained" if n <= 3 else "beyond", "seen": False, "step": 100, "placement": 0}
+                line |= {
+                    "region": "in_distribution" if n <= 3 else "ood_test",
+                    "seen": False,
+                    "step": 100,
+                    "placement": 0,
+                }
                 lines.append(line)
         (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return folder
@@ -167,6 +172,6 @@ def test_a_tip_of_many_seeds_counts_them() -> None:
     from numerate.reports.drawing import tip
     from numerate.reports.records import Cell
 
-    cells = [[Cell({"length": 3}, i, 100, 0.0, 1.0, "beyond")] for i in range(20)]
+    cells = [[Cell({"length": 3}, i, 100, 0.0, 1.0, "ood_test")] for i in range(20)]
     assert tip(points(cells)[0]).endswith("\n20 seeds")
     assert tip(points(cells[:3])[0]).endswith("\neach: 0, 1, 2")

@@ -69,8 +69,9 @@ def test_the_page_of_a_run_holds_all_that_it_should(make_run):
     page = outline(write_page(make_run("abacus", lambda n: n <= 7, bibtex="@article{key, title={T}}")))
     for expected in (
         "addition_abacus solves what it was trained on",
-        "trained, mean",
-        "next lengths",
+        "in distribution, mean",
+        "OOD validation",
+        "OOD validation: the band just beyond",
         "Training loss",
         "Development sets",
         "12+9=",
@@ -141,7 +142,8 @@ def test_a_task_with_one_axis_is_a_curve_without_a_map(make_run):
     folder = make_run("abacus", lambda n: 1.0)
     line = json.loads((folder / "evaluation.jsonl").read_text().splitlines()[0])
     lines = [
-        line | {"cell": {"length": n}, "region": "trained" if n < 4 else "beyond", "seen": False} for n in range(1, 8)
+        line | {"cell": {"length": n}, "region": "in_distribution" if n < 4 else "ood_test", "seen": False}
+        for n in range(1, 8)
     ]
     (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = outline(write_page(folder))
@@ -180,7 +182,7 @@ def test_a_comparison_of_seeds_shows_each_and_how_many_succeed(make_run, tmp_pat
     assert len(page.cells) == 8 * 64
     assert page.text.count("seed ") >= 6
     assert "3/3 : 3/3" in page.text
-    assert "All untrained cells: no pair is told apart." in page.text
+    assert "All OOD cells: no pair is told apart." in page.text
     assert "One seed per recipe" not in page.text
 
 
@@ -188,7 +190,7 @@ def test_a_comparison_warns_of_unequal_budgets_and_of_what_was_not_learned(make_
     runs = [make_run("abacus", lambda n: 0.3), make_run("rotary", lambda n: n <= 5, examples=12800)]
     text = outline(write_comparison(runs, tmp_path / "report.html")).text
     assert "addition_abacus 6,400; addition_rotary 12,800" in text
-    assert "addition_abacus did not solve the trained region: low scores beyond it may only mean slow learning" in text
+    assert "addition_abacus did not solve the task in distribution: low OOD scores may only mean slow learning" in text
 
 
 def test_a_comparison_begins_with_the_runs_that_failed_and_the_variants_that_are_not_there(pair, tmp_path):

@@ -46,7 +46,7 @@ def part_line(part: int, right: int, *, count: int = 20, off: int = 1, name: str
     line = {"cell": {"module": part}, "correct": right, "count": count, "low": low, "high": high, "seed": 0}
     line |= {"names": {"module": name}} if name else {}
     line |= {"checkpoint": "final", "step": 100, "placement": 0, "method": "decoding", "seen": False}
-    line |= {"region": "trained" if part <= TRAINED else "beyond"}
+    line |= {"region": "in_distribution" if part <= TRAINED else "ood_test"}
     return line | {"numbers": NumberScores.of_texts(said, list(map(str, truth))).record()} | more
 
 
@@ -114,7 +114,7 @@ def test_parts_have_no_length_and_no_line_joins_them(tmp_path: Path) -> None:
     assert all(group.parts and not group.diagonal for group in groups)
     page = write_comparison(folders, tmp_path / "a.html").read_text()
     assert "<polyline" not in page
-    for word in ("length", "further beyond", "converged", "n ="):
+    for word in ("length", "OOD validation", "converged", "n ="):
         assert word not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL).replace(
             "All seeds, whether they converged or not", ""
         ), word
@@ -126,14 +126,14 @@ def test_parts_have_no_length_and_no_line_joins_them(tmp_path: Path) -> None:
 def test_trained_parts_stand_apart_from_those_beyond(tmp_path: Path) -> None:
     groups = grouped(read_each(losses(tmp_path, 2)))
     chart = part_chart(groups, "exact")
-    assert chart.index(">trained modules<") < chart.index(">add<") < chart.index('class="limit"')
-    assert chart.index('class="limit"') < chart.index(">modules beyond<") < chart.index(">add_big<")
+    assert chart.index(">in-distribution modules<") < chart.index(">add<") < chart.index('class="limit"')
+    assert chart.index('class="limit"') < chart.index(">OOD test modules<") < chart.index(">add_big<")
     assert chart.count("<g class=") == 2 * (len(NAMES) + 2), "a point of each group for each part and both means"
 
 
 def test_a_point_is_the_median_of_the_seeds_from_the_lowest_to_the_highest(tmp_path: Path) -> None:
     (one,) = shown(grouped(read_each(losses(tmp_path, 3, ("CrossEntropy",)))))
-    first = Place("trained", 1)
+    first = Place("in_distribution", 1)
     assert sorted(one.values(first, "exact")) == [0.2, 0.25, 0.3]
     assert one.interval(first, "exact") == (0.2, 0.3)
     (alone,) = shown(grouped([read(make(tmp_path / "b", "CrossEntropy", lambda part: 4))]))
@@ -148,17 +148,17 @@ def test_regions_are_told_over_all_questions_and_as_the_mean_of_their_parts(tmp_
     lines = [part_line(1, 9, count=10, name="add")] + [line for line in lines if line["cell"] != {"module": 1}]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (one,) = shown(grouped([read(run)]))
-    assert one.values(Place("trained"), "exact") == [pytest.approx((9 + 8) / 30)]
-    assert one.values(Place("trained"), "exact (mean of modules)") == [pytest.approx(fmean([9 / 10, 8 / 20]))]
-    assert one.values(Place("trained"), "mae") == [pytest.approx((1 + 12) / 30)]
-    assert one.values(Place("trained"), "mae (mean of modules)") == [pytest.approx(fmean([1 / 10, 12 / 20]))]
+    assert one.values(Place("in_distribution"), "exact") == [pytest.approx((9 + 8) / 30)]
+    assert one.values(Place("in_distribution"), "exact (mean of modules)") == [pytest.approx(fmean([9 / 10, 8 / 20]))]
+    assert one.values(Place("in_distribution"), "mae") == [pytest.approx((1 + 12) / 30)]
+    assert one.values(Place("in_distribution"), "mae (mean of modules)") == [pytest.approx(fmean([1 / 10, 12 / 20]))]
 
 
 def test_final_and_best_are_both_told_and_once_where_they_are_the_same(tmp_path: Path) -> None:
     same = grouped([read(make(tmp_path, "CrossEntropy", lambda part: 5))])
     assert [one.checkpoint for one in shown(same)] == [SAME]
     apart = grouped([read(make(tmp_path, "NumberToken", lambda part: 5, best=(40, lambda part: 15)))])
-    found = {one.checkpoint: one.values(Place("beyond"), "exact") for one in shown(apart)}
+    found = {one.checkpoint: one.values(Place("ood_test"), "exact") for one in shown(apart)}
     assert found == {"final": [0.25], "best": [0.75]}
     page = run_page(apart[0].runs[0])
     assert '<td class="quiet">best</td>' in page
@@ -198,7 +198,7 @@ def test_losses_of_two_models_are_each_compared_with_their_own_first(tmp_path: P
         for i, name in enumerate(names)
         for seed in range(5)
     ]
-    found = [pair for pair in pairs_by(grouped(read_each(folders)), "log_mae") if pair.region == "beyond"]
+    found = [pair for pair in pairs_by(grouped(read_each(folders)), "log_mae") if pair.region == "ood_test"]
     assert len(found) == 2 * 3
     for pair in found:
         assert pair.one.runs[0].recipe["model"] == pair.other.runs[0].recipe["model"]
@@ -214,7 +214,9 @@ def test_what_seeds_could_tell_is_said_of_the_pairs_that_are_corrected_together(
         for seed in range(5)
     ]
     found = pairs_by(grouped(read_each(folders)), "exact")
-    assert {(pair.region, pair.family) for pair in found} == {(r, f) for r in ("trained", "beyond") for f in (0, 1)}
+    assert {(pair.region, pair.family) for pair in found} == {
+        (r, f) for r in ("in_distribution", "ood_test") for f in (0, 1)
+    }
     assert len(found) == 2 * 2 * 6
     said = " ".join(answer_pair_sentences(found, "exact"))
     assert "no difference could be told" not in said, "six pairs of five seeds each can reach 0.048, twelve could not"
@@ -222,8 +224,8 @@ def test_what_seeds_could_tell_is_said_of_the_pairs_that_are_corrected_together(
 
 def test_the_finding_names_the_parts_and_both_measures(tmp_path: Path) -> None:
     text = finding(grouped(read_each(losses(tmp_path, 2))))
-    assert text.startswith("On the trained modules (add, mul_of")
-    assert "on the modules beyond (add_big, mul_big), exact match is" in text
+    assert text.startswith("On the in-distribution modules (add, mul_of")
+    assert "on the OOD test modules (add_big, mul_big), exact match is" in text
     assert "for CrossEntropy_64" in text
     assert "log_mae is the mean absolute error" in text
     assert "median of 2 seeds" in text
@@ -239,7 +241,7 @@ def test_every_figure_of_parts_can_be_drawn(kind: str, tmp_path: Path) -> None:
     folders = losses(tmp_path, 2)
     out = write_plot(kind, folders, tmp_path / f"{kind}.svg")
     svg = out.read_text()
-    assert "trained modules" in svg
+    assert "in-distribution modules" in svg
     assert ("mul_big" in svg) == (kind != "intervals")
 
 

@@ -47,7 +47,7 @@ def make(tmp_path: Path) -> Make:
             (folder / "recipe.yaml").write_text(yaml.safe_dump({"recipe": recipe, "id": folder.name}))
             lines = []
             for n in lengths:
-                region = "trained" if n <= 4 else "band" if n == 5 else "beyond"
+                region = "in_distribution" if n <= 4 else "ood_validation" if n == 5 else "ood_test"
                 correct = round(1000 * ((trained[i] if trained else 1.0) if n <= 4 else share))
                 low, high = wilson(correct, 1000)
                 line = {"cell": {"length": n}, "correct": correct, "count": 1000, "low": low, "high": high}
@@ -67,7 +67,7 @@ def groups_of(*folders: list[Path]) -> list[Group]:
 def test_five_seeds_have_the_bootstrap_interval_of_their_interquartile_mean(make: Make) -> None:
     values = [0.2, 0.4, 0.5, 0.6, 0.9]
     (group,) = groups_of(make("abacus", values))
-    estimate = seeds_of(group).regions["band"]
+    estimate = seeds_of(group).regions["ood_validation"]
     assert estimate.values == tuple(values)
     assert estimate.middle == pytest.approx(interquartile_mean(values))
     assert estimate.interval == stratified_bootstrap([values], "report")
@@ -78,9 +78,9 @@ def test_five_seeds_have_the_bootstrap_interval_of_their_interquartile_mean(make
 
 def test_fewer_seeds_have_their_extremes_and_one_seed_has_nothing(make: Make) -> None:
     few, one = groups_of(make("few", [0.2, 0.4, 0.9]), make("one", [0.5]))
-    assert seeds_of(few).regions["band"].interval == (0.2, 0.9)
-    assert seeds_of(few).regions["band"].words == "45, 20 to 90"
-    assert seeds_of(one).regions["band"].words == "50, one seed"
+    assert seeds_of(few).regions["ood_validation"].interval == (0.2, 0.9)
+    assert seeds_of(few).regions["ood_validation"].words == "45, 20 to 90"
+    assert seeds_of(one).regions["ood_validation"].words == "50, one seed"
     page = forest([few, one])
     assert 'class="span"' in page
     assert "Thin line: the lowest to the highest of fewer than 5 seeds" in page
@@ -96,16 +96,16 @@ def test_a_seed_that_did_not_converge_counts_where_it_was_trained_and_nowhere_el
     assert found.told == "3/4"
     assert found.converged is not None
     assert (found.converged.low, found.converged.high) == wilson(3, 4)
-    assert found.regions["trained"].values == (1.0, 1.0, 0.995, 0.6)
-    assert found.regions["band"].values == (0.5, 0.6, 0.7)
-    assert found.regions["band"].missed == (0.1,)
+    assert found.regions["in_distribution"].values == (1.0, 1.0, 0.995, 0.6)
+    assert found.regions["ood_validation"].values == (0.5, 0.6, 0.7)
+    assert found.regions["ood_validation"].missed == (0.1,)
     assert 'class="missed"' in forest([group])
     assert "Crosses: seeds that did not converge" in forest([group])
 
 
 def test_a_group_of_which_none_converged_says_so_in_its_row(make: Make) -> None:
     found = groups_of(make("nope", [0.1, 0.2], trained=[0.5, 0.5]), make("abacus", [0.9, 0.8]))
-    assert seeds_of(found[0]).regions["band"].words == "none converged"
+    assert seeds_of(found[0]).regions["ood_validation"].words == "none converged"
     assert "none converged" in forest(found)
 
 
@@ -123,7 +123,7 @@ def test_up_to_four_groups_are_compared_in_all_pairs_and_more_with_the_first(mak
 
 def test_every_p_of_a_column_is_corrected_for_all_its_pairs(make: Make) -> None:
     scores = {"a": [0.9, 0.8, 0.85, 0.95, 0.99], "b": [0.1, 0.2, 0.3, 0.25, 0.15], "c": [0.5, 0.6, 0.1, 0.2, 0.3]}
-    told = pairs_of(groups_of(*(make(label, values) for label, values in scores.items()))).of("untrained")
+    told = pairs_of(groups_of(*(make(label, values) for label, values in scores.items()))).of("ood")
     expected = [permutation(scores[one], scores[other]) for one, other in (("a", "b"), ("a", "c"), ("b", "c"))]
     assert [tested.p for _, tested in told] == pytest.approx(expected)
     assert [tested.adjusted for _, tested in told] == pytest.approx(holm(expected))
@@ -135,18 +135,18 @@ def test_every_p_of_a_column_is_corrected_for_all_its_pairs(make: Make) -> None:
 def test_the_same_seeds_are_compared_seed_by_seed_where_they_are_enough(make: Make) -> None:
     first, second = [0.1 * i for i in range(1, 8)], [0.1 * i - 0.05 for i in range(1, 8)]
     (pair,) = pairs_of(groups_of(make("a", first), make("b", second))).pairs
-    assert pair.tests["untrained"].test == "sign-flip test, seed by seed"
-    assert pair.tests["untrained"].p == paired_permutation(first, second) == 2 / 2**7
+    assert pair.tests["ood"].test == "sign-flip test, seed by seed"
+    assert pair.tests["ood"].p == paired_permutation(first, second) == 2 / 2**7
     (pair,) = pairs_of(groups_of(make("c", first), make("d", second, first=1))).pairs
-    assert pair.tests["untrained"].test == "permutation test"
+    assert pair.tests["ood"].test == "permutation test"
     (pair,) = pairs_of(groups_of(make("e", first[:5]), make("f", second[:5]))).pairs
-    assert pair.tests["untrained"].test == "permutation test"
+    assert pair.tests["ood"].test == "permutation test"
 
 
 def test_the_pairs_of_a_seed_by_seed_test_are_those_of_one_seed_in_whatever_order_they_come(make: Make) -> None:
     first, second = make("a", [0.1 * i for i in range(1, 8)]), make("b", [0.1 * i - 0.05 for i in range(1, 8)])
     (pair,) = pairs_of(groups_of(first[::-1], second)).pairs
-    assert pair.tests["untrained"].p == 2 / 2**7
+    assert pair.tests["ood"].p == 2 / 2**7
 
 
 def test_seeds_that_did_not_converge_are_compared_in_that_and_in_nothing_beyond(make: Make) -> None:
@@ -158,7 +158,7 @@ def test_seeds_that_did_not_converge_are_compared_in_that_and_in_nothing_beyond(
     assert pair.tests["converged"].p == pytest.approx(2 / 252)
     assert pair_sentences(found) == [
         "How many seeds converge: able is above unable.",
-        "Not compared beyond training, as fewer than two of their seeds converged: unable.",
+        "Not compared out of distribution, as fewer than two of their seeds converged: unable.",
     ]
     assert pair_rows(found)[1] == [["able / unable", "5/5 : 0/5", "0.0079 (0.0079)"]]
 
@@ -167,10 +167,10 @@ def test_only_cells_that_both_were_asked_are_compared(make: Make) -> None:
     short = make("short", [0.5, 0.6], lengths=range(1, 6))
     long = make("long", [0.5, 0.6], lengths=range(1, 9))
     (pair,) = pairs_of(groups_of(short, long)).pairs
-    assert pair.tests["untrained"].difference == pytest.approx(0.0)
+    assert pair.tests["ood"].difference == pytest.approx(0.0)
     apart = make("apart", [0.5, 0.6], lengths=[1, 2, 3, 4, 9])
     (pair,) = pairs_of(groups_of(short, apart)).pairs
-    assert "untrained" not in pair.tests
+    assert "ood" not in pair.tests
 
 
 def test_the_furthest_length_is_the_longest_that_any_seed_of_any_group_reaches(make: Make) -> None:
@@ -186,7 +186,7 @@ def test_with_too_few_seeds_it_says_that_nothing_could_be_told_and_how_many_woul
         "How many seeds converge: no pair is told apart. With these seeds no difference could be told, however large: "
         "the smallest p that they allow is 0.1; 4 seeds each would do."
     )
-    assert notes[1] == "All untrained cells: no pair is told apart. The same holds."
+    assert notes[1] == "All OOD cells: no pair is told apart. The same holds."
 
 
 def test_sentences_name_who_is_above_and_below_the_baseline(make: Make) -> None:
@@ -194,7 +194,7 @@ def test_sentences_name_who_is_above_and_below_the_baseline(make: Make) -> None:
     shares = {"base": 0.5, "best": 0.9, "good": 0.8, "alike": 0.5, "worst": 0.1}
     found = pairs_of(groups_of(*(make(label, [share + one for one in seeds]) for label, share in shares.items())))
     assert pair_sentences(found)[1] == (
-        "All untrained cells: above base are best and good; below it is worst; not told apart from it is alike."
+        "All OOD cells: above base are best and good; below it is worst; not told apart from it is alike."
     )
 
 
@@ -222,7 +222,13 @@ def test_the_page_and_the_terminal_tell_the_pairs_and_the_page_takes_a_baseline(
 def test_the_figure_of_intervals_names_groups_and_says_what_it_shows(make: Make, tmp_path: Path) -> None:
     folders = make("abacus", [0.5, 0.6, 0.7, 0.8, 0.9]) + make("rotary", [0.1, 0.2, 0.3, 0.4, 0.5], [1, 1, 1, 1, 0.5])
     text = write_plot("intervals", folders, tmp_path / "a.svg").read_text()
-    for words in ("abacus (5/5)", "rotary (4/5)", "next lengths", "95 % bootstrap interval", "Crosses: seeds that did"):
+    for words in (
+        "abacus (5/5)",
+        "rotary (4/5)",
+        "OOD validation",
+        "95 % bootstrap interval",
+        "Crosses: seeds that did",
+    ):
         assert words in text
 
 

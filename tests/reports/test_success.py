@@ -45,7 +45,10 @@ def make(tmp_path: Path) -> Callable[..., Path]:
                 lines.append(
                     {"cell": cell, "correct": correct, "count": 100, "low": low, "high": high, "seen": n == 1}
                     | {"seed": seed, "checkpoint": checkpoint, "step": 100 if checkpoint == "final" else 60}
-                    | {"region": "trained" if n <= 6 else "band" if n == 7 else "beyond", "placement": 0}
+                    | {
+                        "region": "in_distribution" if n <= 6 else "ood_validation" if n == 7 else "ood_test",
+                        "placement": 0,
+                    }
                     | {"first_correct": min(100, correct + 10), "method": "one pass"}
                 )
         (folder / "evaluation.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
@@ -91,7 +94,7 @@ def test_what_did_not_converge_is_listed_and_no_failure(study: list[Path]) -> No
     assert "3 of 4 schemes converged on what they were trained on" in text
     assert "nope did not converge in this budget, which says nothing about how far" in text
     assert "abacus up to n = 10 (2/3 seeds)" in text
-    assert "rotary does not reach the first untrained length so" in text
+    assert "rotary does not reach the first OOD length so" in text
 
 
 def test_the_lengths_told_are_multiples_of_what_was_trained(study: list[Path]) -> None:
@@ -216,20 +219,20 @@ def test_regions_tell_above_a_hundred_apart(make: Callable[..., Path]) -> None:
         cell = {"first_digits": 120, "second_digits": 120}
         file.write(json.dumps(line | {"cell": cell, "region": "100+", "correct": 0, "first_correct": 0}) + "\n")
     found = regions(read(run).select())
-    assert list(found) == ["trained", "band", "beyond", "100+", "untrained"]
+    assert list(found) == ["in_distribution", "ood_validation", "ood_test", "100+", "ood"]
     assert found["100+"].share.value == 0
-    assert found["untrained"].cells == 13
+    assert found["ood"].cells == 13
 
 
 def test_the_regions_count_no_seed_that_did_not_converge_among_those_that_failed(study: list[Path]) -> None:
     header, rows = region_rows(grouped([read(folder) for folder in study]))
     assert header[-1] == "seeds at 99 %"
     told = {(row[0], row[1]): row[-1] for row in rows}
-    assert told["looped", "trained"] == "2 of 3"
-    assert told["looped", "next lengths"] == "2 of 2 converged"
-    assert told["nope", "trained"] == "0 of 3"
-    assert told["nope", "further beyond"] == "no converged"
-    assert told["rotary", "further beyond"] == "0 of 3"
+    assert told["looped", "in distribution"] == "2 of 3"
+    assert told["looped", "OOD validation"] == "2 of 2 converged"
+    assert told["nope", "in distribution"] == "0 of 3"
+    assert told["nope", "OOD test"] == "no converged"
+    assert told["rotary", "OOD test"] == "0 of 3"
     assert "have not converged, and are not counted" in region_table(grouped([read(folder) for folder in study]))
     assert "not converged" not in region_table(grouped([read(study[0])]))
 

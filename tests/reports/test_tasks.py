@@ -44,7 +44,7 @@ def make(tmp_path: Path) -> Make:
             (folder / "recipe.yaml").write_text(yaml.safe_dump({"recipe": recipe}, sort_keys=False))
             lines = []
             for n in range(1, 7):
-                region = "trained" if n <= 4 else "band" if n == 5 else "beyond"
+                region = "in_distribution" if n <= 4 else "ood_validation" if n == 5 else "ood_test"
                 correct = 1000 if n <= 4 else round(1000 * share)
                 low, high = wilson(correct, 1000)
                 line = {"cell": dict.fromkeys(axes, n), "correct": correct, "count": 1000, "low": low, "high": high}

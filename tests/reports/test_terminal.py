@@ -29,7 +29,7 @@ def grid(high=3, trained=2, right=lambda a, b: 100):
             100,
             0.0,
             1.0,
-            "trained" if max(a, b) <= trained else "beyond",
+            "in_distribution" if max(a, b) <= trained else "ood_test",
         )
         for a in range(1, high + 1)
         for b in range(1, high + 1)
@@ -91,7 +91,7 @@ def test_a_large_map_shows_tenths_instead_of_per_cents():
 
 
 def test_cells_that_were_not_evaluated_stay_empty():
-    cells = [Cell({"a": a, "b": b}, 1, 2, 0, 1, "beyond") for a, b in ((1, 1), (2, 1), (2, 2))]
+    cells = [Cell({"a": a, "b": b}, 1, 2, 0, 1, "ood_test") for a, b in ((1, 1), (2, 1), (2, 2))]
     assert " 1  50\n" in heat_map(grids(points([cells]))[0], Look())
 
 
@@ -156,7 +156,7 @@ def test_tables_keep_their_columns_with_empty_cells_and_pipes():
 
 
 def test_a_bar_shows_the_share_and_its_interval():
-    cell = Cell({"n": 6}, 50, 100, 0.4, 0.6, "beyond")
+    cell = Cell({"n": 6}, 50, 100, 0.4, 0.6, "ood_test")
     line = length_curve({"run": {6: points([[cell]])[0]}}, Look()).split("\n")[-1]
     assert line == "  6  ██████████──           50 [40, 60]"
 
@@ -173,5 +173,5 @@ def test_a_comparison_in_the_terminal_holds_both_maps_the_regions_and_the_findin
     text = comparison_text(grouped([read(run) for run in runs]), Look(width=120))
     assert "addition_abacus" in text.split("\n")[0]
     assert "addition_rotary" in text.split("\n")[0]
-    assert "all untrained" in text
+    assert "all OOD" in text
     assert text.endswith("100 per cell).")

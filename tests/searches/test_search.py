@@ -296,7 +296,7 @@ def test_numbers_that_are_tried_are_short_and_inside_their_span(found: Searched)
 
 
 def recorded(folder: Path, *evaluations: tuple[int, float, float | None], loss: float = 1.0) -> RunFolder:
-    """A run with records of (step, right on trained lengths, right on the next)."""
+    """A run with records of (step, right in distribution, right on OOD validation)."""
     run = RunFolder.create(folder, "made", f"run{len(list(folder.glob('made/*')))}", {"recipe": to_tree(TINY)})
     for step, development, beyond in evaluations:
         run.append("metrics.jsonl", {"step": step, "loss": loss / step})

@@ -143,8 +143,8 @@ def test_a_line_of_the_results_says_what_was_measured(pair: Study, here: Executo
     last = {line.get("split"): line for line in metrics}
     cells = [json.loads(line) for line in (tmp_path / planned.run / "evaluation.jsonl").read_text().splitlines()]
     held_out = [cell for cell in cells if cell["checkpoint"] == "final" and not cell["seen"]]
-    assert record["final"]["trained"]["mean"] == sum(cell["correct"] / cell["count"] for cell in held_out)
-    assert record["final"]["trained"]["cells"] == len(held_out) == 1
+    assert record["final"]["in_distribution"]["mean"] == sum(cell["correct"] / cell["count"] for cell in held_out)
+    assert record["final"]["in_distribution"]["cells"] == len(held_out) == 1
     assert (record["status"], record["why"], record["step"], record["examples"]) == ("done", "budget", 4, 32)
     assert record["loss"] == last[None]["loss"]
     assert record["development"] == last["development"]["exact"]
@@ -340,12 +340,12 @@ def test_a_failed_run_is_named_at_the_end_and_decides_the_exit_status(
 
 def test_many_variants_are_shown_as_a_short_table(capsys: pytest.CaptureFixture[str]) -> None:
     def record(share: float) -> dict[str, Any]:
-        return {"final": {"trained": {"mean": 1.0}, "beyond": {"mean": share}}}
+        return {"final": {"in_distribution": {"mean": 1.0}, "ood_test": {"mean": share}}}
 
     variants = {f"width={number}": [record(number / 100), record(number / 50)] for number in range(20)}
     text = short_table("mine", variants)
     lines = text.splitlines()
-    assert lines[0].split() == ["variant", "runs", "converged", "trained", "beyond"]
+    assert lines[0].split() == ["variant", "runs", "converged", "in_distribution", "ood_test"]
     assert lines[2].split() == ["width=19", "2", "2/2", "100.0%", "28.5%"]
     assert len(lines) == 2 + 20 + 2
     assert "Medians over runs, exact match. Converged: at least 99 % of what it was trained on." in lines[-1]
@@ -358,7 +358,10 @@ def test_a_short_table_of_labels_has_each_task_with_its_floors_and_who_did_not_c
         labels = {"accuracy": {"value": trained, "floor": 1.0}}
         far = {"unseen": {"value": unseen, "floor": floor}, "accuracy": {"value": 0.9, "floor": 0.7}}
         return {
-            "final": {"trained": {"mean": 0.0, "labels": labels} | more, "beyond": {"mean": 0.0, "labels": far} | more}
+            "final": {
+                "in_distribution": {"mean": 0.0, "labels": labels} | more,
+                "ood_test": {"mean": 0.0, "labels": far} | more,
+            }
         }
 
     def group(label: str, positions: list[Any], **task: Any) -> Group:

@@ -28,10 +28,10 @@ def study(runs: Path, *cells: dict[str, Any]) -> Table:
     (one,) = folder.ask([Asked("a/1", "key", tree)], question="How far?", labels=None)
     trained = {"mean": 0.5, "low": 0.4, "high": 0.6, "cells": 2, "answers": answer_metrics.of_records(cells)}
     told = {"run": one.run, "key": one.key, "label": one.label, "seed": one.seed, "status": "done"}
-    folder.add_results("w", [told | {"final": {"trained": trained}}])
+    folder.add_results("w", [told | {"final": {"in_distribution": trained}}])
     (runs / one.run).mkdir(parents=True)
     (runs / one.run / "recipe.yaml").write_text("format: 1\n")
-    place = {"checkpoint": "final", "step": 1, "placement": 0, "region": "trained", "correct": 1, "count": 2}
+    place = {"checkpoint": "final", "step": 1, "placement": 0, "region": "in_distribution", "correct": 1, "count": 2}
     lines = [{"cell": {"module": number}, **place, **cell} for number, cell in enumerate(cells)]
     disk.append(runs / one.run / "evaluation.jsonl", lines)
     return results_of("numbers", runs)
@@ -44,15 +44,15 @@ def table(tmp_path: Path) -> Table:
 
 def test_every_metric_has_a_column_pooled_and_as_the_mean_of_modules(table: Table) -> None:
     (row,) = table
-    assert row["final.trained"] == 0.5
-    assert row["final.trained.mae"] == pytest.approx(2 / 3)
-    assert row["final.trained.mae (mean of modules)"] == 1.0
-    assert row["final.trained.number_accuracy"] == 0.5
-    assert row["final.trained.number_accuracy.low"] < 0.5
-    assert row["final.trained.within_1e-2"] == 0.5
-    assert row["final.trained.perplexity"] == pytest.approx(1.648721, abs=1e-5)
-    assert "final.trained.spearman" not in table.names, "no run has one"
-    assert row["final.trained.r2 (mean of modules)"] == 1.0
+    assert row["final.in_distribution"] == 0.5
+    assert row["final.in_distribution.mae"] == pytest.approx(2 / 3)
+    assert row["final.in_distribution.mae (mean of modules)"] == 1.0
+    assert row["final.in_distribution.number_accuracy"] == 0.5
+    assert row["final.in_distribution.number_accuracy.low"] < 0.5
+    assert row["final.in_distribution.within_1e-2"] == 0.5
+    assert row["final.in_distribution.perplexity"] == pytest.approx(1.648721, abs=1e-5)
+    assert "final.in_distribution.spearman" not in table.names, "no run has one"
+    assert row["final.in_distribution.r2 (mean of modules)"] == 1.0
 
 
 def test_cells_have_the_metrics_of_their_own(table: Table) -> None:
@@ -67,9 +67,9 @@ def test_the_command_shows_and_groups_them(table: Table, tmp_path: Path, capsys:
     where = ["results", "numbers", f"runs_dir={tmp_path}"]
     assert main(where) == 0
     told = capsys.readouterr().out
-    assert "final.trained.log_mae" in told
+    assert "final.in_distribution.log_mae" in told
     assert "sign(x) log10(|x| + 1)" in " ".join(told.split())
-    assert main([*where, "columns=label,final.trained.mae (mean of modules)", "format=jsonl"]) == 0
-    assert json.loads(capsys.readouterr().out)["final.trained.mae (mean of modules)"] == 1.0
-    assert main([*where, "group=label", "columns=final.trained.mae"]) == 0
+    assert main([*where, "columns=label,final.in_distribution.mae (mean of modules)", "format=jsonl"]) == 0
+    assert json.loads(capsys.readouterr().out)["final.in_distribution.mae (mean of modules)"] == 1.0
+    assert main([*where, "group=label", "columns=final.in_distribution.mae"]) == 0
     assert "0.6667" in capsys.readouterr().out

@@ -31,13 +31,20 @@ def study(runs: Path, losses: list[float]) -> Table:
         told = {"run": one.run, "key": one.key, "label": "a", "seed": one.seed, "status": "done"}
         told |= {"development": None, "development_loss": loss - 0.2, "development_bits": 0.5, "loss": loss - 0.3}
         regions = {
-            name: {"trained": {"language": sums(loss - less).record()}}
+            name: {"in_distribution": {"language": sums(loss - less).record()}}
             for name, less in (("final", 0.0), ("best", 0.1))
         }
         folder.add_results("w", [told | regions])
         (runs / one.run).mkdir(parents=True)
         (runs / one.run / "recipe.yaml").write_text("format: 1\n")
-        place = {"checkpoint": "final", "step": 1, "placement": 0, "region": "trained", "count": 2, "seen": False}
+        place = {
+            "checkpoint": "final",
+            "step": 1,
+            "placement": 0,
+            "region": "in_distribution",
+            "count": 2,
+            "seen": False,
+        }
         found = sums(loss)
         line = {"cell": {"context": 16, "chunk": 0}, **found.record(), "language": found.sums(), **place}
         disk.append(runs / one.run / "evaluation.jsonl", [line])
@@ -51,13 +58,13 @@ def table(tmp_path: Path) -> Table:
 
 def test_runs_have_loss_perplexity_and_bits_per_byte_at_both_checkpoints(table: Table) -> None:
     first = next(iter(table))
-    assert first["final.trained.loss"] == 2.0
-    assert first["best.trained.loss"] == 1.9
-    assert first["final.trained.perplexity"] == pytest.approx(np.exp(2.0), rel=1e-5)
-    assert first["final.trained.bits_per_byte"] == pytest.approx(32 * 2 / np.log(2) / 120, rel=1e-5)
-    assert first["final.trained.loss.low"] < 2.0 < first["final.trained.loss.high"]  # type: ignore[operator]
+    assert first["final.in_distribution.loss"] == 2.0
+    assert first["best.in_distribution.loss"] == 1.9
+    assert first["final.in_distribution.perplexity"] == pytest.approx(np.exp(2.0), rel=1e-5)
+    assert first["final.in_distribution.bits_per_byte"] == pytest.approx(32 * 2 / np.log(2) / 120, rel=1e-5)
+    assert first["final.in_distribution.loss.low"] < 2.0 < first["final.in_distribution.loss.high"]  # type: ignore[operator]
     assert first["development_loss"] == 1.8
-    assert "final.trained" not in table.names, "nothing of running text is right or wrong"
+    assert "final.in_distribution" not in table.names, "nothing of running text is right or wrong"
 
 
 def test_portions_have_measures_of_their_own_and_no_exact_match(table: Table) -> None:
@@ -71,7 +78,7 @@ def test_the_command_shows_them_and_groups_them_over_seeds(
     where = ["results", "texts", f"runs_dir={tmp_path}"]
     assert main(where) == 0
     told = capsys.readouterr().out
-    assert "final.trained.bits_per_byte" in told
+    assert "final.in_distribution.bits_per_byte" in told
     assert "xact match" not in told
     assert main([*where, "group=label"]) == 0
     told = capsys.readouterr().out
@@ -81,7 +88,7 @@ def test_the_command_shows_them_and_groups_them_over_seeds(
 
 def test_many_variants_are_told_in_a_short_table_lowest_first() -> None:
     def found(loss: float) -> dict[str, object]:
-        return {"final": {"trained": {"language": sums(loss).record()}}}
+        return {"final": {"in_distribution": {"language": sums(loss).record()}}}
 
     text = short_table("texts", {"high": [found(3.0)], "low": [found(2.0), found(2.2)]})
     assert text.index("low ") < text.index("high ")

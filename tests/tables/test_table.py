@@ -59,7 +59,7 @@ def region(mean: float) -> dict[str, Any]:
 
 def done(trained: float = 1.0, beyond: float | None = 0.5, **more: Any) -> dict[str, Any]:
     """What a worker writes of a run that is done."""
-    final = {"trained": region(trained)} | ({} if beyond is None else {"beyond": region(beyond)})
+    final = {"in_distribution": region(trained)} | ({} if beyond is None else {"ood_test": region(beyond)})
     return {
         "status": "done",
         "why": "budget",
@@ -135,7 +135,7 @@ def test_every_run_of_the_plan_has_a_row_however_it_stands(study: Studies) -> No
             (recipe(seed=4), done(why="minutes")),
         ]
     )
-    assert rows_of(table, "seed", "status", "failure", "error", "final.beyond") == [
+    assert rows_of(table, "seed", "status", "failure", "error", "final.ood_test") == [
         (0, "done", None, None, 0.5),
         (1, "failed", "error", "ValueError: it broke", None),
         (2, "left", None, None, None),
@@ -176,22 +176,22 @@ def test_the_numbers_are_those_that_were_written(study: Studies) -> None:
         "run": "abacus/000000000000", "label": "abacus", "seed": 0, "status": "done",
         "step": 100, "examples": 6400, "tokens": 51200, "operations": 1.5e12, "loss": 0.125,
         "development": 1.0, "beyond-development": 0.25, "best_step": 75,
-        "final.trained": 0.75, "final.trained.low": 0.375, "final.trained.high": 0.875,
-        "final.beyond": 0.5, "final.beyond.low": 0.25, "final.beyond.high": 0.75,
-        "best.trained": 0.1875, "best.trained.low": 0.09375, "best.trained.high": 0.59375,
-        "best.beyond": 0.125, "best.beyond.low": 0.0625, "best.beyond.high": 0.5625,
+        "final.in_distribution": 0.75, "final.in_distribution.low": 0.375, "final.in_distribution.high": 0.875,
+        "final.ood_test": 0.5, "final.ood_test.low": 0.25, "final.ood_test.high": 0.75,
+        "best.in_distribution": 0.1875, "best.in_distribution.low": 0.09375, "best.in_distribution.high": 0.59375,
+        "best.ood_test": 0.125, "best.ood_test.low": 0.0625, "best.ood_test.high": 0.5625,
         "seconds": 2.5, "worker": "a", "why": "budget", "failure": None, "error": None,
     }  # fmt: skip
 
 
 def test_regions_come_nearest_to_training_first_and_a_run_without_one_has_nothing_there(study: Studies) -> None:
-    far = {"100+": region(0.1), "band": region(0.2), "trained": region(1.0)}
+    far = {"100+": region(0.1), "ood_validation": region(0.2), "in_distribution": region(1.0)}
     table = study([(recipe(seed=0), done(final=far, best=far)), (recipe(seed=1), done(beyond=0.5))])
     assert [name for name in table.names if name.startswith("final.") and name.count(".") == 1] == [
-        "final.trained", "final.band", "final.beyond", "final.100+",
+        "final.in_distribution", "final.ood_validation", "final.ood_test", "final.100+",
     ]  # fmt: skip
     assert table["final.100+"] == [0.1, None]
-    assert table["final.beyond"] == [None, 0.5]
+    assert table["final.ood_test"] == [None, 0.5]
 
 
 def test_a_number_that_is_not_finite_is_missing(study: Studies) -> None:
@@ -276,15 +276,15 @@ def test_a_label_is_without_the_settings_that_have_columns(study: Studies) -> No
 def test_a_column_may_be_named_by_its_end_where_one_alone_ends_so(study: Studies) -> None:
     table = study([(recipe(width=width), done()) for width in (64, 128)])
     assert table.select("width", "beyond_development").names == ["model.width", "beyond-development"]
-    with pytest.raises(Mistake, match=r"'beyond' may be final\.beyond or best\.beyond"):
-        table.select("beyond")
+    with pytest.raises(Mistake, match=r"'ood_test' may be final\.ood_test or best\.ood_test"):
+        table.select("ood_test")
     with pytest.raises(Mistake, match=re.escape("there is no column 'widht'. Did you mean 'width'?")):
         table.select("widht")
 
 
 def test_the_beginning_of_names_stands_for_all_directly_below(study: Studies) -> None:
     table = study([(recipe(), done())])
-    assert table.select("seed", "final").names == ["seed", "final.trained", "final.beyond"]
+    assert table.select("seed", "final").names == ["seed", "final.in_distribution", "final.ood_test"]
     assert table.select("all").names == table.names
     assert table.select("seed", "seed").names == ["seed"]
 
@@ -309,16 +309,16 @@ def test_rows_are_kept_by_equal_values_of_each_type(study: Studies) -> None:
 def test_rows_are_kept_by_values_that_they_have_not(study: Studies) -> None:
     table = study([*seeds(0.1, 0.2, width=64), (recipe(seed=0, width=128), done(beyond=None))])
     assert rows_of(table.where("width!=128", "seed!=0"), "width", "seed") == [(64, 1)]
-    assert rows_of(table.where("final.beyond!=null"), "seed") == [(0,), (1,)]
-    assert rows_of(table.where("final.beyond!=0.1"), "width") == [(64,), (128,)]
+    assert rows_of(table.where("final.ood_test!=null"), "seed") == [(0,), (1,)]
+    assert rows_of(table.where("final.ood_test!=0.1"), "width") == [(64,), (128,)]
     with pytest.raises(Mistake, match=re.escape("no row has label=Abacus. Did you mean 'abacus'")):
         table.where("label!=Abacus")
 
 
 def test_sorting_puts_what_is_missing_last_in_both_directions(study: Studies) -> None:
     table = study([(recipe(seed=0), None), *[(recipe(seed=seed), done(beyond=1 / seed)) for seed in (1, 2, 3)]])
-    assert table.sort("final.beyond")["seed"] == [3, 2, 1, 0]
-    assert table.sort("-final.beyond")["seed"] == [1, 2, 3, 0]
+    assert table.sort("final.ood_test")["seed"] == [3, 2, 1, 0]
+    assert table.sort("-final.ood_test")["seed"] == [1, 2, 3, 0]
     assert table.sort("status", "seed")["seed"] == [1, 2, 3, 0]
 
 
@@ -331,9 +331,16 @@ def header(table: Table) -> list[str]:
 
 def test_people_see_what_tells_the_runs_apart_and_the_regions(study: Studies) -> None:
     table = study([(recipe(width=width, seed=seed), done()) for width in (64, 128) for seed in (0, 1)])
-    assert header(table) == ["seed", "width", "final.trained", "final.beyond", "best.trained", "best.beyond"]
-    assert header(table.where("width=64"))[:2] == ["seed", "final.trained"]
-    assert header(table.where("width=64", "seed=0"))[:3] == ["label", "seed", "final.trained"]
+    assert header(table) == [
+        "seed",
+        "width",
+        "final.in_distribution",
+        "final.ood_test",
+        "best.in_distribution",
+        "best.ood_test",
+    ]
+    assert header(table.where("width=64"))[:2] == ["seed", "final.in_distribution"]
+    assert header(table.where("width=64", "seed=0"))[:3] == ["label", "seed", "final.in_distribution"]
 
 
 def test_a_setting_that_the_label_says_is_not_shown_beside_it(study: Studies) -> None:
@@ -350,7 +357,9 @@ def test_the_status_is_shown_where_a_run_is_not_done_and_failures_are_listed_wit
 
 
 def test_shares_are_per_cent_for_people_and_never_round_an_error_away(study: Studies) -> None:
-    table = study([(recipe(), done(trained=0.99996, beyond=0.25))]).select("final.trained", "final.beyond", "loss")
+    table = study([(recipe(), done(trained=0.99996, beyond=0.25))]).select(
+        "final.in_distribution", "final.ood_test", "loss"
+    )
     assert table.text().splitlines()[2].split() == ["99.996", "%", "25.0", "%", "0.125"]
     assert table.markdown().splitlines()[2] == "| 99.996 % | 25.0 % | 0.125 |"
 
@@ -363,15 +372,15 @@ def test_a_table_fits_a_terminal_and_no_column_is_lost(width: int, study: Studie
     heads = [line.split() for line in lines if line.startswith("seed")]
     assert all(head[:2] == ["seed", "width"] for head in heads)
     assert [name for head in heads for name in head[2:]] == [
-        "final.trained", "final.beyond", "best.trained", "best.beyond",
+        "final.in_distribution", "final.ood_test", "best.in_distribution", "best.ood_test",
     ]  # fmt: skip
 
 
 def test_checkpoints_are_not_torn_between_blocks_where_one_fits(study: Studies) -> None:
     lines = study([(recipe(seed=seed), done()) for seed in (0, 1)]).text(55).splitlines()
     assert [line.split()[1:] for line in lines if line.startswith("seed")] == [
-        ["final.trained", "final.beyond"],
-        ["best.trained", "best.beyond"],
+        ["final.in_distribution", "final.ood_test"],
+        ["best.in_distribution", "best.ood_test"],
     ]
 
 
@@ -401,23 +410,23 @@ def test_a_table_without_rows_says_so(study: Studies) -> None:
 def test_groups_have_the_median_the_extremes_and_the_interquartile_mean_of_the_done_runs(study: Studies) -> None:
     table = study([*seeds(0.1, 0.2, 0.3, 0.9), (recipe(seed=4), failed()), (recipe(seed=5), None)])
     (row,) = table.group("label")
-    assert (row["done"], row["failed"], row["left"], row["final.beyond.count"]) == (4, 1, 1, 4)
-    assert row["final.beyond.median"] == pytest.approx(0.25)
-    assert (row["final.beyond.lowest"], row["final.beyond.highest"]) == (0.1, 0.9)
+    assert (row["done"], row["failed"], row["left"], row["final.ood_test.count"]) == (4, 1, 1, 4)
+    assert row["final.ood_test.median"] == pytest.approx(0.25)
+    assert (row["final.ood_test.lowest"], row["final.ood_test.highest"]) == (0.1, 0.9)
     values = [0.1, 0.2, 0.3, 0.9]
-    assert row["final.beyond.iqm"] == pytest.approx(interquartile_mean(values))
-    bounds = stratified_bootstrap([values], "results", "final.beyond", "iqm")
-    assert (row["final.beyond.iqm.low"], row["final.beyond.iqm.high"]) == bounds
+    assert row["final.ood_test.iqm"] == pytest.approx(interquartile_mean(values))
+    bounds = stratified_bootstrap([values], "results", "final.ood_test", "iqm")
+    assert (row["final.ood_test.iqm.low"], row["final.ood_test.iqm.high"]) == bounds
     assert row["step.iqm"] == row["step.iqm.low"] == 100.0
-    assert not any(name.startswith(("final.beyond.low.", "seed")) for name in row)
+    assert not any(name.startswith(("final.ood_test.low.", "seed")) for name in row)
 
 
 def test_a_single_seed_has_no_interval(study: Studies) -> None:
     table = study(seeds(0.4))
     (row,) = table.group("label")
-    assert (row["final.beyond.iqm"], row["final.beyond.iqm.low"]) == (0.4, None)
-    assert "[" not in table.group("label", columns=["final.beyond"]).text().splitlines()[2].partition("]")[2]
-    assert table.group("label", columns=["final.beyond"]).text().splitlines()[2].endswith("40.0 %")
+    assert (row["final.ood_test.iqm"], row["final.ood_test.iqm.low"]) == (0.4, None)
+    assert "[" not in table.group("label", columns=["final.ood_test"]).text().splitlines()[2].partition("]")[2]
+    assert table.group("label", columns=["final.ood_test"]).text().splitlines()[2].endswith("40.0 %")
 
 
 def test_success_is_the_share_of_ended_runs_that_learned_what_they_were_trained_on(study: Studies) -> None:
@@ -437,20 +446,20 @@ def test_a_run_that_failed_did_not_succeed_and_one_that_is_not_begun_does_not_co
     assert [row[name] for name in ("done", "failed", "left")] == [2, 1, 1]
     assert row["success"] == pytest.approx(2 / 3)
     assert (row["success.low"], row["success.high"]) == wilson(2, 3)
-    assert (row["success.count"], row["final.beyond.count"]) == (3, 2)
+    assert (row["success.count"], row["final.ood_test.count"]) == (3, 2)
     assert " 2/3 [" in groups.text(200)
     assert "one that failed did not succeed" in groups.text(200)
 
 
 @pytest.mark.parametrize(("statistic", "value"), [("median", 0.2), ("mean", 0.4), ("iqm", 0.3)])
 def test_one_statistic_may_be_asked_for_with_its_interval(statistic: str, value: float, study: Studies) -> None:
-    table = study(seeds(0.1, 0.2, 0.9)).group("label", columns=["final.beyond"], statistic=statistic)
+    table = study(seeds(0.1, 0.2, 0.9)).group("label", columns=["final.ood_test"], statistic=statistic)
     (row,) = table
     assert [name for name in table.names if name.startswith("final.")] == [
-        f"final.beyond.{end}" for end in ("count", statistic, f"{statistic}.low", f"{statistic}.high")
+        f"final.ood_test.{end}" for end in ("count", statistic, f"{statistic}.low", f"{statistic}.high")
     ]
-    assert row[f"final.beyond.{statistic}"] == pytest.approx(value)
-    low, high = row[f"final.beyond.{statistic}.low"], row[f"final.beyond.{statistic}.high"]
+    assert row[f"final.ood_test.{statistic}"] == pytest.approx(value)
+    low, high = row[f"final.ood_test.{statistic}.low"], row[f"final.ood_test.{statistic}.high"]
     assert isinstance(low, float)
     assert isinstance(high, float)
     assert 0.1 <= low < value < high <= 0.9
@@ -459,13 +468,13 @@ def test_one_statistic_may_be_asked_for_with_its_interval(statistic: str, value:
 
 def test_seeds_are_drawn_within_each_setting_and_what_is_taken_together_is_said(study: Studies) -> None:
     table = study([*seeds(0.1, 0.1, width=64), *seeds(0.9, 0.9, width=128)])
-    groups = table.group("label", columns=["final.beyond"], statistic="mean")
+    groups = table.group("label", columns=["final.ood_test"], statistic="mean")
     (row,) = groups
-    assert [row[f"final.beyond.mean{end}"] for end in ("", ".low", ".high")] == [0.5, 0.5, 0.5]
+    assert [row[f"final.ood_test.mean{end}"] for end in ("", ".low", ".high")] == [0.5, 0.5, 0.5]
     assert "differ in model.width are taken together; group=label,model.width keeps them apart" in groups.text()
     assert "taken together" not in table.group("label", "width").text()
     only = study([(recipe("b", width=width), done(beyond=width / 100)) for width in (10, 90)], title="one-seed-each")
-    assert next(iter(only.group("label")))["final.beyond.iqm.low"] is None  # nothing is known of seeds
+    assert next(iter(only.group("label")))["final.ood_test.iqm.low"] is None  # nothing is known of seeds
 
 
 def test_of_labels_that_are_taken_together_the_settings_they_stand_for_are_not_named(study: Studies) -> None:
@@ -484,12 +493,12 @@ def test_groups_come_in_the_order_of_numbers_and_of_the_plan(study: Studies) -> 
 def test_a_group_whose_runs_all_failed_is_there_without_success_and_without_numbers(study: Studies) -> None:
     table = study([(recipe("a"), done()), (recipe("b"), failed())])
     row = list(table.group("label"))[1]
-    assert (row["done"], row["failed"], row["success"], row["final.beyond.median"]) == (0, 1, 0.0, None)
+    assert (row["done"], row["failed"], row["success"], row["final.ood_test.median"]) == (0, 1, 0.0, None)
 
 
 def test_groups_may_be_kept_and_sorted_and_people_still_see_intervals(study: Studies) -> None:
     table = study([*seeds(0.1, 0.3, width=64), *seeds(0.5, 0.9, width=128)])
-    groups = table.group("width", columns=["final.beyond"])
+    groups = table.group("width", columns=["final.ood_test"])
     assert groups.where("width=128").text().splitlines()[2].endswith("70.0 % [50, 90]")
     assert [line.split()[0] for line in groups.sort("-width").text().splitlines()[2:4]] == ["128", "64"]
 
@@ -533,9 +542,9 @@ def test_csv_reads_back_as_it_was(study: Studies, tmp_path: Path) -> None:
 def test_csv_reads_back_in_pandas_with_its_types(study: Studies, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas", reason="pandas is an extra")
     frame = pandas.read_csv(mixed(study).write(tmp_path / "results.csv"))
-    for name, kind in (("seed", "i"), ("model.width", "i"), ("final.beyond", "f"), ("step", "f")):
+    for name, kind in (("seed", "i"), ("model.width", "i"), ("final.ood_test", "f"), ("step", "f")):
         assert frame[name].dtype.kind == kind
-    assert frame["final.beyond"].isna().tolist() == [False, True]
+    assert frame["final.ood_test"].isna().tolist() == [False, True]
     assert frame["label"].tolist() == ["abacus", "abacus"]
 
 
@@ -582,14 +591,14 @@ def test_parquet_reads_back_as_it_was(study: Studies, tmp_path: Path) -> None:
 
 
 def test_the_ending_says_the_format_and_a_format_may_be_said(study: Studies, tmp_path: Path) -> None:
-    table = study([(recipe(), done())]).select("label", "final.beyond")
-    assert table.write(tmp_path / "a.md").read_text().startswith("| label | final.beyond |\n")
-    assert table.write(tmp_path / "a.txt").read_text().startswith("label   final.beyond\n")
+    table = study([(recipe(), done())]).select("label", "final.ood_test")
+    assert table.write(tmp_path / "a.md").read_text().startswith("| label | final.ood_test |\n")
+    assert table.write(tmp_path / "a.txt").read_text().startswith("label   final.ood_test\n")
     assert table.write(tmp_path / "a.tex").read_text() == (
-        "\\begin{tabular}{lr}\n\\toprule\nlabel & final.beyond \\\\\n\\midrule\nabacus & 50.0 \\% \\\\\n"
+        "\\begin{tabular}{lr}\n\\toprule\nlabel & final.ood\\_test \\\\\n\\midrule\nabacus & 50.0 \\% \\\\\n"
         "\\bottomrule\n\\end{tabular}\n"
     )
-    assert table.write(tmp_path / "a.dat", "csv").read_text() == "label,final.beyond\nabacus,0.5\n"
+    assert table.write(tmp_path / "a.dat", "csv").read_text() == "label,final.ood_test\nabacus,0.5\n"
     with pytest.raises(Mistake, match=re.escape("a.dat ends like no format")):
         table.write(tmp_path / "a.dat")
     with pytest.raises(Mistake, match=r"there is no 'cvs'; .* Did you mean 'csv'\?"):
@@ -661,7 +670,7 @@ def test_a_frame_has_the_types_and_the_missing_values(study: Studies) -> None:
     pandas = pytest.importorskip("pandas", reason="pandas is an extra")
     frame = mixed(study).frame()
     kinds = {name: str(kind) for name, kind in frame.dtypes.items()}
-    assert (kinds["seed"], kinds["step"], kinds["final.beyond"]) == ("int64", "Int64", "float64")
+    assert (kinds["seed"], kinds["step"], kinds["final.ood_test"]) == ("int64", "Int64", "float64")
     assert frame["step"].tolist()[0] == 100
     assert frame["step"].isna().tolist() == frame["why"].isna().tolist() == [False, True]
     assert isinstance(frame, pandas.DataFrame)
@@ -672,10 +681,10 @@ def test_duckdb_answers_questions_about_runs_and_cells(study: Studies) -> None:
     pytest.importorskip("duckdb", reason="DuckDB is an extra")
     pytest.importorskip("pyarrow", reason="pyarrow is an extra")
     table = study([*seeds(0.25, 0.75, width=64), *seeds(0.5, width=128)], cells=cells)
-    answer = table.query('select "model.width" w, avg("final.beyond") a, count(*) n from runs group by w order by w')
+    answer = table.query('select "model.width" w, avg("final.ood_test") a, count(*) n from runs group by w order by w')
     assert list(answer) == [{"w": 64, "a": 0.5, "n": 2}, {"w": 128, "a": 0.5, "n": 1}]
     assert list(table.query("select count(*) n, max(exact) best from cells")) == [{"n": 24, "best": 1.0}]
-    assert table.query('select "final.beyond" from runs limit 1').columns[0].shown == "share"
+    assert table.query('select "final.ood_test" from runs limit 1').columns[0].shown == "share"
     assert list(table.group("width").query('select "model.width" from groups')) == [
         {"model.width": 64},
         {"model.width": 128},
@@ -706,7 +715,7 @@ def cells(number: int) -> list[dict[str, Any]]:
             "checkpoint": checkpoint,
             "step": 100 if checkpoint == "final" else 75,
             "questions": 0,
-            "region": "trained" if first == 1 else "beyond",
+            "region": "in_distribution" if first == 1 else "ood_test",
         }
         for checkpoint in ("best", "final")
         for first in (1, 2)
@@ -719,7 +728,7 @@ def test_cells_are_one_row_per_done_run_checkpoint_and_cell(study: Studies) -> N
     assert len(table) == 2 * 8
     assert next(iter(table)) == {
         "run": "abacus/000000000000", "label": "abacus", "seed": 0, "checkpoint": "best", "step": 75, "placement": 0,
-        "settings": None, "region": "trained", "first_digits": 1, "second_digits": 1, "correct": 3, "count": 4,
+        "settings": None, "region": "in_distribution", "first_digits": 1, "second_digits": 1, "correct": 3, "count": 4,
         "exact": 0.75, "low": 0.1, "high": 0.9, "digit_accuracy": 0.75, "first_correct": 4, "seen": True,
         "method": "one pass",
     }  # fmt: skip
@@ -788,15 +797,17 @@ def results(study: Studies, capsys: pytest.CaptureFixture[str]) -> Shell:
 def test_the_command_shows_the_table_and_what_failed(results: Shell) -> None:
     status, out, err = results()
     assert (status, err) == (0, "")
-    assert out.split("\n")[0].split() == ["seed", "status", "width", "final.trained", "final.beyond", "best.trained",
-                                          "best.beyond"]  # fmt: skip
+    regions = [
+        f"{checkpoint}.{region}" for checkpoint in ("final", "best") for region in ("in_distribution", "ood_test")
+    ]
+    assert out.split("\n")[0].split() == ["seed", "status", "width", *regions]
     assert "6 runs: 5 done, 1 failed" in out
     assert "failed: seed 5 width 128: ValueError: it broke" in out
 
 
 def test_columns_rows_and_their_order_are_chosen_by_words(results: Shell) -> None:
-    _, out, _ = results("columns=width,seed,final.beyond", "where=width=128,status=done", "sort=-seed", "format=csv")
-    assert out == "model.width,seed,final.beyond\n128,1,0.7\n128,0,0.5\n"
+    _, out, _ = results("columns=width,seed,final.ood_test", "where=width=128,status=done", "sort=-seed", "format=csv")
+    assert out == "model.width,seed,final.ood_test\n128,1,0.7\n128,0,0.5\n"
     assert results("where=width=64", "where=seed=2", "columns=seed", "format=jsonl")[1] == '{"seed": 2}\n'
 
 
@@ -810,14 +821,14 @@ def test_files_for_programs_have_every_column_unless_some_are_chosen(results: Sh
 
 
 def test_groups_are_made_by_words(results: Shell) -> None:
-    _, out, _ = results("group=width", "columns=final.beyond")
+    _, out, _ = results("group=width", "columns=final.ood_test")
     assert [" ".join(line.split()) for line in out.splitlines()[2:4]] == [
         "64 3 0 3/3 [44, 100] 20.0 % [10, 30]",
         "128 2 1 2/3 [21, 94] 60.0 % [50, 70]",
     ]
-    _, out, _ = results("group=width", "columns=final.beyond", "statistic=mean", "threshold=1", "format=jsonl")
+    _, out, _ = results("group=width", "columns=final.ood_test", "statistic=mean", "threshold=1", "format=jsonl")
     first = json.loads(out.splitlines()[0])
-    assert first["final.beyond.mean"] == pytest.approx(0.2)
+    assert first["final.ood_test.mean"] == pytest.approx(0.2)
     assert first["success"] == 1.0
 
 
@@ -901,19 +912,23 @@ def labelled(unseen: float, **more: Any) -> dict[str, Any]:
     told = {name: {"value": unseen, "low": 0.0, "high": 1.0, "floor": 0.1} for name in ("unseen", "last", "prefix")}
     accuracy = {"accuracy": {"value": 1.0, "low": 0.9, "high": 1.0, "floor": 1.0}}
     final = {
-        "trained": region(1.0) | {"labels": accuracy} | more,
-        "beyond": region(0.0) | {"labels": told | accuracy} | more,
+        "in_distribution": region(1.0) | {"labels": accuracy} | more,
+        "ood_test": region(0.0) | {"labels": told | accuracy} | more,
     }
     return done() | {"final": final, "best": final}
 
 
 def test_measures_of_labels_are_columns_with_their_floors(study: Studies) -> None:
     table = study([(recipe(), labelled(0.75))])
-    assert rows_of(table, "final.beyond.unseen", "final.beyond.unseen.floor", "final.beyond") == [(0.75, 0.1, 0.0)]
-    assert rows_of(table, "final.trained.accuracy", "best.beyond.last", "final.beyond.prefix.low") == [(1.0, 0.75, 0.0)]
-    assert "final.trained.unseen" not in table.names
+    assert rows_of(table, "final.ood_test.unseen", "final.ood_test.unseen.floor", "final.ood_test") == [
+        (0.75, 0.1, 0.0)
+    ]
+    assert rows_of(table, "final.in_distribution.accuracy", "best.ood_test.last", "final.ood_test.prefix.low") == [
+        (1.0, 0.75, 0.0)
+    ]
+    assert "final.in_distribution.unseen" not in table.names
     seen = header(table)
-    assert {"final.trained.accuracy", "final.beyond.unseen", "final.beyond.unseen.floor"} <= set(seen)
+    assert {"final.in_distribution.accuracy", "final.ood_test.unseen", "final.ood_test.unseen.floor"} <= set(seen)
     assert "floor: what memorising" in table.text()
 
 
@@ -926,8 +941,8 @@ def test_of_labels_success_is_accuracy_on_unseen_counts_unless_another_column_is
     table = study([(recipe(seed=seed), labelled(share)) for seed, share in enumerate((1.0, 0.99, 0.98, 0.5))])
     (row,) = table.group("label")
     assert (row["success"], row["success.count"]) == (0.5, 4)
-    assert "runs with final.beyond.unseen of at least 99 %" in table.group("label").text()
-    assert next(iter(table.group("label", success="final.trained")))["success"] == 1.0
+    assert "runs with final.ood_test.unseen of at least 99 %" in table.group("label").text()
+    assert next(iter(table.group("label", success="final.in_distribution")))["success"] == 1.0
     assert next(iter(table.group("label", threshold=0.6)))["success"] == 0.75
     with pytest.raises(Mistake, match="success: there is no column"):
         table.group("label", success="nothing")
@@ -945,7 +960,7 @@ def test_each_run_on_labels_is_judged_by_its_farthest_region_and_no_failure_is_l
     table = study([*runs, (recipe("sums", seed=0), done(trained=1.0, beyond=0.0))])
     groups = table.group("label")
     assert groups["label"] == ["far", "near", "sums"]
-    assert groups["success.of"] == ["final.100+.unseen", "final.beyond.unseen", "final.trained"]
+    assert groups["success.of"] == ["final.100+.unseen", "final.ood_test.unseen", "final.in_distribution"]
     assert groups["success"] == [1.0, 0.75, 1.0]
     assert groups["success.count"] == [2, 4, 1]
     text = groups.text()
@@ -953,19 +968,19 @@ def test_each_run_on_labels_is_judged_by_its_farthest_region_and_no_failure_is_l
     assert "success.of" in text.splitlines()[0]
     told = " ".join(text.split())
     assert (
-        "runs with final.100+.unseen, final.beyond.unseen or final.trained, each the farthest that it has, of at least"
-        in told
+        "runs with final.100+.unseen, final.ood_test.unseen or final.in_distribution, each the farthest that it has, "
+        "of at least" in told
     )
 
 
 def test_of_the_best_checkpoint_the_band_it_was_chosen_on_has_no_column(study: Studies) -> None:
     record = labelled(0.75)
-    regions = {**record["final"], "band": record["final"]["beyond"]}
+    regions = {**record["final"], "ood_validation": record["final"]["ood_test"]}
     table = study([(recipe(), record | {"final": regions, "best": regions})])
-    assert "final.band.unseen" in table.names
-    assert "best.beyond.unseen" in table.names
-    assert not any(name.startswith("best.band") for name in table.names)
-    assert "these have no column" in " ".join(table.text().split())
+    assert "final.ood_validation.unseen" in table.names
+    assert "best.ood_test.unseen" in table.names
+    assert not any(name.startswith("best.ood_validation") for name in table.names)
+    assert "this has no column" in " ".join(table.text().split())
 
 
 def test_of_a_run_without_a_claim_no_success_is_counted(study: Studies) -> None:
@@ -982,7 +997,7 @@ def test_cells_have_the_measures_of_their_labels(study: Studies) -> None:
     told = {"accuracy": 0.8, "unseen": None, "last": 0.5, "prefix": 0.75, "floor": {"accuracy": 0.6, "last": 0.25}}
 
     def cells(number: int) -> list[dict[str, Any]]:
-        return [{"cell": {"count": 7}, "correct": 1, "count": 2, "region": "beyond", "labels": told}]
+        return [{"cell": {"count": 7}, "correct": 1, "count": 2, "region": "ood_test", "labels": told}]
 
     table = study([(recipe(), done())], cells=cells).cells()
     (row,) = table

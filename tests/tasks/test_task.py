@@ -17,7 +17,7 @@ from numerate.tasks.questions import Example, Numbers, Questions
 from numerate.tasks.task import ENOUGH, HELD_OUT_BLOCK, SPLITS, Task, large_enough
 
 OF_FILES = {"Jokes", "LanguageModelling", "Mathematics", "QuestionFiles", "Reading", "WordProblems", "Written"}
-"""Tasks that have no file by themselves, and no next band: see their own tests."""
+"""Tasks that have no file by themselves, and no OOD validation: see their own tests."""
 
 EVERY = [getattr(tasks, name)() for name in tasks.CATALOGUE["Task"] if name not in OF_FILES | {"MathematicsStandIn"}]
 every_task = pytest.mark.parametrize("task", EVERY, ids=lambda task: type(task).__name__)
@@ -185,7 +185,7 @@ def test_mistakes_say_what_would_be_right() -> None:
         Doubling().pinned(digitz=3)
     with pytest.raises(Mistake, match=r"split: there is no 'tset'; there are: .* Did you mean 'test'\?"):
         Doubling().examples("tset", 0, 0, 1)
-    with pytest.raises(Mistake, match="no next band"):
+    with pytest.raises(Mistake, match="no OOD validation"):
         Doubling().examples("beyond-development", 0, 0, 1)
     with pytest.raises(Mistake, match="does not read"):
         Doubling().read("2*3=")

@@ -89,7 +89,7 @@ def test_parts_are_the_sizes_of_its_axis(task: TextTask) -> None:
 def test_what_is_not_there_is_said(task: TextTask) -> None:
     with pytest.raises(Mistake, match=r"there is no 'tset'.*Did you mean 'test'"):
         task.examples("tset", 0, 0, 1)
-    with pytest.raises(Mistake, match="files have no next band"):
+    with pytest.raises(Mistake, match="files have no OOD validation"):
         task.examples("beyond-development", 0, 0, 1)
 
 

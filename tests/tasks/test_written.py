@@ -254,7 +254,7 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
         Written().space()
     with pytest.raises(Mistake, match=r"line 2: 'a=b' is no normal sum"):
         written(tmp_path / "rows.txt", ["1+1=2", "a=b"], order="normal").alphabet()
-    with pytest.raises(Mistake, match="no next band"):
+    with pytest.raises(Mistake, match="no OOD validation"):
         Written(path=str(SUMS)).examples("beyond-development", 0, 0, 1)
     with pytest.raises(Mistake, match=r"there is no 'tset'.* Did you mean 'test'"):
         Written(path=str(SUMS)).examples("tset", 0, 0, 1)

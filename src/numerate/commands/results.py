@@ -79,7 +79,7 @@ def _chosen(runs: Table, own: dict[str, Any], wheres: list[str]) -> Table:
     columns, order = listed(own.get("columns", ""), "columns"), listed(own.get("sort", ""), "sort")
     if "columns" in own and not columns:
         raise Mistake(
-            "columns: the names are missing; for example: columns=label,seed,final.beyond; all is every column"
+            "columns: the names are missing; for example: columns=label,seed,final.ood_test; all is every column"
         )
     if "group" in own:
         by = listed(own["group"], "group")

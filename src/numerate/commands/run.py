@@ -145,7 +145,9 @@ def _texts(title: str, variants: Mapping[str, Sequence[Mapping[str, Any]]]) -> s
     names = ("loss", "perplexity", "bits_per_byte")
     rows = []
     for label, records in variants.items():
-        found = [record["final"]["trained"]["language"] for record in records if "trained" in record["final"]]
+        found = [
+            record["final"]["in_distribution"]["language"] for record in records if "in_distribution" in record["final"]
+        ]
         each = [[one[name] for one in found if one.get(name) is not None] for name in names]
         rows.append((label, len(records), [statistics.median(values) if values else None for values in each]))
     rows.sort(key=lambda row: [value if value is not None else float("inf") for value in reversed(row[2])])
@@ -176,7 +178,11 @@ def _variant(label: str, records: Sequence[Mapping[str, Any]], group: Group | No
             medians[region] = statistics.median(value for value, _ in each)
             floors = [floor for _, floor in each if floor is not None]
             told[region] = f"{medians[region]:.1%}" + f" ({max(floors, default=0.0):.1%})" * bool(floors)
-    trained = [_measured(one["trained"], "trained")[0] >= CONVERGED for one in found if "trained" in one]
+    trained = [
+        _measured(one["in_distribution"], "in_distribution")[0] >= CONVERGED
+        for one in found
+        if "in_distribution" in one
+    ]
     parts = group is not None and group.parts
     converged = f"{sum(trained)}/{len(trained)}" if trained and not parts else ""
     if trained and not parts and not any(trained):
@@ -188,7 +194,7 @@ def _variant(label: str, records: Sequence[Mapping[str, Any]], group: Group | No
 def _measured(region: Mapping[str, Any], name: str) -> tuple[float, float | None]:
     """What a region is told by, with its floor: of labels accuracy on unseen counts, within training on all."""
     labels = region.get("labels", {})
-    found = labels.get("accuracy" if name == "trained" else "unseen")
+    found = labels.get("accuracy" if name == "in_distribution" else "unseen")
     if found is None:
         return region["mean"], None
-    return found["value"], None if name == "trained" else found["floor"]
+    return found["value"], None if name == "in_distribution" else found["floor"]

@@ -82,10 +82,10 @@ def _parts(cells: Sequence[Cell]) -> str:
 
 def _choice(results: Results) -> str:
     """What of the grid the choice of the best checkpoint was made on."""
-    there = any((record["checkpoint"], record["region"]) == ("best", "band") for record in results)
+    there = any((record["checkpoint"], record["region"]) == ("best", "ood_validation") for record in results)
     if not there or results.best is None or results.best["chosen_on"] != "beyond-development":
         return ""
-    return ": on the next lengths, so that what it has there says how it was chosen, not how good it is"
+    return ": on OOD validation, so that what it has there says how it was chosen, not how good it is"
 
 
 def _first_tokens(results: Results) -> str:

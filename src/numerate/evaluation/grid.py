@@ -171,15 +171,16 @@ def _text(values: range) -> str:
     return f"{values[0]}:{values[-1]}" + (f":{values.step}" if values.step > 1 else "")
 
 
-def region(cell: Mapping[str, int], trained: Mapping[str, Span], band: Mapping[str, Span] | None) -> str:
-    """Where a cell lies, in the paper's words: `trained`; `band`, the next sizes, on which the best checkpoint is
-    chosen; `beyond`, the test, where at least one axis is larger than trained; and `100+`, where one is above 100."""
+def region(cell: Mapping[str, int], trained: Mapping[str, Span], validation: Mapping[str, Span] | None) -> str:
+    """The region of a cell: `in_distribution`, the sizes of training; `ood_validation`, the band just beyond, on which
+    the best checkpoint is chosen; `ood_test`, everything further (`100+` where an axis is above 100); and `below`, what
+    is smaller than anything trained."""
     if all(cell[axis] in span for axis, span in trained.items()):
-        return "trained"
-    if band is not None and all(cell[axis] in span for axis, span in band.items()):
-        return "band"
+        return "in_distribution"
+    if validation is not None and all(cell[axis] in span for axis, span in validation.items()):
+        return "ood_validation"
     if any(cell[axis] > span.high for axis, span in trained.items()):
-        return "100+" if max(cell.values()) > FAR else "beyond"
+        return "100+" if max(cell.values()) > FAR else "ood_test"
     return "below"
 
 

@@ -162,7 +162,7 @@ class Labels:
         Also rows of training may have labels behind the trained places, such as the sum behind an addend: few, and not
         what is meant by having learned what was trained.
         """
-        inside = metric == "unseen" and region == "trained"
+        inside = metric == "unseen" and region == "in_distribution"
         return "accuracy" if inside or self.share(metric) is None else metric
 
     def rows_of(self, metric: Metric) -> int:

@@ -165,9 +165,9 @@ def _fingerprint(exam: Exam) -> str | None:
 
 
 def context_region(cell: Mapping[str, int], trained: Mapping[str, Span]) -> str:
-    """Whether a context is `trained`, `beyond` what was trained, or `below`."""
+    """The region of a context: `in_distribution`, `ood_test` (longer than any that was trained) or `below`."""
     context, span = cell["context"], trained["context"]
-    return "trained" if context in span else "beyond" if context > span.high else "below"
+    return "in_distribution" if context in span else "ood_test" if context > span.high else "below"
 
 
 def portions_of(task: Task, most: int | None = None, split: str = "test") -> list[tuple[int, int]]:

@@ -57,7 +57,7 @@ class Plan:
     method: Method
     placements: int
     trained: Mapping[str, Any]
-    band: Mapping[str, Any] | None
+    ood_validation: Mapping[str, Any] | None
     settings: Mapping[str, Any]
     counts: dict[Cell, int] = field(default_factory=dict, compare=False, repr=False)
 
@@ -158,7 +158,7 @@ class Plan:
     def region(self, cell: Cell) -> str:
         if dict(cell).get(FIRST) is not None:
             return context_region(dict(cell), self.trained)
-        return region(dict(cell), self.trained, self.band)
+        return region(dict(cell), self.trained, self.ood_validation)
 
     def telling(self, recipe: Recipe) -> list[Cell]:
         """Cells worth reading: the largest trained one, the next ones, the largest of the grid."""
@@ -166,8 +166,8 @@ class Plan:
         for cell in self.grid.cells():
             if len({value for _, value in cell}) == 1:
                 sides.setdefault(self.region(cell), []).append(cell)
-        trained = sides.get("trained", [])
-        beyond = [cell for name in ("band", "beyond", "100+") for cell in sides.get(name, [])]
+        trained = sides.get("in_distribution", [])
+        beyond = [cell for name in ("ood_validation", "ood_test", "100+") for cell in sides.get(name, [])]
         chosen = trained[-1:] + beyond[:1] + beyond[len(beyond) // 2 : len(beyond) // 2 + 1] + beyond[-1:]
         return list(dict.fromkeys(chosen)) or self.grid.cells()[:1]
 

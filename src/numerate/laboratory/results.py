@@ -159,7 +159,7 @@ def language_text(lines: Sequence[Mapping[str, Any]]) -> str:
                 f"{line['step']:,}",
                 *([settings_words(line["settings"]) or "as trained"] * changed),
                 *([str(line["placement"])] * several),
-                f"{line['context']:,}" + f" ({line['region']})" * (line["region"] != "trained"),
+                f"{line['context']:,}" + f" ({line['region']})" * (line["region"] != "in_distribution"),
                 f"{told['chunks']:,}",
                 f"{told['tokens']:,}",
                 number_text(told["loss"]),
@@ -175,8 +175,8 @@ def language_text(lines: Sequence[Mapping[str, Any]]) -> str:
         "the text's UTF-8, by which any two tokenizers can be compared; likeliest: tokens that were. Intervals: a "
         "normal approximation over chunks, about the text; another seed may lie outside."
     ]
-    if any(line["region"] == "beyond" for line in lines):
-        notes.append("(beyond): a longer context than the model was trained on.")
+    if any(line["region"] == "ood_test" for line in lines):
+        notes.append("(ood_test): a longer context than the model was trained on.")
     return "\n".join([text_table(header, rows), *(fill(note, 118, break_on_hyphens=False) for note in notes)])
 
 
@@ -196,5 +196,5 @@ def _told(line: Mapping[str, Any], name: Metric) -> str:
     found = line.get("labels", {}).get(name)
     if found is None:
         return ""
-    floor = found["floor"] if line["region"] not in ("trained", "below") else None
+    floor = found["floor"] if line["region"] not in ("in_distribution", "below") else None
     return f"{found['value']:.1%}" + (f" ({floor:.1%})" if floor is not None else "")

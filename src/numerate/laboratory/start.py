@@ -197,7 +197,7 @@ def shown_of(record: Mapping[str, Any]) -> dict[str, float | str]:
     """
     if "perplexity" in record:
         return {"validation loss": f"{record['loss']:.4g}", "perplexity": f"{record['perplexity']:.4g}"}
-    return {"right" if record["split"] == "development" else "beyond": f"{record['exact']:.1%}"}
+    return {"in distribution" if record["split"] == "development" else "OOD validation": f"{record['exact']:.1%}"}
 
 
 def _progress(steps: int, recipe: Recipe, folder: RunFolder, *, shown: bool, kept: bool) -> Progress:

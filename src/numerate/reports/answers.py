@@ -15,7 +15,7 @@ from numerate.evaluation.statistics import holm, probability_of_improvement
 from numerate.evaluation.sums import BY_MODULE
 from numerate.reports.claims import claimable
 from numerate.reports.drawing import folded, table
-from numerate.reports.grid import REGIONS, bracket, percent, place_words
+from numerate.reports.grid import OOD, REGION_WORDS, REGIONS, bracket, percent, place_words
 from numerate.reports.groups import LABELS, Group, region_words, without_seed
 from numerate.reports.limits import drawn, left_out, listed
 from numerate.reports.measures import measures_drawn, shown, title_of
@@ -41,8 +41,6 @@ TEXTS = ("token_accuracy", "perplexity", "bleu", "rouge1", "rouge2", "rougeL", "
 MOST_WIDE, MOST_NARROW = 4, 7
 """Columns of a table whose numbers have brackets beside them, and of one whose have not."""
 
-UNTRAINED = "untrained"
-_REGIONS = {**REGIONS, UNTRAINED: "all untrained"}
 
 _NOTE = (
     "Each over all questions of a region; below it, and where the cells differ, the mean over the cells (modules), "
@@ -61,12 +59,12 @@ def answer_text(name: str, value: float | None) -> str:
 
 
 def measured(cells: Sequence[Cell]) -> dict[str, dict[str, float | None]]:
-    """The metrics of one run by region, those of all untrained ones together among them. Cells that training may have
+    """The metrics of one run by region, those of all OOD ones together among them. Cells that training may have
     met are left out, unless a region has no others."""
     regions = {name: [cell for cell in cells if cell.region == name] for name in REGIONS}
-    beyond = [name for name in REGIONS if name != "trained" and regions[name]]
+    beyond = [name for name in REGIONS if name != "in_distribution" and regions[name]]
     if len(beyond) > 1:
-        regions[UNTRAINED] = [cell for name in beyond for cell in regions[name]]
+        regions[OOD] = [cell for name in beyond for cell in regions[name]]
     found = {}
     for name, inside in regions.items():
         scored = [cell for cell in inside if not cell.seen] or inside
@@ -112,7 +110,7 @@ def _of(groups: Sequence[Group], names: Sequence[str], title: str) -> str:
         return ""
     rows = []
     for group, each in found:
-        for region, words in _REGIONS.items():
+        for region, words in REGION_WORDS.items():
             several = [told[region] for _, told in each if region in told]
             if any(told.get(name) is not None for told in several for name in there):
                 first = [escape(group.label)] * (len(groups) > 1)
@@ -231,7 +229,7 @@ def pairs_by(groups: Sequence[Group], metric: str) -> list[AnswerPair]:
         for number, family in enumerate(families)
         for pair in _pairs_of_family(family, metric)
     ]
-    order = list(_REGIONS)
+    order = list(REGION_WORDS)
     return sorted(found, key=lambda pair: order.index(pair.region))
 
 
@@ -263,7 +261,7 @@ def _scores(group: Group, metric: str) -> list[tuple[object, dict[str, float]]]:
 def _pairs_of_family(groups: Sequence[Group], metric: str) -> list[AnswerPair]:
     told = [(group, _scores(group, metric)) for group in groups]
     found = []
-    for region in ("trained", *(name for name in _REGIONS if name != "trained")):
+    for region in ("in_distribution", *(name for name in REGION_WORDS if name != "in_distribution")):
         values = []
         for group, each in told:
             scores = [(seed, known[region]) for seed, known in each if region in known]
@@ -297,7 +295,7 @@ def _seeds_ahead(
 
 
 def answer_pair_rows(
-    found: Sequence[AnswerPair], metric: str, words: Mapping[str, str] = _REGIONS
+    found: Sequence[AnswerPair], metric: str, words: Mapping[str, str] = REGION_WORDS
 ) -> tuple[list[str], list[list[str]]]:
     """The table of pairs as text: the means of both, their difference, how often a seed of the one is better than any
     of the other's and than the same of the other's, the p. `words` are what regions are called."""
@@ -326,7 +324,9 @@ def _gap(metric: str, test: Tested) -> str:
     return f"{100 * test.difference:+.1f}\N{NO-BREAK SPACE}points" if share else f"{test.difference:+.4g}"
 
 
-def answer_pair_sentences(found: Sequence[AnswerPair], metric: str, words: Mapping[str, str] = _REGIONS) -> list[str]:
+def answer_pair_sentences(
+    found: Sequence[AnswerPair], metric: str, words: Mapping[str, str] = REGION_WORDS
+) -> list[str]:
     """Who is told apart in each region, in words."""
     notes: list[str] = []
     measure = "exact match" if metric == "exact" else METRICS[base(metric)]

@@ -8,7 +8,7 @@ from statistics import median
 from numerate.evaluation.labels import METRICS, Metric
 from numerate.evaluation.statistics import wilson
 from numerate.reports.drawing import Line, chart, table
-from numerate.reports.grid import REGIONS, Point, bracket, percent
+from numerate.reports.grid import REGION_WORDS, Point, bracket, percent
 from numerate.reports.groups import Group
 from numerate.reports.limits import drawn, left_out, listed
 
@@ -46,7 +46,7 @@ class Counted:
                 high=self.high[i],
                 each=tuple(values[i] for values in self.each),
                 count=labels.asked_at[t - 1] // labels.repeats,
-                region="trained" if trained else "beyond",
+                region="in_distribution" if trained else "ood_test",
                 seen=False,
                 metric="accuracy",
                 floor=None if trained else floor,
@@ -158,12 +158,12 @@ def measures_table(groups: Sequence[Group]) -> str:
             if not several:
                 continue
             row = [escape(group.label)] * (len(groups) > 1) + [
-                escape(_REGIONS.get(name, name)).replace(" ", "\N{NO-BREAK SPACE}")
+                escape(REGION_WORDS.get(name, name)).replace(" ", "\N{NO-BREAK SPACE}")
             ]
             for metric in METRICS:
                 values = [value for labels in several if (value := labels.share(metric)) is not None]
-                floor = several[0].floor(metric) if name != "trained" else None
-                row.append("" if metric == "unseen" and name == "trained" else _told(values, floor))
+                floor = several[0].floor(metric) if name != "in_distribution" else None
+                row.append("" if metric == "unseen" and name == "in_distribution" else _told(values, floor))
             rows.append(row)
     if not rows:
         return ""
@@ -184,7 +184,6 @@ _SHORT: dict[Metric, str] = {
     "last": "last label",
     "prefix": "correct prefix",
 }
-_REGIONS = {**REGIONS, "untrained": "all untrained"}
 
 
 def _told(values: Sequence[float], floor: float | None) -> str:

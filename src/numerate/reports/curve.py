@@ -41,8 +41,8 @@ def length_curve(series: Mapping[str, Mapping[int, Point]], look: Look | None = 
     header = [axis, *(name for label in series for name in (label, "% [interval]"))]
     rows = []
     for length in lengths:
-        inside = any(length in along and along[length].region == "trained" for along in series.values())
-        row = [f"{length}{' trained' if inside else ''}"]
+        inside = any(length in along and along[length].region == "in_distribution" for along in series.values())
+        row = [f"{length}{' in distribution' if inside else ''}"]
         for i, along in enumerate(series.values()):
             point = along.get(length)
             if point is None:

@@ -115,7 +115,7 @@ def _cell(grid: Grid, i: int, j: int, operator: str | None, numbers: bool) -> st
 def scale(*, seen: bool) -> str:
     """The key of heat maps: the ramp, the border of what was trained, and what a dotted underline is."""
     marks = "<span><u>99</u> too few questions to hold any out</span>" if seen else ""
-    return f'<p class="scale"><span>0 %<i></i>100 % right</span><span><b></b>trained</span>{marks}</p>'
+    return f'<p class="scale"><span>0 %<i></i>100 % right</span><span><b></b>in distribution</span>{marks}</p>'
 
 
 def chart(
@@ -183,8 +183,8 @@ def chart(
         edge = to_x(trained[1] + 0.5)
         parts.append(f'<line class="limit" x1="{edge:.1f}" x2="{edge:.1f}" y1="{top}" y2="{bottom}"/>')
         inside = f'x="{edge - 6:.1f}" y="{bottom - 8}" text-anchor="end"'
-        place = inside if edge > _LEFT + 55 else f'x="{edge:.1f}" y="{top - 3}"'
-        parts.append(f'<text class="limit-text" {place}>trained</text>')
+        place = inside if edge > _LEFT + 100 else f'x="{edge:.1f}" y="{top - 3}"'
+        parts.append(f'<text class="limit-text" {place}>in distribution</text>')
     parts += [_drawn(line, to_x, to_y) for line in lines]
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(f'<text x="{middle:.0f}" y="{_HEIGHT - 5}" text-anchor="middle">{escape(x_label)}</text>')

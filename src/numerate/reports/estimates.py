@@ -96,19 +96,19 @@ class Seeds:
 
 
 def seeds_of(group: Group) -> Seeds:
-    """What the seeds of a group give. The trained region is of all seeds, what lies beyond it of those that converged:
+    """What the seeds of a group give. In distribution all seeds count, out of it those that converged:
     a seed that has not learned what it was trained on says nothing about going beyond."""
     counted = group.converged
     inside = {id(run) for run in counted.runs}
     found = [(id(run) in inside, means) for run, means in group.measured]
-    trained = [one["trained"].share.value for _, one in found if "trained" in one and not group.parts]
+    trained = [one["in_distribution"].share.value for _, one in found if "in_distribution" in one and not group.parts]
     names = [name for name in REGIONS if any(name in one for _, one in found)]
     by_region = {name: _estimate(name, found) for name in names}
     return Seeds(group, counted, success_rate(trained, CONVERGED) if trained else None, by_region)
 
 
 def _estimate(name: str, found: Sequence[tuple[bool, dict[str, Region]]]) -> Estimate:
-    values = [(counts or name == "trained", one[name].share.value) for counts, one in found if name in one]
+    values = [(counts or name == "in_distribution", one[name].share.value) for counts, one in found if name in one]
     return Estimate(
         tuple(value for counts, value in values if counts), tuple(value for counts, value in values if not counts)
     )

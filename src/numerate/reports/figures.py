@@ -235,7 +235,7 @@ def _draw_training(loss: Axes, exact: Axes, runs: Mapping[str, Sequence[Records]
     for axes in (loss, exact):
         axes.grid(color="#dddddd", linewidth=0.5)
         axes.set_axisbelow(True)
-    exact.set_title("solid: trained lengths, dashed: next lengths", fontsize=7.5, color=_QUIET)
+    exact.set_title("solid: in distribution, dashed: OOD validation", fontsize=7.5, color=_QUIET)
     several = any(len(seeds) > 1 for seeds in runs.values())
     loss.set_title("medians, lowest to highest seed" if several else "", fontsize=7.5, color=_QUIET)
 
@@ -382,13 +382,15 @@ def _draw_lengths(
     title: str = "",
 ) -> None:
     lengths = sorted({n for along in series.values() for n in along})
-    trained = sorted({n for along in series.values() for n, point in along.items() if point.region == "trained"})
+    trained = sorted(
+        {n for along in series.values() for n, point in along.items() if point.region == "in_distribution"}
+    )
     if trained:
         axes.axvspan(trained[0] - 0.5, trained[-1] + 0.5, color="#f0efe9", linewidth=0, zorder=0)
         axes.axvline(trained[-1] + 0.5, color=FRAME, linewidth=1.1, zorder=1)
         narrow = 20 * (trained[-1] + 1 - lengths[0]) < lengths[-1] + 1 - lengths[0]  # no room before the border
         place, side = (trained[-1] + 0.65, "left") if narrow else (trained[-1] + 0.35, "right")
-        axes.text(place, 4, "trained", color=FRAME, fontsize=7, ha=side, va="bottom", rotation=90)
+        axes.text(place, 4, "in distribution", color=FRAME, fontsize=7, ha=side, va="bottom", rotation=90)
     across, floors = floor_curve(list(series.values()))
     if across:
         heights = [100 * floor for floor in floors]

@@ -19,7 +19,7 @@ from numerate.reports.limits import MOST_NAMED, listed
 from numerate.reports.part_finding import part_finding
 
 SOLVED = CONVERGED
-"""The mean of the trained region, over held-out questions, from which on a model "solves" it."""
+"""The mean in distribution, over held-out questions, from which on a model "solves" it."""
 
 REACHED = 0.90
 """The share right that every length up to n must have for a model to "go to n"."""
@@ -33,9 +33,9 @@ class Outcome:
     """What the records of one group show, for sentences.
 
     `trained` are the trained-region means of each seed. What follows is of the seeds that solve it (`solving`): `reach`
-    is the last n such that all untrained lengths up to n+n have at least `REACHED` (the median, where there are several
+    is the last n such that all OOD lengths up to n+n have at least `REACHED` (the median, where there are several
     seeds), clearly above the floor; None if not even the first has. `reaches` is the same for each seed alone; `first`
-    the first untrained length at which memorising does not give as much by itself.
+    the first OOD length at which memorising does not give as much by itself.
     """
 
     group: Group
@@ -76,7 +76,7 @@ class Outcome:
 
 def outcome(group: Group) -> Outcome:
     """Reads a group's records for what a sentence may claim."""
-    found = [regions["trained"] for regions in group.regions if "trained" in regions]
+    found = [regions["in_distribution"] for regions in group.regions if "in_distribution" in regions]
     means = tuple(region.share.value for region in found)
     low, high = (min(means), max(means)) if len(means) > 1 else (0.0, 1.0)
     if len(found) == 1:
@@ -86,8 +86,8 @@ def outcome(group: Group) -> Outcome:
     if weakest is not None and weakest.high < WEAK:
         weak = f"{place_words(weakest.at, group.operator, weakest.names)}: {percent(weakest.accuracy)} %"
     along = solving(group).diagonal
-    trained = [n for n, point in along.items() if point.region == "trained"]
-    beyond = [point for n, point in along.items() if n > max(trained, default=0) and point.region != "trained"]
+    trained = [n for n, point in along.items() if point.region == "in_distribution"]
+    beyond = [point for n, point in along.items() if n > max(trained, default=0) and point.region != "in_distribution"]
     seeds = len(beyond[0].each) if beyond else 0
     reach = _reach([(point, point.value) for point in beyond])
     alone = [_reach([(point, point.each[i]) for point in beyond]) for i in range(seeds)]
@@ -108,7 +108,11 @@ def outcome(group: Group) -> Outcome:
 def solving(group: Group) -> Group:
     """The seeds of a group that solve what they were trained on, or all where none or every one does: a seed that has
     not learned that says nothing about going beyond."""
-    able = tuple(run for run, found in group.measured if "trained" in found and found["trained"].share.value >= SOLVED)
+    able = tuple(
+        run
+        for run, found in group.measured
+        if "in_distribution" in found and found["in_distribution"].share.value >= SOLVED
+    )
     if not 0 < len(able) < len(group.runs):
         return group
     return group.converged if group.converged.runs == able else replace(group, runs=able)
@@ -167,7 +171,7 @@ def _of_many(outcomes: Sequence[Outcome]) -> str:
     """The finding of more groups than a sentence can name: how many solve and go beyond, and who goes farthest."""
     known = [one for one in outcomes if one.trained]
     able = [one for one in outcomes if one.solves]
-    span = span_words(point for one in known[:1] for point in one.group.points if point.region == "trained")
+    span = span_words(point for one in known[:1] for point in one.group.points if point.region == "in_distribution")
     text = f"{len(able)} of {len(outcomes)} solve what they were trained on, {span}" if known else "many were evaluated"
     text += " (in every seed)" * any(one.seeds > 1 for one in known)
     going = [one for one in outcomes if one.reach is not None]
@@ -194,7 +198,7 @@ def _trained(outcomes: Sequence[Outcome]) -> tuple[str, str]:
             "no trained cell was evaluated",
             ", so what follows may be slow learning as well as failing to generalise: ",
         )
-    span = span_words(point for point in known[0].group.points if point.region == "trained")
+    span = span_words(point for point in known[0].group.points if point.region == "in_distribution")
     what = f"what {'it was' if len(known) == 1 else 'they were'} trained on, {span}"
     seen = ", on questions that training may have met" if any(one.only_seen for one in known) else ""
     texts = [f"{one.label} {one.trained_text}{_seeds_solved(one)}{_weak(one)}" for one in known]
@@ -295,7 +299,7 @@ def _stays(one: Outcome) -> str:
 
 
 def _apart(one: Outcome, other: Outcome) -> bool:
-    """Whether two groups differ at the first untrained length by more than chance, as far as the records can say."""
+    """Whether two groups differ at the first OOD length by more than chance, as far as the records can say."""
     here, there = one.first, other.first
     if here is None or there is None or here.at != there.at:
         return True

@@ -9,8 +9,22 @@ from numerate.evaluation.labels import Labels, Metric
 from numerate.evaluation.statistics import Share, region_mean
 from numerate.reports.records import Cell
 
-REGIONS = {"trained": "trained", "band": "next lengths", "beyond": "further beyond", "100+": "100+"}
+REGIONS = {
+    "in_distribution": "in distribution",
+    "ood_validation": "OOD validation",
+    "ood_test": "OOD test",
+    "100+": "100+",
+}
 """The regions of an evaluation, nearest to training first, with the words that reports use for them."""
+
+OOD = "ood"
+REGION_WORDS = {**REGIONS, OOD: "all OOD"}
+"""`REGIONS`, and all of them that are out of distribution together."""
+
+REGIONS_EXPLAINED = (
+    "In distribution: the sizes of training. OOD validation: the band just beyond (out of distribution), on which the "
+    "best checkpoint is chosen. OOD test: everything further."
+)
 
 
 DIGITS = ("first_digits", "second_digits")
@@ -56,7 +70,7 @@ class Grid:
 
     def trained(self, row: int, column: int) -> bool:
         point = self.points.get((row, column))
-        return point is not None and point.region == "trained"
+        return point is not None and point.region == "in_distribution"
 
     def edge(self, i: int, j: int, side: str) -> bool:
         """Whether the border of what was trained runs along a side ("top", "left", "bottom", "right") of row i, column
@@ -203,7 +217,7 @@ def floor_curve(several: Sequence[Mapping[int, Point]]) -> tuple[list[float], li
     """The floor as a line by length, x and y: all right up to the last trained one, then that of each. Empty where
     groups have unlike floors, or none, and where nothing trained was asked."""
     known = floors_along(several)
-    trained = [n for along in several for n, point in along.items() if point.region == "trained"]
+    trained = [n for along in several for n, point in along.items() if point.region == "in_distribution"]
     if not known or not trained or any(low != high for low, high in known.values()):
         return [], []
     x, y = [float(min(trained)), max(trained) + 0.5], [1.0, 1.0]
@@ -214,12 +228,12 @@ def floor_curve(several: Sequence[Mapping[int, Point]]) -> tuple[list[float], li
 
 
 def regions(cells: Sequence[Cell]) -> dict[str, Region]:
-    """The regions that were evaluated, nearest to training first, each with its mean; "untrained" is all beyond
-    "trained", where it holds more than one region."""
+    """The regions that were evaluated, nearest to training first, each with its mean; `OOD` is all that are
+    out of distribution, where these are more than one."""
     groups = {name: [cell for cell in cells if cell.region == name] for name in REGIONS}
-    untrained = [groups[name] for name in REGIONS if name != "trained" and groups[name]]
+    untrained = [groups[name] for name in REGIONS if name != "in_distribution" and groups[name]]
     if len(untrained) > 1:
-        groups["untrained"] = [cell for cells in untrained for cell in cells]
+        groups[OOD] = [cell for cells in untrained for cell in cells]
     return {name: _region(name, inside) for name, inside in groups.items() if inside}
 
 
@@ -237,7 +251,7 @@ def _region(name: str, inside: Sequence[Cell]) -> Region:
         seen_left_out=len(inside) - len(scored),
         only_seen=not held_out,
         weakest=min(scored, key=lambda cell: (cell.accuracy, [-n for n in cell.at.values()])),
-        floor=labels.floor(metric) if labels is not None and name != "trained" else None,
+        floor=labels.floor(metric) if labels is not None and name != "in_distribution" else None,
         labels=labels,
     )
 

@@ -10,11 +10,11 @@ from numerate.errors import Mistake
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.labels import METRICS, Labels, Metric
 from numerate.reports.claims import same_everywhere
-from numerate.reports.grid import REGIONS, Grid, Point, Region, are_parts, diagonal, grids, points, regions
+from numerate.reports.grid import OOD, REGION_WORDS, Grid, Point, Region, are_parts, diagonal, grids, points, regions
 from numerate.reports.records import Cell, Records, settings_key
 
 CONVERGED = 0.99
-"""The exact match over the trained region, on held-out questions, from which on a run has converged in distribution."""
+"""The exact match in distribution, on held-out questions, from which on a run has converged."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Group:
     """Runs that differ only in the seed, run with the same settings, under one label.
 
     `settings` are those that were changed for the evaluation; {} is as trained. `checkpoint` is which of their
-    checkpoints is meant: None is the one that a report is about, "best" the one chosen on the next lengths. `metric` is
+    checkpoints is meant: None is the one that a report is about, "best" the one chosen on OOD validation. `metric` is
     by what it is measured: None is accuracy on unseen counts where answers are labels and it is known which were
     trained, else exact match.
     """
@@ -72,9 +72,9 @@ class Group:
     def floor(self) -> float | None:
         """What memorising would give beyond all that was trained, or one answer everywhere; None for other tasks."""
         for found in self.regions:
-            beyond = [region for name, region in found.items() if name != "trained"]
+            beyond = [region for name, region in found.items() if name != "in_distribution"]
             if beyond:
-                return found.get("untrained", beyond[-1]).floor
+                return found.get(OOD, beyond[-1]).floor
         return None
 
     @cached_property
@@ -135,12 +135,16 @@ class Group:
 
     @cached_property
     def learned(self) -> list[tuple[Records, float]]:
-        """The runs whose trained region was measured, with their exact match there; none where cells are parts, which
+        """The runs that were measured in distribution, with their exact match there; none where cells are parts, which
         are learned each for itself."""
         return (
             []
             if self.parts
-            else [(run, found["trained"].share.value) for run, found in self.measured if "trained" in found]
+            else [
+                (run, found["in_distribution"].share.value)
+                for run, found in self.measured
+                if "in_distribution" in found
+            ]
         )
 
     @cached_property
@@ -219,17 +223,17 @@ def part_axis(groups: Sequence[Group]) -> str:
 
 def region_words(groups: Sequence[Group]) -> dict[str, str]:
     """The regions with the words that the pages of these groups use for them."""
-    words = {**REGIONS, "untrained": "all untrained"}
+    words = dict(REGION_WORDS)
     if by_parts(groups):
         axis = part_axis(groups)
-        words |= {"trained": f"trained {axis}s", "beyond": f"{axis}s beyond"}
+        words |= {"in_distribution": f"in-distribution {axis}s", "ood_test": f"OOD test {axis}s"}
     return words
 
 
 def fairly(cells: Sequence[Cell]) -> list[Cell]:
-    """Cells that say how good a checkpoint is: of the best one without the next lengths, on which it was chosen (where
+    """Cells that say how good a checkpoint is: of the best one without OOD validation, on which it was chosen (where
     questions are few, on the very same ones)."""
-    return [cell for cell in cells if cell.checkpoint != "best" or cell.region != "band"]
+    return [cell for cell in cells if cell.checkpoint != "best" or cell.region != "ood_validation"]
 
 
 def by_metric(groups: Sequence[Group], metric: Metric | None) -> list[Group]:

@@ -40,8 +40,8 @@ def legend(look: Look | None = None) -> str:
     if look.colours:
         shares = (0.0, 0.25, 0.5, 0.75, 1.0)
         scale = "".join(look.paint(f" {s * 100:.0f} ", front=ink(look.ramp(s)), back=look.ramp(s)) for s in shares)
-        return f"{scale}  % right   {frame} trained"
-    return f"% right, {marks['zero']} is 0   {frame} trained"
+        return f"{scale}  % right   {frame} in distribution"
+    return f"% right, {marks['zero']} is 0   {frame} in distribution"
 
 
 def _axes(grid: Grid) -> str:

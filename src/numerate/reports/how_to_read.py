@@ -19,8 +19,8 @@ def reading(groups: Sequence[Group]) -> str:
     if by_parts(groups):
         return _listed([*part_notes(groups), *_budgets(groups)])
     notes = [
-        f"“Solves” means a mean {_solving(groups)}. “Goes to n” means {going_words(groups)} at every untrained length "
-        f"up to n{both}, as measured; the interval at n may reach below."
+        f"“Solves” means a mean {_solving(groups)}. “Goes to n” means {going_words(groups)} at every OOD length "
+        f"up to n{both}, as measured; the interval at n may reach below.",
     ]
     if all(len(group.regions) <= 1 for group in groups):
         notes.append(
@@ -30,18 +30,18 @@ def reading(groups: Sequence[Group]) -> str:
     unsolved = [one for one in outcomes if one.trained and not one.solves and not one.group.by_symmetry]
     if len(unsolved) > MOST_NAMED:
         notes.append(
-            f"{listed([one.label for one in unsolved])} did not solve the trained region in every seed: "
-            "low scores beyond it may only mean slow learning."
+            f"{listed([one.label for one in unsolved])} did not solve the task in distribution in every seed: "
+            "low OOD scores may only mean slow learning."
         )
     for one in unsolved if len(unsolved) <= MOST_NAMED else ():
         seeds = "" if one.seeds == 1 else f" in {one.seeds - one.solved} of {one.seeds} seeds"
         notes.append(
-            f"{one.label} did not solve the trained region{seeds}: low scores beyond it may only mean slow learning."
+            f"{one.label} did not solve the task in distribution{seeds}: low OOD scores may only mean slow learning."
         )
     weak = [f"{one.label} {one.weak}" for one in outcomes if one.weak]
     if weak:
         notes.append(
-            f"Weakest trained cells: {'; '.join(weak[:MOST_NAMED])}{'; ...' if len(weak) > MOST_NAMED else '.'}"
+            f"Weakest in-distribution cells: {'; '.join(weak[:MOST_NAMED])}{'; ...' if len(weak) > MOST_NAMED else '.'}"
         )
     notes += _budgets(groups)
     if any(point.seen for group in groups for point in group.points):

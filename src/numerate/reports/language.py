@@ -147,8 +147,8 @@ def main_rows(rows: Sequence[Row]) -> list[Row]:
     found: dict[str, Row] = {}
     for row in rows:
         known = found.get(row.group.label)
-        better = (row.region == "trained", row.checkpoint == "final")
-        if known is None or better > (known.region == "trained", known.checkpoint == "final"):
+        better = (row.region == "in_distribution", row.checkpoint == "final")
+        if known is None or better > (known.region == "in_distribution", known.checkpoint == "final"):
             found[row.group.label] = row
     return list(found.values())
 
@@ -211,7 +211,7 @@ def table_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     """The table of all measures as text, a line for each group, checkpoint and context; one line of both checkpoints
     where the final one is the best."""
     rows = language_rows(groups)
-    contexts = len({row.context for row in rows}) > 1 or any(row.region != "trained" for row in rows)
+    contexts = len({row.context for row in rows}) > 1 or any(row.region != "in_distribution" for row in rows)
     header = ["run", "checkpoint", "step", *(["context"] * contexts), "seeds", "loss", "perplexity", "bits per byte"]
     named = {(row.group.label, row.context, row.checkpoint): row for row in rows}
     lines = []
@@ -221,7 +221,7 @@ def table_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
         if one and row is best:
             continue
         steps = sorted(set(row.steps))
-        where = f"{row.context:,}" + f" ({row.region})" * (row.region != "trained")
+        where = f"{row.context:,}" + f" ({row.region})" * (row.region != "in_distribution")
         lines.append(
             [
                 row.group.label,
@@ -270,7 +270,7 @@ def _each(rows: Sequence[Row], measure: str) -> str:
     for row in rows:
         found = row.bits if measure == "bits_per_byte" and row.bits is not None else row.loss
         seeds = f" ({len(row.each)} seeds)" if len(row.each) > 1 else ""
-        where = "" if row.region == "trained" else f" at a context of {row.context:,}"
+        where = "" if row.region == "in_distribution" else f" at a context of {row.context:,}"
         told.append(
             f"{row.group.label}{seeds} {found.text}{where}" + f", {row.checkpoint}" * (row.checkpoint != "final")
         )
@@ -282,7 +282,7 @@ def _said(row: Row) -> str:
     """What one group has, as a sentence."""
     seeds = f" ({len(row.each)} seeds)" if len(row.each) > 1 else ""
     bits = f", {row.bits.text} bits per byte" if row.bits is not None else ""
-    where = "" if row.region == "trained" else f" at a context of {row.context:,}"
+    where = "" if row.region == "in_distribution" else f" at a context of {row.context:,}"
     return (
         f"{row.group.label}{seeds}: loss {row.loss.text} nats per token, perplexity {number_text(row.perplexity.value)}"
         f"{bits} on {row.each[0].tokens:,} held-out tokens{where}, {row.checkpoint} checkpoint."

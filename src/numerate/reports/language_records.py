@@ -56,7 +56,7 @@ def foretold(records: Iterable[Mapping[str, Any]]) -> list[Foretold]:
     return [
         Foretold(
             key[-1],
-            str(records[0].get("region", "trained")),
+            str(records[0].get("region", "in_distribution")),
             merged((int(one["cell"].get(FIRST, 0)), Likelihoods.of_sums(one["language"])) for one in records),
             key[0],
             key[1],

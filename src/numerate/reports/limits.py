@@ -5,6 +5,7 @@ Tables name every group. What is drawn is cut off, and each figure that is says 
 from collections.abc import Sequence
 from statistics import median
 
+from numerate.reports.grid import OOD
 from numerate.reports.groups import Group
 
 MOST_DRAWN = 12
@@ -51,11 +52,11 @@ def drawn(groups: Sequence[Group], most: int = MOST_DRAWN) -> list[Group]:
 
 
 def score(group: Group) -> float:
-    """What groups are ranked by: the median over seeds of the mean over all untrained cells (trained, without any)."""
+    """What ranks groups: the median over seeds of the mean over all OOD cells (in distribution if there are none)."""
     found = []
     for means in group.regions:
-        untrained = [means[name] for name in means if name != "trained"]
-        found.append((means.get("untrained") or (untrained or [means["trained"]])[0]).share.value)
+        ood = [means[name] for name in means if name != "in_distribution"]
+        found.append((means.get(OOD) or (ood or [means["in_distribution"]])[0]).share.value)
     return median(found) if found else -1.0
 
 
@@ -65,7 +66,7 @@ def left_out(groups: Sequence[Group], shown: Sequence[Group]) -> str:
         return ""
     return (
         f"These are {len(shown)} of {len(groups)} groups: the first, and those with the highest median over all "
-        "untrained cells."
+        "OOD cells."
     )
 
 

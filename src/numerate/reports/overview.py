@@ -78,7 +78,7 @@ def _map_title(i: int, group: Group, grid: Grid, groups: int) -> str:
 def reach_words(found: Outcome) -> str:
     """How far a group goes, in a few words: "90 % or more up to 8+8 digits"."""
     if found.first is None:
-        return "nothing untrained evaluated"
+        return "nothing OOD evaluated"
     if found.reach is None:
         return f"{percent(found.first.value)} % at {found.words(found.first)}"
     return f"{percent(REACHED)} % or more up to {found.words(found.reach)}"
@@ -156,7 +156,7 @@ def lengths_chart(groups: Sequence[Group]) -> tuple[str, str]:
     found, note = by_length(groups)
     for curve in found:
         along = curve.group.diagonal
-        trained += [n for n, point in along.items() if point.region == "trained"]
+        trained += [n for n, point in along.items() if point.region == "in_distribution"]
         lines.append(
             Line(
                 curve.label,

@@ -11,7 +11,7 @@ from numerate.reports.claims import no_claims
 from numerate.reports.counts import by_count
 from numerate.reports.drawing import facts, table
 from numerate.reports.finding import REACHED, finding, outcome
-from numerate.reports.grid import REGIONS, Region, bracket, percent, regions
+from numerate.reports.grid import OOD, REGIONS, Region, bracket, percent, regions
 from numerate.reports.groups import Group, by_parts, fairly, grouped, region_words, settings_words
 from numerate.reports.language_page import run_body
 from numerate.reports.measure_tables import measure_tables
@@ -104,7 +104,7 @@ def _facts(group: Group, run: Records) -> str:
     pairs = {}
     found = group.regions[0] if group.regions else {}
     for name, words in region_words([group]).items():
-        if name in found and not (name == "untrained" and len(found) > 3 and not found[name].cells):
+        if name in found and not (name == OOD and len(found) > 3 and not found[name].cells):
             share = found[name].share
             interval = f'<span class="quiet">{bracket(share.low, share.high)}</span>'
             floor = found[name].floor
@@ -122,7 +122,7 @@ def _mean_words(group: Group, name: str) -> str:
     """What the number of a region is: the mean of exact match, or a measure of labels."""
     if group.measure == "exact":
         return "mean"
-    return METRICS["accuracy"] if (group.measure, name) == ("unseen", "trained") else group.measure_words
+    return METRICS["accuracy"] if (group.measure, name) == ("unseen", "in_distribution") else group.measure_words
 
 
 def _other_evaluations(run: Records, measure: Metric) -> str:
@@ -147,12 +147,12 @@ def _other_evaluations(run: Records, measure: Metric) -> str:
     numbers = [1, *range(2 + several, len(header))]
     if len(rows) < 2:
         return ""
-    chosen = any(cell.checkpoint == "best" and cell.region == "band" for cell in run.cells)
+    chosen = any(cell.checkpoint == "best" and cell.region == "ood_validation" for cell in run.cells)
     note = f"<figcaption>{CHOSEN}</figcaption>" if chosen else ""
     return table(header, rows, numbers=numbers) + note
 
 
-CHOSEN = "The best checkpoint was chosen on the next lengths, which are therefore left out of what is said of it."
+CHOSEN = "The best checkpoint was chosen on OOD validation, which is therefore left out of what is said of it."
 
 
 def _share_text(region: Region) -> str:
@@ -161,9 +161,9 @@ def _share_text(region: Region) -> str:
 
 
 def _has(run: Records, name: str) -> bool:
-    """Whether the cells of a run have a region; of more than one untrained region there is a mean of all."""
+    """Whether the cells of a run have a region; of more than one OOD region there is a mean of all."""
     found = {cell.region for cell in run.cells}
-    return name in found or (name == "untrained" and len(found & REGIONS.keys() - {"trained"}) > 1)
+    return name in found or (name == OOD and len(found & REGIONS.keys() - {"in_distribution"}) > 1)
 
 
 def _other_settings(run: Records) -> str:

@@ -60,7 +60,7 @@ class Tested:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two groups and how they differ, by measure: "converged", "untrained" and "far". A measure that one of them lacks,
+    """Two groups and how they differ, by measure: "converged", "ood" and "far". A measure that one of them lacks,
     or has in fewer than two seeds that converged, is missing."""
 
     one: Group
@@ -112,7 +112,7 @@ def pairs_of(groups: Sequence[Group]) -> Pairs:
     return Pairs(tuple(pairs), None if every else several[0], far, operator)
 
 
-MEASURES = ("converged", "untrained", "far")
+MEASURES = ("converged", "ood", "far")
 
 
 def _tests(one: Group, other: Group, far: Point | None, pairs: int) -> dict[str, Tested]:
@@ -125,19 +125,23 @@ def _tests(one: Group, other: Group, far: Point | None, pairs: int) -> dict[str,
         found["converged"] = Tested(first, second, p, smallest_p(len(first), len(second)), "Fisher's exact test")
     here, there = one.converged, other.converged
     if min(len(here.evaluated), len(there.evaluated)) > 1:
-        scores = _untrained(here, there)
+        scores = _ood(here, there)
         if scores:
-            found["untrained"] = _scores(here, there, *scores, pairs)
+            found["ood"] = _scores(here, there, *scores, pairs)
         points = [far and group.diagonal.get(_n(far)) for group in (here, there)]
         if points[0] is not None and points[1] is not None:
             found["far"] = _scores(here, there, points[0].each, points[1].each, pairs)
     return found
 
 
-def _untrained(one: Group, other: Group) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Of each seed the mean over the untrained cells that both groups were asked, every cell weighing the same."""
+def _ood(one: Group, other: Group) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Of each seed the mean over the OOD cells that both groups were asked, every cell weighing the same."""
     tables = [
-        {tuple(point.at.items()): point.each for point in group.points if point.region != "trained" and not point.seen}
+        {
+            tuple(point.at.items()): point.each
+            for point in group.points
+            if point.region != "in_distribution" and not point.seen
+        }
         for group in (one, other)
     ]
     shared = [place for place in tables[0] if place in tables[1]]
@@ -169,9 +173,9 @@ def _by_seed(seeds: Sequence[object], values: Sequence[float]) -> list[float]:
 
 
 def _far(groups: Sequence[Group]) -> Point | None:
-    """The longest untrained equal lengths at which a seed of any group has `REACHED`, clearly above the floor: chosen
+    """The longest OOD equal lengths at which a seed of any group has `REACHED`, clearly above the floor: chosen
     from all groups alike, so that it favours none of them."""
-    found = [point for group in groups for point in group.diagonal.values() if point.region != "trained"]
+    found = [point for group in groups for point in group.diagonal.values() if point.region != "in_distribution"]
     reached = [point for point in found if max(point.each) >= REACHED and above(max(point.each), point.floor)]
     return max(reached, key=_n, default=None)
 
@@ -183,13 +187,13 @@ def _n(point: Point) -> int:
 def pair_rows(found: Pairs) -> tuple[list[str], list[list[str]]]:
     """The table as text: per pair and measure what both have, the difference and the p, corrected and not."""
     header = ["pair", "converged", "p (uncorrected)"]
-    header += ["untrained, points", "ahead, %", "p (uncorrected)"] * bool(found.of("untrained"))
+    header += ["OOD, points", "ahead, %", "p (uncorrected)"] * bool(found.of("ood"))
     header += [f"{found.far_words}, points", "p (uncorrected)"] * bool(found.of("far"))
     rows = []
     for pair in found.pairs:
-        converged, untrained, far = (pair.tests.get(measure) for measure in MEASURES)
+        converged, ood, far = (pair.tests.get(measure) for measure in MEASURES)
         row = [pair.label, _counts(converged), p_words(converged)]
-        row += [_points(untrained), _ahead(untrained), p_words(untrained)] * bool(found.of("untrained"))
+        row += [_points(ood), _ahead(ood), p_words(ood)] * bool(found.of("ood"))
         row += [_points(far), p_words(far)] * bool(found.of("far"))
         rows.append(row)
     return header, rows
@@ -218,7 +222,7 @@ def _p(p: float) -> str:
 
 def pair_sentences(found: Pairs) -> list[str]:
     """What the table says, in words: who is told apart, who is not, and whether there are seeds enough to tell."""
-    where = {"converged": "How many seeds converge", "untrained": "All untrained cells", "far": f"At {found.far_words}"}
+    where = {"converged": "How many seeds converge", "ood": "All OOD cells", "far": f"At {found.far_words}"}
     notes: list[str] = []
     for measure in MEASURES:
         told = found.of(measure)
@@ -236,11 +240,11 @@ def pair_sentences(found: Pairs) -> list[str]:
         needed = needed_words([tested for _, tested in told])
         told_before = needed and any(note.endswith(needed) for note in notes)
         notes.append(f"{where[measure]}: {'; '.join(parts)}.{' The same holds.' if told_before else needed}")
-    left = [pair for pair in found.pairs if "untrained" not in pair.tests]
+    left = [pair for pair in found.pairs if "ood" not in pair.tests]
     alone = dict.fromkeys(group.label for pair in left for group in (pair.one, pair.other) if _few(group))
     if alone:
         notes.append(
-            f"Not compared beyond training, as fewer than two of their seeds converged: {listed(list(alone))}."
+            f"Not compared out of distribution, as fewer than two of their seeds converged: {listed(list(alone))}."
         )
     return notes
 
@@ -287,13 +291,13 @@ def pair_table(groups: Sequence[Group]) -> str:
     if not found.pairs:
         return ""
     header = ["pair", "converged"]
-    header += ["untrained cells, points", "ahead, %"] * bool(found.of("untrained"))
+    header += ["OOD cells, points", "ahead, %"] * bool(found.of("ood"))
     header += [f"{found.far_words}, points"] * bool(found.of("far"))
     rows = []
     for pair in found.pairs:
-        converged, untrained, far = (pair.tests.get(measure) for measure in MEASURES)
+        converged, ood, far = (pair.tests.get(measure) for measure in MEASURES)
         row = [escape(pair.label), _marked(_counts(converged), converged)]
-        row += [_marked(_points(untrained), untrained), _ahead(untrained)] * bool(found.of("untrained"))
+        row += [_marked(_points(ood), ood), _ahead(ood)] * bool(found.of("ood"))
         row += [_marked(_points(far), far)] * bool(found.of("far"))
         rows.append(row)
     notes = "".join(f"<li>{escape(note)}</li>" for note in pair_sentences(found))
@@ -310,7 +314,7 @@ def _marked(text: str, tested: Tested | None) -> str:
 
 
 def _caption(found: Pairs) -> str:
-    tests = sorted({tested.test for measure in ("untrained", "far") for _, tested in found.of(measure)})
+    tests = sorted({tested.test for measure in ("ood", "far") for _, tested in found.of(measure)})
     by = " or the ".join(tests) or "permutation test"
     parts = [
         f"Each group against the first, {found.baseline.label}." if found.baseline else "",
@@ -319,7 +323,7 @@ def _caption(found: Pairs) -> str:
         "Where none can converge, by a symmetry, all its seeds are meant."
         if any(group.by_symmetry for pair in found.pairs for group in (pair.one, pair.other))
         else "",
-        "Ahead: how often a seed of the one is ahead of a seed of the other, over all untrained cells.",
+        "Ahead: how often a seed of the one is ahead of a seed of the other, over all OOD cells.",
         f"{found.far_words} is the longest at which any seed of any group has {percent(REACHED)} %."
         if found.far
         else "",

@@ -65,7 +65,8 @@ def part_notes(groups: Sequence[Group]) -> list[str]:
     """What the numbers can and cannot say."""
     words, axis = region_words(groups), part_axis(groups)
     notes = [
-        f"Training had questions like those of the {words['trained']}, and none like those of the {words['beyond']}. "
+        f"Training had questions like those of the {words['in_distribution']}, and none like those of the "
+        f"{words['ood_test']}. "
         f"Each {axis} is learned by itself: a low score may mean slow learning as well as not going beyond."
     ]
     if all(len(group.regions) <= 1 for group in groups):

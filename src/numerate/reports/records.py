@@ -20,9 +20,9 @@ from numerate.reports.language_records import Foretold, foretold, is_portion
 class Cell:
     """One cell of an evaluation: so many right of so many, with the interval written by the evaluator.
 
-    `at` says where it is (`{"first_digits": 3, "second_digits": 4}`). `region` is "trained", "band" (the next lengths),
-    "beyond" or "100+". `seen` cells have too few questions to hold any out: training may have met them. `settings` are
-    those that were changed for the evaluation (`{"model.trunk.times": 8}`), {} where the model was run as trained.
+    `at` says where it is (`{"first_digits": 3, "second_digits": 4}`). `region` is "in_distribution", "ood_validation",
+    "ood_test" or "100+". `seen` cells have too few questions to hold any out: training may have met them. `settings`
+    are those that were changed for the evaluation (`{"model.trunk.times": 8}`), {} where the model was run as trained.
     `first_correct` counts the answers whose first token is right, None where the record does not say.
 
     `numbers` and `texts` say how far decoded answers are from the right ones, None where the record does not say.
@@ -81,7 +81,7 @@ class Cell:
     def floor(self) -> float | None:
         """What memorising gives of this cell by its metric, or one answer everywhere; None within training, and where
         that is not known."""
-        if self.labels is None or self.region in ("trained", "below"):
+        if self.labels is None or self.region in ("in_distribution", "below"):
             return None
         return self.labels.floor(self.labels.measured_by(self.metric, self.region))
 
@@ -350,7 +350,7 @@ def _cell(line: Mapping[str, Any], path: Path, number: int) -> Cell:
             count=count,
             low=float(line["low"]),
             high=float(line["high"]),
-            region=str(line.get("region", "beyond")),
+            region=str(line.get("region", "ood_test")),
             seen=bool(line.get("seen", False)),
             digit_accuracy=None if digits is None else float(digits),
             first_wrong=None if wrong is None else tuple(int(times) for times in wrong),

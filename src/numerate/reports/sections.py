@@ -12,7 +12,7 @@ from numerate.evaluation.statistics import Band, seeds_band
 from numerate.reports.counts import MEMORISED, measure_of, measure_words
 from numerate.reports.drawing import Line, chart, folded, table
 from numerate.reports.finding import SOLVED
-from numerate.reports.grid import Region, bracket, percent, place_words
+from numerate.reports.grid import REGIONS, REGIONS_EXPLAINED, Region, bracket, percent, place_words
 from numerate.reports.groups import Group, by_parts, flattened, part_axis, region_words
 from numerate.reports.limits import MOST_BESIDE, MOST_STEPS, MOST_TOLD, drawn, left_out
 from numerate.reports.overview import dashed, maps_and_lengths
@@ -77,8 +77,7 @@ def training(groups: Sequence[Group]) -> str:
     note = (
         "Held-out questions of what is trained, by which the best checkpoint is chosen. "
         if by_parts(groups)
-        else "Trained lengths: held-out questions of the trained region; "
-        "next lengths: the band by which the best checkpoint is chosen. "
+        else "Held-out questions; the best checkpoint is chosen on OOD validation. "
     ) * bool(right)
     objectives = [group.runs[0].recipe.get("objective") for group in once]
     unlike = any(one != objectives[0] for one in objectives)
@@ -91,8 +90,8 @@ def training(groups: Sequence[Group]) -> str:
 def splits_of(groups: Sequence[Group]) -> dict[str, str]:
     """The development splits with the words that the pages of these groups use for them."""
     if by_parts(groups):
-        return {"development": f"trained {part_axis(groups)}s"}
-    return {"development": "trained lengths", "beyond-development": "next lengths"}
+        return {"development": region_words(groups)["in_distribution"]}
+    return {"development": REGIONS["in_distribution"], "beyond-development": REGIONS["ood_validation"]}
 
 
 def trained_once(groups: Sequence[Group]) -> list[Group]:
@@ -165,9 +164,9 @@ def _reached(group: Group, name: str) -> str:
     if group.looks_ahead is not None:
         return "no claim"
     found = [regions for regions in group.regions if name in regions]
-    known = [one for one in found if "trained" in one]
-    able = [one for one in known if one["trained"].share.value >= SOLVED]
-    partly = name != "trained" and not group.by_symmetry and len(known) == len(found) and len(able) < len(found)
+    known = [one for one in found if "in_distribution" in one]
+    able = [one for one in known if one["in_distribution"].share.value >= SOLVED]
+    partly = name != "in_distribution" and not group.by_symmetry and len(known) == len(found) and len(able) < len(found)
     judged = able if partly else found
     reached = sum(one[name].share.value >= SOLVED for one in judged)
     if partly and not able:
@@ -188,7 +187,8 @@ def region_table(groups: Sequence[Group]) -> str:
         return ""
     floors = header[-1] == FLOORS
     note = (
-        "The mean gives every cell the same weight. " * (measure_of(groups) in (None, "exact"))
+        f"{REGIONS_EXPLAINED} " * (not by_parts(groups))
+        + "The mean gives every cell the same weight. " * (measure_of(groups) in (None, "exact"))
         + "Every label of a region weighs the same. " * (measure_of(groups) in ("unseen", "accuracy"))
         + "Every row of a region weighs the same. " * (measure_of(groups) in ("last", "prefix"))
         + "Cells whose questions are too few to hold any out are not counted in it. "

@@ -27,7 +27,7 @@ MOST_LENGTHS = 7
 """Columns of lengths beside each other on a page."""
 
 CHECKPOINTS = ("final", "best")
-"""The checkpoints that are reported: the last one, and the one that was best on the next lengths; these say nothing of
+"""The checkpoints that are reported: the last one, and the one that was best on OOD validation; that says nothing of
 it and are left out."""
 
 
@@ -152,7 +152,7 @@ def lengths_told(found: Sequence[Success]) -> list[int]:
     points = [point for one in found for point in one.group.diagonal.items()]
     empty = {n for n, (floor, _) in floors_along(one.group.diagonal for one in found).items() if floor >= SUCCESS}
     asked = sorted({n for n, _ in points} - empty)
-    longest = max((n for n, point in points if point.region == "trained"), default=0)
+    longest = max((n for n, point in points if point.region == "in_distribution"), default=0)
     wanted = {longest, longest + 1, longest + 2, *(longest * half // 2 for half in (3, 4, 5, 6, 8)), *asked[-1:]}
     told = [n for n in asked if n in wanted]
     for less in (longest + 2, longest * 5 // 2, longest * 3):
@@ -194,7 +194,7 @@ def _floors(found: Sequence[Success]) -> list[tuple[str, dict[int, float]]]:
 
 def _trained(found: Sequence[Success]) -> int:
     """The longest trained length of all groups."""
-    return max((n for one in found for n, p in one.group.diagonal.items() if p.region == "trained"), default=0)
+    return max((n for one in found for n, p in one.group.diagonal.items() if p.region == "in_distribution"), default=0)
 
 
 def unconverged(groups: Sequence[Group]) -> list[str]:
@@ -224,8 +224,7 @@ def note_of(groups: Sequence[Group]) -> str:
         "Seeds that did not converge say nothing about generalising and are not counted."
         + f" “{SYMMETRY}” stands where none can, whatever the budget; then all seeds are shown."
         * any(group.by_symmetry for group in groups)
-        + " “best” is the checkpoint that did best on the next lengths, which are left out of what is said of it."
-        * best
+        + " “best” is the checkpoint that did best on OOD validation, which is left out of what is said of it." * best
         + f" {MEMORISED}" * floors
     )
 
@@ -320,7 +319,7 @@ def study_finding(groups: Sequence[Group]) -> str:
         parts.append(f"at {percent(SUCCESS)} % or more in most converged seeds, at every length asked up to n: {told}")
     near = [one.group.label for n, one in goes.values() if n is None]
     if near:
-        parts.append(f"{listed(near)} {'does' if len(near) == 1 else 'do'} not reach the first untrained length so")
+        parts.append(f"{listed(near)} {'does' if len(near) == 1 else 'do'} not reach the first OOD length so")
     text = "; ".join([*parts, *no_claims(every), *theorems(every)])
     # A sentence that begins with a run's name keeps the name as it is.
     named = any(text.startswith(one.group.label) for one in found)
@@ -328,9 +327,9 @@ def study_finding(groups: Sequence[Group]) -> str:
 
 
 def _farthest(one: Success) -> int | None:
-    """The last untrained n such that most converged seeds succeed at each untrained length up to it."""
+    """The last OOD n such that most converged seeds succeed at each OOD length up to it."""
     regions_at = {n: point.region for n, point in one.group.diagonal.items()}
-    longest, far = max((n for n, region in regions_at.items() if region == "trained"), default=0), None
+    longest, far = max((n for n, region in regions_at.items() if region == "in_distribution"), default=0), None
     for n, at in one.at.items():
         if n > longest:
             if at.rate.value <= 0.5:

@@ -15,11 +15,11 @@ def text_width(text: str) -> int:
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns aligned for a terminal, numbers to the right.
 
-    >>> print(text_table(["region", "right"], [["trained", "99.8 %"], ["beyond", "7 %"]]))
-    region    right
-    -------  ------
-    trained  99.8 %
-    beyond      7 %
+    >>> print(text_table(["region", "right"], [["in distribution", "99.8 %"], ["OOD test", "7 %"]]))
+    region            right
+    ---------------  ------
+    in distribution  99.8 %
+    OOD test            7 %
     """
     right = _right(header, rows)
     widths = [max(text_width(row[i]) for row in [header, *rows]) for i in range(len(header))]

@@ -63,8 +63,8 @@ def search(
     >>> found = numerate.search(recipe, {"optimizer.rate": "log(1e-4,1e-2)", "model.width": [32, 64]}, trials=20)
     >>> numerate.train(found.best)
 
-    `settings` are read by `Space.read`. A trial's value is what its best checkpoint got right on the next lengths
-    (`beyond-development`; ties, and tasks without next lengths, go by `development`), or another `metric`; of running
+    `settings` are read by `Space.read`. A trial's value is what its best checkpoint got right on OOD validation
+    (`beyond-development`; ties, and tasks without one, go by `development`), or another `metric`; of running
     text it is its lowest `development_loss`. Of several `seeds` it is the median. `sampler` is Optuna's TPE, random
     points, or a grid of all points; `pruner` (`median`, `halving`) stops trials at an evaluation where others were
     better. `seed` is of the points and of the first run of each trial; the recipe's own if not given.
@@ -83,7 +83,7 @@ def search(
         if given not in get_args(kind):
             known = get_args(kind)
             raise Mistake(f"{what}: {given!r} is none of: {', '.join(known)}.{did_you_mean(str(given), known)}")
-    if recipe.task.running and metric == "beyond-development":  # running text has no next lengths
+    if recipe.task.running and metric == "beyond-development":  # running text has no OOD validation
         metric = "development_loss"
     if metric == "development_loss" and not recipe.task.running:
         what = type(recipe.task).__name__

@@ -23,8 +23,8 @@ FRESH = 5
 
 _SHOWN = 10
 _METRICS = {
-    "beyond-development": "beyond-development (the next lengths)",
-    "development": "development (held-out questions of the trained lengths)",
+    "beyond-development": "beyond-development (OOD validation)",
+    "development": "development (held-out questions in distribution)",
     "loss": "the last training loss",
     "development_loss": "the lowest development loss, in nats per token of held-out text",
 }

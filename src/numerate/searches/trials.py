@@ -24,7 +24,7 @@ from numerate.training.run import RunFolder, folder_name
 Metric = Literal["beyond-development", "development", "loss", "development_loss"]
 
 _TIE = 1e-6
-"""What a share on trained lengths weighs beside one on the next lengths: less than one question, so it settles ties."""
+"""What a share in distribution weighs beside one on OOD validation: less than one question, so it settles ties."""
 
 _WAIT = 1.0
 """Seconds between looks at a run that another process trains."""
@@ -228,7 +228,7 @@ class _Watch:
 
 
 def objective_of(scores: Mapping[str, float], metric: Metric) -> float:
-    """One number from the shares of an evaluation: that on the next lengths, ties settled by that on trained ones."""
+    """One number from the shares of an evaluation: that on OOD validation, ties settled by that in distribution."""
     if metric == "development" or "beyond-development" not in scores:
         return scores["development"]
     return scores["beyond-development"] + _TIE * scores["development"]

@@ -179,7 +179,7 @@ class _Worker:
             raise KeyboardInterrupt
         run, evaluation = trained.run, recipe.evaluation
         found: dict[str, Results] = {}
-        for name in ("best", "final"):  # best on the next lengths; often the final
+        for name in ("best", "final"):  # best on OOD validation; often the final
             self.state.tell(phase=f"evaluating {name}", cells=None)
             count = usual_count(recipe)
             found[name] = run.evaluate(evaluation.grid, count=count, checkpoint=name, heard=self._heard)
@@ -262,7 +262,7 @@ class _Worker:
             told = f"validation loss {record['loss']:.4g}, perplexity {record['perplexity']:.4g}"
             self.state.say(f"{planned.called} step {record['step']}: {told}")
         elif kind == "evaluation" and record["split"] == "development" and self.work.chatty:
-            self.state.say(f"{planned.called} step {record['step']}: {record['exact']:.1%} right on trained lengths")
+            self.state.say(f"{planned.called} step {record['step']}: {record['exact']:.1%} right in distribution")
 
     def _say(self, text: str) -> None:
         if self.work.chatty or text.startswith("warning: "):
@@ -294,7 +294,9 @@ def regions(results: Results) -> dict[str, dict[str, Any]]:
     if results.running:  # a line for each context, of which the trained one comes under its own name
         found = [line for line in results.headline() if not line["settings"]]
         return {
-            "trained" if line["region"] == "trained" else f"context {line['context']}": {"language": line["language"]}
+            "in_distribution" if line["region"] == "in_distribution" else f"context {line['context']}": {
+                "language": line["language"]
+            }
             for line in found
         }
     lines = [line for line in results.headline() if not line["settings"]]

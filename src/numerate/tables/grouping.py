@@ -15,7 +15,7 @@ from numerate.tables.table import Column, Lazily, Row, Table, Value, names_liste
 
 Statistic = Literal["median", "iqm", "mean"]
 
-SOLVED = "final.trained"
+SOLVED = "final.in_distribution"
 """The column that says whether a run succeeded: exact match on what it was trained on, at the last checkpoint. Where
 its answers are labels it is the accuracy on unseen counts of the farthest region that it has instead (`solved_by`)."""
 
@@ -46,16 +46,16 @@ def grouped(
     """A row per group of rows with equal values in the columns `by`.
 
     Of a table of runs: how many are `done`, `failed` and not done yet (`left`); `success`, the share of the runs that
-    ended, done or failed, with at least `threshold` (0.99) in the column `success` (`final.trained`; of a run on labels
-    the farthest of `final.100+.unseen`, `final.beyond.unseen` and `final.band.unseen` that it has, which `success.of`
-    names), with Wilson's interval about the runs: a run that failed (its loss was not finite, say) did not succeed, and
-    one of which nothing may be claimed is not counted. Then for each column of
-    numbers, or each of `columns`: `.count` of the values, `.median`, `.lowest`, `.highest`, and the interquartile mean
-    `.iqm` with its bootstrap interval `.iqm.low`, `.iqm.high`; or with `statistic` (median, iqm, mean) that alone with
-    its bootstrap interval. Seeds are drawn anew within each setting by itself; a single seed has no interval, nor have
-    rows that are of one run (its cells).
+    ended, done or failed, with at least `threshold` (0.99) in the column `success` (`final.in_distribution`; of a run
+    on labels the farthest of `final.100+.unseen`, `final.ood_test.unseen` and `final.ood_validation.unseen` that it
+    has, which `success.of` names), with Wilson's interval about the runs: a run that failed (its loss was not finite,
+    say) did not succeed, and one of which nothing may be claimed is not counted. Then for each column of numbers, or
+    each of `columns`: `.count` of the values, `.median`, `.lowest`, `.highest`, and the interquartile mean `.iqm` with
+    its bootstrap interval `.iqm.low`, `.iqm.high`; or with `statistic` (median, iqm, mean) that alone with its
+    bootstrap interval. Seeds are drawn anew within each setting by itself; a single seed has no interval, nor have rows
+    that are of one run (its cells).
 
-    >>> table.group("label", columns=["final.beyond"], statistic="iqm")
+    >>> table.group("label", columns=["final.ood_test"], statistic="iqm")
 
     Raises `Mistake` for columns that are not there or hold no numbers, an unknown statistic, and no share as threshold.
     """
@@ -83,7 +83,7 @@ def grouped(
 def solved_by(table: Table) -> list[str]:
     """The columns that say whether a run succeeded, of which the first that it has counts: accuracy on unseen counts
     in the regions beyond training, farthest first, then what is right of what was trained, of labels all of them."""
-    beyond = [name for name in REGIONS if name != "trained"]
+    beyond = [name for name in REGIONS if name != "in_distribution"]
     wanted = [f"final.{region}.unseen" for region in reversed(beyond)]
     return [name for name in (*wanted, f"{SOLVED}.accuracy", SOLVED) if name in table.names]
 

@@ -49,7 +49,7 @@ _SAID = 5
 """Different errors that are written below a table; `where=status=failed columns=label,seed,error` has all."""
 
 LEGEND = (
-    "final: the last checkpoint; best: the one that did best on the next lengths, so that these have no column of it. "
+    "final: the last checkpoint; best: the one that did best on OOD validation, so that this has no column of it. "
     "Exact match, mean over the cells of each region."
 )
 LABELS = (
@@ -86,17 +86,17 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     """The results of a study, by its title, its path, or itself; torch is not imported.
 
     >>> table = results_of("abacus_laptop")
-    >>> table.select("label", "seed", "final.beyond").write("beyond.csv")
+    >>> table.select("label", "seed", "final.ood_test").write("beyond.csv")
     >>> table.group("label")
 
     A row per run of the plan: `run` (its folder below that of all runs), `label`, `seed`, `status`; each setting in
     which runs differ, by its path; what training measured last; per region the mean exact match of the `final` and the
-    `best` checkpoint with its interval about the questions (`final.beyond`, `final.beyond.low`, `final.beyond.high`);
-    where answers are labels also their measures with interval and floor (`final.beyond.unseen`,
-    `final.beyond.unseen.floor`; `accuracy`, `last` and `prefix` alike); where they are numbers or texts each metric of
-    `numerate.evaluation.answer_metrics` (`final.beyond.log_mae`, `final.beyond.log_mae (mean of modules)`);
-    `no_claim`, why nothing may be claimed of a run; `seconds` and `worker`; and of what failed, how (`failure`) and
-    with which `error`.
+    `best` checkpoint with its interval about the questions (`final.ood_test`, `final.ood_test.low`,
+    `final.ood_test.high`); where answers are labels also their measures with interval and floor
+    (`final.ood_test.unseen`, `final.ood_test.unseen.floor`; `accuracy`, `last` and `prefix` alike); where they are
+    numbers or texts each metric of `numerate.evaluation.answer_metrics` (`final.ood_test.log_mae`,
+    `final.ood_test.log_mae (mean of modules)`); `no_claim`, why nothing may be claimed of a run; `seconds` and
+    `worker`; and of what failed, how (`failure`) and with which `error`.
 
     Raises `Mistake` where there is no such study.
     """
@@ -180,7 +180,7 @@ def _region_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
         names = dict.fromkeys(name for record in records for name in record.get(checkpoint) or {})
         ordered = [*(name for name in REGIONS if name in names), *(name for name in names if name not in REGIONS)]
         for name in ordered:
-            if checkpoint == "best" and name == "band":  # where it was chosen, so that it says nothing of it
+            if checkpoint == "best" and name == "ood_validation":  # where it was chosen, so that it says nothing of it
                 continue
             path = f"{checkpoint}.{name}"
             regions = [(record.get(checkpoint) or {}).get(name) or {} for record in records]
@@ -193,10 +193,10 @@ def _region_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
             found += [Column(f"{path}.{end}", float, "share") for end in ("low", "high")]
             for measure in MEASURES if labelled else ():
                 if any(measure in region.get("labels", {}) for region in regions):
-                    main = measure == ("accuracy" if name == "trained" else "unseen")
+                    main = measure == ("accuracy" if name == "in_distribution" else "unseen")
                     found.append(Column(f"{path}.{measure}", float, "share", main=main))
                     found += [Column(f"{path}.{measure}.{end}", float, "share") for end in ("low", "high")]
-                    floor = main and name != "trained"
+                    floor = main and name != "in_distribution"
                     found.append(Column(f"{path}.{measure}.floor", float, "share", main=floor))
             for metric in answer_metrics.NAMES:
                 if any(region.get("answers", {}).get(metric) is not None for region in regions):

@@ -213,7 +213,7 @@ def _blocks(shown: Table, names: Sequence[str], rows: Sequence[Sequence[str]], w
 
 
 def _families(names: Sequence[str], columns: Sequence[int]) -> list[list[int]]:
-    """Columns that follow each other and begin alike: `final.trained`, `final.band`, `final.beyond`."""
+    """Columns that follow each other and begin alike: `final.in_distribution`, `final.ood_test`."""
     found: list[list[int]] = []
     for i in columns:
         alike = found and "." in names[i] and names[found[-1][0]].partition(".")[0] == names[i].partition(".")[0]

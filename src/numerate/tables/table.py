@@ -63,10 +63,10 @@ class Table:
     """A table. Shows itself as one in a terminal and in a notebook; iterating gives each row as a dictionary.
 
     >>> table = numerate.results_of("abacus_laptop")
-    >>> table.where("label=Abacus").select("seed", "final.beyond").sort("-final.beyond")
+    >>> table.where("label=Abacus").select("seed", "final.ood_test").sort("-final.ood_test")
     >>> table.group("label", statistic="iqm").write("groups.csv")
-    >>> table.frame().groupby("label")["final.beyond"].median()
-    >>> table.query('select label, avg("final.beyond") from runs group by label')
+    >>> table.frame().groupby("label")["final.ood_test"].median()
+    >>> table.query('select label, avg("final.ood_test") from runs group by label')
 
     `name` is what SQL calls it. `view` makes of it what people first see, until columns are chosen; `notes` are said
     below it. Names of columns may be cut at the front where one alone is meant: `width` for `model.width`; `final`
@@ -166,7 +166,7 @@ class Table:
         return at, equal, value
 
     def sort(self, *names: str) -> "Table":
-        """Rows in order of columns; `-final.beyond` begins with the largest. What is missing comes last."""
+        """Rows in order of columns; `-final.ood_test` begins with the largest. What is missing comes last."""
         rows = list(self.rows)
         for name in reversed(names):
             falling = name.startswith("-")

@@ -25,7 +25,7 @@ class Mixture(Task):
     evaluation may set (`numerate evaluate latest task.only=0,1`), so that results are told apart. A grid has the axes
     that all tasks have, and a cell pins each of them.
 
-    With `auxiliary` all tasks but the first are only trained on, beside it: a cell of a grid and the next band ask
+    With `auxiliary` all tasks but the first are only trained on, beside it: a cell of a grid and OOD validation ask
     nothing of them (`only=1` does, of the second). So are the number lines and tables that published counting tasks
     add: Chang and Bisk (2024), https://arxiv.org/abs/2405.20131. Their `weights` are then the shares of the rows that
     are kept, whatever a task holds out. (Without `auxiliary` they are those of the rows drawn, before rows of another
@@ -128,7 +128,7 @@ class Mixture(Task):
         return max((count for count in known if count is not None), default=None)
 
     def beyond(self) -> "Mixture | None":
-        """The next band of each task that a grid is about, None where one has none."""
+        """The task of OOD validation of each task that a grid is about, None where one has none."""
         bands = [self.tasks[number].beyond() for number in self._graded()]
         found = [band for band in bands if band is not None]
         return self._with(found) if len(found) == len(bands) else None

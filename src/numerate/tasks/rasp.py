@@ -35,7 +35,7 @@ class RaspCounting(Task):
     known.
 
     The axis of a grid is `count`, how many numbers are counted. A cell is one block by itself, of numbers from 1 on as
-    in the published test, asked for what is determined; the next band is a stream of longer blocks.
+    in the published test, asked for what is determined; OOD validation is a stream of longer blocks.
     """
 
     count: int | Span = setting(Span(2, 50), "how many numbers the blocks of training count")

@@ -25,8 +25,8 @@ SPLITS: dict[str, tuple[float, float]] = {
     "beyond-development": (TEST + DEVELOPMENT, TEST + DEVELOPMENT + BEYOND_DEVELOPMENT),
     "train": (TEST + DEVELOPMENT + BEYOND_DEVELOPMENT, 1.0),
 }
-"""Per split, the interval that a question's hash, as a fraction of one, falls in. `beyond-development` is drawn from
-the next band of the task (`Task.beyond`), the others from the task itself."""
+"""Per split, the interval that a question's hash, as a fraction of one, falls in. `beyond-development` is that of
+OOD validation, drawn from the band just beyond (`Task.beyond`), the others from the task itself."""
 
 ENOUGH = 100
 """The fewest held-out questions that the smallest split of a cell must have; cells with fewer are seen in training."""
@@ -110,7 +110,7 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         return {axis: Span.of(getattr(self, axis)) for axis in self.axes()}
 
     def beyond(self) -> "Task | None":
-        """The next band of difficulty, where "best" is chosen; None where there is none."""
+        """The task of OOD validation, the band just beyond, where "best" is chosen; None where there is none."""
         return None
 
     def canonical(self, questions: Questions) -> NDArray[np.uint64] | None:
@@ -194,7 +194,7 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         if split == "beyond-development":
             band = self.beyond()
             if band is None:
-                raise Mistake(f"split: {type(self).__name__} has no next band to draw 'beyond-development' from")
+                raise Mistake(f"split: {type(self).__name__} has no OOD validation ('beyond-development')")
             task = band
         size = self.block if split == "train" else HELD_OUT_BLOCK
         blocks = []

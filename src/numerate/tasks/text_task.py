@@ -186,7 +186,7 @@ class TextTask(Task):
                 f"split: there is no {split!r}; there are: {', '.join(SPLITS)}." + did_you_mean(split, SPLITS)
             )
         if split == "beyond-development":
-            raise Mistake("split: files have no next band to draw 'beyond-development' from")
+            raise Mistake("split: files have no OOD validation ('beyond-development')")
         index = np.arange(start, start + count)
         questions = self._questions(split, index, ("texts", split, seed))
         (word,) = Draws(key("chance", split, seed)).words(1)

@@ -96,7 +96,7 @@ class Written(Task):
                 f"split: there is no {split!r}; there are: {', '.join(SPLITS)}." + did_you_mean(split, SPLITS)
             )
         if split == "beyond-development":
-            raise Mistake("split: rows of a file have no next band to draw 'beyond-development' from")
+            raise Mistake("split: rows of a file have no OOD validation ('beyond-development')")
         mine = self._rows_of(split)
         total = self.rows.count if mine is None else len(mine)
         index = np.arange(start, start + count)

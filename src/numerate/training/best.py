@@ -24,7 +24,7 @@ class Score(NamedTuple):
 class Criterion:
     """How the best step is chosen: the highest accuracy, or the lowest development loss; of equals the later step.
 
-    Accuracy is that of the next band of sizes where there is one. With `ties` the lower development loss decides
+    Accuracy is that of OOD validation where there is one. With `ties` the lower development loss decides
     between steps of the same accuracy before the later one does.
     """
 

@@ -106,7 +106,7 @@ class Development:
     def _answers(self, model: Model, step: int) -> Standing:
         """Exact match.
 
-        Of labels accuracy is the share of them that is right: as long as each row of the next band has one that is
+        Of labels accuracy is the share of them that is right: as long as each row of OOD validation has one that is
         wrong, exact match is 0 at every step and says nothing.
         """
         watched = self.recipe.schedule.watches()

@@ -48,7 +48,7 @@ def refuse_grid(recipe: Recipe, exam: Exam, model: Model, longest: Tokens) -> li
 
 
 def splits_of(recipe: Recipe, exam: Exam, model: Model, device: torch.device) -> tuple[list[str], list[str]]:
-    """What is evaluated during training: the trained sizes, and the next band where the model can read it. And
+    """What is evaluated during training: the trained sizes, and OOD validation where the model can read it. And
     warnings."""
     if recipe.task.running:  # what is held out is what the files say
         return ["development"], []
@@ -64,7 +64,7 @@ def splits_of(recipe: Recipe, exam: Exam, model: Model, device: torch.device) ->
     try:
         model.check(exam.longest(beyond).to(device))
     except Mistake as mistake:
-        warnings.append(f"the next sizes cannot be read, so the best step is chosen on trained ones: {mistake}")
+        warnings.append(f"OOD validation cannot be read, so the best step is chosen in distribution: {mistake}")
         return ["development"], warnings
     return ["development", "beyond-development"], warnings
 
