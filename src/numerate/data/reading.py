@@ -1,6 +1,5 @@
 """Reading the rows that `numerate data write` wrote, from the disk and without a copy."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import Mistake
+from numerate.tasks.row_heads import checked_head
 from numerate.vocabulary import BEGIN, END, PAD
-
-FORMAT = "numerate rows 1"
-"""What the head of a folder says that it is."""
 
 
 def open_rows(folder: str | Path) -> "StoredRows":
@@ -44,14 +41,10 @@ class StoredRows:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.head = _head(folder)
+        self.head = checked_head(folder)
         files = self.head["files"]
         if "ids.bin" not in files:
             raise Mistake(f"{folder}: was written as text; format=memmap or format=both writes token ids as well")
-        for name, told in files.items():
-            size = (folder / name).stat().st_size if (folder / name).is_file() else -1
-            if size != told["bytes"]:
-                raise Mistake(f"{folder / name}: is not as it was written ({size} bytes instead of {told['bytes']})")
         self.symbols: tuple[str, ...] = tuple(self.head["vocabulary"])
         self.ids = self._array("ids.bin", self.head["ids"])
         self.offsets: NDArray[np.int64] = self._array("offsets.bin", "<i8")
@@ -94,15 +87,3 @@ class StoredRows:
         if not 0 <= at < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         return int(self.offsets[at]), int(self.offsets[at + 1])
-
-
-def _head(folder: Path) -> dict[str, Any]:
-    try:
-        head = json.loads((folder / "head.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise Mistake(f"{folder}: has no head.json, so `numerate data write` did not write it") from None
-    except (OSError, ValueError) as error:
-        raise Mistake(f"{folder / 'head.json'}: cannot be read ({error})") from error
-    if not isinstance(head, dict) or head.get("format") != FORMAT:
-        raise Mistake(f"{folder / 'head.json'}: says nothing of {FORMAT!r}, so `numerate data write` did not write it")
-    return head

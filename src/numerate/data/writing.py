@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +12,9 @@ from numpy.typing import NDArray
 
 from numerate.config import to_tree
 from numerate.data.new_folder import new_folder, refuse_taken
-from numerate.data.reading import FORMAT
 from numerate.data.source import Source
 from numerate.errors import Mistake, did_you_mean
+from numerate.tasks.row_heads import FORMAT, HEAD, head_bytes
 from numerate.tokens.numbers import id_type
 from numerate.tokens.tokenizer import Rows
 from numerate.training import disk
@@ -102,7 +101,7 @@ def _write(
         "versions": versions(),
         "files": {name: {"bytes": file.size, "sha256": file.sum.hexdigest()} for name, file in sorted(files.items())},
     }
-    disk.replace(folder / "head.json", json.dumps(head, indent=1, ensure_ascii=False).encode() + b"\n")
+    disk.replace(folder / HEAD, head_bytes(head))
 
 
 class _File:

@@ -19,11 +19,15 @@ def data_folder() -> Path:
     return folder
 
 
-def corpora_folder() -> Path:
-    """The folder of corpora that were prepared from texts: `corpora` under NUMERATE_CACHE, else under
-    `~/.cache/numerate`. It need not exist."""
+def numerate_cache() -> Path:
+    """The folder of what is made from the user's files: NUMERATE_CACHE, else `~/.cache/numerate`. It need not exist."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.path.expanduser(os.environ.get("NUMERATE_CACHE") or f"{cache}/numerate")) / "corpora"
+    return Path(os.path.expanduser(os.environ.get("NUMERATE_CACHE") or f"{cache}/numerate"))
+
+
+def corpora_folder() -> Path:
+    """The folder of corpora that were prepared from texts: `corpora` in the cache. It need not exist."""
+    return numerate_cache() / "corpora"
 
 
 def dataset_folder(given: str | None, name: str, folders: Iterable[str], wanted: Iterable[str]) -> Path:

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from numerate.errors import Mistake
 from numerate.tasks.questions import EMPTY
-from numerate.tasks.row_files import RowFile, head_of, open_row_file
+from numerate.tasks.row_files import RowFile, open_row_file
+from numerate.tasks.row_heads import checked_head, files_of, written_folder
+from numerate.tasks.text_files import stamp
 from numerate.vocabulary import SPECIALS, UNKNOWN
 
 NOTHING = "."
@@ -24,7 +26,6 @@ NOTHING = "."
 _LOOKED_AT = 1000
 _CHUNK = 1 << 15
 _MOST_WORDS = 1 << 15
-_FILES = ("ids.bin", "labels.bin", "offsets.bin")
 
 
 class Labelled(NamedTuple):
@@ -48,18 +49,18 @@ class LabelledFile(ABC):
     def read(self, rows: NDArray[np.int64]) -> Labelled:
         """The rows with these indices."""
 
+    @abstractmethod
+    def files(self) -> tuple[Path, ...]:
+        """The files that it reads."""
+
 
 class LabelledTokens(LabelledFile):
     """The token ids of a folder that `numerate data write` wrote; `head` is what its `head.json` says.
 
-    Raises `Mistake` for a file that is not as long as it was written, and for a row whose words are lost.
+    Raises `Mistake` for a row whose words are lost.
     """
 
     def __init__(self, folder: Path, head: Mapping[str, Any]) -> None:
-        for name in _FILES:
-            size, told = (folder / name).stat().st_size, head["files"][name]["bytes"]
-            if size != told:
-                raise Mistake(f"path: {folder / name} is not as it was written ({size} bytes instead of {told})")
         self.path, self._words = folder / "ids.bin", tuple(head["vocabulary"][len(SPECIALS) :])
         self._ids = np.memmap(self.path, dtype=head["ids"], mode="r")
         self._labels = np.memmap(folder / "labels.bin", dtype=head["ids"], mode="r")
@@ -69,6 +70,9 @@ class LabelledTokens(LabelledFile):
     @property
     def words(self) -> tuple[str, ...]:
         return self._words
+
+    def files(self) -> tuple[Path, ...]:
+        return (self.path, self.path.with_name("labels.bin"))
 
     def read(self, rows: NDArray[np.int64]) -> Labelled:
         starts = self._starts[rows]
@@ -112,6 +116,9 @@ class LabelledText(LabelledFile):
     def words(self) -> tuple[str, ...]:
         return self._given or self._found
 
+    def files(self) -> tuple[Path, ...]:
+        return self._rows.files()
+
     @cached_property
     def _found(self) -> tuple[str, ...]:
         """Numbers first, by their size, then the other words in the order in which they come."""
@@ -135,9 +142,6 @@ class LabelledText(LabelledFile):
         symbols = np.full((len(rows), width), EMPTY, dtype=np.int16)
         labels = symbols.copy()
         for row, (words, said) in enumerate(lines):
-            unknown = [word for word in (*words, *said) if word not in numbers]
-            if unknown:
-                raise Mistake(f"{self._rows.where(int(rows[row]))}: {unknown[0]!r} is no word that head.json tells")
             symbols[row, : len(words)] = [numbers[word] for word in words]
             labels[row, : len(said)] = [numbers[label] for label in said]
         return Labelled(symbols, labels)
@@ -174,25 +178,21 @@ def open_rows(path: str | Path, split: str = "all", vocabulary: str = "pad") -> 
     Raises `Mistake` as `open_row_file` does, and for a folder that is not complete.
     """
     place = Path(path)
-    head = head_of(place)
-    if split == "all" and head is not None and "labels.bin" in head.get("files", {}):
-        files = [place / name for name in ("head.json", *_FILES)]
-        if missing := [file for file in files if not file.is_file()]:
-            raise Mistake(f"path: {missing[0]} is not there, which `numerate data write` wrote; write the rows again")
-        return _tokens(place, tuple((found.st_size, found.st_mtime_ns) for found in map(Path.stat, files)))
+    if split == "all" and (folder := written_folder(place)) is not None:
+        return _written(folder, tuple(map(stamp, files_of(folder))), vocabulary)
     rows = open_row_file(place, split, vocabulary)
-    if not is_labelled(rows.text(0)):
-        return rows
-    if head is None:
-        return _text(rows, None, ())
-    return _text(rows, head.get("between", ""), tuple(head.get("vocabulary", ())[len(SPECIALS) :]))
+    return _text(rows, None, ()) if is_labelled(rows.text(0)) else rows
 
 
 @lru_cache(maxsize=8)
-def _tokens(place: Path, stamp: tuple[tuple[int, int], ...]) -> LabelledTokens:
-    head = head_of(place)
-    assert head is not None
-    return LabelledTokens(place, head)
+def _written(folder: Path, stamps: tuple[tuple[str, int, int], ...], vocabulary: str) -> RowFile | LabelledFile:
+    head = checked_head(folder)
+    if "labels.bin" in head["files"]:
+        return LabelledTokens(folder, head)
+    rows = open_row_file(folder, vocabulary=vocabulary)
+    if not is_labelled(rows.text(0)):
+        return rows
+    return _text(rows, head["between"], tuple(head["vocabulary"][len(SPECIALS) :]))
 
 
 @lru_cache(maxsize=8)

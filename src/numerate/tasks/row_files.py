@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import Mistake, did_you_mean
+from numerate.tasks.row_heads import HEAD, checked_head, files_of, written_folder
+from numerate.tasks.text_files import stamp
 from numerate.vocabulary import BEGIN, END, PAD, PUBLISHED, UNKNOWN
 
 VOCABULARIES = {name: "0123456789" + "".join(texts) for name, texts in PUBLISHED.items()}
@@ -46,6 +48,10 @@ class RowFile(ABC):
         """The file and line of a row, for people."""
 
     @abstractmethod
+    def files(self) -> tuple[Path, ...]:
+        """The files that it reads."""
+
+    @abstractmethod
     def alphabet(self) -> str:
         """Every character that rows may have, sorted."""
 
@@ -69,18 +75,15 @@ def open_row_file(path: str | Path, split: str = "all", vocabulary: str = "pad")
         raise Mistake(f"vocabulary: there is no {vocabulary!r}; there are: {names}.{near}")
     if not place.exists():
         raise Mistake(f"path: {place} is not there; a text file with a row per line, or a folder of rows, is right")
-    files = _files(place, split)
-    stamp = tuple((str(file), (found := file.stat()).st_size, found.st_mtime_ns) for file in files)
-    return _opened(place, stamp, vocabulary)
+    return _opened(place, tuple(map(stamp, _files(place, split))), vocabulary)
 
 
 def _files(place: Path, split: str) -> list[Path]:
     """The files that hold the rows."""
-    if place.is_file():
+    if (folder := written_folder(place)) is not None:
+        texts = files_of(folder)
+    elif place.is_file():
         texts = [place]
-    elif (place / "head.json").is_file():
-        written = place / "rows.txt"
-        texts = [written if written.is_file() else place / "head.json"]
     elif (place / "state.json").is_file():
         texts = _arrow_files(place)
     elif (place / "dataset_dict.json").is_file():
@@ -123,22 +126,18 @@ def _json(file: Path) -> dict[str, Any]:
     return found
 
 
-def head_of(place: Path) -> dict[str, Any] | None:
-    """What a folder of `numerate data write` says that it is; None for anything else."""
-    return _json(place / "head.json") if (place / "head.json").is_file() else None
-
-
 @lru_cache(maxsize=8)
-def _opened(place: Path, stamp: tuple[tuple[str, int, int], ...], vocabulary: str) -> RowFile:
+def _opened(place: Path, stamps: tuple[tuple[str, int, int], ...], vocabulary: str) -> RowFile:
     files: list[RowFile] = []
-    for name, size, _ in stamp:
-        file = Path(name)
-        if file.suffix == ".arrow":
-            files.append(TokenFile(file, _arrow_pieces(file), VOCABULARIES[vocabulary], vocabulary))
-        elif file.name == "head.json":
-            files.append(_of_ours(file))
-        elif size:
-            files.append(TextFile(file))
+    if (folder := written_folder(place)) is not None:
+        files.append(_of_ours(folder))
+    else:
+        for name, size, _ in stamps:
+            file = Path(name)
+            if file.suffix == ".arrow":
+                files.append(TokenFile(file, _arrow_pieces(file), VOCABULARIES[vocabulary], vocabulary))
+            elif size:
+                files.append(TextFile(file))
     files = [file for file in files if file.count]
     if not files:
         raise Mistake(f"path: {place} holds no rows")
@@ -148,9 +147,9 @@ def _opened(place: Path, stamp: tuple[tuple[str, int, int], ...], vocabulary: st
 class RowFiles(RowFile):
     """Several files, one after the other."""
 
-    def __init__(self, files: Sequence[RowFile]) -> None:
-        self.files = files
-        self._ends = np.cumsum([file.count for file in files])
+    def __init__(self, parts: Sequence[RowFile]) -> None:
+        self._parts = parts
+        self._ends = np.cumsum([part.count for part in parts])
         self.count = int(self._ends[-1])
 
     def read(self, rows: NDArray[np.int64]) -> Characters:
@@ -158,7 +157,7 @@ class RowFiles(RowFile):
         found = []
         for number in np.unique(which).tolist():
             chosen = np.flatnonzero(which == number)
-            found.append((chosen, self.files[number].read(rows[chosen] - self._begin(number))))
+            found.append((chosen, self._parts[number].read(rows[chosen] - self._begin(number))))
         width = max((part.codes.shape[1] for _, part in found), default=0)
         codes = np.zeros((len(rows), width), dtype=np.result_type(np.uint8, *(part.codes for _, part in found)))
         lengths = np.zeros(len(rows), dtype=np.int64)
@@ -168,14 +167,17 @@ class RowFiles(RowFile):
         return Characters(codes, lengths)
 
     def _begin(self, number: int) -> int:
-        return int(self._ends[number]) - self.files[number].count
+        return int(self._ends[number]) - self._parts[number].count
 
     def where(self, row: int) -> str:
         number = int(np.searchsorted(self._ends, row, side="right"))
-        return self.files[number].where(row - self._begin(number))
+        return self._parts[number].where(row - self._begin(number))
+
+    def files(self) -> tuple[Path, ...]:
+        return tuple(path for part in self._parts for path in part.files())
 
     def alphabet(self) -> str:
-        return "".join(sorted({character for file in self.files for character in file.alphabet()}))
+        return "".join(sorted({character for part in self._parts for character in part.alphabet()}))
 
 
 class TextFile(RowFile):
@@ -238,6 +240,9 @@ class TextFile(RowFile):
 
     def where(self, row: int) -> str:
         return f"{self.path}, line {(row if self._lines is None else int(self._lines[row])) + 1}"
+
+    def files(self) -> tuple[Path, ...]:
+        return (self.path,)
 
     def alphabet(self) -> str:
         if self._plain:
@@ -314,6 +319,9 @@ class TokenFile(RowFile):
     def where(self, row: int) -> str:
         return f"{self.path}, row {row}"
 
+    def files(self) -> tuple[Path, ...]:
+        return (self.path,)
+
     def alphabet(self) -> str:
         return "".join(sorted(self._symbols))
 
@@ -342,12 +350,14 @@ def _arrow_pieces(file: Path) -> list[Piece]:
     return pieces
 
 
-def _of_ours(head: Path) -> TokenFile:
-    """What `numerate data write` wrote."""
-    told = _json(head)
+def _of_ours(folder: Path) -> RowFile:
+    """What `numerate data write` wrote. Raises `Mistake` where it is not as it was written."""
+    told = checked_head(folder)
+    if "rows.txt" in told["files"]:
+        return TextFile(folder / "rows.txt")
     symbols = told["vocabulary"][_FIRST:]
     if any(len(symbol) != 1 for symbol in symbols):
-        raise Mistake(f"path: {head.parent} has tokens of several characters; format=text can be read instead")
-    ids = np.memmap(head.parent / "ids.bin", dtype=told["ids"], mode="r")
-    starts = np.memmap(head.parent / "offsets.bin", dtype=np.int64, mode="r")
-    return TokenFile(head.parent / "ids.bin", [Piece(starts, ids)], "".join(symbols), "head.json")
+        raise Mistake(f"path: {folder} has tokens of several characters; format=text can be read instead")
+    ids = np.memmap(folder / "ids.bin", dtype=told["ids"], mode="r")
+    starts = np.memmap(folder / "offsets.bin", dtype="<i8", mode="r")
+    return TokenFile(folder / "ids.bin", [Piece(starts, ids)], "".join(symbols), HEAD)

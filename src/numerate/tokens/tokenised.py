@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from numerate.errors import Fault
 from numerate.tasks.corpus_files import block_sum
+from numerate.tasks.folders import numerate_cache
 from numerate.tasks.texts import TextSource
 from numerate.tokens.foreign import Speller
 from numerate.tokens.numbers import Ids, id_type
@@ -75,8 +76,7 @@ def tokenised(source: TextSource, speller: Speller, before_answer: str = "") -> 
 
 def cache_folder() -> Path:
     """Where tokens are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.path.expanduser(os.environ.get("NUMERATE_CACHE") or f"{base}/numerate")) / "tokenised"
+    return numerate_cache() / "tokenised"
 
 
 def _key(source: TextSource, speller: Speller, before_answer: str) -> str:
