@@ -259,6 +259,7 @@ class Inquiry:
         settings: Sequence[str],
     ) -> "Inquiry":
         """Raises `Mistake` for what cannot be evaluated, before any work."""
+        run.refuse_other_contents()
         runs = [run.with_settings(*choice) for choice in expand(settings)]
         plans = [(one, Plan.of(one, grid, count, method)) for one in runs]
         for one, plan in plans:

@@ -29,7 +29,7 @@ from numerate.tasks.questions import Questions
 from numerate.training import checkpoint
 from numerate.training.parallel import refuse_other_weights, weights_for
 from numerate.training.recipe import Recipe
-from numerate.training.refusals import refuse_other_tokenizer
+from numerate.training.refusals import refuse_other_contents, refuse_other_tokenizer
 from numerate.training.run import RunFolder, find, runs_directory
 from numerate.training.world import device_of
 
@@ -107,11 +107,19 @@ class Run:
             self.warn(text)
         return found
 
+    def refuse_other_contents(self) -> None:
+        """Raises `Mistake` where files that it was trained on have changed since it was begun."""
+        same = self.recipe.task == self.trained_recipe.task
+        refuse_other_contents(self.recipe.task, self.folder.head(), self.path, same=same)
+
     def model(self, name: str | checkpoint.Checkpoint = "final") -> Model:
         """The model with the weights of a checkpoint, ready to answer (dropout off).
 
-        Raises `Mistake` where it was trained with another tokenizer file of the same name."""
+        Raises `Mistake` where it was trained with another tokenizer file of the same name, or on questions of files
+        that have changed since."""
         found = name if isinstance(name, checkpoint.Checkpoint) else self.checkpoints(name)[0]
+        if not self.recipe.task.running and self.recipe.tokenizer.fingerprint() is None:
+            self.refuse_other_contents()  # its vocabulary is what its questions have
         refuse_other_tokenizer(self.recipe.tokenizer, self.recipe.task, found)
         weights = found.read(only=["weights"])["weights"]
         model = build(self.recipe.model, self.exam.vocabulary, self.recipe.seed, found.state.get("origin"))
@@ -281,6 +289,7 @@ class Run:
             return self.with_settings(*settings).ask(question, checkpoint)
         if self.exam.running:
             return self._goes_on(question, checkpoint)
+        self.refuse_other_contents()
         questions = self.exam.task.read(question)
         batch = self.exam.batch(questions)
         for warning in self.blank.check(batch.tokens, self.exam.longest(self.recipe.task)):

@@ -19,6 +19,7 @@ from numerate.training.budget import flop_text
 from numerate.training.parallel import weights_for
 from numerate.training.progress import Nowhere, Progress, beside
 from numerate.training.recipe import Recipe
+from numerate.training.refusals import refuse_other_contents
 from numerate.training.run import RunFolder, find, folder_name
 from numerate.training.timings import speed_text
 from numerate.training.trainer import Outcome, Trainer
@@ -64,6 +65,8 @@ class Start:
         self.recipe = recipe
         self.path = runs / folder_name(recipe.title) / identity(recipe)
         last = world.said_by_first(checkpoint.latest_good(self.path / "checkpoints")[0] if world.first else None)
+        if last is not None:  # without a checkpoint it begins again, with what there is now
+            refuse_other_contents(recipe.task, RunFolder.open(self.path).head(), self.path)
         set_threads(recipe.training.threads, last)
         self.trainer = Trainer(recipe, world, origin=None if last is None else last.state.get("origin"))
         self.beginning = None
@@ -262,6 +265,7 @@ def head_of(recipe: Recipe, trainer: Trainer, found: Mapping[str, Any] | None = 
         raise Mistake(f"paper: no paper is filed under {recipe.paper!r}; there are: {', '.join(PAPERS)}")
     return {
         "recipe": to_tree(recipe),
+        **({"contents": contents} if (contents := recipe.task.contents()) else {}),
         "variant": identity(replace(recipe, seed=0)),
         "name": recipe.name,
         "group": recipe.group,

@@ -30,6 +30,7 @@ from numerate.searches.trials import Metric, Plan, Trials
 from numerate.training import provenance
 from numerate.training.progress import Progress
 from numerate.training.recipe import Recipe
+from numerate.training.refusals import refuse_other_contents
 from numerate.training.run import folder_name, runs_directory
 from numerate.training.stopping import Stop
 
@@ -137,7 +138,9 @@ def _begun(recipe: Recipe, plan: Plan, runs: Path, name: str | None) -> tuple[st
     if (runs / title / "study.yaml").exists():
         raise Mistake(f"name: {title} is a study; another name= is right")
     journal = Journal(runs / title, plan.space, minimise=plan.minimise)
-    known = journal.question(question)
+    contents = recipe.task.contents()
+    known = journal.question({**question, "contents": contents} if contents else question)
+    refuse_other_contents(recipe.task, known, journal.folder)
     for what, here in question.items():
         if known.get(what) != here:
             before, now = (json.dumps(value, ensure_ascii=False) for value in (known.get(what), here))

@@ -19,9 +19,11 @@ from numerate.reports.records import read_each
 from numerate.studies.folder import Asked, Planned, StudyFolder, content_key
 from numerate.studies.patch import patch
 from numerate.studies.running import Done, Running
+from numerate.tasks.task import Task
 from numerate.training import checkpoint
 from numerate.training.recipe import Recipe
-from numerate.training.run import folder_name, runs_directory
+from numerate.training.refusals import refuse_other_contents
+from numerate.training.run import RunFolder, folder_name, runs_directory
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,24 @@ def _planned(study: Study, runs: Path, *, write: bool) -> tuple[StudyFolder, lis
             asked.append(Asked(run, content_key(resolved, keys), to_tree(recipe, known=trees)))
         _refuse_two_of_one(recipes.setdefault(run, recipe), recipe)
     folder = StudyFolder.of(study.title, runs)
+    _refuse_other_contents(folder, recipes)
     return folder, folder.ask(asked, question=study.question, labels=study.labels, write=write), recipes
+
+
+def _refuse_other_contents(folder: StudyFolder, recipes: Mapping[str, Recipe]) -> None:
+    """Raises `Mistake` where files that runs of a study were trained on have changed since one was begun, done or not.
+    Of files that are not there each run says so itself."""
+    read: dict[Task, bool] = {}
+    for run in folder.present(list(recipes)):
+        task = recipes[run].task
+        if task not in read:
+            try:
+                read[task] = bool(task.contents())
+            except Mistake:
+                read[task] = False
+        path = folder.runs / run
+        if read[task] and checkpoint.steps(path / "checkpoints"):
+            refuse_other_contents(task, RunFolder.open(path).head(), path)
 
 
 def _begun_from(recipe: Recipe, runs: Path) -> tuple[Recipe, Recipe]:

@@ -29,6 +29,10 @@ class FileSource(TextSource):
     def matching(self, questions: frozenset[str]) -> NDArray[np.bool_]:
         """Of each record, whether its question is one of these."""
 
+    @abstractmethod
+    def files(self) -> tuple[Path, ...]:
+        """The files that it reads."""
+
     @property
     def skipped(self) -> int:
         """How many records could not be read and are left out."""
@@ -68,6 +72,9 @@ class Held(FileSource):
 
     def matching(self, questions: frozenset[str]) -> NDArray[np.bool_]:
         return np.array([one.question in questions for one in self.examples], dtype=np.bool_)
+
+    def files(self) -> tuple[Path, ...]:
+        return (self.path,)
 
     @property
     def skipped(self) -> int:
@@ -113,6 +120,9 @@ class Joined(FileSource):
 
     def matching(self, questions: frozenset[str]) -> NDArray[np.bool_]:
         return np.concatenate([source.matching(questions) for source in self.sources])
+
+    def files(self) -> tuple[Path, ...]:
+        return tuple(path for source in self.sources for path in source.files())
 
     @property
     def skipped(self) -> int:

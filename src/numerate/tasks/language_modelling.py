@@ -14,6 +14,7 @@ from numerate import catalogue
 from numerate.config import setting
 from numerate.errors import Mistake, did_you_mean
 from numerate.tasks.chunk_orders import ChunkOrder, PublishedChunks, SequentialChunks, ShuffledChunks
+from numerate.tasks.contents import named
 from numerate.tasks.corpus_files import CORPUS, HEAD, ChunkRows, Corpus, open_corpus, published_split
 from numerate.tasks.draws import Draws
 from numerate.tasks.folders import corpora_folder, data_folder
@@ -150,6 +151,18 @@ class LanguageModelling(Task):
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to other processes: the settings. Files are opened where they are read."""
         return {name: value for name, value in self.__dict__.items() if name != "_corpora"}
+
+    def files(self) -> dict[str, Path]:
+        """Its texts, before they are tokens."""
+        return named(file for place, _ in self.sources() for file in _files(place, TEXTS))
+
+    def contents(self) -> dict[str, str]:
+        """The sha256 of its texts; of `train` and `validation` that are tokens, what tells those from others."""
+        found = super().contents()
+        for part, name, split in (("train", self.train, "train"), ("validation", self.validation, "test")):
+            if not is_text(located(self.train if name is None else name, part)):
+                found[part] = self.corpus(split).fingerprint
+        return found
 
     def ready(self) -> None:
         """Raises `Mistake` as reading does."""

@@ -2,7 +2,9 @@
 
 import random
 from abc import ABC
+from collections.abc import Iterator
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 
 from numerate.config import Span
 from numerate.errors import Mistake, did_you_mean
+from numerate.tasks.contents import named, sha256_of
 from numerate.tasks.draws import Draws, key
 from numerate.tasks.questions import EMPTY as EMPTY
 from numerate.tasks.questions import Example as Example
@@ -148,6 +151,21 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
     def ready(self) -> None:
         """Raises `Mistake` that says how to get them, where files that it reads are not there."""
         self.cells()
+
+    def files(self) -> dict[str, Path]:
+        """The files that its questions come from, by names that do not depend on where their folder lies: those of the
+        tasks among its fields, unless a task says. None where it draws its questions."""
+        return named(path for task in self._tasks_inside() for path in task.files().values())
+
+    def contents(self) -> dict[str, str]:
+        """What tells the contents of its files from others, by the same names: a sha256 of each. A run goes on, and is
+        evaluated, with what it began with. Raises `Mistake` where a file cannot be read."""
+        return {name: sha256_of(path) for name, path in self.files().items()}
+
+    def _tasks_inside(self) -> "Iterator[Task]":
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            yield from (part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Task))
 
     def cell_name(self, axis: str, size: int) -> str:
         """What a size of an axis is called: its number, unless the sizes of a task have names, as modules have."""

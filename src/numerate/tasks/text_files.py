@@ -4,7 +4,6 @@ A file is mapped into memory; where its lines begin is found once (4 bytes for e
 asks for it. How a record is read is a `Reader`, whose settings are part of the fingerprint.
 """
 
-import hashlib
 import re
 import warnings
 from collections.abc import Callable, Iterable
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import Mistake
+from numerate.tasks.contents import sha256_of
 from numerate.tasks.file_sources import FileSource, Held, characters_of, of_hashes
 from numerate.tasks.readers import Reader, TwoLines
 from numerate.tasks.texts import Example
@@ -142,9 +142,7 @@ class LineFile(FileSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        found = self.path.stat()
-        content = content_hash(self.path, found.st_size, found.st_mtime_ns)
-        return of_hashes([content, repr(self.reader), str(self._skip_bad)])
+        return of_hashes([sha256_of(self.path), repr(self.reader), str(self._skip_bad)])
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -180,6 +178,9 @@ class LineFile(FileSource):
         ends = self._bytes[np.maximum(starts + lengths - 1, starts)], self._bytes[starts]
         spaced = (ends[0] <= ord(" ")) | (ends[1] <= ord(" "))
         return np.flatnonzero(spaced | np.isin(_sampled(self._bytes, starts, lengths), _keys_of(questions)))
+
+    def files(self) -> tuple[Path, ...]:
+        return (self.path,)
 
     @property
     def skipped(self) -> int:
@@ -231,13 +232,6 @@ def _keys_of(questions: Iterable[str]) -> NDArray[np.uint64]:
     return _sampled(content, np.cumsum(lengths) - lengths, lengths)
 
 
-@lru_cache(maxsize=1024)
-def content_hash(path: Path, size: int, changed: int) -> str:
-    """A hash of a file's bytes, worked out once for each size and time of change."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
 def left_out(count: int, first: str) -> str:
     """What is said of records that cannot be read."""
     return f"{count:,} record{'s' * (count > 1)} left out, which cannot be read; the first: {first}"
@@ -276,7 +270,6 @@ def read_whole(
     Raises `Mistake` with file and line for one that cannot be read (with `skip_bad` a warning says how many there are),
     and for a file without any.
     """
-    size, changed = stamp(path)[1:]
     found: list[tuple[int, Example]] = []
     wrong: list[tuple[int, ValueError]] = []
     for line, one in parse(path.read_bytes()):
@@ -291,5 +284,5 @@ def read_whole(
     if not found:
         raise Mistake(f"{path}: has no question that can be read")
     parser = f"{parse.__module__}.{getattr(parse, '__qualname__', repr(parse))}"
-    name = of_hashes([content_hash(path, size, changed), parser, str(skip_bad)])
+    name = of_hashes([sha256_of(path), parser, str(skip_bad)])
     return Held(path, tuple(one for _, one in found), tuple(line for line, _ in found), name, len(wrong))

@@ -8,6 +8,7 @@ and `beyond` of the others.
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from numerate.config import Span
 from numerate.errors import Mistake, did_you_mean
+from numerate.tasks.contents import named
 from numerate.tasks.draws import Draws, key
 from numerate.tasks.file_sources import FileSource, Joined
 from numerate.tasks.questions import Questions, mix
@@ -112,10 +114,14 @@ class Holdings:
         return {"train": self.train, "development": self.development, "test": self.test}[name]
 
     @property
+    def sources(self) -> list[FileSource]:
+        """What the splits are read from, each once."""
+        return list({id(stock.source): stock.source for stock in (self.train, self.development, self.test)}.values())
+
+    @property
     def skipped(self) -> int:
         """How many records of the files could not be read and are left out."""
-        sources = {id(stock.source): stock.source for stock in (self.train, self.development, self.test)}
-        return sum(source.skipped for source in sources.values())
+        return sum(source.skipped for source in self.sources)
 
     def told(self) -> str:
         """The sizes of the splits, for people."""
@@ -239,6 +245,9 @@ class TextTask(Task):
         stock = self._stock("train")
         (first,) = stock.source.pairs(stock.rows[:1].astype(np.int64))
         return as_question(text, first.answer)
+
+    def files(self) -> dict[str, Path]:
+        return named(path for source in self.holdings.sources for path in source.files())
 
     def told(self) -> str:
         """The sizes of its splits as they are, for people."""

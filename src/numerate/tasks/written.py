@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from numerate.config import Span, setting
 from numerate.errors import Mistake, did_you_mean
 from numerate.tasks import decimals
 from numerate.tasks.arithmetic import OPERATORS, Arithmetic
+from numerate.tasks.contents import named
 from numerate.tasks.draws import Draws, key
 from numerate.tasks.labelled_files import LabelledFile, open_rows
 from numerate.tasks.questions import EMPTY, Numbers, Questions, mix
@@ -83,6 +85,9 @@ class Written(Task):
         if self.path is None:
             raise Mistake("path: which rows? path=rows.txt names a file with a row per line, or a folder of rows")
         return open_rows(self.path, self.split, self.vocabulary)
+
+    def files(self) -> dict[str, Path]:
+        return named(self.rows.files())
 
     def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
         mine = self._rows_of(None)

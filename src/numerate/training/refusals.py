@@ -1,5 +1,9 @@
 """What cannot be trained or evaluated afterwards is refused before anything is written; what is doubtful is said."""
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import torch
 
 from numerate.batch import Model, Tokens
@@ -87,26 +91,29 @@ def refuse_other_tokenizer(tokenizer: Tokenizer, task: Task, found: Checkpoint) 
         )
 
 
-def texts_of(task: Task) -> dict[str, str] | None:
-    """What tells the running text that is trained on, and that held out, from others; None where there is none."""
-    if not isinstance(task, LanguageModelling):
-        return None
-    return {"train": task.corpus("train").fingerprint, "validation": task.corpus("test").fingerprint}
+def refuse_other_contents(task: Task, head: Mapping[str, Any], path: Path, *, same: bool = True) -> None:
+    """Raises `Mistake` where the files of a task have changed since the run was begun whose `head` and `path` these
+    are: its place in the data means other questions there, and its results are about others.
 
-
-def refuse_other_texts(task: Task, found: Checkpoint) -> None:
-    """Raises `Mistake` where a checkpoint was trained on other running text of the same name: its place in the data
-    means other chunks there. Checkpoints written before this was kept are taken as they are."""
-    before, now = found.state.get("texts"), texts_of(task)
-    if before is None or now is None:
+    With `same` false the task may read other files than the run did; those that both read are compared. Runs that were
+    begun before contents were kept are taken as they are.
+    """
+    before = head.get("contents")
+    if not before or (now := task.contents()) == before:
         return
-    for part, name in now.items():
-        if before.get(part, name) != name:
-            raise Mistake(
-                f"task.{part}: its tokens have changed since {found.path} was written ({before[part][:8]} then, "
-                f"{name[:8]} now), so that this run cannot go on with them; what it began with is right, or a run of "
-                "its own (another runs_dir= or seed=) for the new ones"
-            )
+    changed = [name for name in now if name in before and now[name] != before[name]]
+    changed += sorted(set(now) ^ set(before)) if same else []
+    if not changed:
+        return
+    name, created = changed[0], head.get("times", {}).get("created")
+    file = task.files().get(name, f"task.{name}")
+    then, here = (sums[name][:8] if name in sums else "none" for sums in (before, now))
+    more = f", and of {len(changed) - 1} more" if len(changed) > 1 else ""
+    raise Mistake(
+        f"task: the contents of {file}{more} have changed since {path} was begun{f' on {created}' if created else ''} "
+        f"(sha256 {then} then, {here} now), and it cannot go on with others; restore them, or train a run of its own "
+        "on the new ones (another runs_dir= or seed=)"
+    )
 
 
 def refuse_broken_weights(model: Model, world: World) -> None:

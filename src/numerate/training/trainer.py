@@ -25,11 +25,9 @@ from numerate.training.refusals import (
     fingerprint_of,
     refuse_broken_weights,
     refuse_grid,
-    refuse_other_texts,
     refuse_other_tokenizer,
     refuse_precision,
     splits_of,
-    texts_of,
 )
 from numerate.training.run import RunFolder
 from numerate.training.samples import Sampler, cut
@@ -172,9 +170,8 @@ class Trainer:
         return warnings  # type: ignore[no-any-return]
 
     def load(self, last: checkpoint.Checkpoint) -> None:
-        """Weights, moments and place of a checkpoint. Raises `Mistake` for one of another tokenizer file or text."""
+        """Weights, moments and place of a checkpoint. Raises `Mistake` for one of another tokenizer file."""
         refuse_other_tokenizer(self.recipe.tokenizer, self.recipe.task, last)
-        refuse_other_texts(self.recipe.task, last)
         tensors = last.read()
         self.parallel.load_weights(tensors["weights"], str(last.path))
         self.parallel.load_moments(self.optimizer, tensors["optimizer"])
@@ -389,8 +386,6 @@ class Trainer:
                 "tokenizer": fingerprint_of(self.recipe.tokenizer, self.recipe.task),
                 "origin": origin_of(self.model),
             }
-            if (texts := texts_of(self.recipe.task)) is not None:
-                state["texts"] = texts
             checkpoint.write(
                 self.folder.checkpoints,
                 self.progress.step,

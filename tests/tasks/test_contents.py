@@ -1,0 +1,121 @@
+"""Promises of what is known of the files that a task reads: a change of their contents is noticed, nothing else is."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numerate.data.source import Source
+from numerate.data.writing import write
+from numerate.errors import Mistake
+from numerate.tasks import Jokes, Mathematics, Mixture, QuestionFiles, Reading, WordProblems, contents
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.contents import named, sha256_of
+from numerate.tasks.task import Task
+from numerate.tasks.written import Written
+from numerate.tokens.tokenizer import Characters
+
+TEXTS = Path(__file__).parent / "texts"
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Path(shutil.copytree(TEXTS, tmp_path / "texts"))
+
+
+def rows(folder: Path, name: str = "sums.txt") -> str:
+    (folder / name).write_text("12+9=21\n3+4=7\n1+1=2\n")
+    return str(folder / name)
+
+
+KINDS: dict[str, tuple[Callable[[Path], Task], str]] = {
+    "Jokes": (lambda at: Jokes(folder=str(at)), "rjokes/train.tsv"),
+    "Mathematics": (
+        lambda at: Mathematics(("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), folder=str(at)),
+        "mathematics_dataset/extrapolate/arithmetic__mul_big.txt",
+    ),
+    "QuestionFiles": (lambda at: QuestionFiles(train_file=str(at / "questions.jsonl")), "questions.jsonl"),
+    "Reading": (lambda at: Reading(folder=str(at)), "multirc/val.jsonl"),
+    "WordProblems": (lambda at: WordProblems(folder=str(at)), "gsm8k/test.jsonl"),
+    "Written": (lambda at: Written(path=rows(at)), "sums.txt"),
+    "Written, a folder": (lambda at: Written(path=str(Path(rows(at, "rjokes/a.txt")).parent)), "rjokes/a.txt"),
+    "Mixture": (lambda at: Mixture(tasks=(Arithmetic(), Written(path=rows(at)))), "sums.txt"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_changed_character_changes_the_contents_of_a_task(texts: Path, kind: str) -> None:
+    make, name = KINDS[kind]
+    task = make(texts)
+    before = task.contents()
+    changed = next(one for one in before if name.endswith(one))
+    file = texts / name
+    assert task.files()[changed] == file
+    time = file.stat().st_mtime_ns
+    whole = file.read_bytes()
+    place = next(place for place, byte in enumerate(whole) if byte in b"123456789")
+    file.write_bytes(whole[:place] + bytes([105 - whole[place]]) + whole[place + 1 :])
+    os.utime(file, ns=(time, time))
+    after = task.contents()
+    assert {one for one in before if before[one] != after[one]} == {changed}
+    file.write_bytes(whole)
+    assert task.contents() == before
+
+
+def test_where_a_folder_lies_changes_nothing(texts: Path) -> None:
+    before = WordProblems(folder=str(texts)).contents()
+    texts.rename(texts.with_name("elsewhere"))
+    assert WordProblems(folder=str(texts.with_name("elsewhere"))).contents() == before
+    assert set(before) == {"train.jsonl", "test.jsonl"}
+
+
+def test_a_task_that_draws_reads_no_files() -> None:
+    assert Arithmetic().contents() == {}
+    assert Mixture(tasks=(Arithmetic(), Arithmetic(operator="-"))).contents() == {}
+
+
+def test_rows_of_ours_are_known_by_their_files(tmp_path: Path) -> None:
+    folder = write(Source("Arithmetic", Arithmetic(), Characters(), 50), tmp_path / "rows", "both")
+    assert set(Written(path=str(folder)).contents()) == {"rows.txt"}
+
+
+def test_names_are_the_shortest_ends_that_tell_files_apart() -> None:
+    paths = [Path(f"/x/{name}") for name in ("b/c/a.txt", "d/c/a.txt", "e.txt", "e.txt")]
+    assert named(paths) == {"b/c/a.txt": paths[0], "d/c/a.txt": paths[1], "e.txt": paths[2]}
+
+
+def test_a_large_file_is_read_once_and_again_when_it_changed(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "LARGE", 1000)
+    monkeypatch.setattr(contents, "_SETTLED", 0)
+    read: list[str] = []
+    digest = contents._digest
+    monkeypatch.setattr(contents, "_digest", lambda path: [read.append(path), digest(path)][1])
+    file = texts / "big.bin"
+    file.write_bytes(np.arange(1000).tobytes())
+    first = sha256_of(file)
+    contents._remembered.cache_clear()  # as another process has it
+    assert sha256_of(file) == first
+    assert read == [str(file)]
+    time = file.stat().st_mtime_ns
+    file.write_bytes(np.arange(1, 1001).tobytes())
+    os.utime(file, ns=(time, time))
+    assert sha256_of(file) != first
+    for note in (texts.parent / "cache" / "numerate" / "sums").iterdir():
+        note.write_text("[1, 2")
+    contents._remembered.cache_clear()
+    assert sha256_of(file) == digest(str(file))
+
+
+def test_a_file_that_was_just_changed_is_read_again(texts: Path) -> None:
+    file = texts / "a.txt"
+    sums = set()
+    for turn in range(20):  # within one tick of the clock of many file systems
+        file.write_text(f"{turn:02}")
+        sums.add(sha256_of(file))
+    assert len(sums) == 20
+    with pytest.raises(Mistake, match=r"nowhere\.txt: cannot be read \(No such file"):
+        sha256_of(texts / "nowhere.txt")
