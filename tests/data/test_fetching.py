@@ -6,6 +6,7 @@ import io
 import json
 import tarfile
 import threading
+import warnings
 import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -304,16 +305,154 @@ def test_an_archive_of_something_else_is_said(server: Server, place: Path) -> No
         fetched(of(remote))
 
 
+def zipped(*members: tuple[str, bytes]) -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a name that comes twice
+        for name, content in members:
+            archive.writestr(name, content)
+    return held.getvalue()
+
+
+def targz(*members: tuple[tarfile.TarInfo | str, bytes]) -> bytes:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w:gz") as archive:
+        for member, content in members:
+            info = tarfile.TarInfo(member) if isinstance(member, str) else member
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return held.getvalue()
+
+
+def torn_size(content: bytes) -> bytes:
+    """A zip that says of its members that they are small: the two sizes unpacked are 10."""
+    at, size = content.index(b"PK\x03\x04") + 22, content.index(b"PK\x01\x02") + 24
+    return (
+        content[:at]
+        + (10).to_bytes(4, "little")
+        + content[at + 4 : size]
+        + (10).to_bytes(4, "little")
+        + content[size + 4 :]
+    )
+
+
+BOMB = b"0" * 3_000_000
+LARGE = r"has more than 2\.0 MB unpacked, where texts have less; it is kept\. A larger unpacked_size= takes it"
+MANY = r"has more than 50 members"
+FULL = [(f"x/other/{n}.txt", b"1") for n in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("unpack", "content", "said"),
+    [
+        ("zip", zipped(("x/a.txt", BOMB)), LARGE),
+        ("tar", targz(("x/a.txt", BOMB)), LARGE),
+        ("tar", targz(("x/other.txt", BOMB), ("x/a.txt", b"1")), LARGE),
+        ("gz", gzip.compress(BOMB), LARGE),
+        ("zip", zipped(*FULL), MANY),
+        ("tar", targz(*FULL), MANY),
+    ],
+)
+def test_an_archive_larger_than_its_limits_is_refused_while_it_is_read_unless_they_are_raised(
+    server: Server, place: Path, unpack: Any, content: bytes, said: str
+) -> None:
+    server.files["/a"] = content
+    found = of(Remote("a", f"{server.address}/a", unpack=unpack, holds=("a.txt",)))
+    with pytest.raises(Fault, match=said):
+        fetched(found, limits=archives.Limits(2_000_000, 50))
+    assert left(place) == {"a"}, "nothing of it but itself"
+    if said == LARGE:
+        fetched(found, limits=archives.Limits(4_000_000, 50))
+        assert left(place) == {"a.txt"}
+        assert server.asked == ["all"]
+
+
+def test_without_other_limits_an_archive_has_100_mb_or_20_times_its_size(
+    server: Server, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "ROOM", 1_000_000)
+    server.files["/a"] = zipped(("x/a.txt", BOMB))
+    with pytest.raises(Fault, match=r"more than 1\.0 MB unpacked"):
+        fetched(of(Remote("a", f"{server.address}/a", unpack="zip", holds=("a.txt",))))
+    assert archives.Limits().of(place / "thing" / "a") == 1_000_000
+    (place / "big").write_bytes(b"0" * 60_000)
+    assert archives.Limits().of(place / "big") == 1_200_000
+    with pytest.raises(Mistake, match=r"a limit of 0 \(size\) leaves nothing"):
+        archives.Limits(0)
+
+
+def sparse() -> tarfile.TarInfo:
+    info = tarfile.TarInfo("x/a.txt")
+    info.pax_headers = {"GNU.sparse.map": "0,0", "GNU.sparse.size": str(1 << 40), "GNU.sparse.numblocks": "0"}
+    return info
+
+
+def linked(kind: bytes) -> tarfile.TarInfo:
+    info = tarfile.TarInfo("x/a.txt")
+    info.type, info.linkname = kind, "/etc/passwd"
+    return info
+
+
+def comment(size: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo("x/a.txt")
+    info.pax_headers = {"comment": "0" * size}
+    return info
+
+
+def zip_link() -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        info = zipfile.ZipInfo("x/a.txt")
+        info.external_attr = 0o120777 << 16
+        archive.writestr(info, "/etc/passwd")
+    return held.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("unpack", "content", "said"),
+    [
+        ("zip", torn_size(zipped(("x/a.txt", b"0" * 5000))), "cannot be unpacked"),
+        ("zip", zipped(("x/a.txt", b"1"), ("y/a.txt", b"2")), "is in it twice"),
+        ("zip", zip_link(), r"has no a\.txt"),
+        ("tar", targz((sparse(), b"")), r"has no a\.txt"),
+        ("tar", targz((linked(tarfile.SYMTYPE), b"")), r"has no a\.txt"),
+        ("tar", targz((linked(tarfile.LNKTYPE), b"")), r"has no a\.txt"),
+        ("tar", targz((comment(5_000_000), b"1")), r"cannot be unpacked \(a header has more than 4\.2 MB\)"),
+        ("zip", zipped(*[(f"x/{n}{'y' * 9000}", b"") for n in range(500)]), "its list of members has more than"),
+    ],
+)
+def test_what_an_archive_says_of_itself_is_not_believed_and_links_do_not_come(
+    server: Server, place: Path, unpack: Any, content: bytes, said: str
+) -> None:
+    server.files["/a"] = content
+    with pytest.raises(Fault, match=said):
+        fetched(of(Remote("a", f"{server.address}/a", unpack=unpack, holds=("a.txt",))))
+    assert not list((place / "thing").glob("*.part"))
+
+
+def test_nothing_comes_from_an_archive_but_what_is_expected(server: Server, place: Path) -> None:
+    others = ("fetched.json", "LICENSE", "a.zip", "../b.txt", "a.txt.part", ".lock")
+    members = [(f"x/{name}", b"theirs") for name in others] + [("x/a.txt", b"1"), ("fetched.json", b"{}")]
+    server.files |= {"/z": zipped(*members), "/t": targz(*members)}
+    for at, unpack in (("z", "zip"), ("t", "tar")):
+        fetched(of(Remote("a.zip", f"{server.address}/{at}", unpack=unpack, holds=("a.txt",))))  # type: ignore[arg-type]
+        assert left(place) == {"a.txt"}
+        assert json.loads((place / "thing/fetched.json").read_text())["a.zip"]["files"] == {"a.txt": 1}
+        (place / "thing/a.txt").unlink()
+
+
 def test_compressed_files_and_zips_are_unpacked_too(server: Server, place: Path) -> None:
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w") as archive:
         archive.writestr("MultiRC/train.jsonl", "{}\n")
         archive.writestr("__MACOSX/MultiRC/._train.jsonl", "no")
     server.files |= {"/z": held.getvalue(), "/g": gzip.compress(b"3\tA joke\n")}
-    zipped = Remote("z.zip", f"{server.address}/z", unpack="zip", holds=("train.jsonl",))
-    fetched(of(zipped, Remote("a.tsv.gz", f"{server.address}/g", unpack="gz", holds=("a.tsv",))))
+    first = Remote("z.zip", f"{server.address}/z", unpack="zip", holds=("train.jsonl",))
+    said = fetched(of(first, Remote("a.tsv.gz", f"{server.address}/g", unpack="gz", holds=("a.tsv",))))
     assert left(place) == {"train.jsonl", "a.tsv"}
     assert (place / "thing/a.tsv").read_bytes() == b"3\tA joke\n"
+    assert said[0].startswith(f"{place}/thing/train.jsonl: 3 bytes, out of z.zip, whose sha256 ")
+    assert said[1].startswith(f"{place}/thing/a.tsv: 9 bytes, out of a.tsv.gz, whose sha256 ")
 
 
 # From a folder -------------------------------------------------------------------------------------------------------
@@ -357,7 +496,8 @@ def test_a_mirror_may_have_an_archive_or_what_is_in_it(server: Server, place: Pa
         (mirror / name).write_bytes(content)
     said = fetched(found, mirror=mirror.parent)
     assert left(place) == set(MEMBERS)
-    assert "3 files that may be others than those of the archive" in said[0]
+    told = "500.0 kB, 3 files that may be others than those of the archive"
+    assert said == [f"{place}/thing/train-easy, interpolate: {told}"], "the archive itself was not taken"
     (place / "thing/train-easy/a.txt").write_bytes(b"cut")
     (mirror / "t.tar.gz").write_bytes(tar())
     fetched(found, mirror=mirror.parent)

@@ -4,6 +4,8 @@ import os
 import re
 from pathlib import Path
 
+from numerate.commands.words import options
+from numerate.data.archives import MEMBERS, Limits
 from numerate.data.datasets import ALL, Dataset, dataset
 from numerate.data.fetching import fetch, is_fetched
 from numerate.errors import Mistake
@@ -13,8 +15,10 @@ from numerate.training import disk
 from numerate.training.progress import Progress
 
 
-def fetch_named(names: list[str], mirror: str | None) -> int:
+def fetch_named(words: list[str], mirror: str | None) -> int:
     """Fetches datasets; without a name, says which there are. Raises as `fetch` does."""
+    names, own = options(words, {"unpacked_size": int, "unpacked_members": int})
+    limits = Limits(own.get("unpacked_size"), own.get("unpacked_members", MEMBERS))
     place = None if mirror is None else Path(os.path.expanduser(mirror))
     if place is not None and not place.is_dir():
         raise Mistake(f"--from: {place} is no folder; one with the layout of {data_folder()} is right")
@@ -23,7 +27,7 @@ def fetch_named(names: list[str], mirror: str | None) -> int:
         return 0
     for found in dict.fromkeys(map(dataset, names)):
         with _Shown() as shown:
-            said = fetch(found, place, shown.heard)
+            said = fetch(found, place, shown.heard, limits=limits)
         print("\n".join([*said, f"{found.name}: {found.what}", f"licence: {found.licence}; {found.source}"]))
     return 0
 

@@ -1,22 +1,64 @@
-"""Unpacking what was fetched, each file of it whole or not at all."""
+"""Unpacking what was fetched: each file of it whole or not at all, only what is expected, and within limits.
+
+Of an archive come the files that the dataset says it holds, and nothing else: neither links, nor what leads out of the
+folder, nor what has the name of something of ours. How large they are and how many is counted while they are read,
+whatever the archive says of itself, and memory does not grow with either.
+"""
 
 import gzip
+import io
+import lzma
 import os
+import stat
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from numerate.data.datasets import Remote
-from numerate.errors import Fault
+from numerate.errors import Fault, Mistake
 from numerate.training import disk
 
 PART = ".part"
 """How the name of a file ends until all of it is there."""
 
 PORTION = 1 << 18
+
+RATIO = 20
+"""So many times its own size an archive may have unpacked; texts have 3 to 10 times."""
+
+ROOM = 100_000_000
+"""So many bytes any archive may have unpacked, however small it is."""
+
+MEMBERS = 10_000
+"""So many members an archive may have, those that are left out included."""
+
+_HEADERS = 1 << 22
+"""So many bytes may stand between the contents of two members, or in the list of all of them."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large an archive may be unpacked, and how many members it may have.
+
+    `size` in bytes; None: 100 MB, or 20 times the archive where that is more. Raises `Mistake` for limits below 1.
+    """
+
+    size: int | None = None
+    members: int = MEMBERS
+
+    def __post_init__(self) -> None:
+        for name, value in (("size", self.size), ("members", self.members)):
+            if value is not None and value < 1:
+                raise Mistake(f"unpacking: a limit of {value} ({name}) leaves nothing; 1 or more is right")
+
+    def of(self, archive: Path) -> int:
+        """The limit in bytes for an archive."""
+        return self.size if self.size is not None else max(ROOM, RATIO * archive.stat().st_size)
+
 
 Heard = Callable[[str, int, int | None], None]
 """Told of progress: the file, how many bytes of it there are, and of how many (None: nobody knows)."""
@@ -40,22 +82,31 @@ def pour(read: IO[bytes], written: IO[bytes], name: str, total: int | None, hear
     return done
 
 
-def unpack(archive: Path, folder: Path, remote: Remote, heard: Heard | None) -> dict[str, int]:
-    """Unpacks an archive file by file, each whole or not at all. Returns the size of each."""
+def unpack(
+    archive: Path, folder: Path, remote: Remote, heard: Heard | None, limits: Limits = Limits()
+) -> dict[str, int]:
+    """Unpacks the files of an archive that it shall hold, each whole or not at all. Returns the size of each.
+
+    Raises `Fault` for an archive that is damaged or not the one that is meant, and for one beyond the limits; that one
+    stays, so that it can be unpacked with larger ones.
+    """
     files: dict[str, int] = {}
+    count = _Count(archive, limits)
     try:
-        for name, size, content in _members(archive, remote):
+        for name, size, content in _members(archive, remote, count):
             path = folder / name
-            if size is None or not has_size(path, size):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                part = path.with_name(path.name + PART)
+            if name in files:
+                raise tarfile.ReadError(f"{name} is in it twice")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_name(path.name + PART)
+            try:
                 with open(part, "wb") as written:
-                    done = pour(content, written, name, size, heard)
-                if size is not None and done != size:
-                    raise EOFError(f"{name} has {done} bytes instead of {size}")
+                    files[name] = pour(content, written, name, size, heard)
                 os.replace(part, path)
-            files[name] = path.stat().st_size
-    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+    except _BROKEN as error:
         archive.unlink()
         raise Fault(
             f"{archive}: cannot be unpacked ({error}) and is removed; the same command fetches it anew"
@@ -67,33 +118,125 @@ def unpack(archive: Path, folder: Path, remote: Remote, heard: Heard | None) -> 
     return files
 
 
-def _members(archive: Path, remote: Remote) -> Iterator[tuple[str, int | None, IO[bytes]]]:
-    """Name, size and content of each file of an archive, without the folder that they are all in. Names that lead
-    elsewhere are left out, and so is what is no plain file."""
+_BROKEN = (
+    *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError),
+    *(RuntimeError, NotImplementedError, ValueError),  # zipfile: a password, a method that is not known, a bad number
+)
+
+
+class _Count:
+    """What has been read of an archive so far. Raises `Fault` beyond the limits."""
+
+    def __init__(self, archive: Path, limits: Limits) -> None:
+        self._archive, self._most, self._limits = archive, limits.of(archive), limits
+        self._size = self._members = 0
+
+    def member(self) -> None:
+        self._members += 1
+        if self._members > self._limits.members:
+            self._refuse(f"has more than {self._limits.members:,} members", "members")
+
+    def bytes(self, more: int) -> None:
+        self._size += more
+        if self._size > self._most:
+            self._refuse(f"has more than {disk.size(self._most)} unpacked", "size")
+
+    def _refuse(self, what: str, name: str) -> None:
+        raise Fault(
+            f"{self._archive}: {what}, where texts have less; it is kept. A larger unpacked_{name}= takes it all the "
+            "same (`numerate data fetch`), or another copy is right"
+        )
+
+
+class _Counted(io.RawIOBase):
+    """A stream whose bytes are counted when they are read."""
+
+    def __init__(self, stream: IO[bytes], count: _Count) -> None:
+        self._stream, self._count = stream, count
+
+    def read(self, size: int = -1) -> bytes:
+        found = self._stream.read(PORTION if size < 0 else size)
+        self._count.bytes(len(found))
+        return found
+
+
+class _Headers(io.RawIOBase):
+    """The stream of a tar, counted, of which no more than `_HEADERS` bytes may be read at a time beside contents."""
+
+    def __init__(self, stream: IO[bytes], count: _Count) -> None:
+        self._stream, self._left = _Counted(stream, count), _HEADERS
+
+    def content(self) -> None:
+        """Contents are being read, which are held no longer than a portion of them."""
+        self._left = _HEADERS
+
+    def read(self, size: int = -1) -> bytes:
+        found = self._stream.read(size)
+        self._left -= len(found)
+        if self._left < 0:
+            raise tarfile.ReadError(f"a header has more than {disk.size(_HEADERS)}")
+        return found
+
+
+class _Listed(io.FileIO):
+    """The file of a zip, of which the list of members is read at once: not more than `_HEADERS` of it."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        most = _HEADERS + 1
+        found = super().read(most if size is None or size < 0 else min(size, most))
+        if len(found) == most:
+            raise zipfile.BadZipFile(f"its list of members has more than {disk.size(_HEADERS)}")
+        return found
+
+
+def _members(archive: Path, remote: Remote, count: _Count) -> Iterator[tuple[str, int | None, IO[bytes]]]:
+    """Name, size as it is said (for progress alone) and content of each file that an archive shall hold.
+
+    Names are without the folder that they are all in. Left out are all others, and what is no plain file."""
     if remote.unpack == "gz":
         with gzip.open(archive, "rb") as content:
-            yield remote.holds[0], None, content  # type: ignore[misc]
+            yield remote.holds[0], None, _Counted(content, count)  # type: ignore[arg-type,misc]
     elif remote.unpack == "zip":
-        with zipfile.ZipFile(archive) as opened:
+        with _Listed(archive) as file, zipfile.ZipFile(file) as opened:
             for info in opened.infolist():
+                count.member()
                 name = _inside(info.filename, remote.holds)
-                if name and not info.is_dir():
+                if name and not info.is_dir() and not stat.S_ISLNK(info.external_attr >> 16):
                     with opened.open(info) as content:
-                        yield name, info.file_size, content
+                        yield name, info.file_size, _Counted(content, count)  # type: ignore[misc]
     else:
-        with tarfile.open(archive, "r|gz") as tar:
-            for member in tar:
-                name = _inside(member.name, remote.holds)
-                found = tar.extractfile(member) if member.isfile() and name else None
-                if found is not None and name:
-                    yield name, member.size, found
+        with gzip.open(archive, "rb") as whole:
+            stream = _Headers(whole, count)  # type: ignore[arg-type]
+            with tarfile.open(fileobj=stream, mode="r|") as tar:
+                for member in tar:
+                    count.member()
+                    found = tar.extractfile(member) if member.isfile() and not member.issparse() else None
+                    name = _inside(member.name, remote.holds)
+                    if found is not None:
+                        told = _Told(found, stream.content)
+                        if name:
+                            yield name, member.size, told  # type: ignore[misc]
+                        while told.read(PORTION):
+                            pass
+
+
+class _Told(io.RawIOBase):
+    """A stream that says when it is read."""
+
+    def __init__(self, stream: IO[bytes], told: Callable[[], None]) -> None:
+        self._stream, self._told = stream, told
+
+    def read(self, size: int = -1) -> bytes:
+        self._told()
+        found = self._stream.read(size)
+        self._told()
+        return found
 
 
 def _inside(name: str, holds: tuple[str, ...]) -> str | None:
-    """A path without its first folder; None for one that has none and is not expected so, is hidden, or leads out."""
+    """A path without its first folder, where it is one of `holds` or below one; None for any other."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
-    if len(parts) == 1 and parts[0] in holds:
-        return parts[0]
-    if len(parts) < 2 or ".." in parts or name.startswith("/") or "__MACOSX" in parts:
+    if name.startswith("/") or any(part.startswith(".") for part in parts):
         return None
-    return None if any(part.startswith(".") for part in parts) else "/".join(parts[1:])
+    inner = "/".join(parts if len(parts) == 1 else parts[1:])
+    return inner if any(inner == held or inner.startswith(f"{held}/") for held in holds) else None

@@ -17,7 +17,7 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
-from numerate.data.archives import PART, PORTION, Heard, has_size, pour, unpack
+from numerate.data.archives import PART, PORTION, Heard, Limits, has_size, pour, unpack
 from numerate.data.datasets import Dataset, Remote
 from numerate.errors import Fault, Mistake
 from numerate.tasks.folders import data_folder
@@ -25,17 +25,25 @@ from numerate.training import disk
 
 RECORD = "fetched.json"
 
+_SHOWN = 5
 _TRIES = 4
 _PATIENCE = 60.0
 """Seconds that a server may be silent."""
 
 
-def fetch(dataset: Dataset, mirror: Path | None = None, heard: Heard | None = None, pause: float = 2.0) -> list[str]:
+def fetch(
+    dataset: Dataset,
+    mirror: Path | None = None,
+    heard: Heard | None = None,
+    pause: float = 2.0,
+    limits: Limits = Limits(),
+) -> list[str]:
     """Puts a dataset into the user's data folder, and returns what is to be said of it, line by line.
 
     With `mirror` the files are copied from there, a folder of datasets as the data folder is one, or the folder of this
     dataset itself, which need not have the texts of licences; without, from their official addresses, going on where an
     earlier attempt stopped. A connection that breaks is opened again a few times, with `pause` seconds between.
+    Archives are unpacked within `limits`.
 
     Raises `Fault` where the network or a server fails, and where size or sha256 are not what is pinned, or what came
     before; `Mistake` for a mirror that has not the files, and for a folder that may not be written.
@@ -50,9 +58,8 @@ def fetch(dataset: Dataset, mirror: Path | None = None, heard: Heard | None = No
             for remote in dataset.files:
                 if _is_there(folder, remote, record):
                     _remove_archive(folder, remote)
-                    said.append(
-                        f"{folder / remote.name}: is there, from {record.get(remote.name, {}).get('url', 'elsewhere')}"
-                    )
+                    came = record.get(remote.name, {}).get("url", "elsewhere")
+                    said.append(f"{_named(folder, remote)}: is there, from {came}")
                     continue
                 if remote.licence and source is not None and not (source / remote.name).is_file():
                     said.append(f"{source} has no {remote.name}; {remote.url} is its text")
@@ -62,10 +69,13 @@ def fetch(dataset: Dataset, mirror: Path | None = None, heard: Heard | None = No
                     noted = _from_address(folder, remote, record, heard, pause)
                 else:
                     noted = _from_mirror(source, folder, remote, heard, dataset.folder)
+                apart = "files" in noted
+                if remote.unpack is not None and not apart:
+                    noted |= {"files": unpack(folder / remote.name, folder, remote, heard, limits)}
                 record[remote.name] = noted
                 disk.replace(folder / RECORD, json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
                 _remove_archive(folder, remote)
-                said.append(f"{folder / remote.name}: {disk.size(noted['bytes'])}, {_told(noted, remote)}")
+                said.append(f"{_named(folder, remote)}: {_told(noted, remote, apart)}")
     return said
 
 
@@ -75,13 +85,24 @@ def is_fetched(dataset: Dataset) -> bool:
     return all((folder / name).exists() for remote in dataset.files for name in remote.files if not remote.licence)
 
 
-def _told(noted: dict[str, Any], remote: Remote) -> str:
-    sha256 = str(noted["sha256"])[:16]
-    if remote.sha256 is not None and noted["sha256"] == remote.sha256:
-        return f"sha256 {sha256} is the pinned one"
-    if "files" in noted and remote.sha256 is not None:
-        return f"{len(noted['files'])} files that may be others than those of the archive, whose sha256 is pinned"
-    return f"sha256 {sha256} is noted; none is pinned"
+def _named(folder: Path, remote: Remote) -> str:
+    """What has come: a file, or what an archive held, which itself is not kept."""
+    shown = ", ".join(remote.files[:_SHOWN]) + (", ..." if len(remote.files) > _SHOWN else "")
+    return f"{folder}{os.sep}{shown}"
+
+
+def _told(noted: dict[str, Any], remote: Remote, apart: bool) -> str:
+    files = noted.get("files", {remote.name: noted["bytes"]})
+    size, sha256 = disk.size(sum(files.values())), str(noted["sha256"])[:16]
+    if remote.unpack is None:
+        end = f"sha256 {sha256}"
+    elif not apart:
+        end = f"out of {remote.name}, whose sha256 {sha256}"
+    else:
+        which = "that may be others than those of the archive" if remote.sha256 else f"with sha256 {sha256} together"
+        return f"{size}, {len(files)} file{'s' * (len(files) != 1)} {which}"
+    pinned = noted["sha256"] == remote.sha256
+    return f"{size}, {end} is {'the pinned one' if pinned else 'noted; none is pinned'}"
 
 
 def _record(folder: Path) -> dict[str, Any]:
@@ -149,8 +170,7 @@ def _from_address(
                 time.sleep(pause * tries)
         _check(part, remote, record)
         _into_place(part, path)
-    noted = {"url": remote.url, "bytes": path.stat().st_size, "sha256": sha256_of(path)}
-    return noted if remote.unpack is None else noted | {"files": unpack(path, folder, remote, heard)}
+    return {"url": remote.url, "bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
 def _size(path: Path) -> int:
@@ -272,10 +292,7 @@ def _from_mirror(mirror: Path, folder: Path, remote: Remote, heard: Heard | None
     """Copies a file, or what would come out of an archive. Raises `Mistake` that says which folder is right, one that
     is `called` so or has that one, where it is not there."""
     if (mirror / remote.name).is_file():
-        noted = _copy(mirror / remote.name, folder / remote.name, remote, heard)
-        if remote.unpack is None:
-            return noted
-        return noted | {"files": unpack(folder / remote.name, folder, remote, heard)}
+        return _copy(mirror / remote.name, folder / remote.name, remote, heard)
     lacking = [name for name in remote.holds if not (mirror / name).exists()]
     if remote.unpack is None or lacking:
         what = mirror / (lacking[0] if lacking and len(lacking) < len(remote.holds) else remote.name)
