@@ -164,6 +164,34 @@ def test_a_question_of_a_test_is_not_trained_on(tmp_path: Path) -> None:
     assert not kept.held_out("test")
 
 
+@pytest.mark.parametrize(
+    ("files", "split", "where"),
+    [
+        ({"development_file": "a", "test_files": ("b",)}, "train", "development too"),
+        ({"development_file": "b", "test_files": ("a",)}, "train", "the test too"),
+        ({"development_file": "half", "test_files": ("rest",)}, "train", "development or the test too"),
+        ({"development_file": "b", "test_files": ("b",)}, "development", "the test too"),
+    ],
+)
+def test_a_split_that_is_all_in_another_says_in_which(
+    tmp_path: Path, files: dict[str, Any], split: str, where: str
+) -> None:
+    rows = {"a": range(8), "b": range(8, 16), "half": range(4), "rest": range(4, 8)}
+    for name, numbers in rows.items():
+        (tmp_path / f"{name}.tsv").write_text("".join(f"what is {n}?\t{n}\n" for n in numbers))
+    named = {
+        key: tuple(str(tmp_path / f"{one}.tsv") for one in value)
+        if isinstance(value, tuple)
+        else str(tmp_path / f"{value}.tsv")
+        for key, value in files.items()
+    }
+    task = QuestionFiles(train_file=str(tmp_path / "a.tsv"), **named)
+    told = rf"has no question left for '{split}': all of it is in {where}; other files are right, or repeats=true"
+    with pytest.raises(Mistake, match=told):
+        task.examples(split, 0, 0, 4)
+    assert len(replace(task, repeats=True).examples(split, 0, 0, 4)) == 4
+
+
 def test_several_test_files_are_parts_and_the_first_counts_as_trained(tmp_path: Path) -> None:
     files = tuple(rows(tmp_path / f"{name}.jsonl", asked(n)) for name, n in (("near", 8), ("far", 9)))
     task = QuestionFiles(train_file=rows(tmp_path / "a.jsonl", asked(*range(5))), test_files=files, development=0.2)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from numerate.data.datasets import ALL
 from numerate.errors import Mistake
+from numerate.tasks import Reading
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.draws import Draws
 from numerate.tasks.questions import Example, Numbers, Questions
@@ -399,10 +400,42 @@ def test_labels_are_refused() -> None:
 def test_what_is_longer_than_told_is_cut_and_said() -> None:
     tokenizer = Subwords(tokenizer=TINY, numbers=PerDigit(), most=3)
     vocabulary = tokenizer.vocabulary([])
-    with pytest.warns(UserWarning, match=r"tokenizer.most: 1 of 2 questions have more than 3 tokens .* longest has 6"):
+    with pytest.warns(UserWarning, match=r"tokenizer.most: 1 of 2 questions .* more than 3 tokens.* longest has 6"):
         rows = tokenizer.rows([Example("123456", "12345"), Example("1", "2")], vocabulary)
     assert tokenizer.decode(rows.ids[0], vocabulary) == "123123"
     assert rows.lengths.tolist() == [7, 3]
+
+
+def passages(folder: Path) -> None:
+    """Three passages of training and two of validation, with two questions each; of validation one is long."""
+    for name, lengths in (("train", (5, 5, 5)), ("val", (5, 60))):
+        lines = []
+        for number, length in enumerate(lengths):
+            asked = [
+                {"question": f"who {name} {number}{which}?", "answers": [{"text": "7", "label": 1}]} for which in "ab"
+            ]
+            lines.append(json.dumps({"passage": {"text": f"{number} the " * length, "questions": asked}}))
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize("cut", ["beginning", "end"])
+def test_a_question_behind_a_long_passage_is_kept_unless_its_end_is_cut_as_published(tmp_path: Path, cut: Any) -> None:
+    passages(tmp_path)
+    task = Reading(folder=str(tmp_path), development=0.34, cut=cut)
+    tokenizer = Subwords(tokenizer="characters", numbers=PerDigit(), most=80)
+    vocabulary = tokenizer.vocabulary(task)
+    told = rf"most: 2 of 4 questions \(.*val\.jsonl\), .* more than 80 tokens and lose their {cut}; the longest"
+    with pytest.warns(UserWarning, match=told):
+        rows = tokenizer.rows(task.longest(), vocabulary)  # what is asked of a probe is counted over the data
+    with pytest.warns(UserWarning, match=told):
+        rows = tokenizer.rows(task.examples("test", 0, 0, 4), vocabulary)
+    said = [tokenizer.decode(ids, vocabulary) for ids in rows.ids]
+    ends = [text.endswith(tuple(f"who val {n}{which}?7" for n in "01" for which in "ab")) for text in said]
+    assert sum(ends) == (4 if cut == "beginning" else 2)
+    assert rows.lengths.max() == 80 + 2
+    with pytest.warns(UserWarning, match=r"1 of 1 questions \(those asked\)"):
+        long = tokenizer.rows(task.read("the " * 60 + "why?"), vocabulary)
+    assert ("why?" in tokenizer.decode(long.ids[0], vocabulary)) == (cut == "beginning")
 
 
 # Tokenizers that cannot be used --------------------------------------------------------------------------------------

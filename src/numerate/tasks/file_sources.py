@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,10 @@ class Held(FileSource):
     def count(self) -> int:  # type: ignore[override]
         return len(self.examples)
 
+    @property
+    def place(self) -> str:
+        return str(self.path)
+
     def pairs(self, rows: NDArray[np.int64]) -> list[Example]:
         return [self.examples[row] for row in rows.tolist()]
 
@@ -82,10 +87,10 @@ class Held(FileSource):
 
 
 class Joined(FileSource):
-    """Several sources under one index, one after the other."""
+    """Several sources under one index, one after the other; what is too long of them is cut as `cut` says."""
 
-    def __init__(self, sources: Sequence[FileSource]) -> None:
-        self.sources = tuple(sources)
+    def __init__(self, sources: Sequence[FileSource], cut: Literal["beginning", "end"] = "end") -> None:
+        self.sources, self.cut = tuple(sources), cut
         self.ends = np.cumsum([source.count for source in sources], dtype=np.int64)
         self.count = int(self.ends[-1]) if len(self.ends) else 0
 
@@ -93,6 +98,10 @@ class Joined(FileSource):
     def begins(self) -> NDArray[np.int64]:
         """The index of the first record of each source."""
         return self.ends - np.array([source.count for source in self.sources], dtype=np.int64)
+
+    @property
+    def place(self) -> str:
+        return ", ".join(source.place for source in self.sources)
 
     def pairs(self, rows: NDArray[np.int64]) -> list[Example]:
         which = np.searchsorted(self.ends, rows, side="right")

@@ -11,7 +11,7 @@ from numerate.config import Span, setting
 from numerate.errors import Mistake, did_you_mean
 from numerate.tasks.readers import JSONLines, Reader, TabSeparated, TwoLines
 from numerate.tasks.text_files import open_lines, stamp
-from numerate.tasks.text_task import Holdings, Stock, TextTask, divided, refuse_part, refuse_share
+from numerate.tasks.text_task import Cut, Holdings, Stock, TextTask, divided, refuse_cut, refuse_part, refuse_share
 
 FORMATS = ("auto", "jsonl", "tsv", "two lines")
 
@@ -40,6 +40,9 @@ class QuestionFiles(TextTask):
     ending of the file (`.jsonl`, `.json`, `.tsv`; anything else is two lines each) unless `format` says it. A `.csv`
     is refused; the message has the line that makes JSON lines of it.
 
+    A question of more tokens than the tokenizer takes is cut at its end; with `cut="beginning"` at its beginning, where
+    what is asked stands behind a long text.
+
     Splits without a file of their own are shares of the training file, in an order that is a function of `division`.
     Of several test files, each is a part: the first counts as trained, the others as beyond.
 
@@ -63,6 +66,7 @@ class QuestionFiles(TextTask):
         "of columns: whether the first line is their names; null: where it has those two",
         later=True,
     )
+    cut: Literal["beginning", "end"] = setting("end", "what goes of a question that is too long", later=True)
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -73,6 +77,7 @@ class QuestionFiles(TextTask):
         if self.development + self.tested >= 1:
             raise Mistake(f"tested: {self.tested} and development={self.development} leave nothing to train on")
         refuse_part("test", self.test)
+        refuse_cut(self.cut)
 
     @property
     def holdings(self) -> Holdings:
@@ -83,7 +88,7 @@ class QuestionFiles(TextTask):
         readers = tuple(reader_of(file, self.format, self.question, self.answer, self.header) for file in files)
         shares = (self.development, self.tested, self.division)
         held = self.development_file is not None
-        return _read(tuple(map(stamp, files)), readers, held, shares, self.repeats, self.skip_bad)
+        return _read(tuple(map(stamp, files)), readers, held, shares, self.repeats, self.skip_bad, self.cut)
 
 
 def reader_of(file: Path, format: str, question: str, answer: str, header: bool | None = None) -> Reader:
@@ -153,9 +158,11 @@ def _read(
     shares: tuple[float, float, int],
     repeats: bool,
     skip_bad: bool,
+    cut: Cut,
 ) -> Holdings:
     stocks = [
-        Stock.of(open_lines(Path(path), reader, skip_bad)) for (path, _, _), reader in zip(stamps, readers, strict=True)
+        Stock.of(open_lines(Path(path), reader, skip_bad), cut=cut)
+        for (path, _, _), reader in zip(stamps, readers, strict=True)
     ]
     train, names = stocks[0], [Path(path).stem for path, _, _ in stamps]
     tests, names = stocks[1 + held_has_file :], names[1 + held_has_file :]
@@ -168,7 +175,7 @@ def _read(
     order, own = divided(len(rest), (held_size, test_size), ("question files", shares[2], "test"))
     held = stocks[1] if held_has_file else train.take(rest[order])
     if tests:
-        test = Stock.of_parts([stock.source for stock in tests])
+        test = Stock.of_parts([stock.source for stock in tests], cut=cut)
     else:
         test, names = train.take(rest[own]), ["test"]
     return Holdings.apart(names, 1, train.take(first), held, test, repeats)

@@ -48,6 +48,10 @@ class LineFile(FileSource):
     larger ones.
     """
 
+    @property
+    def place(self) -> str:
+        return str(self.path)
+
     def __init__(self, path: Path, reader: Reader, skip_bad: bool = False) -> None:
         self.path, self.reader, self._skip_bad = path, reader, skip_bad
         self._bad, self._reason = 0, ""

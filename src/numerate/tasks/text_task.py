@@ -7,9 +7,9 @@ and `beyond` of the others.
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from numerate.tasks.task import SPLITS, Task
 from numerate.tasks.texts import Example, Listed
 from numerate.tasks.written import shuffled
 
+Cut = Literal["beginning", "end"]
+CUTS: tuple[Cut, ...] = ("beginning", "end")
+
 _WHOLE = 1 << 16
 _LONGEST = 4
 
@@ -37,14 +40,15 @@ class Stock:
     part: NDArray[np.int16]
 
     @classmethod
-    def of(cls, source: FileSource, part: int = 1) -> "Stock":
-        """All rows of a source, as one part."""
+    def of(cls, source: FileSource, part: int = 1, cut: Cut = "end") -> "Stock":
+        """All rows of a source, as one part; `cut` is what goes of questions that are too long."""
+        source = source if source.cut == cut else Joined((source,), cut)
         return cls(source, np.arange(source.count, dtype=np.uint32), np.full(source.count, part, dtype=np.int16))
 
     @classmethod
-    def of_parts(cls, sources: Sequence[FileSource], parts: Sequence[int] | None = None) -> "Stock":
+    def of_parts(cls, sources: Sequence[FileSource], parts: Sequence[int] | None = None, cut: Cut = "end") -> "Stock":
         """All rows of several sources, each with its part; one part for each where nothing is said."""
-        joined = Joined(sources)
+        joined = Joined(sources, cut)
         numbers = np.arange(1, len(sources) + 1) if parts is None else np.array(parts)
         part = np.repeat(numbers.astype(np.int16), [source.count for source in sources])
         return cls(joined, np.arange(joined.count, dtype=np.uint32), part)
@@ -86,7 +90,7 @@ class Holdings:
     """What the files of a task hold: the name of each part, how many of the first are trained on, and the splits.
 
     `left_out` is how many rows training has not, as their questions are in another split; `skipped` how many could not
-    be read.
+    be read. `emptied` says of a split that has none left for this reason which one has them.
     """
 
     names: tuple[str, ...]
@@ -95,6 +99,7 @@ class Holdings:
     development: Stock
     test: Stock
     left_out: int = 0
+    emptied: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def apart(
@@ -105,10 +110,21 @@ class Holdings:
         if repeats:
             return cls(tuple(names), trained, train, development, test)
         tested = frozenset(test.texts())
-        kept = development.once()
-        kept = kept.take(np.array([text not in tested for text in kept.texts()], dtype=np.bool_))
-        taken = train.source.matching(tested | frozenset(kept.texts()))[train.rows]
-        return cls(tuple(names), trained, train.take(~taken), kept, test, int(taken.sum()))
+        once = development.once()
+        kept = once.take(np.array([text not in tested for text in once.texts()], dtype=np.bool_))
+        developed = frozenset(kept.texts())
+        taken = train.source.matching(tested | developed)[train.rows]
+        emptied = {}
+        if len(once) and not len(kept):
+            emptied["development"] = "the test"
+        if len(train) and taken.all():
+            alone = [
+                name
+                for name, texts in (("development", developed), ("the test", tested))
+                if train.source.matching(texts)[train.rows].all()
+            ]
+            emptied["train"] = alone[0] if alone else "development or the test"
+        return cls(tuple(names), trained, train.take(~taken), kept, test, int(taken.sum()), emptied)
 
     def split(self, name: str) -> Stock:
         return {"train": self.train, "development": self.development, "test": self.test}[name]
@@ -171,6 +187,11 @@ class TextTask(Task):
             return stock.within(parts or Span(1, holdings.trained))
         mine = stock if parts is None else stock.within(parts)
         found = mine if len(mine) else stock
+        if not len(found) and split in holdings.emptied:
+            raise Mistake(
+                f"split: {type(self).__name__} has no question left for {split!r}: all of it is in "
+                f"{holdings.emptied[split]} too; other files are right, or repeats=true, which keeps such rows"
+            )
         if not len(found):
             raise Mistake(f"split: {type(self).__name__} has no question for {split!r}; its files have too few")
         return found
@@ -244,7 +265,7 @@ class TextTask(Task):
         """Any text as a question; in the place of its answer, which nobody knows, stands one of training."""
         stock = self._stock("train")
         (first,) = stock.source.pairs(stock.rows[:1].astype(np.int64))
-        return as_question(text, first.answer)
+        return as_question(text, first.answer, stock.source.cut)
 
     def files(self) -> dict[str, Path]:
         return named(path for source in self.holdings.sources for path in source.files())
@@ -254,13 +275,13 @@ class TextTask(Task):
         return self.holdings.told()
 
 
-def as_question(text: str, answer: str) -> Questions:
+def as_question(text: str, answer: str, cut: Cut = "end") -> Questions:
     """A text that a person writes as a question, with an answer that tells no more than how long one may be.
 
     Raises `Mistake` for one without a word."""
     if not text.strip():
         raise Mistake("question: is empty; any text that is one is right")
-    return Questions.of_source(Listed((Example(text, answer),)), np.zeros(1, dtype=np.int64), {})
+    return Questions.of_source(Listed((Example(text, answer),), cut), np.zeros(1, dtype=np.int64), {})
 
 
 def in_order(index: NDArray[np.int64], count: int, name: Sequence[object]) -> NDArray[np.int64]:
@@ -287,6 +308,12 @@ def divided(count: int, sizes: tuple[int, int], name: Sequence[object]) -> tuple
         mine[held] = False
         return np.flatnonzero(mine), np.sort(held)
     return np.sort(shuffled(np.arange(first), count, key(*name))), np.sort(held)
+
+
+def refuse_cut(cut: str) -> None:
+    """Raises `Mistake` for what cannot be cut."""
+    if cut not in CUTS:
+        raise Mistake(f"cut: {cut!r} is neither 'beginning' nor 'end'")
 
 
 def refuse_share(name: str, share: float) -> None:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,14 @@ class TextSource(ABC):
     """Questions with answers that are read by their index, from 0 to `count - 1`."""
 
     count: int
+
+    cut: Literal["beginning", "end"] = "end"
+    """What of a question goes where it is longer than a tokenizer allows."""
+
+    @property
+    def place(self) -> str:
+        """The file that it stands in, for people."""
+        return "those asked"
 
     @property
     @abstractmethod
@@ -40,6 +49,7 @@ class Listed(TextSource):
     """A few examples in memory."""
 
     examples: tuple[Example, ...]
+    cut: Literal["beginning", "end"] = "end"
 
     @property
     def count(self) -> int:  # type: ignore[override]

@@ -13,7 +13,7 @@ from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.task import Task
-from numerate.tasks.texts import Listed, Texts
+from numerate.tasks.texts import Listed, Texts, TextSource
 from numerate.tokens import foreign, tokenizer_files
 from numerate.tokens.foreign import per_digit as per_digit
 from numerate.tokens.numbers import Digits, Ids, id_type
@@ -42,7 +42,8 @@ class Subwords(Tokenizer):
     other token is [UNK].
 
     An answer has several tokenisations, so that answers are decoded, not read off one forward. Question and answer
-    have at most `most` tokens each; what is longer is cut at its end, with a warning that says how many were.
+    have at most `most` tokens each. Of a longer answer the end goes; of a longer question what its task says (`cut`),
+    with a warning that says how many of the data they are.
 
     Raises `Mistake` for a tokenizer that cannot be read, and for one without the ten digits unless `numbers=AsIs`.
     """
@@ -103,13 +104,16 @@ class Subwords(Tokenizer):
             texts = questions.texts if questions.texts is not None else _texts(questions)
         first = int(self.begin)
         parts = [
-            _Part(np.flatnonzero(texts.source == number), self._tokens(texts, number), texts.rows)
+            _Part(
+                np.flatnonzero(texts.source == number), self._tokens(texts, number), texts.rows, texts.sources[number]
+            )
             for number in range(len(texts.sources))
         ]
         prompts, answers = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
         for part in parts:
             prompts[part.at], answers[part.at] = part.sizes()
-        self._say_cut(prompts, answers)
+        for part in parts:
+            self._say_cut(part, np.maximum(prompts, answers)[part.at])
         prompts, answers = np.minimum(prompts, self.most), np.minimum(answers, self.most)
         lengths = first + prompts + answers + 1
         time = int(lengths.max(initial=0))
@@ -135,13 +139,15 @@ class Subwords(Tokenizer):
             tables[whole] = np.array(ids, dtype=id_type(vocabulary))
         return tables[whole]
 
-    def _say_cut(self, prompts: NDArray[np.int64], answers: NDArray[np.int64]) -> None:
-        cut = np.maximum(prompts, answers) > self.most
-        if bool(cut.any()):
-            longest = int(max(prompts.max(), answers.max()))
+    def _say_cut(self, part: "_Part", sizes: NDArray[np.int64]) -> None:
+        """Warns of all that is cut of the source of a part, where something of the part itself is."""
+        if (sizes > self.most).any():
+            prompts, answers = part.tokens.sizes(slice(None))
+            every = np.maximum(prompts, answers)
             warnings.warn(
-                f"tokenizer.most: {int(cut.sum())} of {len(cut)} questions have more than {self.most} tokens and are "
-                f"cut at the end; the longest has {longest}",
+                f"tokenizer.most: {int((every > self.most).sum())} of {len(every)} questions ({part.source.place}), or "
+                f"their answers, have more than {self.most} tokens and lose their {part.source.cut}; the longest has "
+                f"{int(every.max())}",
                 stacklevel=3,
             )
 
@@ -174,12 +180,11 @@ class _Part:
     at: NDArray[np.int64]
     tokens: Tokenised
     rows: NDArray[np.int64]
+    source: TextSource
 
     def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """How many tokens the questions and the answers have."""
-        which = self.rows[self.at]
-        prompts = self.tokens.prompts[which].astype(np.int64)
-        return prompts, self.tokens.starts[which + 1] - self.tokens.starts[which] - prompts
+        return self.tokens.sizes(self.rows[self.at])
 
     def write(
         self,
@@ -190,12 +195,14 @@ class _Part:
         answers: NDArray[np.int64],
         table: Ids,
     ) -> None:
-        """Writes the first `prompts` tokens of each question from place `first` on, and `answers` of its answer."""
+        """Writes `prompts` tokens of each question from place `first` on, the last ones where its beginning is cut, and
+        the first `answers` of its answer."""
         which = self.rows[self.at]
-        begins = self.tokens.starts[which]
+        begins, ends = self.tokens.starts[which], self.tokens.starts[which] + self.tokens.prompts[which]
+        kept = ends - prompts[self.at] if self.source.cut == "beginning" else begins
         for start, source, counts in (
-            (np.full(len(which), first), begins, prompts[self.at]),
-            (first + prompts[self.at], begins + self.tokens.prompts[which], answers[self.at]),
+            (np.full(len(which), first), kept, prompts[self.at]),
+            (first + prompts[self.at], ends, answers[self.at]),
         ):
             inside = np.arange(int(counts.sum())) - np.repeat(counts.cumsum() - counts, counts)
             to = np.repeat(self.at, counts), np.repeat(start, counts) + inside

@@ -54,6 +54,11 @@ class Tokenised:
     def __len__(self) -> int:
         return len(self.prompts)
 
+    def sizes(self, rows: NDArray[np.int64] | slice) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """How many tokens these questions have, and their answers."""
+        prompts = self.prompts[rows].astype(np.int64)
+        return prompts, (self.starts[1:][rows] - self.starts[:-1][rows]) - prompts
+
 
 _known: "OrderedDict[str, Tokenised]" = OrderedDict()
 _fingerprints: "WeakKeyDictionary[TextSource, str]" = WeakKeyDictionary()
