@@ -161,11 +161,11 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
         assert given.words[0] in ("write", "stats", "fetch", "tokenise", "prepare")
         keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
         texts = {"tokenizer", "field", "separator", "processes"}
-        tokenised = {"tokenise": texts, "prepare": texts | {"size", "held_out"}}.get(given.words[0], set())
+        own = {"tokenise": texts, "prepare": texts | {"size", "held_out"}, "fetch": {"unpacked_size", "unpacked_members"}}
         running = {"train", "validation", "tokenizer", "context", "order"} if given.words[0] == "stats" else set()
-        assert keys <= {*OWN, "format", "digits", "vocabulary", "answer"} | tokenised | running
+        assert keys <= {*OWN, "format", "digits", "vocabulary", "answer"} | own.get(given.words[0], set()) | running
         if given.words[0] == "fetch":
-            assert set(given.words[1:]) <= set(DATASETS)
+            assert {word for word in given.words[1:] if "=" not in word} <= set(DATASETS)
     elif given.command in ("export", "import"):
         keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
         own = {"out", "checkpoint", "tokenizer"} if given.command == "export" else {"name", "recipe", "model"}
