@@ -161,7 +161,8 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
         assert given.words[0] in ("write", "stats", "fetch", "tokenise", "prepare")
         keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
         texts = {"tokenizer", "field", "separator", "processes"}
-        own = {"tokenise": texts, "prepare": texts | {"size", "held_out"}, "fetch": {"unpacked_size", "unpacked_members"}}
+        own = {"tokenise": texts, "prepare": texts | {"size", "held_out"}}
+        own["fetch"] = {"unpacked_size", "unpacked_members"}
         running = {"train", "validation", "tokenizer", "context", "order"} if given.words[0] == "stats" else set()
         assert keys <= {*OWN, "format", "digits", "vocabulary", "answer"} | own.get(given.words[0], set()) | running
         if given.words[0] == "fetch":
