@@ -195,5 +195,5 @@ def test_a_cluster_is_begun_and_ended_quietly_for_a_class_of_the_script_itself(t
     said = ended.stdout.splitlines()
     assert sorted(said[:-1]) == ["0 2", "1 3", "2 None"]
     assert said[-1] == "143"
-    assert [line for line in ended.stderr.splitlines() if line] == ["SIGTERM: stopping at the end of this step"]
+    assert [line for line in ended.stderr.splitlines() if line] == ["SIGTERM: stopping after the current batch"]
     assert ended.returncode == 0

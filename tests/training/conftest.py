@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from numerate.errors import Fault, Mistake
+from numerate.training.stopping import Stop
 
 TOUCHES = {
     "open",
@@ -147,3 +148,22 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisks]:
     yield disks
     for place in disks.mounted:
         subprocess.run(["umount", str(place)], check=True)
+
+
+class Asked(Stop):
+    """Asked to stop at the `nth` time that the run looks."""
+
+    def __init__(self, nth: int) -> None:
+        super().__init__()
+        self.left = nth
+
+    @property
+    def asked(self) -> bool:
+        self.left -= 1
+        return self.left <= 0
+
+
+@pytest.fixture(scope="session")
+def asked() -> type[Asked]:
+    """asked(7): a `Stop` that is asked to stop at the seventh time that the run looks."""
+    return Asked

@@ -113,7 +113,7 @@ def test_the_development_loss_is_that_of_the_objective_and_is_recorded(tmp_path:
     trainer = Trainer(small(PLATEAU, "training.steps=6"), World.join("cpu"), RunFolder.open(made.run.path))
     trainer.resume()
     trainer.model.eval()
-    (_, batch), *_ = trainer.development._questions()
+    batch = trainer.development._shares(lambda: None)[0].batch
     with torch.no_grad():
         loss = trainer.objective(trainer.model, batch, Draw.fixed())
     counts = trainer.objective.counts(batch)

@@ -2,6 +2,7 @@
 stopped, and what does not go together is refused before anything is written."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tokens.tokenizer_files import CHARACTERS
 from numerate.training.doubts import validation_trained_on
 from numerate.training.recipe import Recipe
+from numerate.training.stopping import Stop
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -107,3 +109,13 @@ def test_held_out_text_that_is_trained_on_too_is_told(told: Path) -> None:
     assert "16 of 16 passages of it, 64 tokens each, stand in what is trained on too" in said[0]
     (told / "b.jsonl").write_text("\n".join(stories[20:24] + [story.replace("cats", "dogs") for story in stories] * 2))
     assert prepared(small("shuffled", 2)) == []
+
+
+def test_a_stop_leaves_the_validation_between_two_batches(asked: Callable[[int], Stop], told: Path) -> None:
+    whole = train(small("shuffled", 6), runs_dir=told / "whole", quiet=True)
+    due = []
+    for nth in (7, 8, 100):  # it looks before each of the six steps, then before each batch of the evaluation
+        parted = train(small("shuffled", 6), runs_dir=told / "parted", quiet=True, stop=asked(nth))
+        due.append(parted.run.checkpoints()[0].state["progress"]["due"])
+    assert due == ["evaluation", "samples", ""]
+    assert (parted.run.path / "metrics.jsonl").read_bytes() == (whole.run.path / "metrics.jsonl").read_bytes()

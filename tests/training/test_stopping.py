@@ -24,7 +24,7 @@ def test_a_signal_asks_to_stop_and_is_named(
         assert stop.asked
         assert stop.signal == number
         assert stop.status == status
-    assert f"{number.name}: stopping at the end of this step" in capfd.readouterr().err
+    assert f"{number.name}: stopping after the current batch" in capfd.readouterr().err
 
 
 def test_a_second_interrupt_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

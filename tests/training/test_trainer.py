@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,13 @@ import torch
 
 from numerate.api import load, recipe
 from numerate.errors import Fault, Mistake
+from numerate.evaluation import exam
+from numerate.evaluation.marks import mark
 from numerate.laboratory.train import Trained, dry_run, train
+from numerate.training import development
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder
+from numerate.training.stopping import Stop
 from numerate.training.stream import Place
 from numerate.training.trainer import Trainer
 from numerate.training.world import World
@@ -198,6 +202,28 @@ def test_minutes_are_a_cap_that_the_next_start_goes_beyond(tmp_path: Path) -> No
     assert trained(tmp_path, *capped).run.checkpoints()[0].step > step
 
 
+def test_a_stop_leaves_an_evaluation_after_the_batch_in_progress_and_the_run_goes_on_bit_by_bit(
+    asked: Callable[[int], Stop], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exam, "PIECE", 40)  # so that evaluations have several batches
+    chosen = ["training.steps=4", "training.evaluate_every=2", "training.log_every=1", "training.best_by=loss"]
+    chosen += ["training.evaluate_start=true", "samples.when=evaluation", "samples.prompts=['1+']", "samples.tokens=3"]
+    whole = trained(tmp_path / "whole", *chosen)
+    undone, read = set(), []
+    monkeypatch.setattr(development, "mark", lambda *given: read.append(stop.left > 0) or mark(*given))
+    for nth in range(1, 100, 3):
+        stop = asked(nth)
+        parted = train(small(*chosen), runs_dir=tmp_path / "parted", quiet=True, stop=stop)
+        if parted.why != "stopped":
+            break
+        undone.add(parted.run.checkpoints()[0].state["progress"]["due"])
+    assert undone >= {"evaluation", "samples"}
+    assert all(read), "a batch was read after the stop"
+    for file in ("metrics.jsonl", "samples.jsonl", "checkpoints/step-000004/state.json"):
+        assert (parted.run.path / file).read_bytes() == (whole.run.path / file).read_bytes()
+    assert all(torch.equal(tensor, weights(whole)[name]) for name, tensor in weights(parted).items())
+
+
 @pytest.mark.parametrize(
     ("budget", "steps"),
     [("examples=100", 7), ("epochs=2", 11), ("tokens=2000", None)],
@@ -283,6 +309,7 @@ def test_a_run_that_was_trained_is_found_and_answers(finished: Trained) -> None:
 COMPILED = """
 import json, sys, torch
 from numerate.api import recipe
+from numerate.training.stopping import Stop
 from numerate.training.stream import Place
 from numerate.training.trainer import Trainer
 from numerate.training.world import World

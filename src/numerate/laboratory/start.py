@@ -106,7 +106,7 @@ class Start:
         tracked = _trackers(self.recipe, self.world, self._say)
         for text in (*trainer.warnings, *trainer.resume()):
             self._say(f"warning: {text}")
-        if (trainer.reached() or trainer.spent()) and not trainer.fresh:
+        if trainer.done and not trainer.fresh:
             self._say(f"{self.path}: {_nothing_left(trainer)}")
             return False
         if self.world.first:

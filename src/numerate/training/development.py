@@ -1,6 +1,7 @@
 """What is asked during training: the development splits, and which step is the best by them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -20,6 +21,9 @@ from numerate.training.precision import autocast
 from numerate.training.recipe import Recipe
 from numerate.training.world import World
 
+Between = Callable[[], None]
+"""Called between two batches; what it raises leaves the evaluation."""
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -36,6 +40,22 @@ class Standing:
     watched: float | None
 
 
+@dataclass(frozen=True)
+class _Share:
+    """A process's share of a development split: one batch, read in `rounds` pieces, as many in every process."""
+
+    split: str
+    batch: Batch
+    rounds: int
+
+    def pieces(self) -> Iterator[tuple[Batch, bool]]:
+        """The pieces, and whether each counts: every process asks the model equally often, and one with fewer pieces
+        reads its last again for nothing."""
+        own = pieces(self.batch)
+        for at in range(self.rounds):
+            yield own[min(at, len(own) - 1)], at < len(own)
+
+
 class Development:
     """Asks the development splits: the same questions each time, each process its share of them.
 
@@ -49,18 +69,21 @@ class Development:
         self.criterion = Criterion.of(recipe.training.best_by, exam)
         if exam.running and recipe.training.target is not None:
             raise Mistake("training.target: is a share of right answers, and running text has none; null is right")
-        self._drawn: list[tuple[str, Batch]] | None = None
+        self._drawn: list[_Share] = []
 
-    def ask(self, model: Model, step: int) -> Standing:
-        """Every process must call it, with the model in evaluation."""
-        return self._running(model, step) if self.exam.running else self._answers(model, step)
+    def ask(self, model: Model, step: int, between: Between = lambda: None) -> Standing:
+        """Every process must call it, with the model in evaluation.
 
-    def _running(self, model: Model, step: int) -> Standing:
+        `between` is called between batches, equally often in every process: what it raises leaves the evaluation.
+        """
+        return (self._running if self.exam.running else self._answers)(model, step, between)
+
+    def _running(self, model: Model, step: int, between: Between) -> Standing:
         """How well running text is foretold, over the same chunks each time.
 
         Of several processes each reads its share of every batch; means over batches are those of whole batches.
         """
-        found = self._foretold(model)
+        found = self._foretold(model, between)
         told = found.record()
         names = ("loss", "low", "high", "perplexity", "mean_of_exp", "batch_loss", "bits_per_byte", "accuracy")
         record = {"step": step, "split": "development"} | {name: told[name] for name in names if name in told}
@@ -70,11 +93,12 @@ class Development:
         record["tokens"] = found.tokens
         return Standing([record], self.criterion.score(judged, found.loss), 0.0, value)
 
-    def _foretold(self, model: Model) -> Likelihoods:
+    def _foretold(self, model: Model, between: Between = lambda: None) -> Likelihoods:
         rank, size = self.world.rank, self.world.size
         found, alone = Likelihoods(), []
         with autocast(self.world.device, self.recipe.training.precision):
             for start, count in self._batches():
+                between()
                 questions = self.recipe.task.examples("development", self.recipe.seed, start, count)
                 own = np.arange(rank, len(questions), size)
                 # Every process asks the model equally often: one whose share is shorter reads a row for nothing.
@@ -103,7 +127,7 @@ class Development:
         wanted = evaluation.during if evaluation.batches is None else evaluation.batches * rows
         return portions(min(wanted, chunks_of(self.recipe.task, "development")), rows)
 
-    def _answers(self, model: Model, step: int) -> Standing:
+    def _answers(self, model: Model, step: int, between: Between) -> Standing:
         """Exact match.
 
         Of labels accuracy is the share of them that is right: as long as each row of OOD validation has one that is
@@ -111,19 +135,11 @@ class Development:
         """
         watched = self.recipe.schedule.watches()
         measured = watched == "loss" or self.criterion.measures_loss
-        marked = [(split, mark(model, self.exam, batch)) for split, batch in self._questions()]
-        loss = self._loss(model) if measured else None
+        shares = self._shares(between)
+        counted = {share.split: self._counts(model, share, between) for share in shares}
+        loss = self._loss(model, shares, between) if measured else None
         scores, judged, records = {}, {}, []
-        for split, marks in marked:
-            counts = self.world.sum_counts(
-                {
-                    "correct": int(marks.right.sum()),
-                    "count": len(marks.right),
-                    "digits": marks.digits,
-                    "digits right": marks.digits_right,
-                    **self._labels(marks),
-                }
-            )
+        for split, counts in counted.items():
             low, high = wilson(counts["correct"], counts["count"])
             scores[split] = judged[split] = counts["correct"] / counts["count"]
             record = {
@@ -147,18 +163,37 @@ class Development:
         found = None if watched is None else loss if watched == "loss" else judged["development"]
         return Standing(records, self.criterion.score(judged, loss), scores["development"], found)
 
+    def _counts(self, model: Model, share: _Share, between: Between) -> dict[str, int]:
+        """How much of a split was answered, and how much of that is right, summed over all processes."""
+        sums: Counter[str] = Counter()
+        for piece, counts in share.pieces():
+            between()
+            marks = mark(model, self.exam, piece)
+            if counts:
+                sums.update(
+                    {
+                        "correct": int(marks.right.sum()),
+                        "count": len(marks.right),
+                        "digits": marks.digits,
+                        "digits right": marks.digits_right,
+                        **self._labels(marks),
+                    }
+                )
+        return self.world.sum_counts(sums)
+
     @torch.no_grad()
-    def _loss(self, model: Model) -> float:
+    def _loss(self, model: Model, shares: Sequence[_Share], between: Between) -> float:
         """What training makes smaller, on the development split: the same forwards as those of step 0, without dropout.
 
         Every process must call it; the sums of all are divided by the counts of all."""
-        batch = dict(self._questions())["development"]
-        counts = self.world.sum_counts(self.objective.counts(batch))
+        share = next(share for share in shares if share.split == "development")
+        counts = self.world.sum_counts(self.objective.counts(share.batch))
         sums: dict[str, float] = {}
-        for piece in pieces(batch):
+        for piece, counted in share.pieces():
+            between()
             placed = replace(piece, tokens=model.place(piece.tokens, Draw.fixed()))
             for term, value in self.objective(model, placed, Draw(self.recipe.seed, 0)).items():
-                sums[term] = sums.get(term, 0.0) + float(value)
+                sums[term] = sums.get(term, 0.0) + (float(value) if counted else 0.0)
         sums = self.world.sum_values(sums)
         return sum(self.objective.weights[term] * value / max(1, counts[term]) for term, value in sums.items())
 
@@ -174,15 +209,15 @@ class Development:
             "unseen right": int(right[:, beyond:].sum()),
         }
 
-    def _questions(self) -> list[tuple[str, Batch]]:
-        """The questions of the development splits, drawn once; each process has its share of them."""
-        if self._drawn is None:
-            task, count = self.recipe.task, self.recipe.evaluation.during
-            self._drawn = []
-            for split in self.splits:
-                questions = task.examples(split, self.recipe.seed, 0, max(count, self.world.size))
-                share = questions.take(slice(self.world.rank, None, self.world.size))
-                self._drawn.append((split, self.exam.batch(share).to(self.world.device)))
+    def _shares(self, between: Between) -> list[_Share]:
+        """The questions of the development splits, drawn once."""
+        task, count = self.recipe.task, self.recipe.evaluation.during
+        for split in self.splits[len(self._drawn) :]:
+            between()
+            questions = task.examples(split, self.recipe.seed, 0, max(count, self.world.size))
+            own = questions.take(slice(self.world.rank, None, self.world.size))
+            batch = self.exam.batch(own).to(self.world.device)
+            self._drawn.append(_Share(split, batch, self.world.highest(len(pieces(batch)))))
         return self._drawn
 
 

@@ -157,8 +157,9 @@ class RunFolder:
         raw = content.encode() if isinstance(content, str) else content
         disk.replace(self.file(name), raw, safe="What was there before is unharmed.")
 
-    def cut_metrics(self, step: int) -> int:
-        """Takes the records of steps after `step` out of `metrics.jsonl`, since a resumed run will write them again.
+    def cut_metrics(self, step: int, *, evaluated: bool = True) -> int:
+        """Takes the records of steps after `step` out of `metrics.jsonl`, since a resumed run will write them again;
+        and the evaluations of `step` itself where it has not been `evaluated`.
 
         They are moved to `metrics-undone.jsonl`, not lost. Half a last line goes; any other line that cannot be read
         stays where it is. Returns how many records were moved.
@@ -173,7 +174,10 @@ class RunFolder:
         for text in [*lines, last] if disk.record_of(last) is not None else lines:
             record = disk.record_of(text)
             at = record.get("step") if record is not None else None
-            if record is not None and isinstance(at, int | float) and at > step:
+            again = isinstance(at, int | float) and (
+                at > step or (at == step and not evaluated and record is not None and "split" in record)
+            )
+            if record is not None and again:
                 moved.append(record)
             else:
                 kept.append(text + b"\n")

@@ -1,5 +1,6 @@
 """Texts that a run says while it is trained, with dropout off: `samples.jsonl`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from numerate.evaluation.sampling import Sampling
 from numerate.training import disk
 from numerate.training.precision import autocast
 from numerate.training.run import RunFolder
+from numerate.training.stopping import Stopped
 
 PUBLISHED = (
     "Once upon a time,",
@@ -90,11 +92,19 @@ class Sampler:
         return bool(self._prompts) and (last if self.when == "end" else evaluated and self.when == "evaluation")
 
     @torch.no_grad()
-    def say(self, model: Model, step: int, folder: RunFolder | None) -> list[dict[str, Any]]:
+    def say(
+        self, model: Model, step: int, folder: RunFolder | None, asked: Callable[[], bool] = lambda: False
+    ) -> list[dict[str, Any]]:
         """The samples of a step, with the model in evaluation. Every process must call it, as a model may be spread
-        over all; one that holds the `folder` writes them, in place of what stands there of this step and later ones."""
+        over all; one that holds the `folder` writes them, in place of what stands there of this step and later ones.
+
+        Raises `Stopped`, with nothing written, when `asked`, which is called after each token, says so.
+        """
         with autocast(next(model.parameters()).device, self.precision):
-            passages = passages_after(model, self.writing, self._prompts, self.samples.sampling, self._most)
+            sampling, most = self.samples.sampling, self._most
+            passages = passages_after(model, self.writing, self._prompts, sampling, most, ended=asked)
+        if asked():
+            raise Stopped
         found = [
             {
                 "step": step,

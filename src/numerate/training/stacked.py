@@ -57,10 +57,10 @@ class StackedTrainer:
             ended(index, outcome)
 
         for trainer in self.trainers:
-            trainer.begin()
+            trainer.begin(stop)
         while True:
             for index in self._at:
-                if not self.trainers[index].goes_on(stop):
+                if not self.trainers[index].goes_on():
                     over(index, self._tried(index, Trainer.end))
             self._leave(outcomes)
             if not self._at:

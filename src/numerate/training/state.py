@@ -12,6 +12,7 @@ class Progress:
 
     `best_score` is the share right, or the development loss where the best step is chosen `best_by` that; `best_loss`
     is the loss where it decides among equal shares. Runs from before there was a choice are by accuracy, without it.
+    `due` is what a stop left to do at this step, before the next one: its evaluation (and samples), or its samples.
     """
 
     step: int = 0
@@ -27,6 +28,7 @@ class Progress:
     scaler: dict[str, Any] = field(default_factory=dict)
     right: float = 0.0
     judged: dict[str, float] = field(default_factory=dict)
+    due: Literal["", "evaluation", "samples"] = ""
 
     @property
     def best_so_far(self) -> Score | None:

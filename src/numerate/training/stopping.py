@@ -1,4 +1,4 @@
-"""Stopping at the end of a step when asked to: Ctrl-C, SIGTERM, SIGHUP."""
+"""Stopping after the current batch when asked to: Ctrl-C, SIGTERM, SIGHUP."""
 
 import contextlib
 import os
@@ -11,8 +11,12 @@ from typing import Any
 _AGAIN = 0.1  # seconds; a terminal and a launcher often both send the same Ctrl-C
 
 
+class Stopped(Exception):
+    """Leaves an evaluation between two batches, when asked to stop: nothing of it has been recorded."""
+
+
 class Stop:
-    """Turns SIGINT (Ctrl-C), SIGTERM and SIGHUP into a question that the training loop asks after each step.
+    """Turns SIGINT (Ctrl-C), SIGTERM and SIGHUP into a question that the training loop asks after each batch.
 
     >>> with Stop() as stop:
     ...     while not stop.asked:
@@ -32,7 +36,7 @@ class Stop:
 
     @property
     def asked(self) -> bool:
-        """Whether to stop at the end of this step."""
+        """Whether to stop after the current batch."""
         return self._asked
 
     @property
@@ -75,6 +79,6 @@ class Stop:
         self.signal = self.signal or signal.Signals(number)
         self._asked = True
         again = "; again to stop at once" if number == signal.SIGINT else ""
-        text = f"\n{signal.Signals(number).name}: stopping at the end of this step{again}\n"
+        text = f"\n{signal.Signals(number).name}: stopping after the current batch{again}\n"
         with contextlib.suppress(OSError):  # os.write, since a handler may interrupt a print
             os.write(2, text.encode())

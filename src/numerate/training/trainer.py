@@ -1,5 +1,6 @@
 """The loop: every run of the house goes through it."""
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -32,7 +33,7 @@ from numerate.training.refusals import (
 from numerate.training.run import RunFolder
 from numerate.training.samples import Sampler, cut
 from numerate.training.state import Progress
-from numerate.training.stopping import Stop
+from numerate.training.stopping import Stop, Stopped
 from numerate.training.stream import Place, Stream, places_of
 from numerate.training.sums import LAYER, Sums, line
 from numerate.training.timings import Timings
@@ -122,6 +123,7 @@ class Trainer:
         self._saved = 0
         self._overdue = False
         self._why, self._status = "budget", 0
+        self._stop = Stop()
 
     # The budget ---------------------------------------------------------------------------------------------------
 
@@ -137,11 +139,16 @@ class Trainer:
     @property
     def fresh(self) -> bool:
         """Whether nothing of the run is known or written yet."""
-        return self.progress.step == 0 and self.progress.best is None
+        return self.progress.step == 0 and self.progress.best is None and not self.progress.due
 
     def reached(self) -> bool:
         """Whether the last evaluation reached the target."""
         return self.training.target is not None and self.progress.right >= self.training.target
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do: neither a step nor what a stop left due of the last one."""
+        return (self.spent() or self.reached()) and not self.progress.due
 
     # Going on from where a run stands ----------------------------------------------------------------------------
 
@@ -152,8 +159,8 @@ class Trainer:
         found: tuple[checkpoint.Checkpoint | None, list[str]] = (None, [])
         if self.world.first:
             found = checkpoint.resume(self.folder.checkpoints)
-            step = found[0].step if found[0] else 0
-            self.folder.cut_metrics(step)
+            step, due = (found[0].step, found[0].state["progress"].get("due")) if found[0] else (0, "")
+            self.folder.cut_metrics(step, evaluated=due != "evaluation")
             cut(self.folder, step)
         last, warnings = self.world.said_by_first(found)
         if last is None:
@@ -191,34 +198,36 @@ class Trainer:
         """Trains until the budget is used up, the target is reached, time is over or `stop` asks."""
         stop = stop or Stop()
         with products(self.world.device, tf32=self.training.tf32):
-            self.begin()
-            while self.goes_on(stop):
+            self.begin(stop)
+            while self.goes_on():
                 self.one_step(self.steps)
                 self.after_step()
             return self.end()
 
-    def begin(self) -> None:
-        """Before the first step of a start. Where there is to be none, the start itself is evaluated and written."""
+    def begin(self, stop: Stop) -> None:
+        """Before the first step of a start, which `stop` may ask to stop. Where there is to be none, the start itself
+        is evaluated and written; what a stop left due of the last step is made up for."""
+        self._stop = stop
         self._began = self._saved_at = time.monotonic()
         self._saved, self._overdue = self.progress.step, False
         self._why, self._status = "target" if self.reached() else "budget", 0
         if self.progress.step == 0:
             refuse_broken_weights(self.model, self.world)
-        if self.fresh and (self.spent() or self.training.evaluate_start):
+        if self.progress.due or (self.fresh and (self.spent() or self.training.evaluate_start)):
             self._evaluate()
             self.save()
             self._why = "target" if self.reached() else self._why
         self.model.train()
 
-    def goes_on(self, stop: Stop) -> bool:
+    def goes_on(self) -> bool:
         """Whether to make another step; why not is told by `end`."""
-        if self.spent() or self.reached():
+        if self.done:
             return False
-        flags = self._flags(stop)
+        flags = self._flags()
         self._overdue = bool(flags["overdue"])
         if flags["stop"] or flags["late"]:
             self._why = "stopped" if flags["stop"] else "minutes"
-            self._status = self.world.highest(stop.status) if flags["stop"] else 0
+            self._status = self.world.highest(self._stop.status) if flags["stop"] else 0
             return False
         return True
 
@@ -244,13 +253,13 @@ class Trainer:
         self.model.eval()
         return Outcome(self.progress, self._why, self._status)
 
-    def _flags(self, stop: Stop) -> dict[str, int]:
+    def _flags(self) -> dict[str, int]:
         """What the clock and the outside world ask for: of any process, and then known to all."""
         training, now = self.training, time.monotonic()
         minutes, between = training.minutes, training.checkpoint_minutes
         return self.world.sum_counts(
             {
-                "stop": stop.asked or self.world.orphaned,
+                "stop": self._stop.asked or self.world.orphaned,
                 "late": minutes is not None and now - self._began > 60 * minutes,
                 "overdue": between is not None and now - self._saved_at > 60 * between,
             }
@@ -349,10 +358,35 @@ class Trainer:
                 self.listen("warning", {"text": text})
 
     def _evaluate(self) -> None:
+        """Evaluates this step and says its samples, or what of both is still due. Left when asked to stop: what was
+        left is then due, and nothing of it recorded."""
+        progress = self.progress
+        with contextlib.suppress(Stopped):
+            if progress.due != "samples":
+                progress.due = "evaluation"
+                self._develop()
+                progress.due = "samples"
+            step = progress.step
+            due = step == 0 or step % self.training.evaluate_every == 0
+            if self.sampler.due(evaluated=due, last=self.spent() or self.reached()):
+                with self.timings.pause(), self.parallel.saying() as model:
+                    self.sampler.say(model, step, self.folder if self.world.first else None, self._asked)
+            progress.due = ""
+
+    def _asked(self) -> bool:
+        """Whether any process is asked to stop. Every process must call it."""
+        return bool(self._flags()["stop"])
+
+    def _between(self) -> None:
+        """Between two batches of an evaluation, in every process: raises `Stopped` when any is asked to stop."""
+        if self._asked():
+            raise Stopped
+
+    def _develop(self) -> None:
         """Asks the development splits, and keeps the best step by what the criterion says."""
         progress = self.progress
         with self.timings.pause(), self.parallel.answering() as model:
-            asked = self.development.ask(model, progress.step)
+            asked = self.development.ask(model, progress.step, self._between)
         for record in asked.records:
             self._record("metrics.jsonl", "evaluation", dict(record))
         if self.development.criterion.prefers(asked.score, progress.best_so_far):
@@ -363,9 +397,6 @@ class Trainer:
         due = step > 0 and step % self.training.evaluate_every == 0  # not only because a budget ends or begins here
         if asked.watched is not None and due:
             progress.judged = self.recipe.schedule.after_evaluation(progress.judged, asked.watched)
-        if self.sampler.due(evaluated=due or step == 0, last=self.spent() or self.reached()):
-            with self.timings.pause(), self.parallel.saying() as model:
-                self.sampler.say(model, step, self.folder if self.world.first else None)
 
     def save(self) -> None:
         """Writes a checkpoint. Every process must call it; the first writes."""
