@@ -131,7 +131,7 @@ def test_frozen_symbols_are_saved_and_never_learn() -> None:
     assert {name for name, _ in part.named_parameters()} == {"templates", "map.weight", "map.bias"}
 
 
-@pytest.mark.parametrize(("layers", "parameters"), [("shared", 4), ("library", 2 + 3 * 2), ("own", 3 * 4)])
+@pytest.mark.parametrize(("layers", "parameters"), [("shared", 4), ("library", 1 + 3 * 3), ("own", 3 * 4)])
 @pytest.mark.parametrize("trainable", [True, False])
 def test_layers_share_what_is_said(layers: Any, parameters: int, trainable: bool) -> None:
     parts: Any = SymbolicAttention(5, layers=layers, trainable=trainable).build_layers(8, 3)
@@ -139,6 +139,7 @@ def test_layers_share_what_is_said(layers: Any, parameters: int, trainable: bool
     frozen = 0 if trainable else (3 if layers == "own" else 1)
     assert len(found) == parameters - frozen
     assert (parts[0].symbols is parts[2].symbols) == (layers != "own")
+    assert (parts[0].templates is parts[2].templates) == (layers == "shared")
     assert (parts[0].map is parts[2].map) == (layers == "shared")
 
 

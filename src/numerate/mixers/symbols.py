@@ -86,7 +86,7 @@ class SymbolicAttention(Symbols):
     scale: float | None = setting(None, "factor on the scores; null: 1 over the root of a head's width")
     trainable: bool = setting(True, "whether the symbols learn; the templates always do")
     layers: Literal["shared", "library", "own"] = setting(
-        "shared", "what layers share: everything, templates and symbols but not the map to them, or nothing"
+        "shared", "what layers share: everything, the library of symbols alone, or nothing"
     )
     normalised: bool = setting(
         False, "whether it reads what the mixer reads; false: the residual stream before the norm"
@@ -117,7 +117,7 @@ class SymbolicAttention(Symbols):
         made = [self.build(width) for _ in range(depth)]
         if self.layers == "library":
             for part in made[1:]:
-                part.templates, part.symbols = made[0].templates, made[0].symbols
+                part.symbols = made[0].symbols
         return made
 
 
