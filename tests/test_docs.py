@@ -169,7 +169,8 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
             assert {word for word in given.words[1:] if "=" not in word} <= set(DATASETS)
     elif given.command in ("export", "import"):
         keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
-        own = {"out", "checkpoint", "tokenizer"} if given.command == "export" else {"name", "recipe", "model"}
+        imports = {"name", "recipe", "model", "check", "tolerance"}
+        own = {"out", "checkpoint", "tokenizer"} if given.command == "export" else imports
         assert keys <= {"runs_dir"} | own
     elif given.command == "tokens":
         assert given.words[0] == "train-vocabulary"

@@ -160,9 +160,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "import": (
         "a run of a folder that Hugging Face saved after an export, or of weights of the published dual attention",
-        "FOLDER|FILE [name=..] [recipe=RECIPE] [runs_dir=..] [SETTING ...]",
+        "FOLDER|FILE [name=..] [recipe=RECIPE] [check=LOGITS] [tolerance=0.001] [runs_dir=..] [SETTING ...]",
         "numerate import finetuned\nnumerate import finetuned name=mine task.tokenizer=finetuned\n"
-        "numerate import ckpt.pt recipe=tiny_stories_d64_l4_4+4_symbolic name=theirs",
+        "numerate import ckpt.pt recipe=tiny_stories_d64_l4_4+4_symbolic name=theirs check=logits.safetensors",
     ),
     "ask": (
         "what a run answers to a question, how sure it is, and the truth",

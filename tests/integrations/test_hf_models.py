@@ -231,6 +231,30 @@ def test_shared_weights_are_saved_once_and_stay_shared() -> None:
     assert len(list(Path("again").glob("*.safetensors"))) > 1
     for name, weight in opened("again").state_dict().items():
         assert torch.equal(weight, model.state_dict()[name]), name
+    for name, weight in import_folder("again").model().state_dict().items():
+        assert torch.equal(weight, model.model.state_dict()[name]), name
+
+
+def test_a_folder_whose_weights_are_not_all_taken_is_not_imported(capsys: pytest.CaptureFixture[str]) -> None:
+    from safetensors.torch import load_file, save_file
+
+    export(run_of(recipe_of()), "exported")
+    whole = load_file("exported/model.safetensors")
+    symbols = "model.trunk.blocks.1.mixer.symbols.symbols"
+    for name, value, told in (
+        ("model.head.weight", whole["model.embedding.weight"] + 1, "head.weight differs from embedding.weight"),
+        (symbols, whole[symbols] + 1, "blocks.1.mixer.symbols.symbols differs from trunk.blocks.0"),
+        ("model.adapter.lora_A", torch.ones(2), "the model does not have adapter.lora_A"),
+    ):
+        save_file({**whole, name: value}, "exported/model.safetensors", metadata={"format": "pt"})
+        assert main(["import", "exported"]) == 2
+        assert told in capsys.readouterr().err
+    ids = torch.tensor([[5, 9, 6, 7]])
+    save_file(whole, "exported/model.safetensors", metadata={"format": "pt"})
+    save_file({"ids": ids, "logits": opened("exported")(ids).logits.detach()}, "logits.safetensors")
+    assert main(["import", "exported", "check=logits.safetensors", "name=same"]) == 0
+    assert main(["import", "exported", "check=logits.safetensors", "model.mixer.symbols.heads=2"]) == 2
+    assert "logits differ from logits.safetensors" in capsys.readouterr().err
 
 
 def test_offsets_are_drawn_in_training_and_never_in_evaluation() -> None:
@@ -395,7 +419,7 @@ def test_what_is_no_folder_of_ours_is_not_imported() -> None:
     with pytest.raises(Mistake, match="merge_and_unload"):
         import_folder("adapter")
     _changed(lambda config: config["recipe"]["model"].update(width=32))
-    with pytest.raises(Mistake, match="weights"):
+    with pytest.raises(Mistake, match=r"embedding\.weight has the shape"):
         import_folder("exported")
     _changed(lambda config: config["recipe"]["model"].update(width=16))
     _changed(lambda config: config["recipe"]["tokenizer"].update(ids="index"))
@@ -416,7 +440,7 @@ def test_weights_of_the_published_code_become_a_run_of_a_recipe_with_their_archi
     for name, weight in found.model().state_dict().items():
         assert torch.equal(weight, run.model().state_dict()[name]), name
     assert numerate.load("published").path == found.path
-    with pytest.raises(Mistake, match="weights"):
+    with pytest.raises(Mistake, match=r"ckpt\.pt: has no blocks\.2\.norm1\.weight"):
         import_published("ckpt.pt", recipe_of(published(width=16, depth=3, self_heads=2, relational_heads=2)))
     Path("torn.pt").write_bytes(Path("ckpt.pt").read_bytes()[:500])
     with pytest.raises(Mistake, match="no weights that can be read"):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from numerate.models.dual_attention_weights import from_published, to_published
 from numerate.models.held import without_memory
 from numerate.models.initialisation import Normal, TorchDefault
 from numerate.models.tiny_names import RUNS, presets
+from numerate.positions.rotary import Rotary
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe
 from numerate.vocabulary import Vocabulary
@@ -31,6 +33,7 @@ MODELS: dict[str, Decoder] = {
     "lm_transformer_pos_emb": current(**PLAIN, positions="learned"),
     "lm_dat_symbolic": current(**SMALL),
     "legacy_lm_transformer": published(**PLAIN),
+    "legacy_lm_dat_symbolic": published(**SMALL),
 }
 """The cases of whole models, with what each is here."""
 
@@ -57,8 +60,11 @@ ELSEWHERE = {
 
 
 def cases(shared: Path) -> dict[str, Any]:
-    told = json.loads((shared / "cases" / "dual_attention.json").read_text())
-    return {case["name"]: case for case in told["cases"]} | {"runs": told["reported_runs"]}
+    told, of_2024 = (
+        json.loads((shared / "cases" / name).read_text())
+        for name in ("dual_attention.json", "dual_attention_2024.json")
+    )
+    return {case["name"]: case for case in told["cases"] + of_2024["cases"]} | {"runs": told["reported_runs"]}
 
 
 def filled(shape: list[int], salt: int, amp: float, offset: float) -> Tensor:
@@ -185,6 +191,28 @@ def test_today_s_code_begins_with_the_published_spreads(shared: Path) -> None:
         assert begun[f"layers.{name}"].std().item() == pytest.approx(spread, rel=room, abs=5e-4), name
 
 
+def test_layers_that_share_the_library_say_what_the_published_ones_say() -> None:
+    """Expected: the package dual-attention 0.0.7 with `weight_tie_symbol_library`, weights by the cases' formula."""
+    spec = current(**SMALL, symbol_layers="library")
+    model = spec.build(vocabulary_of(23), 0).double().eval()
+    shapes = {name: tensor.shape for name, tensor in to_published(model.state_dict(), spec).items()}
+    names = sorted(shapes.keys() - {"layers.final_out.weight", "layers.symbol_retrievers.1.symbol_library"})
+    weights = {
+        name: filled(
+            list(shapes[name]), salt, *((0.1, 1.0) if "norm" in name and name.endswith("weight") else (0.2, 0.0))
+        )
+        for salt, name in enumerate(names)
+    }
+    model.load_state_dict(from_published(weights, spec))
+    ids = torch.tensor([[1, 5, 9, 2, 22, 7], [3, 3, 0, 14, 8, 11]])
+    logits = model(Tokens(ids, torch.tensor([6, 6]), torch.arange(2))).logits[:, -1, :6]
+    expected = [
+        [-0.35072442, -0.55341375, -0.49582395, -0.20504040, 0.18217686, 0.48371349],
+        [-1.16427726, -0.82933138, -0.10433799, 0.66972718, 1.12880920, 1.05699461],
+    ]
+    torch.testing.assert_close(logits, torch.tensor(expected, dtype=torch.float64), atol=5e-6, rtol=0)
+
+
 # Numbers of parameters -----------------------------------------------------------------------------------------------
 
 
@@ -247,14 +275,16 @@ def test_weights_that_do_not_fit_are_refused(shared: Path) -> None:
     case, spec = cases(shared)["lm_dat_symbolic"], MODELS["lm_dat_symbolic"]
     weights = {name: filled(**how) for name, how in case["weights"].items()}
     without = {name: tensor for name, tensor in weights.items() if not name.endswith("0.norm1.bias")}
-    with pytest.raises(Mistake, match=r"there is no blocks\.0\.norm1\.bias, which trunk\.blocks\.0\.mixer_norm\.bias"):
+    with pytest.raises(Mistake, match=r"has no blocks\.0\.norm1\.bias, which trunk\.blocks\.0\.mixer_norm\.bias is"):
         from_published(without, spec)
-    with pytest.raises(Mistake, match=r"1 are of nothing in the spec, such as more\.weight"):
-        from_published(weights | {"layers.more.weight": torch.zeros(1)}, spec)
-    with pytest.raises(Mistake, match="has 42 rows, the spec 64"):
+    for more in ("more.weight", "freqs_cos"):
+        with pytest.raises(Mistake, match=rf"the model does not have {more}"):
+            from_published(weights | {f"layers.{more}": torch.zeros(1)}, spec)
+    with pytest.raises(Mistake, match="has 42 rows, the model 64"):
         from_published(weights, override(Recipe(model=spec), ["model.feed_forward.hidden=64"]).model)  # type: ignore[arg-type]
-    with pytest.raises(Mistake, match="positions: one, Rotary of whole heads or Learned"):
-        from_published(weights, Decoder())
+    for positions in ((), (Rotary(base=500.0),), (Rotary(share=0.5),)):
+        with pytest.raises(Mistake, match=r"positions: one, Rotary\(base=10000\) of whole heads or Learned"):
+            from_published(weights, replace(spec, positions=positions))
     held = from_published(weights | {"layers.final_out.weight": weights["layers.token_embedder.weight"]}, spec)
     assert torch.equal(held["head.weight"], held["embedding.weight"])
 

@@ -12,14 +12,19 @@ from numerate.studies.naming import named_recipe
 
 def command(given: argparse.Namespace) -> int:
     folder = first(given.words, "the folder", "numerate import finetuned")
-    kinds: dict[str, Callable[[str], Any]] = {"runs_dir": str, "name": str, "recipe": str}
+    kinds: dict[str, Callable[[str], Any]] = {
+        "runs_dir": str,
+        "name": str,
+        "recipe": str,
+        "check": str,
+        "tolerance": float,
+    }
     words, own = options(given.words[1:], kinds)
-    where = {name: own.get(name) for name in ("runs_dir", "name")}
-    if "recipe" in own:
-        recipe = override(named_recipe(own["recipe"]), words)
-        print(import_published(folder, recipe, **where).path)
+    named = own.pop("recipe", None)
+    if named is not None:
+        print(import_published(folder, override(named_recipe(named), words), **own).path)
         return 0
     words, changes = settings(words)
     no_more(words, [*kinds])
-    print(import_folder(folder, settings=changes, **where).path)
+    print(import_folder(folder, settings=changes, **own).path)
     return 0

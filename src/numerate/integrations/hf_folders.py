@@ -1,4 +1,4 @@
-"""A folder that Hugging Face opens: written from a run's model and tokenizer, and read back."""
+"""A folder that Hugging Face opens: written from a run's model and tokenizer; and what its configuration says."""
 
 import json
 from collections.abc import Iterator
@@ -6,9 +6,6 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from numerate.batch import Model
 from numerate.errors import Mistake
@@ -57,30 +54,6 @@ def fill(folder: Path, config: NumerateConfig, model: Model, special: SpecialIds
     (folder / "README.md").write_text(CARD.format(name=name, title=title, step=config.step), encoding="utf-8")
 
 
-def read(folder: Path) -> tuple[NumerateConfig, dict[str, Tensor]]:
-    """The configuration of a folder and its weights in single precision, by the names that a run has for them.
-
-    Raises `Mistake` for a folder that is none, is of another model or an adapter alone, or lacks weights.
-    """
-    config = configuration(folder)
-    try:
-        with _quiet():
-            held, found = NumerateForCausalLM.from_pretrained(
-                folder, config=config, dtype=torch.float32, output_loading_info=True, local_files_only=True
-            )
-    except Mistake:
-        raise
-    except Exception as error:  # no file of weights, a torn one, weights of another shape: of many kinds
-        told = str(error).partition("\n")[0]
-        raise Mistake(
-            f"{folder}: its weights cannot be read ({told}); a folder that was saved whole is right"
-        ) from error
-    wrong = [f"{what.split('_')[0]}: {', '.join(sorted(map(str, found[what]))[:4])}" for what in _WRONG if found[what]]
-    if wrong:
-        raise Mistake(f"{folder}: its weights are not those of its recipe ({'; '.join(wrong)})")
-    return config, dict(held.model.state_dict())
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without the bars and reports of transformers: what is wrong is said by us."""
@@ -94,9 +67,6 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()
-
-
-_WRONG = ("missing_keys", "unexpected_keys", "mismatched_keys")
 
 
 def configuration(folder: Path) -> NumerateConfig:

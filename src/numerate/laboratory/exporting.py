@@ -2,28 +2,25 @@
 
 import hashlib
 import os
-import pickle
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from numerate.config import from_tree, identity, override, to_tree
-from numerate.errors import Fault, Mistake
+from numerate.errors import Mistake
 from numerate.evaluation.exam import Exam
 from numerate.laboratory.run import Run
+from numerate.laboratory.weight_files import TOLERANCE, Check, read_weights
 from numerate.models.decoder import Decoder
 from numerate.models.dual_attention_weights import from_published
+from numerate.models.file_weights import weights_of
 from numerate.models.held import build
 from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tokens.layout import Continuation, Text
 from numerate.training import checkpoint, disk, provenance
-from numerate.training.parallel import weights_for
 from numerate.training.recipe import Recipe
 from numerate.training.refusals import fingerprint_of
 from numerate.training.run import RunFolder, runs_directory
@@ -81,16 +78,20 @@ def import_folder(
     runs_dir: str | Path | None = None,
     name: str | None = None,
     settings: Sequence[str] = (),
+    check: str | Path | None = None,
+    tolerance: float = TOLERANCE,
 ) -> Run:
     """Makes a run of a folder that Hugging Face saved, such as one that was exported and then fine-tuned.
 
     It is evaluated, asked and generated with as any other, and `init_from=` it starts another one. Its id is a hash of
     recipe and weights: importing the same folder twice gives the same run. `settings` change the recipe as on the
-    command line, for a tokenizer or texts that lie elsewhere here. Raises `Mistake` for a folder that is none of
-    these, for weights that are not the recipe's, and for a tokenizer or task whose tokens are others here.
+    command line, for a tokenizer or texts that lie elsewhere here. `check` and `tolerance` are as for
+    `import_published`. Raises `Mistake` for a folder that is none of these, for weights that are not the recipe's (see
+    `numerate.models.file_weights`), and for a tokenizer or task whose tokens are others here.
     """
     hf, place = _hugging_face(), Path(folder).expanduser()
-    config, weights = hf.read(place)
+    config = hf.configuration(place)
+    file = read_weights(place)
     recipe = from_tree((config.recipe or {}), place / "config.json", declared=Recipe)
     recipe = override(replace(recipe, name=name), settings)
     assert isinstance(recipe, Recipe)
@@ -101,59 +102,55 @@ def import_folder(
             f"{place}: was exported with other tokens than its {type(recipe.task).__name__} has here; the tokenizer "
             "and texts that it was trained with are right (task.tokenizer= says where they are)"
         )
-    return _run(recipe, exam, weights, config.step, place, runs_dir)
+    weights = {tensor.removeprefix("model."): value for tensor, value in file.weights.items()}
+    return _run(recipe, exam, weights, config.step, file.checked_by(check, tolerance), place, runs_dir)
 
 
 def import_published(
-    file: str | Path, recipe: Recipe, *, runs_dir: str | Path | None = None, name: str | None = None
+    file: str | Path,
+    recipe: Recipe,
+    *,
+    runs_dir: str | Path | None = None,
+    name: str | None = None,
+    check: str | Path | None = None,
+    tolerance: float = TOLERANCE,
 ) -> Run:
     """Makes a run of weights of the published code of dual attention, for a recipe whose model is their architecture.
 
     `file` is a checkpoint of its `train.py` (ckpt.pt), a file of weights (.pt, .bin, .safetensors), or a folder of the
-    hub, such as the package dual-attention writes, with one in it. Nothing that a pickle could run is run. Raises
-    `Mistake` for a file that holds no weights, and where they are not the recipe's, see
-    `numerate.models.dual_attention_weights`.
+    hub, such as the package dual-attention writes, with one in it. Nothing that a pickle could run is run.
+
+    `check` is a file with reference logits, see `numerate.laboratory.weight_files`: the model's must not differ from
+    them by more than `tolerance` anywhere. Without it those are compared that the file or folder itself has.
+
+    Raises `Mistake` for a file that holds no weights, where they are not the recipe's, see
+    `numerate.models.dual_attention_weights`, and where logits differ.
     """
     place = Path(file).expanduser()
     if not isinstance(recipe.model, Decoder):
         raise Mistake(f"recipe: its model is a {type(recipe.model).__name__}; one with a Decoder is right")
-    weights = from_published(_weights_in(place), recipe.model)
+    found = read_weights(place)
+    weights = from_published(found.weights, recipe.model, where=str(place))
     exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
-    return _run(replace(recipe, name=name), exam, weights, 0, place, runs_dir)
-
-
-def _weights_in(place: Path) -> dict[str, Tensor]:
-    """The weights of a file, or of the one in a folder."""
-    file = place
-    if place.is_dir():
-        known = ("model.safetensors", "pytorch_model.bin", "ckpt.pt")
-        file = next((place / name for name in known if (place / name).is_file()), place)
-    try:
-        with disk.explained(file):
-            if file.suffix == ".safetensors":
-                found: Any = load_file(file)
-            else:
-                found = torch.load(file, map_location="cpu", weights_only=True)
-    except (Mistake, Fault):
-        raise
-    except Exception as error:  # of many kinds: a pickle of more than weights, a torn file
-        # What torch says of a pickle of more than weights is how to run it nevertheless.
-        torn = isinstance(error, pickle.UnpicklingError)
-        told = "it is none of torch.save, or has more than weights" if torn else str(error).partition("\n")[0]
-        raise Mistake(f"{file}: holds no weights that can be read ({told})") from error
-    found = found.get("model", found)
-    return {name: tensor.float() for name, tensor in found.items() if isinstance(tensor, Tensor)}
+    recipe = replace(recipe, name=name)
+    return _run(recipe, exam, weights, 0, found.checked_by(check, tolerance), place, runs_dir)
 
 
 def _run(
-    recipe: Recipe, exam: Exam, weights: dict[str, Tensor], step: int, place: Path, runs_dir: str | Path | None
+    recipe: Recipe,
+    exam: Exam,
+    weights: dict[str, Tensor],
+    step: int,
+    check: Check | None,
+    place: Path,
+    runs_dir: str | Path | None,
 ) -> Run:
     """The run of a recipe and weights that came from elsewhere, made where it is not there yet."""
     model = build(recipe.model, exam.vocabulary, recipe.seed, None)
-    try:
-        weights = weights_for(model, weights, str(place))
-    except Fault as fault:
-        raise Mistake(f"{place}: {fault}") from fault
+    weights = weights_of(model, weights, str(place))
+    if check is not None:
+        model.load_state_dict(weights)
+        check.compare(model, exam.vocabulary.size)
     came = str(place.resolve())
     state = {"tokenizer": fingerprint_of(recipe.tokenizer, recipe.task), "imported_from": came}
     made = RunFolder.create(
@@ -182,7 +179,7 @@ class _HuggingFace:
     def __init__(self) -> None:
         from numerate.integrations import hf_folders, hf_models, hf_tokenizers
 
-        self.fill, self.read = hf_folders.fill, hf_folders.read
+        self.fill, self.configuration = hf_folders.fill, hf_folders.configuration
         self.config_of, self.fingerprint = hf_models.config_of, hf_models.fingerprint
         self.special_ids, self.tokenizer_of = hf_tokenizers.special_ids, hf_tokenizers.tokenizer_of
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from numerate.batch import Model
 from numerate.config import from_tree
-from numerate.errors import Fault, Mistake
+from numerate.errors import Mistake
 from numerate.evaluation.evaluator import Method, evaluate_cell
 from numerate.evaluation.exam import SPARE, Exam, questions_of
 from numerate.evaluation.grid import Cell, parse_shard
@@ -24,10 +24,10 @@ from numerate.laboratory.pieces import script, spread
 from numerate.laboratory.plan import Heard, Inquiry, Plan, Told, Way
 from numerate.laboratory.results import Results
 from numerate.laboratory.store import Key, Store, lines_of
+from numerate.models.file_weights import weights_of
 from numerate.models.held import build
 from numerate.tasks.questions import Questions
 from numerate.training import checkpoint
-from numerate.training.parallel import refuse_other_weights, weights_for
 from numerate.training.recipe import Recipe
 from numerate.training.refusals import refuse_other_contents, refuse_other_tokenizer
 from numerate.training.run import RunFolder, find, runs_directory
@@ -81,13 +81,14 @@ class Run:
         if not settings:
             return self
         other = Run(self.folder, device=self.device, changes=(*self.changes, *settings))
+        blank = other.blank
         try:
-            refuse_other_weights(other.blank.state_dict(), self.blank.state_dict(), "the trained model")
-        except Fault as fault:
+            weights_of(blank, self.blank.state_dict(), "the trained model")
+        except Mistake as mistake:
             raise Mistake(
-                f"{', '.join(settings)}: this model would have other weights ({fault}); an evaluation may change only "
-                "what leaves their names and shapes alone"
-            ) from fault
+                f"{', '.join(settings)}: this model would have other weights ({mistake}); an evaluation may change "
+                "only what leaves their names and shapes alone"
+            ) from mistake
         return other
 
     @cached_property
@@ -123,7 +124,7 @@ class Run:
         refuse_other_tokenizer(self.recipe.tokenizer, self.recipe.task, found)
         weights = found.read(only=["weights"])["weights"]
         model = build(self.recipe.model, self.exam.vocabulary, self.recipe.seed, found.state.get("origin"))
-        model.load_state_dict(weights_for(model, weights, str(found.path)))
+        model.load_state_dict(weights_of(model, weights, str(found.path)))
         return model.to(device_of(self.device or self.recipe.device)).eval()
 
     # Evaluation ---------------------------------------------------------------------------------------------------

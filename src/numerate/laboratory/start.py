@@ -10,13 +10,13 @@ import torch
 
 from numerate.config import identity, to_tree
 from numerate.data.prepared import ready
-from numerate.errors import Fault, Mistake
+from numerate.errors import Mistake
 from numerate.integrations import trackers
 from numerate.laboratory.run import Run
+from numerate.models.file_weights import weights_of
 from numerate.recipes.papers import PAPERS
 from numerate.training import checkpoint, provenance
 from numerate.training.budget import flop_text
-from numerate.training.parallel import weights_for
 from numerate.training.progress import Nowhere, Progress, beside
 from numerate.training.recipe import Recipe
 from numerate.training.refusals import refuse_other_contents
@@ -315,10 +315,7 @@ def _beginning(source: RunFolder, path: Path, trainer: Trainer) -> checkpoint.Ch
         _refuse_other_vocabulary(Run(source), trainer)
         found = checkpoint.by_name(source.checkpoints, "final")[0][0]
     weights = found.read(only=["weights"])["weights"]
-    try:
-        weights_for(trainer.model, weights, str(found.path))
-    except Fault as fault:
-        raise Mistake(f"init_from: {fault}") from fault
+    weights_of(trainer.model, weights, f"init_from: {found.path}")
     return found
 
 

@@ -1,15 +1,14 @@
 """Weights of the published code of dual attention, as a `Decoder` has them, and back.
 
 Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727: checkpoints of
-https://github.com/Awni00/abstract_transformer, of the code of its Tiny Stories numbers and of today's, and of the
-package `dual-attention` 0.0.7 on PyPI. What differs: queries and keys of rotary heads turn neighbouring numbers there
-and the two halves of a head here, so their rows are in another order; maps that read the same lie in one matrix here;
-what layers share has a name in each of them.
+https://github.com/Awni00/abstract_transformer, of the code of its Tiny Stories numbers (May 2024) and of today's, and
+of the package `dual-attention` 0.0.7 on PyPI. What differs: queries and keys of rotary heads turn neighbouring numbers
+there and the two halves of a head here, so their rows are in another order; maps that read the same lie in one matrix
+here; what is one tensor there stands in a file under each of its names, or under one of them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,61 +19,62 @@ from numerate.mixers.dual_attention import DualAttention
 from numerate.mixers.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
+from numerate.models.file_weights import FileWeights
 from numerate.models.trunk import Stack
 from numerate.positions.added import Learned
+from numerate.positions.position import Position
 from numerate.positions.rotary import Rotary
 
-IGNORED = ("freqs_cos", "freqs_sin", "freqs_cis")
-"""Tables of angles that some checkpoints hold."""
+_PREFIXES = ("module.", "_orig_mod.", "layers.")
+_EARLIER = (
+    ("abstract_attn.", "dual_attn."),
+    ("relational_cross_attention.", "relational_attention."),
+    (".wr.weight", ".wr"),
+    ("symbol_retriever.", "symbol_retrievers.0."),
+    ("token_embedder.weights.", "final_out."),
+)
+"""Names of May 2024, and what they became."""
 
 
 @dataclass(frozen=True)
 class Piece:
     """Some rows of a tensor of ours, and where they are theirs.
 
-    `theirs` are the names it may have, the first being the one that is written. `turned` is the width of heads whose
-    rows are in the other order, 0 for none. `shape` is that of their tensor, without its first dimension where that is
-    -1; None where it is ours. `size` is how many rows there are.
+    `theirs` are the names that their tensor has, more than one where modules share it. `size` is how many rows of ours
+    it has, 0 for any number; it may have as many `unread` ones behind them. `turned` is the width of heads whose rows
+    are in the other order, 0 for none. `shape` is that of their tensor where it is another.
     """
 
     theirs: tuple[str, ...]
-    size: int
+    size: int = 0
     turned: int = 0
+    unread: int = 0
     shape: tuple[int, ...] | None = None
 
 
-def from_published(weights: Mapping[str, Tensor], spec: Decoder) -> dict[str, Tensor]:
+def from_published(weights: Mapping[str, Tensor], spec: Decoder, *, where: str = "weights") -> dict[str, Tensor]:
     """The weights of a published model by the names of a `Decoder` of `spec`, for `load_state_dict`.
 
-    Prefixes of `torch.compile` and DDP are left out. Raises `Mistake` where a weight is missing, is of another shape or
-    is left over, and for a spec that no published model has.
+    Prefixes of `torch.compile` and DDP are left out. Raises `Mistake`, which begins with `where`, for a weight that is
+    missing, left over or of another shape, for two that differ and are one in the spec, and for a spec that no
+    published model has.
 
     >>> spec = published(width=64, depth=4, self_heads=4, relational_heads=4)
     >>> model = spec.build(vocabulary, seed=0)
     >>> model.load_state_dict(from_published(torch.load("ckpt.pt", weights_only=True)["model"], spec))
     """
-    given = {_plain(name): tensor for name, tensor in weights.items()}
+    pieces = _pieces(spec)
+    file = FileWeights(weights, where, settings=[*_settings(weights, spec)], plain=_plain)
     made: dict[str, Tensor] = {}
-    used: set[str] = set()
-    for ours, pieces in _pieces(spec).items():
-        parts = []
-        for piece in pieces:
-            name = next((name for name in piece.theirs if name in given), None)
-            if name is None:
-                raise Mistake(f"weights: there is no {piece.theirs[0]}, which {ours} is made of; is the spec another?")
-            used.update(piece.theirs)
-            parts.append(_ours(given[name], piece, name))
+    for ours, of in pieces.items():
+        parts = [_ours(file.take(piece.theirs, ours), piece, where) for piece in of]
         made[ours] = torch.cat(parts) if len(parts) > 1 else parts[0].clone()
-    left = [name for name in given if name not in used and name not in IGNORED and not _shared(name, spec)]
-    if left:
-        raise Mistake(
-            f"weights: {len(left)} are of nothing in the spec, such as {', '.join(sorted(left)[:3])}; is it another?"
-        )
+    file.finish()
     return made
 
 
 def to_published(weights: Mapping[str, Tensor], spec: Decoder) -> dict[str, Tensor]:
-    """The other way round: a Decoder's `state_dict` by the published names, for their `load_state_dict`.
+    """The other way round: a Decoder's `state_dict` by the names of today's published code, for its `load_state_dict`.
 
     Symbols of later tokens, which are never read, are 0 where `spec` has none. Raises `Mistake` for a spec that no
     published model has."""
@@ -82,33 +82,52 @@ def to_published(weights: Mapping[str, Tensor], spec: Decoder) -> dict[str, Tens
     for ours, pieces in _pieces(spec).items():
         parts = torch.split(weights[ours], [piece.size for piece in pieces]) if len(pieces) > 1 else [weights[ours]]
         for piece, part in zip(pieces, parts, strict=True):
-            made[f"layers.{piece.theirs[0]}"] = _theirs(part, piece).clone()
+            tensor = _theirs(part, piece)
+            made |= {f"layers.{name}": tensor.clone() for name in piece.theirs}
     return made
 
 
 def _plain(name: str) -> str:
-    for prefix in ("module.", "_orig_mod.", "layers."):
+    for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
+    for earlier, now in _EARLIER:
+        name = name.replace(earlier, now)
     return name
 
 
-def _shared(name: str, spec: Decoder) -> bool:
-    """Whether a weight is another one's, under a second name."""
+def _settings(weights: Mapping[str, Tensor], spec: Decoder) -> Iterator[tuple[str, str]]:
+    """The settings by which weights would fit that do not fit this spec."""
+    layers = spec.trunk.layers()
+    numbers = [name.split(".")[1] for name in map(_plain, weights) if name.startswith("blocks.")]
+    depth = max((int(number) + 1 for number in numbers if number.isdigit()), default=0)
+    if depth > layers:
+        further = "|".join(map(str, range(layers, depth)))
+        yield rf"^(blocks|symbol_retrievers)\.({further})\.", f"model.trunk.depth={depth}"
     mixer = spec.mixer
-    if not isinstance(mixer, DualAttention):
-        return False
-    second = [".relational_attention.wk_rel."] if mixer.symmetric else []
-    second += [".relational_attention.wq_attn.", ".relational_attention.wk_attn."] if mixer.shared_queries else []
-    return any(part in name for part in second)
+    if isinstance(mixer, DualAttention) and mixer.symmetric:
+        yield r"\.wk_rel\.", "model.mixer.symmetric=false"
+    if isinstance(mixer, DualAttention) and mixer.shared_queries:
+        yield r"\.w[qk]_attn\.", "model.mixer.shared_queries=false"
+    if isinstance(mixer, DualAttention) and isinstance(mixer.symbols, SymbolicAttention):
+        yield r"\.symbol_library$", "model.mixer.symbols.layers=own"
+        yield r"\.(template_features|q_proj\.\w+)$", "model.mixer.symbols.layers=library"
+    if spec.tied:
+        yield r"^final_out\.weight$", "model.tied=false"
+    if not spec.head_bias:
+        yield r"^final_out\.bias$", "model.head_bias=true"
+    yield r"^norm\.", "model.final_norm=true"
+    yield r"\.ff_block\.linear\d\.bias$", "model.feed_forward.biases=true"
+    yield r"^positional_embedder\.", "model.positions=[Learned(table=..)]"
 
 
 def _pieces(spec: Decoder) -> dict[str, list[Piece]]:
     """Every weight of ours, with what it is made of."""
     _refuse(spec)
-    made = {"embedding.weight": [Piece(("token_embedder.weight",), 0)]}
+    table, head = "token_embedder.weight", "final_out.weight"
+    made = {"embedding.weight": [Piece((table, head) if spec.tied else (table,))]}
     for number, position in enumerate(spec.positions):
         if isinstance(position, Learned):
-            made[f"input_positions.{number}.vectors.weight"] = [Piece(("positional_embedder.weight",), 0)]
+            made[f"input_positions.{number}.vectors.weight"] = [Piece(("positional_embedder.weight",))]
     for layer in range(spec.trunk.layers()):
         mine, theirs = f"trunk.blocks.{layer}.", f"blocks.{layer}."
         for ours, name in (("mixer_norm", "norm1"), ("feed_forward_norm", "norm2")):
@@ -119,17 +138,15 @@ def _pieces(spec: Decoder) -> dict[str, list[Piece]]:
         made |= _fed(spec, mine, theirs)
     if spec.norm_first if spec.final_norm is None else spec.final_norm:
         made |= _norm(spec, "final_norm", "norm")
-    own = ("token_embedder.weights", "final_out") if spec.head_bias else ("final_out", "token_embedder.weights")
-    tied = ("token_embedder",) if spec.tied else ()
-    made["head.weight"] = [Piece(tuple(f"{name}.weight" for name in (*own, *tied)), 0)]
+    made["head.weight"] = [Piece((table, head) if spec.tied else (head,))]
     if spec.head_bias:
-        made["head.bias"] = [Piece(tuple(f"{name}.bias" for name in own), 0)]
+        made["head.bias"] = [Piece(("final_out.bias",))]
     return made
 
 
 def _norm(spec: Decoder, ours: str, theirs: str) -> dict[str, list[Piece]]:
     names = {"layer": ("weight", "bias"), "rms": ("weight",), "none": ()}[spec.norm]
-    return {f"{ours}.{name}": [Piece((f"{theirs}.{name}",), 0)] for name in names}
+    return {f"{ours}.{name}": [Piece((f"{theirs}.{name}",))] for name in names}
 
 
 def _fed(spec: Decoder, mine: str, theirs: str) -> dict[str, list[Piece]]:
@@ -164,11 +181,13 @@ def _dual(spec: Decoder, layer: int) -> Iterator[tuple[str, list[Piece]]]:
     theirs, split = f"blocks.{layer}.dual_attn.relational_attention.", "" if mixer.variant == "rca" else "_attn"
     kinds = ("weight", "bias") if mixer.biases else ("weight",)
     outs = ("weight", "bias") if mixer.out_biases else ("weight",)
-    alone = other and not mixer.shared_queries
 
     def both(name: str, kind: str, first: int, second: int) -> list[Piece]:
-        found = [Piece((f"{mine}{name}.{kind}",), first * size, turned)] if own else []
-        return found + ([Piece((f"{theirs}{name}{split}.{kind}",), second * size, turned)] if alone else [])
+        own_name, other_name = f"{mine}{name}.{kind}", f"{theirs}{name}{split}.{kind}"
+        if other and mixer.shared_queries:
+            return [Piece((own_name, other_name), first * size, turned)]
+        found = [Piece((own_name,), first * size, turned)] if own else []
+        return found + ([Piece((other_name,), second * size, turned)] if other else [])
 
     yield "queries.weight", both("wq", "weight", own, other)
     for kind in kinds:
@@ -185,37 +204,36 @@ def _dual(spec: Decoder, layer: int) -> Iterator[tuple[str, list[Piece]]]:
     if not other:
         return
     if mixer.variant != "rca":
-        yield "relation_queries.weight", [Piece((f"{theirs}wq_rel.weight",), 0)]
+        asking, asked = f"{theirs}wq_rel.weight", f"{theirs}wk_rel.weight"
+        yield "relation_queries.weight", [Piece((asking, asked) if mixer.symmetric else (asking,))]
         if not mixer.symmetric:
-            yield "relation_keys.weight", [Piece((f"{theirs}wk_rel.weight",), 0)]
+            yield "relation_keys.weight", [Piece((asked,))]
     if mixer.variant == "relational":
         relations = mixer.relations or other
         yield "relation_map.weight", [Piece((f"{theirs}wr",), other * size, shape=(other, size, relations))]
-    yield from _symbols(mixer, layer)
+    yield from _symbols(mixer, layer, spec.trunk.layers())
 
 
-def _symbols(mixer: DualAttention, layer: int) -> Iterator[tuple[str, list[Piece]]]:
-    symbols = mixer.symbols
-    # One that all layers share has the name of each layer in a `state_dict`, and the first's alone elsewhere.
-    own = isinstance(symbols, SymbolicAttention) and symbols.layers == "own"
-    library = isinstance(symbols, SymbolicAttention) and symbols.layers == "library"
-    first = () if own else ("symbol_retrievers.0.",)
-    if isinstance(symbols, SymbolicAttention):
-        names = {
-            "templates": "template_features",
+def _symbols(mixer: DualAttention, layer: int, layers: int) -> Iterator[tuple[str, list[Piece]]]:
+    symbols, of_all = mixer.symbols, range(layers)
+    if isinstance(symbols, PositionRelativeSymbols):
+        names = tuple(f"symbol_retrievers.{one}.rel_pos_enc.rel_pos_embeddings" for one in of_all)
+        whole = 2 * symbols.farthest + 1
+        size = whole if symbols.later_too else symbols.farthest + 1
+        yield "symbols.vectors", [Piece(names, size, unread=whole - size)]
+    elif isinstance(symbols, PositionalSymbols):
+        names = tuple(f"symbol_retrievers.{one}.symbol_library.weight" for one in of_all)
+        yield "symbols.vectors.weight", [Piece(names)]
+    elif isinstance(symbols, SymbolicAttention):
+        for ours, name in {
             "symbols": "symbol_library",
+            "templates": "template_features",
             "map.weight": "q_proj.weight",
             "map.bias": "q_proj.bias",
-        }
-    else:
-        relative = isinstance(symbols, PositionRelativeSymbols)
-        names = (
-            {"vectors": "rel_pos_enc.rel_pos_embeddings"} if relative else {"vectors.weight": "symbol_library.weight"}
-        )
-    size = symbols.farthest + 1 if isinstance(symbols, PositionRelativeSymbols) and not symbols.later_too else 0
-    for ours, name in names.items():
-        others = () if library and ours.startswith("map") else first
-        yield f"symbols.{ours}", [Piece(tuple(f"{at}{name}" for at in (f"symbol_retrievers.{layer}.", *others)), size)]
+        }.items():
+            shared = symbols.layers == "shared" or (symbols.layers == "library" and ours == "symbols")
+            those = of_all if shared else (layer,)
+            yield f"symbols.{ours}", [Piece(tuple(f"symbol_retrievers.{one}.{name}" for one in those))]
 
 
 def _turned(spec: Decoder, head_width: int) -> int:
@@ -235,28 +253,20 @@ def _neighbours(size: int) -> list[int]:
     return [place // 2 + (size // 2) * (place % 2) for place in range(size)]
 
 
-def _ours(tensor: Tensor, piece: Piece, name: str) -> Tensor:
-    if piece.shape is not None:
-        if tuple(tensor.shape) != piece.shape:
-            raise Mistake(f"weights: {name} is {tuple(tensor.shape)}, the spec has {piece.shape}; is it another?")
+def _ours(tensor: Tensor, piece: Piece, where: str) -> Tensor:
+    tensor, rows = tensor.detach(), piece.size + piece.unread
+    if tuple(tensor.shape) == piece.shape:
         tensor = tensor.flatten(0, 1)
-    tensor = tensor.detach()
-    if _is_relative(piece):
-        return tensor[: piece.size or None]
-    if piece.size and len(tensor) != piece.size:
-        raise Mistake(f"weights: {name} has {len(tensor)} rows, the spec {piece.size}; is it another?")
-    return _in_order(tensor, piece.turned, _halves)
+    if piece.size and len(tensor) != rows:
+        raise Mistake(f"{where}: {piece.theirs[0]} has {len(tensor)} rows, the model {rows}; is it of another model?")
+    return _in_order(tensor[: piece.size or None], piece.turned, _halves)
 
 
 def _theirs(tensor: Tensor, piece: Piece) -> Tensor:
     tensor = _in_order(tensor.detach(), piece.turned, _neighbours)
-    if _is_relative(piece) and piece.size:
-        return torch.cat([tensor, tensor.new_zeros(piece.size - 1, tensor.shape[1])])
+    if piece.unread:
+        return torch.cat([tensor, tensor.new_zeros(piece.unread, tensor.shape[1])])
     return tensor if piece.shape is None else tensor.reshape(piece.shape)
-
-
-def _is_relative(piece: Piece) -> bool:
-    return piece.theirs[0].endswith("rel_pos_embeddings")
 
 
 def _refuse(spec: Decoder) -> None:
@@ -270,13 +280,15 @@ def _refuse(spec: Decoder) -> None:
         wrong = "mixer.symbols: SymbolicAttention, PositionRelativeSymbols or PositionalSymbols"
     elif not isinstance(spec.trunk, Stack) or not isinstance(spec.feed_forward, FeedForward):
         wrong = "trunk: a Stack of blocks with a FeedForward"
-    elif len(spec.positions) != 1 or not isinstance(spec.positions[0], Rotary | Learned) or _partly(spec.positions[0]):
-        wrong = "positions: one, Rotary of whole heads or Learned"
+    elif len(spec.positions) != 1 or not _placed(spec.positions[0]):
+        wrong = "positions: one, Rotary(base=10000) of whole heads or Learned"
     elif spec.adapter or spec.embedding_norm or spec.head_feed_forward is not None or not spec.residual:
         wrong = "adapter, embedding_norm, head_feed_forward, residual: as by default"
     if wrong:
         raise Mistake(f"{wrong} is what published dual attention has; this spec has something else")
 
 
-def _partly(position: Any) -> bool:
-    return isinstance(position, Rotary) and position.share != 1.0
+def _placed(position: Position) -> bool:
+    if isinstance(position, Rotary):
+        return (position.base, position.share) == (10000.0, 1.0)
+    return isinstance(position, Learned)

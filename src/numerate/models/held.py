@@ -247,12 +247,17 @@ def pretrained(auto: Any, weights: str, **options: Any) -> Any:
             )
     except Exception as error:  # safetensors, pickle and the hub have errors of their own kind each
         raise Mistake(_why_not(folder, weights, error)) from error
-    missing = sorted(map(str, found["missing_keys"]))
+    missing, left = (sorted(map(str, found[keys])) for keys in ("missing_keys", "unexpected_keys"))
     other = sorted(found["mismatched_keys"], key=str)
     if missing:
         raise Mistake(
             f"model.weights: {weights}: has no weights {missing[0]!r} ({len(missing)} are missing of a "
             f"{type(held).__name__}); a whole model of this kind is right"
+        )
+    if left:
+        raise Mistake(
+            f"model.weights: {weights}: a {type(held).__name__} does not have {left[0]!r} ({len(left)} would be left "
+            "out); weights of a model of exactly this kind are right"
         )
     if other:
         name, *shapes = other[0] if isinstance(other[0], tuple) else (other[0],)

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from numerate.batch import Model
-from numerate.errors import Fault
 from numerate.models.block import Block
+from numerate.models.file_weights import weights_of
 from numerate.models.held import Held
 from numerate.models.trunk import LoopPart
 from numerate.training.world import World
@@ -84,8 +84,8 @@ class Parallel:
         return dict(self.model.state_dict())
 
     def load_weights(self, weights: Mapping[str, Tensor], where: str) -> None:
-        """Takes whole weights. Raises `Fault` where names or shapes are not the model's."""
-        self.model.load_state_dict(weights_for(self.model, weights, where))
+        """Takes whole weights. Raises `Mistake` where they are another model's."""
+        self.model.load_state_dict(weights_of(self.model, weights, where))
 
     def moments(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         """The optimiser's state as `parameter name/entry`, whole, on the first process. Every process must call it."""
@@ -98,11 +98,8 @@ class Parallel:
     def load_moments(self, optimizer: torch.optim.Optimizer, moments: Mapping[str, Tensor]) -> None:
         """Puts back what `moments` gave, in this way of sharing or another."""
         parameters = dict(self.model.named_parameters())
-        further = dict(self.model.named_parameters(remove_duplicate=False)).keys() - parameters.keys()
         for key, value in moments.items():
             name, entry = key.rsplit("/", 1)
-            if name in further:  # see `weights_for`
-                continue
             optimizer.state[parameters[name]][entry] = self._own(value, parameters[name], optimizer)
 
     def _own(self, value: Tensor, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> Tensor:
@@ -197,7 +194,7 @@ class Spread(Parallel):
         return self._gathered(self.model.state_dict(keep_vars=True))
 
     def load_weights(self, weights: Mapping[str, Tensor], where: str) -> None:
-        found = weights_for(self.model, weights, where)
+        found = weights_of(self.model, weights, where)
         with torch.no_grad():
             for name, share in self.model.state_dict().items():
                 share.copy_(self._share(found[name], share))
@@ -281,36 +278,6 @@ def shared_by_blocks(model: nn.Module) -> list[str]:
     blocks = blocks_of(model)
     stands = Counter(parameter for block in blocks for parameter in block.parameters())
     return [name for name, parameter in model.named_parameters() if stands[parameter] > 1]
-
-
-def refuse_other_weights(own: Mapping[str, Tensor], found: Mapping[str, Tensor], where: str) -> None:
-    """Raises `Fault` that names the first weights that are missing, unknown or of another shape."""
-    for name, tensor in own.items():
-        if name not in found:
-            raise Fault(f"{where}: has no weights {name!r}; it is of another model")
-        if tensor.shape != found[name].shape:
-            raise Fault(
-                f"{where}: {name} has the shape {tuple(found[name].shape)}, this model's has {tuple(tensor.shape)}"
-            )
-    for name in found:
-        if name not in own:
-            raise Fault(f"{where}: has weights {name!r} that this model does not have")
-
-
-def weights_for(model: nn.Module, found: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
-    """The weights of a checkpoint as this model takes them: what is one tensor here is taken by its first name.
-
-    Under the others a checkpoint may have a table that nothing read: those of pretrained T5 had, until all of its names
-    for one table were tied. Raises `Fault` where names or shapes are not the model's.
-    """
-    first: dict[int, str] = {}
-    taken = dict(found)
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        under = first.setdefault(id(tensor), name)
-        if name in found and under in found:
-            taken[name] = found[under]
-    refuse_other_weights(model.state_dict(), taken, where)
-    return taken
 
 
 def make_parallel(kind: str, model: Model, world: World, *, compiled: bool = False) -> Parallel:

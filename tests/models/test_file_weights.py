@@ -1,0 +1,77 @@
+"""Tensors of a file are all used, or the file is refused by the name of the tensor."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from numerate.errors import Mistake
+from numerate.models.decoder import Decoder
+from numerate.models.dual_attention_models import current
+from numerate.models.file_weights import FileWeights, weights_of
+from numerate.vocabulary import Vocabulary
+
+ONE, OTHER = torch.zeros(2), torch.ones(2)
+
+
+def test_a_tensor_that_nothing_takes_is_named() -> None:
+    file = FileWeights({f"part.{number}": ONE for number in range(5)}, "ckpt.pt")
+    assert torch.equal(file.take(["part.4"], "whole"), ONE)
+    with pytest.raises(Mistake, match=r"^ckpt\.pt: the model does not have part\.0, part\.1, part\.2 and 1 more; "):
+        file.finish()
+
+
+def test_a_tensor_that_is_missing_is_named() -> None:
+    with pytest.raises(Mistake, match=r"^ckpt\.pt: has no theirs, which ours is read from"):
+        FileWeights({"a": ONE}, "ckpt.pt").take(["theirs", "other"], "ours")
+
+
+def test_two_names_of_one_tensor_must_say_the_same() -> None:
+    alike = FileWeights({"a": ONE, "b": ONE.clone()}, "ckpt.pt")
+    assert torch.equal(alike.take(["a", "b"], "ours"), ONE)
+    alike.finish()
+    differing = FileWeights({"a": ONE, "b": OTHER}, "ckpt.pt", settings=[("^b$", "model.apart=true")])
+    with pytest.raises(Mistake, match=r"b differs from a, .* one tensor for both; model\.apart=true would take it"):
+        differing.take(["a", "b"], "ours")
+    with pytest.raises(Mistake, match=r"module\.a differs from a"):
+        FileWeights({"a": ONE, "module.a": OTHER}, "ckpt.pt", plain=lambda name: name.removeprefix("module."))
+
+
+def test_weights_that_are_not_finite_are_alike_too() -> None:
+    broken = torch.tensor([float("nan"), float("inf")])
+    file = FileWeights({"a": broken, "b": broken.clone()}, "ckpt.pt")
+    assert file.take(["a", "b"], "ours") is broken
+
+
+def model_of(spec: Decoder) -> nn.Module:
+    return spec.build(Vocabulary.of(["+"]), 0)
+
+
+TIED = current(width=16, depth=2, self_heads=2, relational_heads=2, context=8)
+CASES: dict[str, tuple[Decoder, str]] = {
+    "an untied head": (replace(TIED, tied=False), r"head\.weight differs from embedding\.weight.*; model\.tied=false"),
+    "own symbols": (
+        current(width=16, depth=2, self_heads=2, relational_heads=2, context=8, symbol_layers="own"),
+        r"blocks\.1\.mixer\.symbols\.\w+(\.\w+)? differs from trunk\.blocks\.0.*; model\.mixer\.symbols\.layers=",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_weights_of_another_model_are_not_loaded_in_part(name: str) -> None:
+    spec, told = CASES[name]
+    state = model_of(spec).state_dict()
+    assert all(torch.equal(state[own], tensor) for own, tensor in weights_of(model_of(spec), state, "x").items())
+    with pytest.raises(Mistake, match=told):
+        weights_of(model_of(TIED), state, "x")
+
+
+def test_of_a_tensor_with_several_names_one_is_enough() -> None:
+    state: dict[str, Any] = dict(model_of(TIED).state_dict())
+    head: Tensor = state.pop("embedding.weight")
+    found = weights_of(model_of(TIED), state, "x")
+    assert torch.equal(found["embedding.weight"], head)
+    with pytest.raises(Mistake, match=r"^x: embedding\.weight has the shape \(1, 2\), the model's is"):
+        weights_of(model_of(TIED), {**state, "head.weight": torch.zeros(1, 2)}, "x")
