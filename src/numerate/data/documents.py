@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from numerate.errors import Mistake
-from numerate.tasks.text_files import HALVES
+from numerate.tasks.readers import HALVES, JSON, kind_of
 
 SEPARATOR = "<|endoftext|>"
 FIELDS = {"list": "story", "lines": "text"}
@@ -168,7 +168,7 @@ def _lines(part: Part, read: Read) -> Iterator[str]:
         text = line.decode("utf-8")
         if text.strip():
             try:
-                record = json.loads(text)
+                record = JSON.decode(text)
             except json.JSONDecodeError as error:
                 raise ValueError(f"is no JSON ({error}); is the file cut off?") from error
             yield _text(record, part.field)
@@ -178,7 +178,7 @@ def _lines(part: Part, read: Read) -> Iterator[str]:
 def _listed(part: Part, read: Read) -> Iterator[str]:
     decode = codecs.getincrementaldecoder("utf-8-sig")().decode
     chunks = _chunks(part, read)
-    parse = json.JSONDecoder().raw_decode
+    parse = JSON.raw_decode
     text, at, over = "", 0, False
 
     def more() -> bool:
@@ -244,12 +244,12 @@ def _of_gpt2(part: Part, read: Read) -> Iterator[str]:
 
 def _text(record: Any, name: str) -> str:
     if not isinstance(record, dict):
-        raise ValueError(f"is {type(record).__name__}, no object with a field {name!r}")
+        raise ValueError(f"is {kind_of(record)}, no object with a field {name!r}")
     if name not in record:
         raise ValueError(f"has no field {name!r} (it has: {', '.join(map(repr, record))}); field= names another")
     found = record[name]
     if not isinstance(found, str):
-        raise ValueError(f"its {name!r} is {type(found).__name__}, no text")
+        raise ValueError(f"its {name!r} is {kind_of(found)}, no text")
     if not found.isascii() and HALVES.search(found):
         raise ValueError("has half of a surrogate pair, which is no character")
     return found

@@ -10,6 +10,7 @@ from numerate.config import setting
 from numerate.errors import Mistake, did_you_mean
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.questions import Questions
+from numerate.tasks.row_files import rows_at_once
 from numerate.tasks.task import SPLITS, Task
 from numerate.tasks.written import Written
 from numerate.tokens.tokenizer import Characters, Rows, Tokenizer
@@ -63,9 +64,12 @@ class Source:
         return self.tokenizer.vocabulary(self.task)
 
     def blocks(self, size: int = BLOCK) -> Iterator[tuple[Questions, Rows]]:
-        """The rows in order, at most `size` at a time: as questions, and as token ids."""
+        """The rows in order, at most `size` at a time: as questions, and as token ids. Long rows of a file come in
+        smaller blocks."""
         vocabulary = self.vocabulary
         listed = self.task.whole(self.split or "train") if self.whole else None
+        if isinstance(self.task, Written):
+            size = min(size, rows_at_once(self.task.rows.longest))
         for start in range(0, self.count, size):
             count = min(size, self.count - start)
             if self.split is None and isinstance(self.task, Written):

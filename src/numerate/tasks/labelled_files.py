@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from numerate.errors import Mistake
 from numerate.tasks.questions import EMPTY
-from numerate.tasks.row_files import RowFile, open_row_file
+from numerate.tasks.row_files import RowFile, open_row_file, rows_at_once
 from numerate.tasks.row_heads import checked_head, files_of, written_folder
 from numerate.tasks.text_files import stamp
 from numerate.vocabulary import SPECIALS, UNKNOWN
@@ -24,7 +24,6 @@ NOTHING = "."
 """The label of a word where nothing is said."""
 
 _LOOKED_AT = 1000
-_CHUNK = 1 << 15
 _MOST_WORDS = 1 << 15
 
 
@@ -39,6 +38,9 @@ class LabelledFile(ABC):
     """Rows of words with a label each, that are read by their index."""
 
     count: int
+
+    longest: int
+    """No row has more words and labels."""
 
     @property
     @abstractmethod
@@ -66,6 +68,7 @@ class LabelledTokens(LabelledFile):
         self._labels = np.memmap(folder / "labels.bin", dtype=head["ids"], mode="r")
         self._starts = np.memmap(folder / "offsets.bin", dtype="<i8", mode="r")
         self.count = len(self._starts) - 1
+        self.longest = int(np.diff(self._starts).max(initial=0))
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -107,7 +110,7 @@ class LabelledText(LabelledFile):
     """
 
     def __init__(self, rows: RowFile, between: str | None = None, words: tuple[str, ...] = ()) -> None:
-        self._rows, self.count, self._given = rows, rows.count, words
+        self._rows, self.count, self.longest, self._given = rows, rows.count, rows.longest, words
         if between is None:
             between = " " if any(" " in rows.text(row) for row in range(min(self.count, _LOOKED_AT))) else ""
         self.between = between
@@ -123,8 +126,9 @@ class LabelledText(LabelledFile):
     def _found(self) -> tuple[str, ...]:
         """Numbers first, by their size, then the other words in the order in which they come."""
         found: dict[str, None] = {}
-        for start in range(0, self.count, _CHUNK):
-            for words, labels in self._lines(np.arange(start, min(start + _CHUNK, self.count))):
+        size = rows_at_once(self.longest)
+        for start in range(0, self.count, size):
+            for words, labels in self._lines(np.arange(start, min(start + size, self.count))):
                 found.update(dict.fromkeys(words))
                 found.update(dict.fromkeys(label for label in labels if label != NOTHING))
         if len(found) > _MOST_WORDS:
@@ -152,7 +156,13 @@ class LabelledText(LabelledFile):
         for row, line, length in zip(rows.tolist(), codes, lengths.tolist(), strict=True):
             text = "".join(map(chr, line[:length].tolist()))
             parts = [part.split(self.between) if self.between else [*part] for part in text.split("\t")]
-            if len(parts) != 2 or len(parts[0]) != len(parts[1]) or not all(map(all, parts)) or NOTHING in parts[0]:
+            if (
+                len(parts) != 2
+                or not parts[0]
+                or len(parts[0]) != len(parts[1])
+                or not all(map(all, parts))
+                or NOTHING in parts[0]
+            ):
                 raise Mistake(
                     f"{self._rows.where(row)}: {text!r} has not one label for each word; words, a tab and as many "
                     "labels are right, a dot where nothing is said"

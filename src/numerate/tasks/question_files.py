@@ -120,7 +120,7 @@ def reader_of(file: Path, format: str, question: str, answer: str, header: bool 
         _column(file, setting_name, name, usual, first if header else [], len(first))
         for setting_name, name, usual in (("question", question, 0), ("answer", answer, 1))
     ]
-    return TabSeparated(columns[0], columns[1], heads if header else 0)
+    return TabSeparated(columns[0], columns[1], heads if header else 0, columns=len(first))
 
 
 def _first_line(file: Path) -> tuple[list[str], int]:

@@ -1,11 +1,65 @@
 """How a record of a file of text becomes a question with its answer: JSON lines, columns with tabs, two lines each."""
 
 import json
+import re
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from math import isinf
+from typing import Any, ClassVar, Self
 
 from numerate.tasks.texts import Example
+
+LONGEST = 1 << 16
+"""So many characters a question with its answer has at most, and a row: more is a file that is read in the wrong
+way."""
+
+LONGEST_RECORD = 1 << 22
+"""So many bytes a record of a file has at most, with all that is not asked for."""
+
+BYTE_ORDER_MARK = "\ufeff"
+"""What some editors put in front of a file."""
+
+HALVES = re.compile("[\ud800-\udfff]")
+"""Halves of surrogate pairs, which JSON can spell and no text has."""
+
+
+def checked(found: Example, *, answered: bool = True) -> Example:
+    """A question with its answer, as it is. Raises `ValueError` for what no file of questions can mean: an empty
+    question or answer (unless it need not be `answered`), more than 65,536 characters, NUL, half of a surrogate
+    pair."""
+    if not found.question.strip():
+        raise ValueError("has an empty question")
+    if answered and not found.answer.strip():
+        raise ValueError("has an empty answer")
+    refuse_long(len(found.question) + len(found.answer), "question with its answer")
+    for text in (found.question, found.answer):
+        if "\0" in text:
+            raise ValueError("has the character NUL, which no text has; is the file damaged?")
+        if not text.isascii() and HALVES.search(text):
+            raise ValueError("has half of a surrogate pair, which is no character")
+    return found
+
+
+def refuse_long(characters: int, what: str) -> None:
+    """Raises `ValueError` for what is too long."""
+    if characters > LONGEST:
+        raise ValueError(f"has {characters:,} characters; a {what} has at most {LONGEST:,}")
+
+
+def decoded(record: bytes) -> str:
+    """The text of a record. Raises `ValueError` for one that is too long, or no text."""
+    if len(record) > LONGEST_RECORD:
+        raise ValueError(f"has {len(record):,} bytes; a record has at most {LONGEST_RECORD:,}")
+    return utf8(record)
+
+
+def utf8(content: bytes) -> str:
+    """The text of bytes. Raises `ValueError` where they are none."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is no text in UTF-8 ({error.reason})") from error
 
 
 class Reader(ABC):
@@ -16,6 +70,9 @@ class Reader(ABC):
 
     plain: ClassVar[bool] = False
     """Whether the characters of questions and answers are those of the file."""
+
+    answered: bool = True
+    """Whether every question has an answer. Where none is right, as in MultiRC, it may be empty."""
 
     @abstractmethod
     def example(self, record: str) -> Example:
@@ -36,6 +93,7 @@ class JSONLines(Reader):
 
     question: str = "question"
     answer: str = "answer"
+    answered: bool = True
 
     def example(self, record: str) -> Example:
         found = json_object(record)
@@ -45,7 +103,8 @@ class JSONLines(Reader):
 @dataclass(frozen=True)
 class TabSeparated(Reader):
     """A line per question, with tabs between its columns, of which two are meant (from 0). Nothing is quoted. With
-    `rest` what comes behind the last of the two belongs to it. The first `heads` lines are no questions.
+    `rest` what comes behind the last of the two belongs to it. The first `heads` lines are no questions. `columns` is
+    how many there are at most; None: any number.
 
     >>> TabSeparated(question=1, answer=0).example("7\\tWhy did it cross?")
     Example(question='Why did it cross?', answer='7')
@@ -55,6 +114,7 @@ class TabSeparated(Reader):
     answer: int = 1
     heads: int = 0
     rest: bool = False
+    columns: int | None = None
     plain: ClassVar[bool] = True
 
     def head(self) -> int:
@@ -65,6 +125,8 @@ class TabSeparated(Reader):
         columns = record.split("\t", last if self.rest else -1)
         if len(columns) <= last:
             raise ValueError(f"has {len(columns)} columns, and column {last + 1} is wanted; tabs stand between them")
+        if self.columns is not None and len(columns) > self.columns:
+            raise ValueError(f"has {len(columns)} columns, and the first line has {self.columns}; is a tab in a text?")
         if not columns[self.question].strip():
             raise ValueError(f"has no question in column {self.question + 1}")
         return Example(columns[self.question].strip(), columns[self.answer].strip())
@@ -89,22 +151,92 @@ class TwoLines(Reader):
         return Example(question, answer)
 
 
-def json_object(record: str) -> dict[str, Any]:
-    """The JSON object of a line. Raises `ValueError` for anything else."""
-    try:
-        found = json.loads(record)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"is no JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"is no JSON object but {type(found).__name__}")
+class _Refused(ValueError):
+    """JSON as its grammar is, which says nothing that can be taken."""
+
+
+class _Whole(int):
+    """A whole number of a JSON text, as it is written."""
+
+    text: str
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        try:
+            found = cls(text)
+        except ValueError as error:
+            raise _Refused(f"has a number of {len(text):,} digits, which is read as text alone, in quotes") from error
+        found.text = text
+        return found
+
+
+class _Real(float):
+    """A number of a JSON text with a point or a power of ten, as it is written."""
+
+    text: str
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        found = cls(text)
+        if isinf(found):
+            raise _Refused(f"has {text[:20]}, which is larger than any number; as text, in quotes, it is right")
+        found.text = text
+        return found
+
+
+def _no_number(name: str) -> float:
+    raise _Refused(f"has {name}, which is no number of JSON; as text, in quotes, it is right")
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Refused(f"has {next(name for name in names if names.count(name) > 1)!r} twice; once is right")
     return found
 
 
-def text_of(record: dict[str, Any], key: str) -> str:
-    """A text or number of a JSON object as text. Raises `ValueError` where there is none."""
+JSON = json.JSONDecoder(
+    parse_int=_Whole.read, parse_float=_Real.read, parse_constant=_no_number, object_pairs_hook=_once
+)
+"""Reads JSON whose numbers know how they are written. Raises `ValueError` for NaN, Infinity, numbers beyond floats and
+whole ones of thousands of digits, and for keys that come twice."""
+
+
+def json_value(text: str) -> Any:
+    """What a JSON text says. Raises `ValueError` as `JSON` does, and for what is no JSON."""
+    try:
+        return JSON.decode(text)
+    except _Refused:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is no JSON ({error})") from error
+
+
+def json_object(record: str) -> dict[str, Any]:
+    """The JSON object of a line. Raises `ValueError` for anything else."""
+    found = json_value(record)
+    if not isinstance(found, dict):
+        raise ValueError(f"is no JSON object but {kind_of(found)}")
+    return found
+
+
+def kind_of(value: Any) -> str:
+    """What a value of JSON is called."""
+    return {_Whole: "int", _Real: "float"}.get(type(value), type(value).__name__)
+
+
+def text_of(record: Any, key: str) -> str:
+    """A text of a JSON object, or a number as it is written. Raises `ValueError` where there is none.
+
+    >>> text_of(json_object('{"answer": 1e5}'), "answer")
+    '1e5'
+    """
+    if not isinstance(record, dict):
+        raise ValueError(f"has {kind_of(record)} where an object with {key!r} is right")
     if key not in record:
         raise ValueError(f"has no {key!r}; it has: {', '.join(map(repr, record)) or 'nothing'}")
     value = record[key]
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"has in {key!r} neither text nor number but {type(value).__name__}")
-    return value if isinstance(value, str) else json.dumps(value)
+    if not isinstance(value, str | _Whole | _Real):
+        raise ValueError(f"has in {key!r} neither text nor number but {kind_of(value)}")
+    return value if isinstance(value, str) else value.text

@@ -10,7 +10,7 @@ import numpy as np
 
 from numerate.config import Span, setting
 from numerate.tasks.folders import dataset_file, dataset_folder
-from numerate.tasks.readers import JSONLines, json_object, text_of
+from numerate.tasks.readers import JSONLines, decoded, json_object, text_of
 from numerate.tasks.text_files import open_lines, read_whole, stamp
 from numerate.tasks.text_task import Cut, Holdings, Stock, TextTask, divided, refuse_cut, refuse_part, refuse_share
 from numerate.tasks.texts import Example
@@ -85,7 +85,9 @@ def _read(
     cut: Cut,
 ) -> Holdings:
     sources = [
-        open_lines(Path(path), JSONLines(), skip_bad) if ready else read_whole(Path(path), Passages(), skip_bad)
+        open_lines(Path(path), JSONLines(answered=False), skip_bad)
+        if ready
+        else read_whole(Path(path), Passages(), skip_bad, answered=False)
         for path, _, _ in stamps
     ]
     train, validation, *more = (Stock.of(source, cut=cut) for source in sources)
@@ -130,12 +132,15 @@ class Passages:
                 yield from ((number, one) for one in found)
 
     def _examples(self, line: bytes) -> Iterator[Example]:
-        passage = json_object(line.decode("utf-8")).get("passage")
+        passage = json_object(decoded(line)).get("passage")
         if not isinstance(passage, dict) or not isinstance(passage.get("questions"), list):
             raise ValueError("has no passage with questions")
         text = text_of(passage, "text").strip()
         for question in passage["questions"]:
-            yield Example(f"{text}\n\nQuestion: {text_of(question, 'question').strip()}", right_answers(question))
+            asked = text_of(question, "question").strip()
+            if not asked:
+                raise ValueError("has an empty question")
+            yield Example(f"{text}\n\nQuestion: {asked}", right_answers(question))
 
 
 def right_answers(question: dict[str, Any]) -> str:
@@ -145,4 +150,6 @@ def right_answers(question: dict[str, Any]) -> str:
     '7'
     """
     options = question.get("answers", [])
+    if not isinstance(options, list) or not all(isinstance(option, dict) for option in options):
+        raise ValueError("has answers that are no list of options")
     return BETWEEN.join(text_of(option, "text") for option in options if option.get("label") == 1)

@@ -7,6 +7,7 @@ pandas, dill and a network client for nothing more.
 
 import json
 from abc import ABC, abstractmethod
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import Mistake, did_you_mean
+from numerate.tasks.readers import LONGEST
 from numerate.tasks.row_heads import HEAD, checked_head, files_of, written_folder
 from numerate.tasks.text_files import stamp
 from numerate.vocabulary import BEGIN, END, PAD, PUBLISHED, UNKNOWN
@@ -34,10 +36,18 @@ class Characters(NamedTuple):
     lengths: NDArray[np.int64]
 
 
+def rows_at_once(longest: int) -> int:
+    """How many rows are read at once: fewer where one is long, so that memory does not grow with it."""
+    return max(1, min(1 << 15, (1 << 25) // max(1, longest)))
+
+
 class RowFile(ABC):
     """Rows of text that are read by their index."""
 
     count: int
+
+    longest: int
+    """No row has more characters."""
 
     @abstractmethod
     def read(self, rows: NDArray[np.int64]) -> Characters:
@@ -151,6 +161,7 @@ class RowFiles(RowFile):
         self._parts = parts
         self._ends = np.cumsum([part.count for part in parts])
         self.count = int(self._ends[-1])
+        self.longest = max(part.longest for part in parts)
 
     def read(self, rows: NDArray[np.int64]) -> Characters:
         which = np.searchsorted(self._ends, rows, side="right")
@@ -186,15 +197,16 @@ class TextFile(RowFile):
     def __init__(self, path: Path) -> None:
         self.path = path
         self._bytes: NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r")
+        begin = len(BOM_UTF8) if self._bytes[: len(BOM_UTF8)].tobytes() == BOM_UTF8 else 0
         found, used = [], np.zeros(256, dtype=np.bool_)
-        for start in range(0, len(self._bytes), _CHUNK):
+        for start in range(begin, len(self._bytes), _CHUNK):
             chunk = self._bytes[start : start + _CHUNK]
             found.append(np.flatnonzero(chunk == ord("\n")) + start)
             used[chunk] = True
         breaks = np.concatenate(found)
         if not len(breaks) or breaks[-1] != len(self._bytes) - 1:
             breaks = np.append(breaks, len(self._bytes))
-        self._starts = np.concatenate([np.zeros(1, dtype=np.int64), breaks + 1])
+        self._starts = np.concatenate([np.array([begin], dtype=np.int64), breaks + 1])
         self._returns = bool(used[ord("\r")])
         self._plain = not used[128:].any()
         self._used = used
@@ -203,6 +215,21 @@ class TextFile(RowFile):
             blank |= (np.diff(self._starts) == 2) & (self._bytes[self._starts[:-1]] == ord("\r"))
         self._lines = np.flatnonzero(~blank) if blank.any() else None
         self.count = len(self._starts) - 1 if self._lines is None else len(self._lines)
+        self.longest = self._checked(bool(used[0]))
+
+    def _checked(self, nul: bool) -> int:
+        """The bytes of the longest line. Raises `Mistake` for one that is too long, and for one with NUL."""
+        sizes = np.diff(self._starts) - 1
+        longest = int(sizes.max(initial=0))
+        if longest > (LONGEST if self._plain else 4 * LONGEST):  # a character has up to four bytes
+            raise Mistake(
+                f"{self.path}, line {int(sizes.argmax()) + 1}: has {longest:,} bytes; a row has at most {LONGEST:,} "
+                "characters"
+            )
+        if nul:
+            line = int(np.searchsorted(self._starts, int((self._bytes == 0).argmax()), side="right"))
+            raise Mistake(f"{self.path}, line {line}: has the character NUL, which no text has; is the file damaged?")
+        return longest
 
     def read(self, rows: NDArray[np.int64]) -> Characters:
         lines = rows if self._lines is None else self._lines[rows]
@@ -233,6 +260,9 @@ class TextFile(RowFile):
             except UnicodeDecodeError as error:
                 raise Mistake(f"{self.where(row)}: is no text in UTF-8 ({error.reason})") from error
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
+        if int(lengths.max(initial=0)) > LONGEST:
+            where = self.where(int(rows[lengths.argmax()]))
+            raise Mistake(f"{where}: has {int(lengths.max()):,} characters; a row has at most {LONGEST:,}")
         codes = np.zeros((len(texts), int(lengths.max(initial=0))), dtype=np.uint32)
         there = np.arange(codes.shape[1]) < lengths[:, None]
         codes[there] = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype="<u4")
@@ -248,8 +278,9 @@ class TextFile(RowFile):
         if self._plain:
             return "".join(chr(i) for i in np.flatnonzero(self._used) if chr(i) not in "\r\n")
         used = np.zeros(0x110000, dtype=np.bool_)
-        for start in range(0, self.count, 1 << 16):
-            used[self.read(np.arange(start, min(start + (1 << 16), self.count))).codes.reshape(-1)] = True
+        size = rows_at_once(self.longest)
+        for start in range(0, self.count, size):
+            used[self.read(np.arange(start, min(start + size, self.count))).codes.reshape(-1)] = True
         return "".join(chr(i) for i in np.flatnonzero(used) if i)
 
 
@@ -273,6 +304,9 @@ class TokenFile(RowFile):
         self._table = np.array([ord(" "), 0, 0, 0, *map(ord, symbols)], dtype=np.uint8 if plain else np.uint32)
         self._ends = np.cumsum([len(piece.starts) - 1 for piece in pieces], dtype=np.int64)
         self.count = int(self._ends[-1]) if len(pieces) else 0
+        self.longest = max((int(np.diff(piece.starts).max(initial=0)) for piece in pieces), default=0)
+        if self.longest > LONGEST:
+            raise Mistake(f"{path}: has a row of {self.longest:,} ids; a row has at most {LONGEST:,}")
 
     def read(self, rows: NDArray[np.int64]) -> Characters:
         which = np.searchsorted(self._ends, rows, side="right")
@@ -346,6 +380,10 @@ def _arrow_pieces(file: Path) -> list[Piece]:
         column = batch.column("input_ids")
         if column.null_count or not hasattr(column, "offsets"):
             raise Mistake(f"path: {file}: the column input_ids is no list of token ids per row, but {column.type}")
+        try:
+            column.validate(full=True)
+        except arrow.ArrowInvalid as error:
+            raise Mistake(f"path: {file} is damaged ({str(error).splitlines()[0]}); save it anew") from error
         pieces.append(Piece(column.offsets.to_numpy(), column.values.to_numpy()))
     return pieces
 

@@ -4,8 +4,8 @@ A file is mapped into memory; where its lines begin is found once (4 bytes for e
 asks for it. How a record is read is a `Reader`, whose settings are part of the fingerprint.
 """
 
-import re
 import warnings
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from numerate.errors import Mistake
 from numerate.tasks.contents import sha256_of
 from numerate.tasks.file_sources import FileSource, Held, characters_of, of_hashes
-from numerate.tasks.readers import Reader, TwoLines
+from numerate.tasks.readers import BYTE_ORDER_MARK, LONGEST, Reader, TwoLines, checked, decoded
 from numerate.tasks.texts import Example
 
 _CHUNK = 1 << 22
@@ -26,12 +26,6 @@ _CHECKED = 1 << 26
 
 _HELD = 1 << 23
 """Of files of up to so many bytes what was read then is kept."""
-
-BYTE_ORDER_MARK = "\ufeff"
-"""What some editors put in front of a file."""
-
-HALVES = re.compile("[\ud800-\udfff]")
-"""Halves of surrogate pairs, which JSON can spell and no text has."""
 
 _SAMPLES = 5
 _BYTES = np.uint64(8)
@@ -80,12 +74,15 @@ class LineFile(FileSource):
             warnings.warn(left_out(self._bad, self._reason), stacklevel=2)
 
     def _is_whole(self) -> bool:
-        """Whether nothing can be wrong with two lines each: ASCII, and no line is empty."""
+        """Whether nothing can be wrong with two lines each: ASCII without NUL, and each line begins with a character
+        that is seen and is not too long."""
         if not isinstance(self.reader, TwoLines) or not self.count:
             return False
-        used = int(self._starts[int(self._first[-1]) + 2]) if self._first is not None else len(self._bytes)
-        short = np.diff(self._starts[: 1 + 2 * self.count]) < 2
-        return not short.any() and int(self._bytes[:used].max()) < 128
+        starts = self._starts[: 1 + 2 * self.count]
+        if int(np.diff(starts).max()) > LONGEST // 2 or int(self._bytes[starts[:-1]].min()) <= ord(" "):
+            return False
+        used = self._bytes[: int(starts[-1])]
+        return int(used.min()) > 0 and int(used.max()) < 128
 
     def _check(self) -> None:
         """Reads every record once."""
@@ -121,16 +118,9 @@ class LineFile(FileSource):
     def _example(self, row: int) -> Example:
         if self._held is not None:
             return self._held[row]
-        record = self._record(self._line(row), self.reader.lines)
-        try:
-            text = record.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"is no text in UTF-8 ({error.reason})") from error
+        text = decoded(self._record(self._line(row), self.reader.lines))
         text = text.removeprefix(BYTE_ORDER_MARK) if self._line(row) == 0 else text
-        found = self.reader.example(text.rstrip("\r\n"))
-        if any(not part.isascii() and HALVES.search(part) for part in (found.question, found.answer)):
-            raise ValueError("has half of a surrogate pair, which is no character")
-        return found
+        return checked(self.reader.example(text.rstrip("\r\n")), answered=self.reader.answered)
 
     def pairs(self, rows: NDArray[np.int64]) -> list[Example]:
         found = []
@@ -160,7 +150,7 @@ class LineFile(FileSource):
         for start in range(0, len(self._bytes), _CHUNK):
             used[self._bytes[start : start + _CHUNK]] = True
         if used[128:].any():
-            with open(self.path, encoding="utf-8", errors="ignore") as file:
+            with open(self.path, encoding="utf-8-sig", errors="ignore") as file:
                 found = frozenset().union(*(frozenset(text) for text in iter(lambda: file.read(_CHUNK), "")))
         else:
             found = frozenset(map(chr, np.flatnonzero(used).tolist()))
@@ -180,7 +170,7 @@ class LineFile(FileSource):
         starts = self._starts[first].astype(np.int64)
         lengths = self._starts[first + 1].astype(np.int64) - 1 - starts
         ends = self._bytes[np.maximum(starts + lengths - 1, starts)], self._bytes[starts]
-        spaced = (ends[0] <= ord(" ")) | (ends[1] <= ord(" "))
+        spaced = (ends[0] <= ord(" ")) | (ends[1] <= ord(" ")) | (ends[1] == BOM_UTF8[0])
         return np.flatnonzero(spaced | np.isin(_sampled(self._bytes, starts, lengths), _keys_of(questions)))
 
     def files(self) -> tuple[Path, ...]:
@@ -267,22 +257,29 @@ def _opened(stamp: tuple[str, int, int], reader: Reader, skip_bad: bool) -> Line
 
 
 def read_whole(
-    path: Path, parse: Callable[[bytes], Iterable[tuple[int, Example | ValueError]]], skip_bad: bool = False
+    path: Path,
+    parse: Callable[[bytes], Iterable[tuple[int, Example | ValueError]]],
+    skip_bad: bool = False,
+    *,
+    answered: bool = True,
 ) -> Held:
     """A file that is read as a whole. `parse` gives each question with its line, or in its place what is wrong with it.
+    Unless they are `answered` an answer may be empty.
 
     Raises `Mistake` with file and line for one that cannot be read (with `skip_bad` a warning says how many there are),
     and for a file without any.
     """
     found: list[tuple[int, Example]] = []
     wrong: list[tuple[int, ValueError]] = []
-    for line, one in parse(path.read_bytes()):
-        if isinstance(one, Example):
-            found.append((line, one))
-            continue
-        if not skip_bad:
-            raise Mistake(f"{path}, line {line}: {one}. {SKIPPING}")
-        wrong.append((line, one))
+    for line, one in parse(path.read_bytes().removeprefix(BOM_UTF8)):
+        try:
+            if isinstance(one, ValueError):
+                raise one
+            found.append((line, checked(one, answered=answered)))
+        except ValueError as error:
+            if not skip_bad:
+                raise Mistake(f"{path}, line {line}: {error}. {SKIPPING}") from error
+            wrong.append((line, error))
     if wrong:
         warnings.warn(left_out(len(wrong), f"{path}, line {wrong[0][0]}: {wrong[0][1]}"), stacklevel=2)
     if not found:

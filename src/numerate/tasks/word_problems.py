@@ -13,7 +13,7 @@ from numerate.config import Span, setting
 from numerate.errors import Mistake
 from numerate.tasks.file_sources import FileSource
 from numerate.tasks.folders import dataset_file, dataset_folder
-from numerate.tasks.readers import Reader, json_object, text_of
+from numerate.tasks.readers import Reader, json_object, json_value, kind_of, text_of, utf8
 from numerate.tasks.text_files import open_lines, read_whole, stamp
 from numerate.tasks.text_task import Holdings, Stock, TextTask, divided, refuse_part, refuse_share, refuse_unknown
 from numerate.tasks.texts import Example
@@ -178,17 +178,17 @@ class Challenges:
     version: int = 1
 
     def __call__(self, content: bytes) -> Iterator[tuple[int, Example | ValueError]]:
-        text = content.decode("utf-8", "replace")
-        begins = [found.start() for found in re.finditer(r'"ID"', text)]
         try:
-            records = json.loads(text)
+            text = utf8(content)
+            records = json_value(text)
         except ValueError as error:
-            line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
-            yield line, ValueError(f"is no JSON ({error})")
+            cause = error.__cause__
+            yield cause.lineno if isinstance(cause, json.JSONDecodeError) else 1, error
             return
         if not isinstance(records, list):
             yield 1, ValueError("is no list of problems")
             return
+        begins = [found.start() for found in re.finditer(r'"ID"', text)]
         for number, record in enumerate(records):
             line = text.count("\n", 0, begins[number]) + 1 if len(begins) == len(records) else 1
             try:
@@ -198,7 +198,7 @@ class Challenges:
 
     def _example(self, record: Any) -> Example:
         if not isinstance(record, dict):
-            raise ValueError(f"is no problem but {type(record).__name__}")
+            raise ValueError(f"is no problem but {kind_of(record)}")
         question = f"{text_of(record, 'Body').strip()} {text_of(record, 'Question').strip()}"
         return Example(plain_numbers(question), _answer(number_text(record.get("Answer")), self.answer))
 

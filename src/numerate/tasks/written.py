@@ -17,14 +17,16 @@ from numerate.tasks.contents import named
 from numerate.tasks.draws import Draws, key
 from numerate.tasks.labelled_files import LabelledFile, open_rows
 from numerate.tasks.questions import EMPTY, Numbers, Questions, mix
-from numerate.tasks.row_files import VOCABULARIES, Characters, RowFile
+from numerate.tasks.row_files import VOCABULARIES, Characters, RowFile, rows_at_once
 from numerate.tasks.task import SPLITS, Task, large_enough
 
 _SUM = re.compile(r"([0-9]+)([^0-9=])([0-9]+)=(-?[0-9]+-?)")
+_WHOLE = 1 << 28
+"""So many characters rows have at most that are held at once."""
+
 _LOOKED_AT = 1000
 """How many rows are read to see what a file holds."""
 
-_CHUNK = 1 << 15
 _SIGNS = "+-x"
 WAYS = {"reversed": (True, True, True), "normal": (False, False, False), "answer reversed": (False, False, True)}
 """Which of the three numbers of a sum stand units first."""
@@ -124,10 +126,11 @@ class Written(Task):
         return _sums(found, rows, characters, order, sign)
 
     def whole(self, split: str = "test") -> Questions | None:
-        """Every different question of a split once, in the order of the file; None for more than 65,536 rows."""
+        """Every different question of a split once, in the order of the file; None for more than 65,536 rows, or
+        where they are long."""
         mine = self._rows_of(split)
         rows = np.arange(self.rows.count) if mine is None else mine.astype(np.int64)
-        if len(rows) > 1 << 16:
+        if len(rows) > 1 << 16 or len(rows) * self.rows.longest > _WHOLE:
             return None
         questions = self.questions(rows)
         _, first = np.unique(questions.hashes(), return_index=True)
@@ -245,8 +248,9 @@ class _Scan:
     def __init__(self, rows: RowFile | LabelledFile, task: Written) -> None:
         self.split = np.full(rows.count, -1, dtype=np.int8)
         self.sizes: dict[str, NDArray[np.uint16]] = {}
-        for start in range(0, rows.count, _CHUNK):
-            here = slice(start, min(start + _CHUNK, rows.count))
+        size = rows_at_once(rows.longest)
+        for start in range(0, rows.count, size):
+            here = slice(start, min(start + size, rows.count))
             questions = task.questions(np.arange(here.start, here.stop))
             fraction = (task.canonical(questions) >> np.uint64(32)).astype(np.float64) / 2.0**32
             for number, (low, high) in enumerate(SPLITS.values()):
@@ -339,6 +343,11 @@ def _texts(file: RowFile, rows: NDArray[np.int64], characters: Characters) -> Qu
     if wrong.any():
         row = int(rows[wrong.argmax()])
         raise Mistake(f"{file.where(row)}: {file.text(row)!r} has not exactly one '=' between question and answer")
+    found = np.stack([codes[:, 0] == ord("="), codes[np.arange(len(rows)), lengths - 1] == ord("=")])
+    if found.any():
+        which, place = divmod(int(found.argmax()), len(rows))
+        row = int(rows[place])
+        raise Mistake(f"{file.where(row)}: {file.text(row)!r} has no {('question', 'answer')[which]} beside its '='")
     alphabet = tuple(file.alphabet())
     points = np.array(list(map(ord, alphabet)), dtype=np.int64)
     symbols = np.searchsorted(points, codes).astype(np.int16)

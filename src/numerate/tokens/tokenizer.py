@@ -255,7 +255,9 @@ class _Writer:
         ]
         if interleave:
             symbols = self._interleaved(symbols)
-        self.columns = [_Column.of(symbols[:, piece]) for piece in range(symbols.shape[1])]
+        # Where there are no numbers every piece is one token, however many pieces a text has.
+        self.plain = None if self.spelled else symbols
+        self.columns = [_Column.of(symbols[:, piece]) for piece in range(symbols.shape[1] if self.spelled else 0)]
 
     def _interleaved(self, symbols: NDArray[np.int16]) -> NDArray[np.int16]:
         """The operands as one number whose digits are theirs in turn; the operator is left out."""
@@ -308,6 +310,9 @@ class _Writer:
     def _starts(self) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
         """Where each piece begins in each row, and where each row ends."""
         place = np.full(len(self.questions), self.begin, dtype=np.int64)
+        if self.plain is not None:
+            ends = place[:, None] + (self.plain >= 0).cumsum(axis=1, dtype=np.int64)
+            return [place, *ends.T[:-1]][: ends.shape[1]], ends[:, -1] if ends.shape[1] else place
         starts = []
         for column in self.columns:
             starts.append(place)
@@ -323,6 +328,10 @@ class _Writer:
         return starts, place
 
     def _write(self, written: Ids, starts: list[NDArray[np.int64]]) -> None:
+        if self.plain is not None:
+            row, piece = np.nonzero(self.plain >= 0)
+            written[row, np.stack(starts, axis=1)[row, piece]] = self.text_ids[self.plain[row, piece]]
+            return
         flat = written.reshape(-1)
         # Eight bytes from every place on: a view that no number needs to be aligned for.
         windows: NDArray[np.uint64] = np.ndarray(
