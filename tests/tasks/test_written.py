@@ -1,6 +1,7 @@
 """Promises of questions that are written in files."""
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -186,6 +187,36 @@ def test_a_pass_of_training_leaves_the_held_out_rows_out(large: Written) -> None
     assert len(set(whole.hashes().tolist())) == len(whole)
 
 
+def test_a_file_of_2000_rows_on_a_grid_of_400_cells_holds_one_row_in_ten_out(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    sizes = [(i, j) for i in range(1, 21) for j in range(1, 21) for _ in range(5)]
+    pairs = [tuple(rng.randrange(10 ** (n - 1), 10**n) for n in each) for each in sizes]
+    task = written(tmp_path / "rows.txt", [f"{a}+{b}={a + b}" for a, b in pairs], order="normal")
+    rows = {split: len(task._rows_of(split)) for split in SPLITS}  # type: ignore[arg-type]
+    assert rows["train"] == pytest.approx(1800, abs=50)
+    assert rows["test"] == pytest.approx(100, abs=30)
+    cells = [task.pinned(first_digits=a, second_digits=b) for a, b in task.cells()]
+    held = [cell for cell in cells if cell.held_out("test")]
+    assert 40 < len(held) < len(cells) == 400
+    asked = np.concatenate([cell.whole().hashes() for cell in held])  # type: ignore[union-attr]
+    assert len(asked) == len(task.whole("test")), "every held-out question is asked in its cell"  # type: ignore[arg-type]
+    assert not np.isin(asked, task.whole("train").hashes()).any()  # type: ignore[union-attr]
+
+
+def test_the_rows_of_another_file_are_asked_but_for_those_of_training(large: Written, tmp_path: Path) -> None:
+    trained, unseen = (
+        [plain(large, [int(row)])[0] for row in large._rows_of(split)[:3]] for split in ("train", "test")
+    )  # type: ignore[index]
+    other = written(tmp_path / "other.txt", [*trained, *unseen, "12345+1=12346"], order="normal")
+    task = large.of_file(str(other.path))  # numbers in the other order than those of training
+    cell = task.pinned(first_digits=4, second_digits=4)
+    assert cell.held_out("test")
+    asked = cell.whole("test")
+    assert asked is not None
+    assert sorted("".join(plain_text(asked, row)) for row in range(len(asked))) == sorted(unseen)
+    assert [*task.pinned(first_digits=5, second_digits=1).whole("test").facts["first_digits"]] == [5]  # type: ignore[union-attr]
+
+
 def test_a_small_file_is_seen_as_a_whole_by_every_split() -> None:
     task = Written(path=str(SUMS))
     assert not task.held_out("test")
@@ -302,6 +333,13 @@ def test_it_trains_and_evaluates(tmp_path: Path) -> None:
     records = run.evaluate(count=4)
     assert [record["count"] for record in records] == [4, 4, 4, 4]
     assert json.loads((run.path / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 96 // 8
+    other = written(tmp_path / "other.txt", ["21+1=31", "21111+9=12111", "21111+1=31111"])
+    (record,) = run.evaluate("5x1", settings=[f"task.path={other.path}"])
+    assert (record["count"], record["region"], record["seen"]) == (2, "ood_test", False)
+    assert record["settings"] == {"task.path": other.path}
+    letters = written(tmp_path / "letters.txt", ["21-1=11", "1-1=0"])
+    with pytest.raises(Mistake, match=r"path: .*letters.txt has '-', which no row of training has"):
+        run.evaluate("2x1", settings=[f"task.path={letters.path}"])
 
 
 def test_the_cells_of_a_file_are_the_sizes_that_it_has(tmp_path: Path) -> None:
@@ -315,4 +353,7 @@ def test_the_cells_of_a_file_are_the_sizes_that_it_has(tmp_path: Path) -> None:
     holes = written(tmp_path / "holes.txt", ["A:1=A", "A:2,B:1=B,A", "A:21,B:1=B,A", "A:3=A"])
     assert holes.cells() == [(4,), (8,), (9,)]
     assert str(default_grid(holes)) == "4+8:9"
+    short = replace(holes, question_length=Span(4, 8))
+    assert short.cells() == [(4,), (8,), (9,)], "those longer than the trained ones can be asked"
+    assert str(default_grid(short)) == "4+8"
     assert Arithmetic().cells() is None

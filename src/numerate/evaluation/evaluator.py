@@ -194,5 +194,6 @@ def default_grid(task: Task) -> Grid:
     text = "x".join(f"{span.low}:{(1 + task.endless) * span.high}" for span in trained.values())
     if task.running:
         return Grid.parse("x".join(map(str, trained.values())), tuple(trained))
-    grid, there = Grid.parse(text, tuple(trained)), task.cells()
+    grid, known = Grid.parse(text, tuple(trained)), task.cells()
+    there = None if known is None else {*known} & {tuple(size for _, size in cell) for cell in grid.cells()}
     return grid if there is None or len(there) == len(grid.cells()) else Grid.of(there, tuple(trained))

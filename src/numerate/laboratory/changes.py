@@ -1,14 +1,19 @@
 """Settings that change how a trained model is run, and leave its weights as they are."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from numerate.config import override, to_tree
 from numerate.errors import Mistake
+from numerate.tasks.written import Written
 from numerate.training.recipe import Recipe
 
 ONLY = "task.only"
-"""The one setting of a task that an evaluation may change: which task of a `Mixture` is asked."""
+"""Which task of a `Mixture` is asked."""
+
+FILE = "task.path"
+"""Which file the rows asked are in, where a model was trained on rows of a file (`Written`)."""
 
 
 def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
@@ -17,17 +22,22 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     >>> changed(recipe, ["model.trunk.times=8"]).model.trunk.times
     8
 
-    Which task of a `Mixture` is asked may be changed too (`task.only=1`). Raises `Mistake` for any other setting: of
+    Of the task may be changed which of a `Mixture` is asked (`task.only=1`), and the file whose rows are
+    (`task.path=other.txt`, for a run that was trained on a `Written`). Raises `Mistake` for any other setting: of
     another task, tokenizer or seed a run of its own is made.
     """
+    of_task = (ONLY, FILE) if isinstance(recipe.task, Written) else (ONLY,)
     for text in settings:
         path = text.partition("=")[0].strip()
-        if not path.startswith("model.") and path != ONLY:
+        if not path.startswith("model.") and path not in of_task:
             raise Mistake(
                 f"{path}: an evaluation changes how the model is run, by settings below model. (such as "
                 "model.mixer.dropout=0.1); with any other it would be another run, which `numerate train` makes"
             )
-    return override(recipe, settings)
+    found = override(recipe, settings)
+    if isinstance(recipe.task, Written) and isinstance(found.task, Written) and found.task.path != recipe.task.path:
+        return replace(found, task=recipe.task.of_file(str(found.task.path)))
+    return found
 
 
 def differences(trained: Recipe, run: Recipe) -> dict[str, Any]:
@@ -40,6 +50,8 @@ def differences(trained: Recipe, run: Recipe) -> dict[str, Any]:
     only, before = getattr(run.task, "only", None), getattr(trained.task, "only", None)
     if only != before:
         found[ONLY] = only
+    if isinstance(run.task, Written) and run.task.trained_on is not None:
+        found[FILE] = run.task.path
     return dict(sorted(found.items()))
 
 

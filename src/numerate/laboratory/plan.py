@@ -14,6 +14,7 @@ from numerate.evaluation.exam import size_of
 from numerate.evaluation.grid import Cell, Grid, parse_shard, region, shard
 from numerate.evaluation.language import context_region, portions_of
 from numerate.evaluation.likelihoods import FIRST
+from numerate.laboratory.changes import FILE
 from numerate.laboratory.store import Key, Store
 from numerate.reports.records import settings_key
 from numerate.tasks.task import Task
@@ -69,6 +70,7 @@ class Plan:
             raise Mistake(f"method: {method!r} is none of: {', '.join(METHODS)}")
         if count is not None and count < 1:
             raise Mistake(f"count: {count} questions measure nothing; 100 give +-10 points at 50 %")
+        learned = run.trained_recipe.task if FILE in run.settings else task
         beyond = task.beyond()
         return cls(
             Grid.parse(text, task.axes()) if text else default_grid(task),
@@ -76,7 +78,7 @@ class Plan:
             recipe.evaluation.seed,
             method_for(run.exam, method),
             run.blank.placements(),
-            task.trained(),
+            learned.trained(),
             beyond.trained() if beyond is not None else None,
             run.settings,
         )
@@ -85,7 +87,8 @@ class Plan:
         """Raises `Mistake` for a cell that the task has not or that is beyond the model; warns of places that no
         training example had."""
         self._refuse_missing(run.recipe.task)
-        longest = run.exam.longest(run.recipe.task)
+        learned = run.trained_recipe.task if FILE in run.settings else run.recipe.task
+        longest = run.exam.longest(learned)
         warnings: list[str] = []
         for corner in self.grid.corners():
             tokens = run.exam.longest(run.recipe.task.pinned(**dict(corner)), split="test")
@@ -106,9 +109,10 @@ class Plan:
                 raise Mistake(f"grid: {self.grid}: {mistake}") from mistake
             if there is not None and tuple(value for _, value in cell) not in there:
                 what = ", ".join(f"{axis}={value}" for axis, value in cell)
-                near = Grid.of(sorted(there)[:12], task.axes())
-                more = " and more" if len(there) > 12 else ""
-                raise Mistake(f"grid: {self.grid}: there is no question with {what}; there are {near}{more}")
+                near = str(Grid.of(sorted(there), task.axes())).split("+")
+                more = " and more" if len(near) > 12 else ""
+                parts = "+".join(near[:12])
+                raise Mistake(f"grid: {self.grid}: there is no question with {what}; there are {parts}{more}")
 
     def cells(self, run: "Run", piece: str | None) -> list[Cell]:
         """The cells of the grid, or those of one piece of it (`2/4`), the pieces of about equal cost. A context of

@@ -18,7 +18,7 @@ from numerate.tasks.draws import Draws, key
 from numerate.tasks.labelled_files import LabelledFile, open_rows
 from numerate.tasks.questions import EMPTY, Numbers, Questions, mix
 from numerate.tasks.row_files import VOCABULARIES, Characters, RowFile, rows_at_once
-from numerate.tasks.task import SPLITS, Task, large_enough
+from numerate.tasks.task import SPLITS, Task
 
 _SUM = re.compile(r"([0-9]+)([^0-9=])([0-9]+)=(-?[0-9]+-?)")
 _WHOLE = 1 << 28
@@ -52,7 +52,12 @@ class Written(Task):
 
     Every row comes once in each pass, in an order that is a function of (seed, split, pass), so that a file needs no
     shuffling. One row in ten is held out by a hash of its question, the same as in the task `Arithmetic`, so repeated
-    questions are never divided; files of less than 4,000 rows are seen as a whole by every split.
+    questions are never divided. This goes by the whole file: a cell of a grid has those of its rows that are held out,
+    and is seen where there are none. A file of which fewer than 10 rows would be left for the test or for development
+    is seen as a whole by every split.
+
+    `numerate evaluate latest task.path=other.txt` asks the rows of another file, all but those whose question the run
+    was trained on.
 
     >>> task = Written(path="sums.txt")  # three lines: 321+654=975, 9+1=01 and 21+9=12
     >>> task.space(), task.alphabet()
@@ -72,6 +77,9 @@ class Written(Task):
     question_length: int | Span | None = setting(
         None, "only questions of so many characters, '=' included (words, where they have labels); null: all"
     )
+    trained_on: Task | None = setting(
+        None, "the rows of training, where an evaluation asks those of another file; set by task.path=", later=True
+    )
 
     def __post_init__(self) -> None:
         for name, known in (("vocabulary", tuple(VOCABULARIES)), ("order", ("auto", *WAYS, "text"))):
@@ -89,7 +97,12 @@ class Written(Task):
         return open_rows(self.path, self.split, self.vocabulary)
 
     def files(self) -> dict[str, Path]:
-        return named(self.rows.files())
+        return named(self.rows.files()) if self.trained_on is None else self.trained_on.files()
+
+    def of_file(self, path: str) -> "Written":
+        """The rows of another file, of every size, for a model that was trained on these."""
+        known = self if self.trained_on is None else self.trained_on
+        return replace(self._whole(), path=path, trained_on=known)
 
     def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
         mine = self._rows_of(None)
@@ -140,39 +153,43 @@ class Written(Task):
         """The rows of a split (None: of all) that have the sizes wanted; None for every row of the file. Where a split
         has none of them, all of them: they are seen. Raises `Mistake` where the file has none."""
         wanted = {name: Span.of(size) for name in SIZES if (size := getattr(self, name)) is not None}
-        divided = split is not None and large_enough(self.rows.count)
-        if not wanted and not divided:
+        if not wanted and split is None:
             return None
-        return _chosen(
-            _Scan.of(self.rows, self._whole()), tuple(wanted.items()), split if divided else None, str(self.path)
-        )
+        divided = split if split is not None and self._scan.divided else None
+        return _chosen(self._scan, tuple(wanted.items()), divided, str(self.path)) if wanted or divided else None
 
     def _whole(self) -> "Written":
         """The same without any size wanted."""
         return replace(self, first_digits=None, second_digits=None, question_length=None)
 
+    @property
+    def _scan(self) -> "_Scan":
+        return _Scan.of(self.rows, self._whole())
+
     def held_out(self, split: str) -> bool:
-        if split in ("train", "beyond-development") or not large_enough(self.rows.count):
+        if split in ("train", "beyond-development") or not self._scan.divided:
             return False
-        mine, every = self._rows_of(split), self._rows_of(None)
-        return mine is not None and (every is None or len(mine) < len(every))
+        mine = self._rows_of(split)
+        return mine is not None and bool((self._scan.split[mine] == list(SPLITS).index(split)).all())
 
     def axes(self) -> tuple[str, ...]:
-        return _Scan.of(self.rows, self._whole()).axes
+        return self._scan.axes
 
     def trained(self) -> dict[str, Span]:
-        scan = _Scan.of(self.rows, self._whole())
+        scan = self._scan
         mine = self._rows_of(None)
         sizes = {name: scan.sizes[name] if mine is None else scan.sizes[name][mine] for name in scan.axes}
         return {name: Span(int(found.min()), int(found.max())) for name, found in sizes.items()}
 
     def cells(self) -> list[tuple[int, ...]]:
-        """The sizes of its rows along the axes, each once.
+        """The sizes of the rows of its file along the axes, each once: also of those that are longer than what it is
+        trained on, of which an evaluation may ask.
 
         >>> Written(path="sums.txt").cells()  # 321+654=975, 9+1=01 and 21+9=12 have questions of 8, 4 and 5 characters
         [(4,), (5,), (8,)]
         """
-        scan, mine = _Scan.of(self.rows, self._whole()), self._rows_of(None)
+        scan = self._scan
+        mine = self.pinned(**dict.fromkeys(scan.axes))._rows_of(None)
         sizes = np.stack([scan.sizes[name] if mine is None else scan.sizes[name][mine] for name in scan.axes], axis=1)
         return [tuple(place) for place in np.unique(sizes, axis=0).tolist()]
 
@@ -190,11 +207,21 @@ class Written(Task):
         return self.rows.count if mine is None else len(mine)
 
     def alphabet(self) -> tuple[str, ...]:
+        if self.trained_on is not None:
+            return self._alphabet_of_training(self.trained_on.alphabet())
         found = self.rows
         order, sign = _way(found, self.order)
         if isinstance(found, LabelledFile):
             return found.words
         return tuple(found.alphabet()) if order == "text" else (sign, "=")
+
+    def _alphabet_of_training(self, known: tuple[str, ...]) -> tuple[str, ...]:
+        """What the model reads. Raises `Mistake` where this file has anything else."""
+        other = [text for text in replace(self, trained_on=None).alphabet() if text not in known]
+        if other:
+            told = ", ".join(map(repr, other[:5]))
+            raise Mistake(f"path: {self.path} has {told}{' ...' * (len(other) > 5)}, which no row of training has")
+        return known
 
     def read(self, text: str) -> Questions:
         """A sum as a person types it, whatever the order of the file. Raises `Mistake` where rows are no sums, or of an
@@ -238,6 +265,9 @@ def shuffled(places: NDArray[np.int64], count: int, key: int) -> NDArray[np.int6
     return found.astype(np.int64)
 
 
+FEWEST = 10
+"""The rows that test and development have at least, or else every split is the whole file."""
+
 SIZES = ("first_digits", "second_digits", "question_length")
 """The sizes by which rows are told apart."""
 
@@ -247,18 +277,31 @@ class _Scan:
 
     def __init__(self, rows: RowFile | LabelledFile, task: Written) -> None:
         self.split = np.full(rows.count, -1, dtype=np.int8)
+        known = None if task.trained_on is None else _questions_of_training(task.trained_on)
         self.sizes: dict[str, NDArray[np.uint16]] = {}
         size = rows_at_once(rows.longest)
         for start in range(0, rows.count, size):
             here = slice(start, min(start + size, rows.count))
             questions = task.questions(np.arange(here.start, here.stop))
-            fraction = (task.canonical(questions) >> np.uint64(32)).astype(np.float64) / 2.0**32
-            for number, (low, high) in enumerate(SPLITS.values()):
-                self.split[here][(fraction >= low) & (fraction < high)] = number
-            for name, values in questions.facts.items():
-                sizes = self.sizes.setdefault(name, np.zeros(rows.count, dtype=np.uint16))
+            hashes = task.canonical(questions)
+            fraction = (hashes >> np.uint64(32)).astype(np.float64) / 2.0**32
+            for number, (name, (low, high)) in enumerate(SPLITS.items()):
+                if known is None:
+                    self.split[here][(fraction >= low) & (fraction < high)] = number
+                elif name in ("test", "train"):
+                    self.split[here][np.isin(hashes, known) == (name == "train")] = number
+            for axis, values in questions.facts.items():
+                sizes = self.sizes.setdefault(axis, np.zeros(rows.count, dtype=np.uint16))
                 sizes[here] = np.minimum(values, 2**16 - 1)
+        rows_of = np.bincount(self.split[self.split >= 0], minlength=len(SPLITS))
+        held = ("test", "development") if known is None else ("test",)
+        enough = FEWEST if known is None else 1
+        self.divided = all(rows_of[list(SPLITS).index(name)] >= enough for name in held)
         self.axes: tuple[str, ...] = SIZES[:2] if self._has_every_pair() else SIZES[2:]
+        if task.trained_on is not None:
+            self.axes = task.trained_on.axes()
+            if not self.sizes.keys() >= set(self.axes):
+                raise Mistake(f"path: rows of {task.path} are no sums of two numbers, as those of training are")
 
     @staticmethod
     @lru_cache(maxsize=4)
@@ -271,6 +314,15 @@ class _Scan:
         first, second = (self.sizes[name].astype(np.int64) for name in SIZES[:2])
         pairs = (int(first.max() - first.min()) + 1) * (int(second.max() - second.min()) + 1)
         return len(np.unique(first << 16 | second)) == pairs
+
+
+def _questions_of_training(task: Task) -> NDArray[np.uint64]:
+    """The hashes of all questions that a task of rows is trained on."""
+    assert isinstance(task, Written), "rows of files are evaluated for a model that was trained on rows of files"
+    mine = task._rows_of("train")
+    rows = np.arange(task.rows.count) if mine is None else mine.astype(np.int64)
+    size = rows_at_once(task.rows.longest)
+    return np.concatenate([task.canonical(task.questions(rows[i : i + size])) for i in range(0, len(rows), size)])
 
 
 @lru_cache(maxsize=32)
