@@ -168,6 +168,16 @@ def test_held_out_rows_are_in_no_other_split_and_the_same_as_those_of_arithmetic
     assert ((fraction >= low) & (fraction < high)).all()
 
 
+def test_bits_and_padded_sums_with_their_operands_swapped_are_one_question(tmp_path: Path) -> None:
+    rows = ["0000+01=0100", "01+0000=0100", "0000+10=1000", "000+001=001", "0+01=1", "+=1"]
+    task = written(tmp_path / "bits.txt", rows, order="text")
+    hashes = task.canonical(task.questions(np.arange(len(rows)))).tolist()
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes)) == len(rows) - 1
+    minus = written(tmp_path / "minus.txt", ["01-1=0", "1-01=0"], order="text")
+    assert len(set(minus.canonical(minus.questions(np.arange(2))).tolist())) == 2
+
+
 def test_a_sum_and_its_mirror_image_belong_to_the_same_split(large: Written) -> None:
     found = large.questions(np.arange(50))
     mirrored = Arithmetic(digits=4)._questions(

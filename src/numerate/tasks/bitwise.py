@@ -27,11 +27,12 @@ class BitwiseOr(Task):
     as long as the longer operand, its one as far from the left as in the question. Bits are texts, not numbers: they
     are written from the left in whatever order the spelling has.
 
-    The questions are listed: sum of min(i, j) over all lengths, 2,870 for 1 to 20 bits each. Training goes through
-    them in rounds, each once a round in an order of its own; so does evaluation, without replacement. With `most=100`
+    The questions are listed: sum of min(i, j) over all lengths, 2,870 for 1 to 20 bits each. Training goes through them
+    in rounds, each once a round in an order of its own; so does evaluation, without replacement. With `most=100`
     training has 100 of those of `digits` x `digits` (the published `--max`), the same for every seed, and the other
-    splits have those that are not among them. Without it training has them all, and only lengths beyond `digits` are
-    new to it. Development and test ask the same questions: there are too few to keep some apart.
+    splits have those that are not among them in either order of the operands. Without it training has them all, and
+    only lengths beyond `digits` are new to it. Development and test ask the same questions: there are too few to keep
+    some apart.
     """
 
     operator: str = setting("+", "the character between the operands")
@@ -98,17 +99,31 @@ class BitwiseOr(Task):
     def _of_split(self, split: str) -> Listed:
         """The questions of these lengths that a split has: training its own, the others the rest, or all if none is
         left."""
-        every, trained = _listed(*self.spans), self._trained()
+        every = _listed(*self.spans)
         if split == "train":
-            return every[trained]
-        return every if bool(trained.all()) else every[~trained]
+            return every[self._trained(every)]
+        known = self._known(every)
+        return every if bool(known.all()) else every[~known]
 
-    def _trained(self) -> NDArray[np.bool_]:
-        """Which of the questions of these lengths are among those of training."""
-        every, digits = _listed(*self.spans), Span.of(self.digits)
+    def _trained(self, rows: Listed) -> NDArray[np.bool_]:
+        """Which of these questions are among those of training."""
+        digits = Span.of(self.digits)
         if self.most is None:
-            return _inside(every[:, :2], digits)
-        return np.isin(_codes(every), _codes(_subset(digits, self.most)))
+            return _inside(rows[:, :2], digits)
+        return np.isin(_codes(rows), _codes(_subset(digits, self.most)))
+
+    def _known(self, rows: Listed) -> NDArray[np.bool_]:
+        """Which of these questions training has, with their operands in this order or in the other."""
+        return self._trained(rows) | self._trained(rows[:, [1, 0, 2]])
+
+    def canonical(self, questions: Questions) -> NDArray[np.uint64]:
+        """A hash of the lengths and of the place of the one: `0000+01=` and `01+0000=` are one question."""
+        lengths = np.sort(np.stack([questions.facts[axis] for axis in self.axes()], axis=1), axis=1).astype(np.uint64)
+        assert questions.prompt_length is not None, "bits are asked as continuations"
+        ones = questions.symbols == questions.alphabet.index("1")
+        ones &= np.arange(ones.shape[1]) >= questions.prompt_length[:, None]
+        place = (ones.argmax(axis=1) - questions.prompt_length).astype(np.uint64)
+        return mix(lengths[:, 0] << np.uint64(40) | lengths[:, 1] << np.uint64(20) | place)
 
     def axes(self) -> tuple[str, ...]:
         return ("first_digits", "second_digits")
@@ -127,15 +142,17 @@ class BitwiseOr(Task):
         return _count(*self.spans)
 
     def held_out(self, split: str) -> bool:
-        return split != "train" and not bool(self._trained().all())
+        return split != "train" and not bool(self._known(_listed(*self.spans)).all())
 
     def divided(self, questions: Questions) -> NDArray[np.bool_]:
         """Whether the cell of each question has one that training has not."""
         lengths = np.stack([questions.facts[axis] for axis in self.axes()], axis=1)
         if self.most is None:
             return ~_inside(lengths, Span.of(self.digits))
-        trained = np.bincount(_cells(_subset(Span.of(self.digits), self.most)), minlength=(MOST_DIGITS + 1) ** 2)
-        return np.asarray(trained[_cells(lengths)] < lengths.min(axis=1))
+        trained = _subset(Span.of(self.digits), self.most)
+        known = np.unique(np.concatenate([trained, trained[:, [1, 0, 2]]]), axis=0)
+        many = np.bincount(_cells(known), minlength=(MOST_DIGITS + 1) ** 2)
+        return np.asarray(many[_cells(lengths)] < lengths.min(axis=1))
 
     def alphabet(self) -> tuple[str, ...]:
         return ("0", "1", self.operator, "=")

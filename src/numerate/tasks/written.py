@@ -16,7 +16,7 @@ from numerate.tasks.arithmetic import OPERATORS, Arithmetic
 from numerate.tasks.contents import named
 from numerate.tasks.draws import Draws, key
 from numerate.tasks.labelled_files import LabelledFile, open_rows
-from numerate.tasks.questions import EMPTY, Numbers, Questions, mix
+from numerate.tasks.questions import EMPTY, Numbers, Questions, mix, text_hash
 from numerate.tasks.row_files import VOCABULARIES, Characters, RowFile, rows_at_once
 from numerate.tasks.task import SPLITS, Task
 
@@ -194,9 +194,12 @@ class Written(Task):
         return [tuple(place) for place in np.unique(sizes, axis=0).tolist()]
 
     def canonical(self, questions: Questions) -> NDArray[np.uint64]:
-        """As in `Arithmetic` where rows are sums: 3+4 and 4+3 are one question. Otherwise a hash of the text."""
+        """As in `Arithmetic` where rows are sums: 3+4 and 4+3 are one question. So are rows of digits on either side of
+        a plus or times that are read as text, such as 0000+01= and 01+0000=. Otherwise a hash of the text."""
         if questions.numbers.lengths.shape[1] != 3:
-            return questions.hashes()
+            signs = {*questions.alphabet} - {*"0123456789="}
+            commutes = questions.labels is None and len(signs) == 1 and signs <= {"+", "x"}
+            return _of_either_order(questions, signs.pop()) if commutes else questions.hashes()
         hashes = questions.numbers.hashes(2)
         if questions.alphabet[0] == "-":
             hashes[:, 1] *= np.uint64(0x2545F4914F6CDD1D)
@@ -230,6 +233,21 @@ class Written(Task):
         if sign not in OPERATORS:
             raise Mistake("question: the answers of these rows are written, not worked out; only sums can be asked")
         return Arithmetic(operator=sign).read(text)
+
+
+def _of_either_order(questions: Questions, sign: str) -> NDArray[np.uint64]:
+    """A hash of what stands on either side of the first sign of each question, whichever comes first."""
+    symbols, places = questions.symbols, np.arange(questions.symbols.shape[1])
+    assert questions.prompt_length is not None, "rows of text are asked as continuations"
+    signs = (symbols == questions.alphabet.index(sign)) & (places < questions.prompt_length[:, None])
+    between = np.where(signs.any(axis=1), signs.argmax(axis=1), questions.prompt_length - 1)[:, None]
+    texts = np.array([*map(text_hash, questions.alphabet), 0], dtype=np.uint64)[np.maximum(symbols, -1)]
+    total = np.zeros(len(symbols), dtype=np.uint64)
+    for begin, end in ((np.zeros_like(between), between), (between + 1, questions.prompt_length[:, None] - 1)):
+        counted = mix(texts + (places - begin + 1).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+        inside = (places >= begin) & (places < end)
+        total += mix(np.where(inside, counted, np.uint64(0)).sum(axis=1, dtype=np.uint64))
+    return mix(total)
 
 
 def _in_order(index: NDArray[np.int64], count: int, name: tuple[object, ...]) -> NDArray[np.int64]:
