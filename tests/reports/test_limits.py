@@ -65,7 +65,7 @@ def test_the_page_of_two_hundred_runs_is_small_and_says_what_it_leaves_out(large
     assert page.stat().st_size < 1_500_000
     text = page.read_text()
     assert "200 runs, 5 seeds each" in text
-    assert "These are 12 of 40 groups: the first, and those with the highest median" in text
+    assert "These are 8 of 40 groups: the first, and those with the highest median" in text
     assert "80 of 200 maps are left out" in text
     assert "the numbers as CSV" in text
     tables = re.sub(r"<section><h2>(Seed by seed|Training)</h2>.*?</section>", "", text, flags=re.S)
@@ -85,7 +85,7 @@ def test_one_run_each_of_two_hundred_makes_a_short_finding(make: Callable[..., P
     assert "and 11 others" in finding[1]
     assert len(finding[1]) < 600
     terminal = comparison_text(grouped([read(run) for run in runs]))
-    assert "These are 12 of 60 groups" in terminal
+    assert "These are 8 of 60 groups" in terminal
     assert len(terminal.splitlines()) < 200
 
 
@@ -150,7 +150,9 @@ def test_a_picture_of_a_map_has_the_colour_of_each_cell(make: Callable[..., Path
 
 def test_curves_by_step_are_thinned_and_keep_both_ends(make: Callable[..., Path], tmp_path: Path) -> None:
     text = write_comparison([make("a", 0, 4)], tmp_path / "page.html").read_text()
-    drawing = re.search(r'aria-label="training loss by step".*?<polyline class="line" points="([^"]*)"', text, re.S)
+    drawing = re.search(
+        r'aria-label="loss, nats per token by step".*?<polyline class="line" points="([^"]*)"', text, re.S
+    )
     assert drawing is not None
     at = [float(pair.split(",")[0]) for pair in drawing[1].split()]
     assert len(at) == limits.MOST_STEPS
@@ -163,7 +165,7 @@ def test_the_study_figure_of_many_groups_has_curves_and_no_row_of_maps(large: li
     assert figure.get_figwidth() < 8
     assert len(figure.axes) == 1
     lines = [line for line in figure.axes[0].get_lines() if str(line.get_label()).startswith("v")]
-    assert len(lines) == 12
+    assert len(lines) == 8
     few = KINDS["compare"](groups[:3])
     assert len(few.axes) == 3 + 1 + 1
 

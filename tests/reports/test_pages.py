@@ -10,8 +10,10 @@ from numerate.errors import Fault, Mistake
 from numerate.reports import figures
 from numerate.reports.compare import write_comparison
 from numerate.reports.groups import grouped
+from numerate.reports.overview import length_chart
 from numerate.reports.page import fragment, write_page
 from numerate.reports.records import read
+from numerate.reports.sections import training_charts
 
 VOID = {"meta", "br", "col"}
 
@@ -73,7 +75,7 @@ def test_the_page_of_a_run_holds_all_that_it_should(make_run):
         "OOD validation",
         "OOD validation: the band just beyond",
         "Training loss",
-        "Development sets",
+        "Development, in distribution",
         "12+9=",
         "21+9=12",
         "numerate run addition_abacus",
@@ -229,9 +231,9 @@ def test_a_full_disk_harms_neither_the_records_nor_an_earlier_page(pair, monkeyp
 
 def test_a_figure_has_a_panel_for_each_map_and_one_for_the_lengths(pair):
     groups = grouped([read(run) for run in pair])
-    figure = figures.comparison({g.label: g.grids[0] for g in groups}, {g.label: g.diagonal for g in groups})
+    figure = figures.comparison({g.label: g.grids[0] for g in groups}, length_chart(groups))
     titles = [axes.get_title() for axes in figure.axes]
-    assert titles[:3] == ["addition_abacus", "addition_rotary", "by length"]
+    assert titles[:3] == ["addition_abacus", "addition_rotary", "Both numbers n digits long"]
     numbers = [text.get_text() for text in figure.axes[1].texts]
     assert len(numbers) == 64
     assert set(numbers) == {"100", "0"}
@@ -249,14 +251,14 @@ def test_figures_are_written_as_their_name_ends_and_alike_each_time(pair, tmp_pa
 
 
 def test_a_figure_of_training_has_loss_and_exact_match(pair):
-    loss, exact = figures.training_curves({"a": [read(pair[0])]}).axes
+    loss, *exact = figures.charts_figure(training_charts(grouped([read(pair[0])]))).axes
     assert loss.get_yscale() == "log"
-    assert [list(line.get_ydata()) for line in exact.get_lines()] == [[50.0, 50.0], [50.0, 50.0]]
+    assert [list(line.get_ydata()) for axes in exact for line in axes.get_lines()] == [[50.0, 50.0], [50.0, 50.0]]
 
 
 def test_a_figure_in_another_format_or_of_nothing_is_refused(pair, tmp_path):
     group = grouped([read(pair[0])])[0]
     with pytest.raises(Mistake, match="png, svg, pdf"):
-        figures.save(figures.length_curves({"a": group.diagonal}), tmp_path / "map.gif")
+        figures.save(figures.charts_figure([length_chart([group])]), tmp_path / "map.gif")
     with pytest.raises(Mistake, match="evaluate the run first"):
         figures.heat_maps([])

@@ -11,9 +11,12 @@ import yaml
 
 from numerate.errors import Mistake
 from numerate.evaluation.statistics import wilson
+from numerate.reports.colour import SERIES
 from numerate.reports.compare import comparison_text, write_comparison
+from numerate.reports.drawing import chart_svg
 from numerate.reports.groups import grouped
-from numerate.reports.overview import lengths_chart
+from numerate.reports.limits import drawn
+from numerate.reports.overview import length_chart
 from numerate.reports.page import write_page
 from numerate.reports.plots import KINDS, write_plot
 from numerate.reports.records import read
@@ -88,8 +91,8 @@ def test_what_did_not_converge_is_listed_and_no_failure(study: list[Path]) -> No
     assert rows["looped"][2:4] == ["2/3 [21, 94]", "2/2 [34, 100] 100"]
     assert rows["nope"][2:5] == ["0/3 [0, 56]", "did not converge", ""]
     looped, nope = unconverged(groups)
-    assert looped.startswith("looped (final) has seeds that did not converge: seed 0 70 %")
-    assert nope.startswith("nope (final) did not converge in this budget: seed 0 40 %, seed 1 40 %, seed 2 40 %")
+    assert looped.startswith("looped (final) has seeds that did not converge: 70 % (seed 0) right")
+    assert nope.startswith("nope (final) did not converge in this budget: 40 % (seed 0), 40 % (seed 1), 40 % (seed 2)")
     text = study_finding(groups)
     assert "3 of 4 schemes converged on what they were trained on" in text
     assert "nope did not converge in this budget, which says nothing about how far" in text
@@ -109,7 +112,7 @@ def test_a_table_of_lengths_has_no_more_columns_than_a_page_has_room_for(make: C
 def test_the_page_and_the_terminal_have_the_table(study: list[Path], tmp_path: Path) -> None:
     page = write_comparison(study, tmp_path / "page.html").read_text()
     assert "Which seeds converged, and how far those go" in page
-    assert "did not converge in this budget: seed 0 40 %" in page
+    assert "did not converge in this budget: 40 % (seed 0), 40 % (seed 1)" in page
     text = comparison_text(grouped([read(folder) for folder in study]))
     assert "did not converge" in text
     lines = [
@@ -242,7 +245,7 @@ def test_the_finding_of_a_study_keeps_the_name_of_a_run_as_it_is(make: Callable[
     assert study_finding(grouped([read(run) for run in runs])).startswith("nope, fire, alibi and none did not converge")
 
 
-def test_a_dozen_curves_are_drawn_in_a_dozen_ways(make: Callable[..., Path], tmp_path: Path) -> None:
+def test_no_colour_has_two_meanings_however_many_groups_there_are(make: Callable[..., Path], tmp_path: Path) -> None:
     from matplotlib.figure import Figure
 
     runs = [make(f"kind{i}", lambda n: 1.0) for i in range(12)]
@@ -250,10 +253,10 @@ def test_a_dozen_curves_are_drawn_in_a_dozen_ways(make: Callable[..., Path], tmp
     figure = KINDS["curves"](groups)
     assert isinstance(figure, Figure)
     lines = [line for line in figure.axes[0].get_lines() if str(line.get_label()).startswith("kind")]
-    ways = {(line.get_color(), line.get_marker()) for line in lines}
-    assert len(ways) == len(lines) == 12
-    styles = re.findall(r'<li class="(c\d)">(.*?)kind\d+</li>', lengths_chart(groups)[0])
-    assert len(set(styles)) == len(styles) == 12
+    assert len(lines) == len({line.get_color() for line in lines}) == len(SERIES)
+    assert "These are 8 of 12 groups" in " ".join(text.get_text().replace("\n", " ") for text in figure.axes[0].texts)
+    classes = re.findall(r'<li class="(c\d)">.*?kind\d+</li>', chart_svg(length_chart(drawn(groups))))
+    assert len(set(classes)) == len(classes) == len(SERIES)
 
 
 def test_a_run_that_is_named_twice_is_one_seed(make: Callable[..., Path], tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 The ramp runs from a colour near the page (nothing right) to the colour farthest from it (everything right), with
 lightness falling all the way, so that it survives colour-blind eyes, grey printing and a dark page. The light ramp is
-in the spirit of the yellow-green-blue one of the published Abacus maps. Series take colours of Okabe and Ito (2008),
-https://jfly.uni-koeln.de/color/, chosen to be told apart by everyone.
+in the spirit of the yellow-green-blue one of the published Abacus maps. The colours of series were searched for: any
+two are at least 0.12 apart in OKLab, with normal vision and without one kind of cone (the matrices of Machado et al.,
+2009, https://doi.org/10.1109/TVCG.2009.113), on light pages and on dark ones.
 """
 
 import os
@@ -22,10 +23,10 @@ DARK: tuple[str, ...] = ("#20242f", "#28415f", "#2a6a80", "#3a9a8c", "#8fcb7c", 
 DARK_256 = ("#262626", "#005f87", "#0087af", "#00af87", "#5faf87", "#87d787", "#afd787", "#d7ff87", "#ffffaf")
 """The dark ramp in colours that a 256-colour terminal has; those nearest to `DARK` would change hue to and fro."""
 
-SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8C6D00", "#56B4E9")
+SERIES = ("#083EA9", "#BD3D08", "#017C6D", "#E247BA", "#A69903", "#4B91FE", "#36006A", "#6A2E31")
 """Colours of series on a light page, in order."""
 
-SERIES_DARK = ("#56B4E9", "#FF9D5C", "#35D0A5", "#E9A3CB", "#F0D64A", "#9AD2F2")
+SERIES_DARK = ("#5071F6", "#D6550B", "#40D13E", "#DFB4C2", "#EEFC00", "#AFFFFF", "#A899F8", "#917883")
 """The same on a dark page."""
 
 FRAME = "#D1242F"

@@ -22,7 +22,7 @@ from numerate.reports.claims import no_claims
 from numerate.reports.colour import Look
 from numerate.reports.counts import MEMORISED, by_count
 from numerate.reports.curve import length_curve
-from numerate.reports.drawing import folded, heat_map, table
+from numerate.reports.drawing import chart_svg, folded, heat_map, table
 from numerate.reports.finding import finding, outcome
 from numerate.reports.forest import forest
 from numerate.reports.grid import Grid, bracket, floors_along, percent, place_words
@@ -354,7 +354,7 @@ def _seed_map(single: Group, grid: Grid, large: bool) -> str:
 
 
 def _strip(group: Group) -> str:
-    return overview.lengths_chart([group])[0] if group.diagonal else ""
+    return chart_svg(overview.length_chart([group])) if group.diagonal else ""
 
 
 def _samples(groups: Sequence[Group]) -> str:

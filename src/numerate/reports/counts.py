@@ -7,10 +7,11 @@ from statistics import median
 
 from numerate.evaluation.labels import METRICS, Metric
 from numerate.evaluation.statistics import wilson
-from numerate.reports.drawing import Line, chart, table
-from numerate.reports.grid import REGION_WORDS, Point, bracket, percent
+from numerate.reports.charts import Chart, Line, Style, styles
+from numerate.reports.drawing import chart_svg, table
+from numerate.reports.grid import REGION_WORDS, bracket, percent
 from numerate.reports.groups import Group
-from numerate.reports.limits import drawn, left_out, listed
+from numerate.reports.limits import MOST_EACH, drawn, left_out, listed
 
 FLOOR = "what memorising gives"
 """What the line of the floor is called in a figure."""
@@ -32,26 +33,6 @@ class Counted:
     low: Sequence[float]
     high: Sequence[float]
     each: Sequence[Sequence[float]]
-
-    def points(self) -> dict[int, Point]:
-        """The same as points by count, as figures draw them."""
-        labels, floor = self.group.labels[0], self.floor
-        along = {}
-        for i, t in enumerate(self.t):
-            trained = labels.trained is not None and t <= labels.trained
-            along[t] = Point(
-                at={"count": t},
-                value=self.value[i],
-                low=self.low[i],
-                high=self.high[i],
-                each=tuple(values[i] for values in self.each),
-                count=labels.asked_at[t - 1] // labels.repeats,
-                region="in_distribution" if trained else "ood_test",
-                seen=False,
-                metric="accuracy",
-                floor=None if trained else floor,
-            )
-        return along
 
     @property
     def floor(self) -> float | None:
@@ -89,54 +70,59 @@ def floor_line(found: Sequence[Counted]) -> Line | None:
     return Line(FLOOR, [1, trained + 0.5, trained + 0.5, last], [1.0, 1.0, floor or 0.0, floor or 0.0], floor=True)
 
 
-def by_count(groups: Sequence[Group]) -> str:
-    """The accuracy per count of all groups as a chart, and their measures of labels as a table; "" without labels."""
+def count_chart(groups: Sequence[Group]) -> Chart:
+    """The accuracy per count of all groups with labels as a chart, without lines where there is none."""
     shown = drawn([group for group in groups if group.labels])
     found = [one for group in shown if (one := counted(group)) is not None]
-    if not found:
-        return ""
-    lines = [
-        Line(_label(one.group, len(found)), one.t, one.value, one.low, one.high, colour=i, each=_seeds(one, len(found)))
-        for i, one in enumerate(found)
-    ]
-    floor = floor_line(found)
+    styled = styles([one.group.label for one in found])
+    lines = [_line(one, styled[one.group.label], len(found)) for one in found]
+    floor = floor_line(found) if found else None
     trained = {one.group.labels[0].trained for one in found}
     limit = trained.pop() if len(trained) == 1 else None
-    drawing = chart(
+    band = (
+        "Bands: 95 % intervals about the rows asked."
+        if {len(one.each) for one in found} == {1}
+        else "Lines: medians over seeds; bands: from the lowest to the highest"
+        + "; thin lines: single seeds" * (len(found) <= MOST_EACH)
+        + "."
+    )
+    return Chart(
+        "",
         [*lines, *([floor] if floor is not None else [])],
-        x_label="count (the t-th label of a row)",
-        y_label="labels right, %",
+        "count (the t-th label of a row)",
+        "labels right, %",
         shares=True,
         lengths=True,
         trained=(1, limit) if limit is not None else None,
-        name="accuracy per count",
+        region=REGION_WORDS["in_distribution"],
+        notes=[band, *([left_out(groups, shown)] if len(shown) < len(groups) else [])],
     )
-    seeds = {len(one.each) for one in found}
-    band = (
-        "Bands: 95 % intervals about the rows asked."
-        if seeds == {1}
-        else "Lines: medians over seeds; bands: from the lowest to the highest; thin lines: single seeds."
-    )
+
+
+def by_count(groups: Sequence[Group]) -> str:
+    """The accuracy per count of all groups as a chart, and their measures of labels as a table; "" without labels."""
+    chart = count_chart(groups)
+    if not chart.lines:
+        return ""
+    shown = drawn([group for group in groups if group.labels])
     parts = [
-        f"Share of all rows whose t-th label is right. {band}",
+        f"Share of all rows whose t-th label is right. {chart.notes[0]}",
         f"Dashed: {FLOOR}; behind the trained counts that is the mean over these. {MEMORISED}"
-        if limit is not None
+        if chart.trained is not None
         else "",
-        _placements([one.group for one in found]),
-        left_out(groups, shown) if len(shown) < len(groups) else "",
+        _placements(shown),
+        *chart.notes[1:],
     ]
-    figure = f'<div class="panels"><figure class="wide">{drawing}</figure></div>'
+    figure = f'<div class="panels"><figure class="wide">{chart_svg(chart)}</figure></div>'
     return f"{figure}<figcaption>{escape(' '.join(filter(None, parts)))}</figcaption>{measures_table(shown)}"
 
 
-def _label(group: Group, groups: int) -> str:
-    seeds = len(group.labels)
-    name = group.label if groups > 1 else "the model"
-    return f"{name} ({seeds} seeds)" if seeds > 1 else name
-
-
-def _seeds(one: Counted, groups: int) -> Sequence[Sequence[float]]:
-    return one.each if len(one.each) > 1 and groups <= 3 else ()
+def _line(one: Counted, style: Style, groups: int) -> Line:
+    seeds = len(one.group.labels)
+    each = one.each if len(one.each) > 1 and groups <= MOST_EACH else ()
+    told = f"{seeds} seeds" if seeds > 1 else ""
+    label = one.group.label if groups > 1 else "the model"
+    return Line(label, one.t, one.value, one.low, one.high, style=style, told=told, each=each)
 
 
 def _placements(groups: Sequence[Group]) -> str:

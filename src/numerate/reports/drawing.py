@@ -1,12 +1,12 @@
 """Pieces of a report page: heat maps as tables with the interval on hover, charts and strips as SVG, tables, keys."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 from urllib.parse import quote
 
 from numerate.evaluation.labels import METRICS
+from numerate.reports.charts import FLOOR_DASHES, SHAPES, Chart, Line, Style
 from numerate.reports.grid import (
     Grid,
     Point,
@@ -25,25 +25,7 @@ MOST_NUMBERS = 24
 
 _SIDES = {"top": "t", "bottom": "b", "left": "s", "right": "e"}
 _WIDTH, _HEIGHT = 390, 330
-_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 16, 12, 42
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of a chart with its band, in the units of the axes. `colour` counts the series, `dashed` tells two apart;
-    `each` are thin lines behind it, one per seed. A `floor` is no series but a quiet dashed line below the others."""
-
-    label: str
-    x: Sequence[float]
-    y: Sequence[float]
-    low: Sequence[float] | None = None
-    high: Sequence[float] | None = None
-    colour: int = 0
-    dashed: bool = False
-    dots: bool = False
-    tips: Sequence[str] | None = None
-    floor: bool = False
-    each: Sequence[Sequence[float]] = ()
+_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 16, 22, 42
 
 
 def tip(point: Point, operator: str | None = None) -> str:
@@ -118,85 +100,90 @@ def scale(*, seen: bool) -> str:
     return f'<p class="scale"><span>0 %<i></i>100 % right</span><span><b></b>in distribution</span>{marks}</p>'
 
 
-def chart(
-    lines: Sequence[Line],
-    *,
-    x_label: str,
-    y_label: str,
-    shares: bool = False,
-    log: bool = False,
-    lengths: bool = False,
-    trained: tuple[float, float] | None = None,
-    zoom: bool = False,
-    name: str = "",
-) -> str:
-    """Lines with bands as SVG. `shares` fixes the vertical axis at 0 to 100 %, `log` makes it logarithmic, `lengths`
-    puts a tick at every whole number, `trained` shades what training covered, `zoom` begins the
-    vertical axis near the lowest value and leaves out what is above the values behind the first tenth. "" without lines
-    to draw."""
-    lines = [line for line in lines if len(line.x)]
-    if not lines:
-        return ""
+def axes_of(chart: Chart) -> tuple[tuple[float, float], tuple[float, float], list[float], list[float]]:
+    """The ends of both axes and their ticks, x before y; those of a logarithmic axis as powers of ten."""
+    lines = [line for line in chart.lines if len(line.x)]
     xs = [x for line in lines for x in line.x]
-    ys = [y for line in lines for y in (*line.y, *(line.low or ()), *(line.high or ())) if y > 0 or not log]
-    low_x, high_x = (min(xs) - 0.5, max(xs) + 0.5) if lengths else (min(0.0, *xs), max(xs))
-    even = lengths and max(xs) - min(xs) < 2 * len(set(xs))  # a few lengths far away leave no room for all others
-    ticks_x = length_ticks(xs, 15) if even else ticks(low_x, high_x)
-    if shares:
+    ys = [y for line in lines for y in (*line.y, *(line.low or ()), *(line.high or ())) if y > 0 or not chart.log]
+    low_x, high_x = (min(xs) - 0.5, max(xs) + 0.5) if chart.lengths else (min(0.0, *xs), max(xs))
+    even = chart.lengths and max(xs) - min(xs) < 2 * len(set(xs))  # a few lengths far away leave no room for all others
+    ticks_x = length_ticks(xs, 13) if even else ticks(low_x, high_x)
+    if chart.shares:
         low_y, high_y, ticks_y = 0.0, 1.0, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
-    elif log:
+    elif chart.log:
         low_y, high_y = float(floor(log10(min(ys)))), float(ceil(log10(max(ys)) + 1e-9))
         ticks_y = [float(power) for power in range(int(low_y), int(high_y) + 1)]
-    elif zoom:
+    elif chart.zoom:
         late = [y for line in lines for x, y in zip(line.x, line.y, strict=True) if x >= low_x + (high_x - low_x) / 10]
         low_y, high_y = min(ys), max(late, default=max(ys))
-        low_y, high_y = low_y - 0.04 * (high_y - low_y), high_y + 0.04 * (high_y - low_y)
+        spare = 0.04 * (high_y - low_y) or 0.5
+        low_y, high_y = low_y - spare, high_y + spare
         ticks_y = ticks(low_y, high_y)
     else:
-        low_y, high_y = min(0.0, *ys), max(ys)
+        low_y, high_y = min(0.0, *ys), max(ys) or 1.0
         ticks_y = ticks(low_y, high_y)
+    return (low_x, high_x if high_x > low_x else low_x + 1.0), (low_y, high_y), ticks_x, ticks_y
+
+
+def chart_svg(chart: Chart) -> str:
+    """A chart as SVG with its legend below; "" without lines to draw."""
+    lines = [line for line in chart.lines if len(line.x)]
+    if not lines:
+        return ""
+    (low_x, high_x), (low_y, high_y), ticks_x, ticks_y = axes_of(chart)
 
     def to_x(x: float) -> float:
-        return _LEFT + (x - low_x) / ((high_x - low_x) or 1.0) * (_WIDTH - _LEFT - _RIGHT)
+        return _LEFT + (x - low_x) / (high_x - low_x) * (_WIDTH - _LEFT - _RIGHT)
 
     def to_y(y: float) -> float:
-        at = log10(max(y, 1e-300)) if log else y
+        at = log10(max(y, 1e-300)) if chart.log else y
         at = min(max(at, low_y), high_y)
-        return _HEIGHT - _BOTTOM - (at - low_y) / ((high_y - low_y) or 1.0) * (_HEIGHT - _TOP - _BOTTOM)
+        return _HEIGHT - _BOTTOM - (at - low_y) / (high_y - low_y) * (_HEIGHT - _TOP - _BOTTOM)
 
     top, bottom = _TOP, _HEIGHT - _BOTTOM
-    parts = [f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(name or y_label)}">']
-    if trained:
-        left, right = to_x(max(trained[0] - 0.5, low_x)), to_x(trained[1] + 0.5)
+    name = escape(f"{chart.y_label} by {chart.x_label}")
+    parts = [f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{name}">']
+    if chart.trained:
+        left, right = to_x(max(chart.trained[0] - 0.5, low_x)), to_x(chart.trained[1] + 0.5)
         parts.append(
             f'<rect class="inside" x="{left:.1f}" y="{top}" width="{right - left:.1f}" height="{bottom - top}"/>'
         )
     for tick in ticks_y:
-        y = to_y(10**tick if log else tick)
-        text = f"{100 * tick:.0f}" if shares else _power(tick) if log else f"{tick:g}"
+        y = to_y(10**tick if chart.log else tick)
+        text = f"{100 * tick:.0f}" if chart.shares else power(tick) if chart.log else f"{tick:g}"
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{_LEFT - 7}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
     for tick in ticks_x:
         parts.append(f'<text x="{to_x(tick):.1f}" y="{bottom + 17}" text-anchor="middle">{tick:g}</text>')
     parts.append(f'<line class="axis-line" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{bottom}" y2="{bottom}"/>')
-    if trained:
-        edge = to_x(trained[1] + 0.5)
-        parts.append(f'<line class="limit" x1="{edge:.1f}" x2="{edge:.1f}" y1="{top}" y2="{bottom}"/>')
-        inside = f'x="{edge - 6:.1f}" y="{bottom - 8}" text-anchor="end"'
-        place = inside if edge > _LEFT + 100 else f'x="{edge:.1f}" y="{top - 3}"'
-        parts.append(f'<text class="limit-text" {place}>in distribution</text>')
+    if chart.trained:
+        edge = to_x(chart.trained[1] + 0.5)
+        parts.append(f'<line class="limit" x1="{edge:.1f}" x2="{edge:.1f}" y1="{top - 4}" y2="{bottom}"/>')
+        # Above the axes, where no data are: left of the border, or right of it where there is no room.
+        room = edge - _LEFT > 7 * len(chart.region)
+        text = chart.region if room else f"\N{LEFTWARDS ARROW} {chart.region}"
+        place = f'x="{edge - 4:.1f}" text-anchor="end"' if room else f'x="{edge + 4:.1f}" text-anchor="start"'
+        parts.append(f'<text class="limit-text" y="{top - 6}" {place}>{escape(text)}</text>')
     parts += [_drawn(line, to_x, to_y) for line in lines]
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    parts.append(f'<text x="{middle:.0f}" y="{_HEIGHT - 5}" text-anchor="middle">{escape(x_label)}</text>')
+    parts.append(f'<text x="{middle:.0f}" y="{_HEIGHT - 5}" text-anchor="middle">{escape(chart.x_label)}</text>')
     turned = f'transform="translate(11 {(top + bottom) / 2:.0f}) rotate(-90)"'
-    parts.append(f'<text {turned} text-anchor="middle">{escape(y_label)}</text></svg>')
-    key = _key(lines) if len(lines) > 1 else ""
-    return "".join(parts) + key
+    parts.append(f'<text {turned} text-anchor="middle">{escape(chart.y_label)}</text></svg>')
+    entries = chart.legend()
+    floors = [(line.label, None) for line in lines if line.floor] if entries else []
+    return "".join(parts) + key([*entries, *floors], dots=any(line.dots for line in lines))
+
+
+def panels(charts: Sequence[Chart]) -> str:
+    """Charts side by side as HTML, each under its title; "" where there is nothing to draw."""
+    drawn = [(chart.title, chart_svg(chart)) for chart in charts]
+    told = [f"<figure><h3>{escape(title)}</h3>{drawing}</figure>" for title, drawing in drawn if drawing]
+    return f'<div class="panels">{"".join(told)}</div>' if told else ""
 
 
 def _drawn(line: Line, to_x: Callable[[float], float], to_y: Callable[[float], float]) -> str:
     at = [f"{to_x(x):.1f},{to_y(y):.1f}" for x, y in zip(line.x, line.y, strict=True)]
-    dash = _dash(line)
+    dash = _dash(FLOOR_DASHES if line.floor else line.style.dashes)
     parts = []
     if line.low is not None and line.high is not None:
         upper = [f"{to_x(x):.1f},{to_y(y):.1f}" for x, y in zip(line.x, line.high, strict=True)]
@@ -209,44 +196,60 @@ def _drawn(line: Line, to_x: Callable[[float], float], to_y: Callable[[float], f
     if line.dots or len(at) == 1:  # a single measurement has no line
         for i, (x, y) in enumerate(zip(line.x, line.y, strict=True)):
             if len(line.x) <= MOST_NUMBERS:
-                parts.append(dot(to_x(x), to_y(y), line.colour))
+                parts.append(dot(to_x(x), to_y(y), line.style))
             if line.tips is not None:
                 where = f'cx="{to_x(x):.1f}" cy="{to_y(y):.1f}"'
                 parts.append(f'<circle class="target" {where} r="11"><title>{escape(line.tips[i])}</title></circle>')
-    return f'<g class="{_class(line)}">{"".join(parts)}</g>'
+    return f'<g class="{colour_class(None if line.floor else line.style)}">{"".join(parts)}</g>'
 
 
-def _dash(line: Line) -> str:
-    return ' stroke-dasharray="3 4"' if line.floor else ' stroke-dasharray="7 4"' if line.dashed else ""
+def _dash(dashes: Sequence[float]) -> str:
+    return f' stroke-dasharray="{" ".join(f"{2.2 * part:g}" for part in dashes)}"' if dashes else ""
 
 
-def _class(line: Line) -> str:
-    return "floor" if line.floor else f"c{line.colour % 6}"
+def colour_class(style: Style | None) -> str:
+    """The class that gives a series its colour; that of a floor, or of what has none in a legend."""
+    return "floor" if style is None else "neutral" if style.colour is None else f"c{style.colour}"
 
 
-def dot(x: float, y: float, series: int) -> str:
-    """The dot of a series. They differ in the shape of their dots too, not in colour alone."""
-    if series % 3 == 1:
-        return f'<rect class="dot" x="{x - 3.6:.1f}" y="{y - 3.6:.1f}" width="7.2" height="7.2"/>'
-    if series % 3 == 2:
-        corners = f"{x:.1f},{y - 5:.1f} {x + 5:.1f},{y + 4:.1f} {x - 5:.1f},{y + 4:.1f}"
-        return f'<polygon class="dot" points="{corners}"/>'
-    return f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
+def dot(x: float, y: float, style: Style) -> str:
+    """The mark of a series. They differ in shape too, not in colour alone."""
+    shape = SHAPES[style.shape or 0]
+    if shape == "circle":
+        return f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
+    corners = " ".join(f"{x + right:.1f},{y + down:.1f}" for right, down in _CORNERS[shape])
+    return f'<polygon class="dot" points="{corners}"/>'
 
 
-def _key(lines: Sequence[Line]) -> str:
+_CORNERS = {
+    "square": ((-3.6, -3.6), (3.6, -3.6), (3.6, 3.6), (-3.6, 3.6)),
+    "diamond": ((0, -5), (5, 0), (0, 5), (-5, 0)),
+    "triangle": ((0, -5), (5, 4), (-5, 4)),
+    "triangle down": ((0, 5), (5, -4), (-5, -4)),
+    "plus": (
+        *((-1.5, -4.5), (1.5, -4.5), (1.5, -1.5), (4.5, -1.5), (4.5, 1.5), (1.5, 1.5)),
+        *((1.5, 4.5), (-1.5, 4.5), (-1.5, 1.5), (-4.5, 1.5), (-4.5, -1.5), (-1.5, -1.5)),
+    ),
+}
+
+
+def key(entries: Sequence[tuple[str, Style | None]], *, dots: bool, lines: bool = True) -> str:
+    """A legend as HTML, of lines, of dots, or of both; an entry without a style is a floor."""
     items = []
-    for line in lines:
-        dash = _dash(line)
-        point = dot(18, 6, line.colour) if line.dots else ""
-        mark = f'<svg viewBox="0 0 36 12"><line class="line" x1="1" x2="35" y1="6" y2="6"{dash}/>{point}</svg>'
-        items.append(f'<li class="{_class(line)}">{mark}{escape(line.label)}</li>')
-    return f'<ul class="key">{"".join(items)}</ul>'
+    for text, style in entries:
+        wide = 36 if lines else 12
+        dash = _dash(FLOOR_DASHES if style is None else style.dashes)
+        line = f'<line class="line" x1="1" x2="35" y1="6" y2="6"{dash}/>' if lines else ""
+        shaped = style is not None and (style.shape is not None or not lines)
+        point = dot(wide / 2, 6, style) if dots and style is not None and shaped else ""
+        drawn = f'<svg viewBox="0 0 {wide} 12" aria-hidden="true">{line}{point}</svg>'
+        items.append(f'<li class="{colour_class(style)}{"" if lines else " point"}">{drawn}{escape(text)}</li>')
+    return f'<ul class="key">{"".join(items)}</ul>' if len(items) > 1 else ""
 
 
-def mark(i: int) -> str:
-    """The dot of the i-th series by itself, in a line of text."""
-    return f'<svg class="mark c{i % 6}" viewBox="0 0 12 12" aria-hidden="true">{dot(6, 6, i + i // 6)}</svg>'
+def mark(style: Style) -> str:
+    """The mark of a series by itself, in a line of text."""
+    return f'<svg class="mark {colour_class(style)}" viewBox="0 0 12 12" aria-hidden="true">{dot(6, 6, style)}</svg>'
 
 
 def wrapping(text: str, behind: str = "_") -> str:
@@ -282,7 +285,7 @@ def strip(
     if middle is not None:
         parts.append(f'<circle class="dot" cx="{x(middle)}" cy="8" r="4"/>')
     return (
-        f'<svg class="strip c{colour % 6}" viewBox="0 0 {_STRIP} 26" role="img" aria-label="{escape(name)}">'
+        f'<svg class="strip c{colour}" viewBox="0 0 {_STRIP} 26" role="img" aria-label="{escape(name)}">'
         f"<title>{escape(name)}</title>{''.join(parts)}</svg>"
     )
 
@@ -312,8 +315,8 @@ def ticks(low: float, high: float) -> list[float]:
     return [step * i for i in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
 
 
-def _power(tick: float) -> str:
-    """A power of ten as text: `_power(-3)` is "10⁻³"."""
+def power(tick: float) -> str:
+    """A power of ten as text: `power(-3)` is "10⁻³"."""
     return "1" if tick == 0 else "10" + f"{tick:.0f}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -16,10 +16,10 @@ import numpy as np
 
 from numerate.errors import Mistake
 from numerate.evaluation.labels import METRICS
-from numerate.evaluation.statistics import seeds_band
+from numerate.reports.charts import FLOOR_DASHES, SHAPES, Chart, Line, Style
 from numerate.reports.colour import FRAME, LIGHT, SERIES, hexadecimal, ink, ramp
-from numerate.reports.grid import Grid, Point, axis_words, floor_curve, length_ticks, percent, tick_step, whole_percent
-from numerate.reports.records import Records, split_measure
+from numerate.reports.drawing import MOST_NUMBERS, axes_of, power
+from numerate.reports.grid import Grid, axis_words, percent, tick_step, whole_percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,13 +27,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_QUIET = "#63666f"
-_NO_DIAGONAL = "curves: no cell has all axes equal; evaluate on grid=equal:1:18, for example"
-MARKERS = "osD^vP"
-LINES = ("-", (0, (5, 1.5)), "-.", ":", (0, (3, 1, 1, 1)), "-")
+QUIET = "#63666f"
+MARKERS = dict(zip(SHAPES, "osD^vP", strict=True))
 FORMATS = ("png", "svg", "pdf")
-MOST_NUMBERS = 24
-"""Grids with more columns than this are drawn without numbers in the cells."""
+WIDTH = 7.2
+"""Inches, of every figure at most: on a page of 860 pixels 8 points are then 13 pixels high."""
+
+MAP = 2.7
+"""Inches, of the side of a heat map at most."""
+
+SMALLEST = 3.6
+"""Points: numbers in cells that would be smaller are left out."""
 
 _STYLE: Any = {
     "font.family": "sans-serif",
@@ -83,161 +87,206 @@ def heat_maps(grids: Sequence[Grid], *, columns: int = 3) -> Figure:
     strips = all(not grid.row_axis for grid in grids)
     across = 1 if strips else min(columns, len(grids))
     down = -(-len(grids) // across)
+    side = 6.0 if strips else _side(across)
     with styled():
-        figure = blank(6.4, 0.6 + 0.85 * down) if strips else blank(0.7 + 3.1 * across, 0.5 + 3.0 * down)
+        figure = blank(6.4, 0.6 + 0.85 * down) if strips else blank(0.9 + (side + 0.2) * across, (side + 0.4) * down)
         table = figure.subplots(down, across, squeeze=False)
         for i, axes in enumerate(table.flat):
             if i < len(grids):
-                _draw_map(axes, grids[i], first=i % across == 0)
+                _draw_map(axes, grids[i], side, first=i % across == 0)
             else:
                 axes.set_axis_off()
         _scale(figure, list(table.flat))
     return figure
 
 
-def length_curves(
-    series: Mapping[str, Mapping[int, Point]],
-    *,
-    axis: str = "n",
-    notes: Sequence[str] = (),
-) -> Figure:
-    """Share right along the diagonal of grids, one line per label, the interval as a band, trained lengths shaded.
+def _side(across: int) -> float:
+    """How many inches a map is wide where so many stand side by side."""
+    return min(MAP, (WIDTH - 0.9) / across - 0.2)
 
-    What the bands are, and of how many seeds, stands above with the `notes`, and the name of a single line. Where
-    memorising what was trained gives something by itself, it is drawn dashed: all of it, and the floor of each point
-    beyond.
-    Raises `Mistake` without cells of equal sizes.
+
+def charts_figure(charts: Sequence[Chart], *, columns: int = 3, note: str = "") -> Figure:
+    """Charts side by side, above each its title and its notes, above all the `note`; one legend below all if it is the
+    same for all.
+
+    Raises `Mistake` where there is nothing to draw.
     """
-    series = {label: along for label, along in series.items() if along}
-    if not series:
-        raise Mistake(_NO_DIAGONAL)
+    charts = [chart for chart in charts if any(len(line.x) for line in chart.lines)]
+    if not charts:
+        raise Mistake("curves: no cell has all axes equal; evaluate on grid=equal:1:18, for example")
+    across = min(columns, len(charts))
+    down = -(-len(charts) // across)
+    width = 5.4 if across == 1 else WIDTH / across
+    legends = [chart.legend() for chart in charts]
+    common = max(legends, key=len)
+    shared = all(set(one) <= set(common) for one in legends)
+    deep = 0.0 if shared else max(_deep(one, width) for one in legends)
+    height = min(3.1, 0.6 + 0.7 * width) + 0.12 * max(len(_lines_above(chart, width)) for chart in charts) + deep
     with styled():
-        figure = blank(4.8, 3.1 + 0.17 * _lines(list(series), 4.8))
-        axes = figure.subplots()
-        _draw_lengths(axes, series, axis)
-        if len(series) > 1:
-            _legend(figure, axes)
-        name = [next(iter(series))] if len(series) == 1 else []
-        _above(axes, [*name, _doubt(series), *notes])
+        figure = blank(width * across, height * down + (_deep(common, width * across) if shared else 0))
+        table = figure.subplots(down, across, squeeze=False)
+        for axes in table.flat[len(charts) :]:
+            axes.set_axis_off()
+        for axes, chart, entries in zip(table.flat, charts, legends, strict=False):
+            draw_chart(axes, chart)
+            told, lifted = _lines_above(chart, width), 9 * (chart.trained is not None)
+            notes = "\n".join(told)
+            axes.annotate(notes, (0, 1), (0, 4 + lifted), **_ABOVE, fontsize=6.5, color=QUIET)
+            if len(charts) > 1 or chart.title:
+                over = (0, 4 + lifted + 8.5 * len(told))
+                axes.annotate(chart.title, (0, 1), over, **_ABOVE, fontsize=9)
+            if not shared and entries:
+                beside = _beside([text for text, _ in entries], width)
+                axes.legend(*_handles(entries, charts), loc="upper left", bbox_to_anchor=(-0.02, -0.18), ncols=beside)
+        for row in table:
+            for before, axes in pairwise(row):
+                if before.get_ylabel() == axes.get_ylabel():
+                    axes.yaxis.label.set_visible(False)
+        if shared:
+            below(figure, common, charts)
+        note_above(figure, note)
     return figure
 
 
-def comparison(
-    grids: Mapping[str, Grid], diagonals: Mapping[str, Mapping[int, Point]], notes: Sequence[str] = ()
-) -> Figure:
-    """The figure of a study: a heat map per label, then all of them along the diagonal with their intervals, and below
-    them the `notes`.
+def note_above(figure: Figure, text: str) -> None:
+    """Small print above all panels."""
+    if text:
+        told = "\n".join(wrap(text, int(18 * figure.get_figwidth())))
+        figure.suptitle(told, fontsize=6.5, color=QUIET, x=0.01, ha="left")
+
+
+_ABOVE: Any = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
+
+
+def _lines_above(chart: Chart, width: float) -> list[str]:
+    return [part for note in chart.notes for part in wrap(note, int(19 * width))]
+
+
+def comparison(grids: Mapping[str, Grid], chart: Chart) -> Figure:
+    """The figure of a study: a heat map per label, and all of them along the diagonal, beside a single map or below
+    several, with the notes of the chart.
 
     Raises `Mistake` without grids.
     """
     if not grids:
         raise Mistake("grids: nothing to draw; evaluate the runs first")
-    maps = list(grids.values())
+    count = len(grids)
+    across = count if count <= 3 else 2 if count == 4 else 3
+    down = -(-count // across)
+    alone, entries = count == 1, chart.legend()
+    side = _side(across)
+    deep = _deep(entries, WIDTH) + 0.15 * len(chart.notes)
     with styled():
-        figure = blank(2.75 * len(maps) + 3.3, 3.1)
-        panels = figure.subplots(1, len(maps) + 1, width_ratios=[1.0] * len(maps) + [1.05], squeeze=False)[0]
+        figure = blank(WIDTH, 3.1 + deep if alone else (side + 0.45) * down + 2.6 + deep)
+        if alone:
+            panels = list(figure.subplots(1, 2, width_ratios=[1.0, 1.3]))
+        else:
+            cells = figure.add_gridspec(down + 1, across, height_ratios=[side] * down + [2.2])
+            panels = [figure.add_subplot(cells[i // across, i % across]) for i in range(count)]
+            panels.append(figure.add_subplot(cells[down, :]))
         for i, (label, grid) in enumerate(grids.items()):
-            _draw_map(panels[i], grid, first=i == 0, title=label)
-        _scale(figure, list(panels[: len(maps)]))
-        _draw_lengths(panels[-1], diagonals, along_words(maps[0]), title="by length")
-        if len(diagonals) > 1:
-            _legend(figure, panels[-1])
+            _draw_map(panels[i], grid, side, first=i % across == 0, title="\n".join(wrap(label, int(14 * side))))
+        _scale(figure, panels[:count])
+        draw_chart(panels[-1], chart)
+        panels[-1].set_title(chart.title)
         for letter, axes in zip("abcdefghijklmnop", panels, strict=False):
-            axes.set_title(letter, loc="left", fontweight="bold")
-        if notes:
-            figure.suptitle(" ".join(notes), fontsize=6, color=_QUIET, x=0.995, ha="right")
+            above = chart.trained is not None and axes is panels[-1]
+            axes.set_title(letter, loc="left", fontweight="bold", pad=15 if above else 6)
+        below(figure, entries, [chart])
+        note_above(figure, "; ".join(note.rstrip(".") for note in chart.notes))
     return figure
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Curves by length with what is said of them, as `length_curves` takes it."""
+def draw_chart(axes: Axes, chart: Chart) -> None:
+    """A chart without its title, notes and legend, with the axes of its SVG."""
+    (low_x, high_x), (low_y, high_y), ticks_x, ticks_y = axes_of(chart)
+    scale = 100.0 if chart.shares else 1.0
+    if chart.trained:
+        edge = chart.trained[1] + 0.5
+        axes.axvspan(chart.trained[0] - 0.5, edge, color="#f0efe9", linewidth=0, zorder=0)
+        axes.axvline(edge, color=FRAME, linewidth=1.1, zorder=1)
+        # Above the axes, where no data are: left of the border, or right of it where there is no room.
+        room = (edge - low_x) / (high_x - low_x) > 0.018 * len(chart.region)
+        text = chart.region if room else f"\N{LEFTWARDS ARROW} {chart.region}"
+        place: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "right"}
+        place |= {} if room else {"ha": "left"}
+        axes.annotate(text, (edge, 1), (0, 3), **place, color=FRAME, fontsize=7)
+    bands = 0.11 if len(chart.series) > 3 else 0.2
+    for line in chart.lines:
+        _draw_line(axes, line, scale, bands)
+    axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
+    axes.set_xlim(low_x, high_x)
+    axes.set_xticks(ticks_x)
+    if chart.log:
+        axes.set(yscale="log", ylim=(10.0**low_y, 10.0**high_y))
+        axes.set_yticks([10.0**tick for tick in ticks_y], [power(tick) for tick in ticks_y], minor=False)
+        axes.minorticks_off()
+    else:
+        spare = 3.0 if chart.shares else 0.0
+        axes.set_ylim(scale * low_y - spare, scale * high_y + spare)
+        axes.set_yticks([scale * tick for tick in ticks_y])
+    axes.grid(axis="y", color="#dddddd", linewidth=0.5)
+    axes.set_axisbelow(True)
 
-    title: str
-    series: Mapping[str, Mapping[int, Point]]
-    axis: str = "n"
-    notes: Sequence[str] = ()
+
+def _draw_line(axes: Axes, line: Line, scale: float, band: float) -> None:
+    x, y = list(line.x), [scale * value for value in line.y]
+    if line.floor:
+        axes.plot(x, y, color=QUIET, linestyle=(0, FLOOR_DASHES), linewidth=1, zorder=1.5, label="_floor")
+        axes.text(x[-1], y[-1] + 1.5, f"floor {percent(line.y[-1])} %", color=QUIET, fontsize=6.5, ha="right")
+        return
+    if line.low is not None and line.high is not None:
+        low, high = ([scale * value for value in values] for values in (line.low, line.high))
+        axes.fill_between(x, low, high, color=_colour(line.style), alpha=band, linewidth=0)
+    for values in line.each:
+        axes.plot(x, [scale * value for value in values], color=_colour(line.style), linewidth=0.4, alpha=0.7)
+    dots = len(x) == 1 or (line.dots and len(x) <= MOST_NUMBERS)
+    axes.plot(x, y, label=line.label, **_drawn(line.style, dots=dots))
 
 
-def length_panels(panels: Sequence[Panel], *, columns: int = 3) -> Figure:
-    """A panel of curves by length for each task, its name and what the bands are above it, its legend below.
+def _colour(style: Style) -> str:
+    return "#1c1e24" if style.colour is None else SERIES[style.colour]
 
-    Raises `Mistake` where none has cells of equal sizes.
-    """
-    filled = [
-        replace(panel, series={label: along for label, along in panel.series.items() if along}) for panel in panels
+
+def _drawn(style: Style, *, dots: bool, lines: bool = True) -> dict[str, Any]:
+    """What matplotlib is told of a style."""
+    marker = MARKERS[SHAPES[style.shape or 0]] if dots and (style.shape is not None or not lines) else ""
+    dashes: Any = (0, style.dashes) if style.dashes else "-"
+    told = {"color": _colour(style), "marker": marker, "markersize": 3.2}
+    return told | ({"linestyle": dashes, "linewidth": 1.3} if lines else {"linestyle": ""})
+
+
+Entries = Sequence[tuple[str, Style]]
+"""What stands in a legend."""
+
+
+def below(figure: Figure, entries: Entries, charts: Sequence[Chart] = ()) -> None:
+    """One legend below all panels, in as many columns as there is room for: of marks, and of the lines of charts."""
+    if len(entries) > 1:
+        beside = _beside([text for text, _ in entries], figure.get_figwidth())
+        figure.legend(*_handles(entries, charts), loc="outside lower center", ncols=beside)
+
+
+def _handles(entries: Entries, charts: Sequence[Chart]) -> tuple[list[Any], list[str]]:
+    from matplotlib.lines import Line2D
+
+    dots = not charts or any(line.dots for chart in charts for line in chart.series)
+    lines = bool(charts)
+    return [Line2D([], [], **_drawn(style, dots=dots, lines=lines)) for _, style in entries], [
+        text for text, _ in entries
     ]
-    filled = [panel for panel in filled if panel.series]
-    if not filled:
-        raise Mistake(_NO_DIAGONAL)
-    width, across = 3.6, min(columns, len(filled))
-    down = -(-len(filled) // across)
-    deep = max(_lines(list(panel.series), width) for panel in filled)
-    with styled():
-        figure = blank(width * across, (3.1 + 0.17 * deep) * down)
-        table = figure.subplots(down, across, squeeze=False)
-        for axes in table.flat[len(filled) :]:
-            axes.set_axis_off()
-        for axes, panel in zip(table.flat, filled, strict=False):
-            _draw_lengths(axes, panel.series, panel.axis)
-            told = _above(axes, [_doubt(panel.series), *panel.notes], letters=72)
-            title, over = "\n".join(wrap(panel.title, 48)), (0, 6 + 8 * told)
-            axes.annotate(title, (0, 1), over, xycoords="axes fraction", textcoords="offset points", fontsize=9)
-            beside = -(-len(panel.series) // _lines(list(panel.series), width))
-            axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.16), ncols=beside, handlelength=2.8)
-    return figure
 
 
-def training_curves(runs: Mapping[str, Sequence[Records]]) -> Figure:
-    """Loss by step (logarithmic), and exact match on the development sets by step, per label; of labels their accuracy.
-
-    One seed: exact match carries the interval over its questions; several: the median with lowest and highest.
-    """
-    return training_panels({"": runs})
+def _beside(labels: Sequence[str], inches: float) -> int:
+    """How many entries of a legend stand in a line: a letter is about 0.06 inches wide, a handle half an inch."""
+    columns = max(1, int(inches / (0.55 + 0.062 * max(map(len, labels)))))
+    return -(-len(labels) // -(-len(labels) // columns))
 
 
-def training_panels(tasks: Mapping[str, Mapping[str, Sequence[Records]]]) -> Figure:
-    """The same with a row for each task, by its name."""
-    width = 6.6 if len(tasks) == 1 else 3.3
-    lines = [_lines(list(runs), width) for runs in tasks.values()]
-    with styled():
-        figure = blank(6.6, (2.6 + 0.17 * max(lines)) * len(tasks))
-        table = figure.subplots(len(tasks), 2, squeeze=False)
-        for (name, runs), (loss, exact) in zip(tasks.items(), table, strict=True):
-            _draw_training(loss, exact, runs)
-            if len(tasks) > 1:
-                told = loss.get_title()
-                loss.set_title("\n".join(filter(None, (name, told))), fontsize=7.5, color=_QUIET)
-                beside = -(-len(runs) // _lines(list(runs), width))
-                if loss.get_legend_handles_labels()[0]:
-                    loss.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.2), ncols=beside, handlelength=2.8)
-            elif len(runs) > 1:
-                _legend(figure, loss)
-    return figure
-
-
-def _draw_training(loss: Axes, exact: Axes, runs: Mapping[str, Sequence[Records]]) -> None:
-    words = METRICS["exact"]
-    for i, (label, seeds) in enumerate(runs.items()):
-        colour = SERIES[i % len(SERIES)]
-        _band(loss, [_series(run.training(), "loss") for run in seeds], colour, "-", label)
-        for name, line in (("development", "-"), ("beyond-development", "--")):
-            what = split_measure([run.split(name) for run in seeds])
-            words = METRICS[what] if what != "exact" else words
-            curves = [_series(run.split(name), what) for run in seeds if run.split(name)]
-            _band(exact, curves, colour, line, label, scale=100.0)
-            if len(seeds) == 1 and curves and what == "exact":
-                lines = seeds[0].split(name)
-                low, high = ([100.0 * row.get(key, row["exact"]) for row in lines] for key in ("low", "high"))
-                exact.fill_between([row["step"] for row in lines], low, high, color=colour, alpha=0.18, linewidth=0)
-    loss.set(xlabel="step", ylabel="loss, nats per token", yscale="log")
-    exact.set(xlabel="step", ylabel=f"{words}, %", ylim=(-3, 103))
-    for axes in (loss, exact):
-        axes.grid(color="#dddddd", linewidth=0.5)
-        axes.set_axisbelow(True)
-    exact.set_title("solid: in distribution, dashed: OOD validation", fontsize=7.5, color=_QUIET)
-    several = any(len(seeds) > 1 for seeds in runs.values())
-    loss.set_title("medians, lowest to highest seed" if several else "", fontsize=7.5, color=_QUIET)
+def _deep(entries: Entries, inches: float) -> float:
+    """How many inches a legend is high."""
+    labels = [text for text, _ in entries]
+    return 0.08 + 0.17 * -(-len(labels) // _beside(labels, inches)) if len(labels) > 1 else 0.0
 
 
 def save(figure: Figure, path: str | Path) -> Path:
@@ -265,31 +314,11 @@ def refuse_ending(path: str | Path) -> str:
     return kind
 
 
-def _doubt(series: Mapping[str, Mapping[int, Point]]) -> str:
-    """What the bands of curves are."""
-    points = [point for along in series.values() for point in along.values()]
-    seeds = sorted({len(point.each) for point in points})
-    asked = sorted({point.count for point in points})
-    what = "questions" if all(point.metric == "exact" for point in points) else "rows"
-    questions = f"{asked[0]} {what}" if len(asked) == 1 else f"{asked[0]} to {asked[-1]} {what}"
-    if seeds == [1]:
-        return f"one seed; bands: 95 % Wilson intervals, {questions} per length"
-    number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    thin = " thin lines: single seeds;" * (len(series) <= len(SERIES))
-    return f"medians of {number} seeds; bands: lowest to highest;{thin} {questions} each"
-
-
-def _above(axes: Axes, lines: Sequence[str], letters: int = 96) -> int:
-    """Small lines above a panel, long ones wrapped; returns how many there are."""
-    wrapped = [part for line in lines for part in wrap(line, letters)]
-    axes.set_title("\n".join(wrapped), fontsize=6, color=_QUIET, loc="left")
-    return len(wrapped)
-
-
-def _draw_map(axes: Axes, grid: Grid, *, first: bool, title: str = "") -> None:
+def _draw_map(axes: Axes, grid: Grid, side: float, *, first: bool, title: str = "") -> None:
+    """A map that is `side` inches wide."""
     rows, columns = len(grid.rows), len(grid.columns)
     picture = np.ones((rows, columns, 3))
-    size = 5.8 if columns <= 12 else max(2.4, 5.8 * 12 / columns)
+    size = min(7.0, 0.36 * 72 * side / columns)
     for i, row in enumerate(grid.rows):
         for j, column in enumerate(grid.columns):
             point = grid.points.get((row, column))
@@ -297,7 +326,7 @@ def _draw_map(axes: Axes, grid: Grid, *, first: bool, title: str = "") -> None:
                 continue
             paper = ramp(point.value)
             picture[i, j] = [part / 255 for part in paper]
-            if columns <= MOST_NUMBERS:
+            if size >= SMALLEST:
                 # Nothing right is said quietly, so that the shape of what works is seen first.
                 front = "#a9a79c" if point.value == 0 else hexadecimal(ink(paper))
                 axes.text(j, i, whole_percent(point.value), ha="center", va="center", fontsize=size, color=front)
@@ -306,9 +335,9 @@ def _draw_map(axes: Axes, grid: Grid, *, first: bool, title: str = "") -> None:
         axes.set_anchor("N")
     for i in range(rows):
         for j in range(columns):
-            for side in ("top", "left", "bottom", "right"):
-                if grid.edge(i, j, side):
-                    _edge(axes, i, j, side)
+            for end in ("top", "left", "bottom", "right"):
+                if grid.edge(i, j, end):
+                    _edge(axes, i, j, end)
     _ticks(axes, grid)
     words = METRICS[next((point.metric for point in grid.points.values()), "exact")]
     axes.set_title(title or grid.title or f"{words}, %")
@@ -332,7 +361,7 @@ def _edge(axes: Axes, i: int, j: int, side: str) -> None:
 
 def _ticks(axes: Axes, grid: Grid) -> None:
     for values, place in ((grid.columns, axes.set_xticks), (grid.rows, axes.set_yticks)):
-        every = 1 if len(values) <= MOST_NUMBERS else tick_step(len(values), 10)
+        every = 1 if len(values) <= 24 else tick_step(len(values), 10)
         at = [i for i, value in enumerate(values) if i == 0 or value % every == 0]
         place(at, [str(values[i]) for i in at])
     if not grid.row_axis:
@@ -348,99 +377,3 @@ def _scale(figure: Figure, panels: list[Axes]) -> None:
     bar.ax.set_title("%", fontsize=8)
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=2)
-
-
-def _legend(figure: Figure, axes: Axes) -> None:
-    """One legend below all panels, in as many columns as there is room for."""
-    handles, labels = axes.get_legend_handles_labels()
-    columns = -(-len(labels) // _lines(labels, figure.get_figwidth()))
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=2.8, columnspacing=1.4)
-
-
-def _lines(labels: Sequence[str], inches: float) -> int:
-    """How many lines a legend of these labels takes: a letter is about 0.06 inches wide, a handle half an inch."""
-    columns = max(1, int(inches / (0.5 + 0.062 * max(map(len, labels)))))
-    return -(-len(labels) // columns)
-
-
-def along_words(grid: Grid) -> str:
-    """What the lengths along the diagonal of a grid are."""
-    digits = (grid.row_axis, grid.column_axis) == ("first_digits", "second_digits")
-    return (
-        "n, digits of each number"
-        if digits
-        else "n, along the diagonal"
-        if grid.row_axis
-        else axis_words(grid.column_axis)
-    )
-
-
-def _draw_lengths(
-    axes: Axes,
-    series: Mapping[str, Mapping[int, Point]],
-    axis: str,
-    title: str = "",
-) -> None:
-    lengths = sorted({n for along in series.values() for n in along})
-    trained = sorted(
-        {n for along in series.values() for n, point in along.items() if point.region == "in_distribution"}
-    )
-    if trained:
-        axes.axvspan(trained[0] - 0.5, trained[-1] + 0.5, color="#f0efe9", linewidth=0, zorder=0)
-        axes.axvline(trained[-1] + 0.5, color=FRAME, linewidth=1.1, zorder=1)
-        narrow = 20 * (trained[-1] + 1 - lengths[0]) < lengths[-1] + 1 - lengths[0]  # no room before the border
-        place, side = (trained[-1] + 0.65, "left") if narrow else (trained[-1] + 0.35, "right")
-        axes.text(place, 4, "in distribution", color=FRAME, fontsize=7, ha=side, va="bottom", rotation=90)
-    across, floors = floor_curve(list(series.values()))
-    if across:
-        heights = [100 * floor for floor in floors]
-        axes.plot(across, heights, color=_QUIET, linestyle=(0, (1.5, 2)), linewidth=1, zorder=1.5)
-        told = f"floor {percent(floors[-1])} %"
-        axes.text(across[-1], heights[-1] + 1.5, told, color=_QUIET, fontsize=6.5, ha="right")
-    for i, (label, along) in enumerate(series.items()):
-        # From the seventh on colours come again, with another marker and another line than the first time.
-        again = i // len(SERIES)
-        colour, marker = SERIES[i % len(SERIES)], MARKERS[(i + again) % len(MARKERS)]
-        steps = list(along)
-        low, high = ([100 * getattr(along[n], name) for n in steps] for name in ("low", "high"))
-        values = [100 * along[n].value for n in steps]
-        many = len(series) > 3
-        axes.fill_between(steps, low, high, color=colour, alpha=0.11 if many else 0.2, linewidth=0)
-        seeds = min((len(point.each) for point in along.values()), default=0)
-        for seed in range(seeds if seeds > 1 and len(series) <= len(SERIES) else 0):
-            shares = [100 * along[n].each[seed] for n in steps]
-            axes.plot(steps, shares, color=colour, linewidth=0.4, alpha=0.4 if many else 0.7)
-        line = LINES[(i + again) % len(LINES)]
-        marker = marker if len(steps) <= MOST_NUMBERS else ""
-        axes.plot(
-            steps, values, color=colour, marker=marker, markersize=3.2, linewidth=1.3, linestyle=line, label=label
-        )
-    found = {point.metric for along in series.values() for point in along.values()}
-    words = METRICS[found.pop()] if len(found) == 1 else "share right"
-    axes.set(xlabel=axis, ylabel=f"{words}, %", ylim=(-3, 103))
-    if lengths:
-        from matplotlib.ticker import MaxNLocator
-
-        if lengths[-1] - lengths[0] < 2 * len(lengths):
-            axes.set_xticks(length_ticks(lengths, 13))
-        else:
-            axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
-        axes.set_xlim(lengths[0] - 0.5, lengths[-1] + 0.5)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.5)
-    axes.set_axisbelow(True)
-    axes.set_title(title)
-
-
-def _series(lines: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
-    kept = {float(line["step"]): float(line[name]) for line in lines if line.get(name) is not None}
-    return list(kept), list(kept.values())
-
-
-def _band(axes: Axes, curves: list[Any], colour: str, line: Any, label: str, scale: float = 1.0) -> None:
-    curves = [curve for curve in curves if curve[0]]
-    if not curves:
-        return
-    band = seeds_band(curves)
-    axes.plot(band.steps, scale * band.median, color=colour, linestyle=line, linewidth=1.2, label=label)
-    if band.count > 1:
-        axes.fill_between(band.steps, scale * band.low, scale * band.high, color=colour, alpha=0.18, linewidth=0)

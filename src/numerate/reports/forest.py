@@ -12,7 +12,7 @@ from numerate.reports.colour import SERIES
 from numerate.reports.counts import measure_words
 from numerate.reports.drawing import strip, strip_axis, table
 from numerate.reports.estimates import FEW, Estimate, Seeds, seeds_of
-from numerate.reports.figures import blank, styled
+from numerate.reports.figures import QUIET, WIDTH, blank, styled
 from numerate.reports.grid import REGIONS, bracket, percent
 from numerate.reports.groups import CONVERGED, Group, region_words
 
@@ -173,7 +173,7 @@ def forest_figure(groups: Sequence[Group]) -> Figure:
     with styled():
         rated = any(one.converged is not None for one in found)
         titles = ["converged seeds"] * rated + [region_words(groups)[name] for name in names]
-        figure = blank(1.6 + 1.75 * len(titles), 0.95 + 0.3 * len(found))
+        figure = blank(min(WIDTH, 1.6 + 1.75 * len(titles)), 0.95 + 0.3 * len(found))
         panels = figure.subplots(1, len(titles), sharey=True, squeeze=False)[0]
         for i, one in enumerate(found):
             colour = SERIES[i % len(SERIES)] if len(found) <= len(SERIES) else SERIES[0]
@@ -197,8 +197,8 @@ def forest_figure(groups: Sequence[Group]) -> Figure:
             panels[0].set_xlabel("% of seeds")
         for axes in panels[rated:]:
             axes.set_xlabel(f"{measure_words(groups)}, %")
-        words = "\n".join(wrap(forest_words(found), 30 * (len(titles) + 1)))
-        figure.supxlabel(words, fontsize=6, color="#63666f", x=0.01, ha="left")
+        words = "\n".join(wrap(forest_words(found), min(130, 30 * (len(titles) + 1))))
+        figure.supxlabel(words, fontsize=6.5, color=QUIET, x=0.01, ha="left")
     return figure
 
 

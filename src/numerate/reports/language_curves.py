@@ -2,20 +2,21 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from itertools import accumulate
+from math import log10
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numerate.evaluation.statistics import seeds_band
-from numerate.reports.drawing import Line, chart
+from numerate.reports.charts import Chart, Line, styles
+from numerate.reports.drawing import panels, power
 from numerate.reports.groups import Group
 from numerate.reports.limits import drawn, left_out
-from numerate.reports.overview import dashed
 from numerate.reports.records import Records
-from numerate.reports.sections import banded, series, trained_once
+from numerate.reports.sections import banded, series, trained_once, training_charts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,38 +73,47 @@ def _moved(steps: Sequence[float], values: Sequence[float], at: dict[float, floa
     return places.tolist(), [values[i] for i in kept]
 
 
+def charts(groups: Sequence[Group]) -> list[Chart]:
+    """Validation loss by step and, of several groups, by operations and by time, as far as these are known."""
+    shown = drawn(trained_once(groups))
+    styled = styles([group.label for group in shown])
+    operations = [by_operations(run)[0] for group in shown for run in group.runs]
+    unit = 3 * int(log10(max((max(steps) for steps in operations if steps), default=1.0)) // 3)
+    ways: list[tuple[str, Callable[[Records], Curve], str, float]] = [
+        ("Validation loss by step", by_step, "step", 1.0),
+        (
+            "... by operations",
+            by_operations,
+            f"10{power(unit).removeprefix('10')} floating-point operations",
+            10.0**unit,
+        ),
+        ("... by time", by_time, "minutes of training", 1.0),
+    ]
+    found = []
+    for title, along, words, scale in ways if len(shown) > 1 else ways[:1]:
+        lines: list[Line] = []
+        for group in shown:
+            curves = [([x / scale for x in at], values) for at, values in _found(group, along)]
+            curves = _on_one_axis(curves) if len(curves) > 1 and along is not by_step else curves
+            lines += banded(group.label, curves, styled[group.label])
+        found.append(Chart(title, lines, words, "validation loss, nats per token", zoom=True))
+    return [chart for chart in found if chart.lines]
+
+
 def curves(groups: Sequence[Group]) -> str:
     """The panels of validation and training curves as HTML; nothing where nothing was measured."""
+    losses = [replace(chart, log=False, zoom=True) for chart in training_charts(groups)[:1] if not chart.shares]
+    drawing = panels([*charts(groups), *losses])
     once = trained_once(groups)
-    shown = drawn(once)
-    several = len(shown) > 1
-    panels = [("Validation loss by step", _chart(shown, by_step, "step"))]
-    if several:
-        panels.append(("... by operations", _chart(shown, by_operations, "floating-point operations")))
-        panels.append(("... by time", _chart(shown, by_time, "minutes of training, on the machine that trained it")))
-    lines: list[Line] = []
-    for i, group in enumerate(shown):
-        losses = [series(run.training(), "loss") for run in group.runs if run.training()]
-        lines += banded(group.label, losses, i, dashed=dashed(i))
-    panels.append(("Training loss", chart(lines, x_label="step", y_label="nats per token", zoom=True)))
-    told = [f"<figure><h3>{title}</h3>{drawing}</figure>" for title, drawing in panels if drawing]
-    if not told:
-        return ""
-    note = "Validation loss: over the same part of the held-out text each time; by it the best checkpoint is chosen. "
-    note += "Bands: lowest to highest seed. " * any(len(group.runs) > 1 for group in shown)
-    note += "The vertical axis begins above 0. "
-    note += left_out(once, shown)
-    return f'<div class="panels">{"".join(told)}</div><figcaption>{escape(note)}</figcaption>'
+    note = "Validation loss: over the same part of the held-out text each time; by it the best checkpoint is chosen."
+    told = escape(" ".join([note, BANDS, left_out(once, drawn(once))]).strip())
+    return f"{drawing}<figcaption>{told}</figcaption>" if drawing else ""
 
 
-def _chart(groups: Sequence[Group], along: Callable[[Records], Curve], words: str) -> str:
-    lines: list[Line] = []
-    for i, group in enumerate(groups):
-        found = _found(group, along)
-        if len(found) > 1 and along is not by_step:
-            found = _on_one_axis(found)
-        lines += banded(group.label, found, i, dashed=dashed(i))
-    return chart(lines, x_label=words, y_label="nats per token", zoom=True, name=f"validation loss by {words}")
+BANDS = (
+    "Lines: medians over seeds; bands: lowest to highest seed. The vertical axis begins above 0. Time is that of the "
+    "machine that trained, evaluations left out."
+)
 
 
 def _found(group: Group, along: Callable[[Records], Curve]) -> list[Curve]:
@@ -120,38 +130,6 @@ def _on_one_axis(found: Sequence[Curve]) -> list[Curve]:
 
 def curves_figure(groups: Sequence[Group]) -> "Figure":
     """The same for a paper: validation loss by step, by operations and by time, side by side."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    from numerate.reports.figures import charts_figure
 
-    shown = drawn(trained_once(groups))
-    ways: list[tuple[Callable[[Records], Curve], str]] = [
-        (by_step, "step"),
-        (by_operations, "floating-point operations"),
-        (by_time, "minutes of training"),
-    ]
-    each = [(words, along, [(group, _found(group, along)) for group in shown]) for along, words in ways]
-    drawn_ways = [way for way in each if any(found for _, found in way[2])]  # of a short run not all is known
-    figure = Figure(figsize=(11 if len(drawn_ways) > 2 else 1 + 4.5 * len(drawn_ways), 3.6), layout="constrained")
-    for place, (words, along, lines) in enumerate(drawn_ways, 1):
-        axes = figure.add_subplot(1, len(drawn_ways), place)
-        highest: list[float] = []
-        for i, (group, found) in enumerate(lines):
-            if not found:
-                continue
-            band = seeds_band(_on_one_axis(found) if along is not by_step and len(found) > 1 else found)
-            label = f"{group.label} ({len(found)} seeds)" if len(found) > 1 else group.label
-            style, alone = "--" if dashed(i) else "-", "o" if len(band.steps) == 1 else ""
-            axes.plot(band.steps, band.median, color=f"C{i}", label=label, linestyle=style, marker=alone)
-            if band.count > 1:
-                axes.fill_between(band.steps, band.low, band.high, color=f"C{i}", alpha=0.2, linewidth=0)
-            late = band.steps >= band.steps[-1] / 10
-            highest.append(float(band.median[late].max()))
-        axes.set_xlabel(words)
-        if along is by_step:
-            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        if highest:
-            low, _ = axes.get_ylim()
-            axes.set_ylim(low, max(highest) * 1.02)
-    figure.axes[0].set_ylabel("validation loss, nats per token")
-    figure.axes[0].legend(fontsize=8)
-    return figure
+    return charts_figure(charts(groups), note=BANDS)

@@ -5,14 +5,19 @@ Tables name every group. What is drawn is cut off, and each figure that is says 
 from collections.abc import Sequence
 from statistics import median
 
+from numerate.reports.charts import can_be_told_apart
+from numerate.reports.colour import SERIES
 from numerate.reports.grid import OOD
 from numerate.reports.groups import Group
 
 MOST_DRAWN = 12
-"""Groups that have a map, or a line in a chart: more cannot be told apart."""
+"""Groups that have a map, or a line in a chart."""
+
+MOST_EACH = 3
+"""Groups in a chart that has a thin line for each seed."""
 
 MOST_POINTS = 18
-"""Groups that have a point in a chart of parts: colours and shapes tell so many apart."""
+"""Groups that have a point in a chart of parts."""
 
 MOST_BESIDE = 8
 """Groups that stand side by side in a table, a column each; with more they stand below each other."""
@@ -43,8 +48,9 @@ MOST_TOLD = 12
 
 
 def drawn(groups: Sequence[Group], most: int = MOST_DRAWN) -> list[Group]:
-    """All groups, or where they are more than `most` the first and those that do best beyond what they were trained on,
-    in their order."""
+    """All groups, or the first and those that do best beyond what they were trained on, in their order: where they are
+    more than `most`, or a colour would stand for two of them."""
+    most = most if can_be_told_apart([group.label for group in groups]) else len(SERIES)
     if len(groups) <= most:
         return list(groups)
     ranked = sorted(range(1, len(groups)), key=lambda i: -score(groups[i]))

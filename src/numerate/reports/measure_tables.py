@@ -5,8 +5,10 @@ from html import escape
 from itertools import pairwise
 
 from numerate.evaluation.sums import BY_MODULE
+from numerate.reports.charts import styles
 from numerate.reports.drawing import folded, mark, wrapping
 from numerate.reports.groups import Group, part_axis, region_words
+from numerate.reports.limits import MOST_POINTS, drawn
 from numerate.reports.measures import (
     CHECKPOINTS,
     EXACT,
@@ -81,7 +83,7 @@ def _of_measure(
     groups: Sequence[Group],
 ) -> str:
     """The tables of a measure, one for each region; closed, unless it has a chart."""
-    places = {group.label: i for i, group in enumerate(groups)}
+    styled = styles([group.label for group in drawn(groups, MOST_POINTS)])
     tables = []
     for region, parts in named.items():
         columns = [("all", Place(region), measure), ("mean", Place(region), f"{measure}{BY_MODULE}")]
@@ -97,7 +99,8 @@ def _of_measure(
                 cells = "".join(_cell(one, place, name) for _, place, name in cut)
                 first = ""
                 if one.group.label != before:
-                    first = f"{mark(places[one.group.label])}{escape(one.group.label)}"
+                    style = styled.get(one.group.label)
+                    first = f"{mark(style) if style else ''}{escape(one.group.label)}"
                 before = one.group.label
                 quiet = f'<td class="quiet">{one.checkpoint}</td>' * several_there
                 rows.append(f'<tr><td class="marked">{first}</td>{quiet}{cells}</tr>')

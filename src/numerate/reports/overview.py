@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from numerate.evaluation.labels import METRICS
-from numerate.reports.colour import SERIES
+from numerate.reports.charts import Chart, Line, Style, styles
 from numerate.reports.counts import FLOOR, measure_words
-from numerate.reports.drawing import Line, chart, csv_link, heat_map, map_axes, scale, tip
+from numerate.reports.drawing import chart_svg, csv_link, heat_map, map_axes, mark, scale, tip
 from numerate.reports.finding import REACHED, Outcome, outcome
-from numerate.reports.grid import Grid, Point, axis_words, floor_curve, grids, percent
+from numerate.reports.grid import REGIONS, Grid, Point, axis_words, floor_curve, grids, percent
 from numerate.reports.groups import Group, by_parts
-from numerate.reports.limits import MOST_CSV_ROWS, MOST_MAP_CELLS, drawn, left_out
+from numerate.reports.limits import MOST_CSV_ROWS, MOST_EACH, MOST_MAP_CELLS, drawn, left_out
 from numerate.reports.part_chart import part_charts
 from numerate.reports.small_map import small_map
 from numerate.reports.success import by_length
@@ -24,9 +24,10 @@ def maps_and_lengths(groups: Sequence[Group]) -> str:
     if by_parts(groups):
         return part_charts(groups) + f"<figcaption>{_csv(groups)}</figcaption>"
     shown = drawn(groups)
+    styled = styles([group.label for group in shown])
     maps = [
-        (f"{_map_title(i, group, grid, len(groups))}", grid, group)
-        for i, group in enumerate(shown)
+        (f"{_map_title(styled[group.label], group, grid, len(groups))}", grid, group)
+        for group in shown
         for grid in group.grids
         if grid.row_axis
     ]
@@ -47,13 +48,10 @@ def maps_and_lengths(groups: Sequence[Group]) -> str:
         notes.append(
             "The maps are too large for numbers to be shown when pointed at; the report of each run shows them."
         )
-    curve, note = lengths_chart(shown)
-    if curve:
-        axes = next((list(group.points[0].at) for group in groups if group.points), ["length"])
-        title = "Both numbers n digits long" if _two_numbers(groups) else "By length"
-        title = title if len(axes) == 1 or _two_numbers(groups) else f"By size, {' = '.join(map(axis_words, axes))}"
-        panels.append(f"<figure><h3>{title}</h3>{curve}</figure>")
-        notes.append(note)
+    curve = length_chart(shown)
+    if curve.lines:
+        panels.append(f"<figure><h3>{escape(curve.title)}</h3>{chart_svg(curve)}</figure>")
+        notes += curve.notes
     if not panels:
         return ""
     seen = any(point.seen for group in shown for point in group.points)
@@ -66,13 +64,13 @@ def _picture(grid: Grid) -> str:
     return f'<div class="map-box">{small_map(grid)}<p class="axis">{escape(map_axes(grid))}</p></div>'
 
 
-def _map_title(i: int, group: Group, grid: Grid, groups: int) -> str:
+def _map_title(style: Style, group: Group, grid: Grid, groups: int) -> str:
     if groups == 1:
         words = group.measure_words
         return escape(grid.title) or f"{words[:1].upper()}{words[1:]}, %"
     name = f"{group.label}, {grid.title}" if grid.title else group.label
     reach = escape(reach_words(outcome(group)))
-    return f'<span class="swatch c{i % 6}"></span>{escape(name)}<span class="quiet">{reach}</span>'
+    return f'{mark(style)}{escape(name)}<span class="quiet">{reach}</span>'
 
 
 def reach_words(found: Outcome) -> str:
@@ -96,7 +94,8 @@ def _caption(groups: Sequence[Group]) -> str:
     band = (
         "bands are 95 % Wilson intervals about these questions"
         if seeds == {1}
-        else "values are medians over the seeds, bands run from the lowest to the highest, thin lines are single seeds"
+        else "values are medians over the seeds, bands run from the lowest to the highest"
+        + ", thin lines are single seeds" * (len(drawn(groups)) <= MOST_EACH)
     )
     steps: dict[str, set[int]] = {}
     for cells in (cells for group in groups for cells in group.evaluated):
@@ -149,48 +148,45 @@ def _csv(groups: Sequence[Group]) -> str:
     )
 
 
-def lengths_chart(groups: Sequence[Group]) -> tuple[str, str]:
-    """Share right along the diagonal of the grids, a line per group, and in words which groups have none."""
-    lines = []
-    trained: list[int] = []
+def length_chart(groups: Sequence[Group]) -> Chart:
+    """Share right along the diagonal of the grids, a line per group; its notes say which groups have none."""
     found, note = by_length(groups)
-    for curve in found:
-        along = curve.group.diagonal
-        trained += [n for n, point in along.items() if point.region == "in_distribution"]
-        lines.append(
-            Line(
-                curve.label,
-                list(along),
-                [point.value for point in along.values()],
-                [point.low for point in along.values()],
-                [point.high for point in along.values()],
-                colour=curve.place,
-                dashed=dashed(curve.place),
-                dots=True,
-                tips=[f"{curve.label}\n{tip(point, curve.group.operator)}" for point in along.values()],
-                each=seed_lines(along) if len(found) <= len(SERIES) else (),
-            )
+    styled = styles([group.label for group in groups])
+    along = [curve.group.diagonal for curve in found]
+    lines = [
+        Line(
+            curve.group.label,
+            list(points),
+            [point.value for point in points.values()],
+            [point.low for point in points.values()],
+            [point.high for point in points.values()],
+            style=styled[curve.group.label],
+            told=curve.told,
+            dots=True,
+            tips=[f"{curve.group.label}\n{tip(point, curve.group.operator)}" for point in points.values()],
+            each=seed_lines(points) if len(found) <= MOST_EACH else (),
         )
-    two = _two_numbers(groups)
-    several = any(len(group.points[0].at) > 1 for group in groups if group.points)
-    across, floors = floor_curve([curve.group.diagonal for curve in found])
+        for curve, points in zip(found, along, strict=True)
+        if points
+    ]
+    across, floors = floor_curve(along)
     if across:
         lines.append(Line(FLOOR, across, floors, floor=True))
-    drawing = chart(
+    trained = [n for points in along for n, point in points.items() if point.region == "in_distribution"]
+    axes = next((list(group.points[0].at) for group in groups if group.points), ["length"])
+    two = _two_numbers(groups)
+    title = "Both numbers n digits long" if two else f"By size, {' = '.join(map(axis_words, axes))}"
+    return Chart(
+        title if len(axes) > 1 else "By length",
         lines,
-        x_label="n, digits of each number" if two else "n" if several else "length",
-        y_label=f"{measure_words([curve.group for curve in found])}, %",
+        "n, digits of each number" if two else "n, along the diagonal" if len(axes) > 1 else axis_words(axes[0]),
+        f"{measure_words([curve.group for curve in found])}, %",
         shares=True,
         lengths=True,
         trained=(min(trained), max(trained)) if trained else None,
-        name=f"{measure_words([curve.group for curve in found])} by length",
+        region=REGIONS["in_distribution"],
+        notes=[note] * bool(note),
     )
-    return drawing, note
-
-
-def dashed(i: int) -> bool:
-    """Every second line; from the seventh on, where colours come again, the other ones."""
-    return bool((i + i // len(SERIES)) % 2)
 
 
 def seed_lines(along: Mapping[int, Point]) -> list[list[float]]:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from numerate.errors import Mistake
 from numerate.evaluation.sums import BY_MODULE
+from numerate.reports.charts import SHAPES, Style, legend, styles
 from numerate.reports.colour import FRAME, SERIES
-from numerate.reports.drawing import dot, mark, ticks
-from numerate.reports.figures import MARKERS, blank, styled
+from numerate.reports.drawing import colour_class, dot, key, ticks
+from numerate.reports.figures import MARKERS, QUIET, WIDTH, below, blank, note_above, styled
 from numerate.reports.groups import Group, part_axis, region_words
 from numerate.reports.limits import MOST_POINTS, drawn, left_out
 from numerate.reports.measures import (
@@ -56,7 +57,10 @@ class _Lines:
     """What stands below what in a chart: for each region its parts, and last the mean over them."""
 
     def __init__(self, groups: Sequence[Group], measure: str) -> None:
-        self.several = _drawn(groups)
+        styled = styles([group.label for group in groups])
+        self.several = [(one, styled[one.group.label]) for one in _drawn(groups)]
+        """What of one colour stands side by side."""
+        self.several.sort(key=lambda pair: (pair[1].colour or 0, pair[1].shape or 0))
         words, axis = region_words(groups), part_axis(groups)
         self.regions: list[tuple[str, list[tuple[str, Place, str]]]] = []
         for region, parts in parts_of(groups).items():
@@ -70,7 +74,7 @@ class _Lines:
             return 0.0, 1.0
         found = [
             value
-            for one in self.several
+            for one, _ in self.several
             for _, lines in self.regions
             for _, place, name in lines
             for value in one.values(place, name)
@@ -92,10 +96,9 @@ def part_charts(groups: Sequence[Group]) -> str:
         f"<figure><h3>{escape(title_of(measure))}</h3>{part_chart(those, measure)}</figure>"
         for measure in measures_drawn(several)
     ]
-    items = [f"<li>{mark(i)}{escape(group.label)}</li>" for i, group in enumerate(those)]
-    key = f'<ul class="key">{"".join(items)}</ul>' if len(items) > 1 else ""
+    entries = key(legend([group.label for group in those]), dots=True, lines=False)
     caption = escape(" ".join(filter(None, [_caption(several, groups), left_out(groups, those)])))
-    return f'{key}<div class="panels wide">{"".join(panels)}</div><figcaption>{caption}</figcaption>'
+    return f'{entries}<div class="panels wide">{"".join(panels)}</div><figcaption>{caption}</figcaption>'
 
 
 def _caption(several: Sequence[Shown], groups: Sequence[Group]) -> str:
@@ -141,8 +144,8 @@ def part_chart(groups: Sequence[Group], measure: str) -> str:
                 at = y + height / 2 + 4 + 15 * (j - (len(label) - 1) / 2)
                 parts.append(f'<text{kind} x="{_LEFT - 10}" y="{at:.1f}" text-anchor="end">{escape(text)}</text>')
             first = y + height / 2 - pitch * (count - 1) / 2
-            for j, one in enumerate(lines.several):
-                parts.append(_point(one, place, what, name, x, first + j * pitch, j))
+            for j, (one, style) in enumerate(lines.several):
+                parts.append(_point(one, place, what, name, x, first + j * pitch, style))
             y += height
         if number == 0:
             box = f'x="{_LEFT}" y="{begin:.1f}" width="{_WIDTH - _LEFT - _RIGHT}" height="{y - begin:.1f}"'
@@ -165,7 +168,9 @@ def part_chart(groups: Sequence[Group], measure: str) -> str:
     )
 
 
-def _point(one: Shown, place: Place, measure: str, name: str, x: Callable[[float], float], y: float, i: int) -> str:
+def _point(
+    one: Shown, place: Place, measure: str, name: str, x: Callable[[float], float], y: float, style: Style
+) -> str:
     values = one.values(place, measure)
     if not values:
         return ""
@@ -174,15 +179,10 @@ def _point(one: Shown, place: Place, measure: str, name: str, x: Callable[[float
         parts.append(f'<line class="bar" x1="{x(span[0]):.1f}" x2="{x(span[1]):.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
     for value in values if len(values) > 1 else ():
         parts.append(f'<line class="each" x1="{x(value):.1f}" x2="{x(value):.1f}" y1="{y - 4:.1f}" y2="{y + 4:.1f}"/>')
-    parts.append(dot(x(median(values)), y, shape_of(i)))
+    parts.append(dot(x(median(values)), y, style))
     told = " ".join(filter(None, told_text(one, place, measure)))
     tip = f"{one.group.label}\n{name}\n{title_of(measure)}: {told}"
-    return f'<g class="c{i % len(SERIES)}"><title>{escape(tip)}</title>{"".join(parts)}</g>'
-
-
-def shape_of(i: int) -> int:
-    """Shapes differ from one group to the next, and where colours come again."""
-    return i + i // len(SERIES)
+    return f'<g class="{colour_class(style)}"><title>{escape(tip)}</title>{"".join(parts)}</g>'
 
 
 def part_figure(tasks: Mapping[str, Sequence[Group]]) -> Figure:
@@ -193,11 +193,10 @@ def part_figure(tasks: Mapping[str, Sequence[Group]]) -> Figure:
     measures = {name: measures_drawn(_drawn(groups)) for name, groups in filled.items()}
     heights = {name: _inches(groups) for name, groups in filled.items()}
     across = max(map(len, measures.values()))
-    labels = max((list(groups) for groups in filled.values()), key=len)
-    beside = max(1, int((2.0 + 2.9 * across) / (0.35 + 0.062 * max(len(group.label) for group in labels))))
-    legend = 0.17 * -(-len(labels) // beside) if len(labels) > 1 else 0.0
+    most = max(filled.values(), key=len)
+    entries = legend([group.label for group in most])
     with styled():
-        figure = blank(1.6 + 2.7 * across, sum(heights.values()) + 0.25 + legend)
+        figure = blank(min(WIDTH, 1.6 + 2.7 * across), sum(heights.values()) + 0.25 + 0.2 * (len(entries) > 1))
         table = figure.subplots(len(filled), across, squeeze=False, height_ratios=list(heights.values()))
         for row, (name, groups) in zip(table, filled.items(), strict=True):
             for i, axes in enumerate(row):
@@ -207,11 +206,8 @@ def part_figure(tasks: Mapping[str, Sequence[Group]]) -> Figure:
                     axes.set_axis_off()
             if len(filled) > 1:
                 row[0].set_title(name, loc="left", fontsize=8, fontweight="bold")
-        if len(labels) > 1:
-            handles, names = table[0][0].get_legend_handles_labels()
-            figure.legend(handles, names, loc="outside lower center", ncols=min(beside, len(names)), handletextpad=0.3)
-        told = _caption(_drawn(labels), labels)
-        figure.suptitle(told, fontsize=6, color="#63666f", x=0.01, ha="left")
+        below(figure, entries)
+        note_above(figure, _caption(_drawn(most), most))
     return figure
 
 
@@ -231,8 +227,8 @@ def _draw(axes: Axes, groups: Sequence[Group], measure: str, *, first: bool) -> 
         for i, (name, place, what) in enumerate(inside):
             if i:
                 axes.axhline(y - 0.5, color="#e2dfd6", linewidth=0.5, zorder=0.5)
-            for j, one in enumerate(lines.several):
-                _draw_point(axes, one, place, what, y + step * (j - (count - 1) / 2), j, scale, named=y == 0)
+            for j, (one, style) in enumerate(lines.several):
+                _draw_point(axes, one, place, what, y + step * (j - (count - 1) / 2), style, scale)
             places.append(y)
             labels.append("\n".join(wrapped(name)))
             y += 1
@@ -241,7 +237,7 @@ def _draw(axes: Axes, groups: Sequence[Group], measure: str, *, first: bool) -> 
         if number + 1 < len(lines.regions):
             axes.axhline(y - 0.5, color=FRAME, linewidth=1.1, zorder=1)
         if first:
-            place_of, colour = axes.get_yaxis_transform(), FRAME if number == 0 else "#63666f"
+            place_of, colour = axes.get_yaxis_transform(), FRAME if number == 0 else QUIET
             axes.text(-0.02, begin - 0.42, title, transform=place_of, ha="right", va="top", fontsize=6, color=colour)
     axes.set_ylim(y - 0.5, -0.5)
     axes.set_yticks(places, labels if first else [""] * len(places), fontsize=6.5)
@@ -253,17 +249,13 @@ def _draw(axes: Axes, groups: Sequence[Group], measure: str, *, first: bool) -> 
     axes.tick_params(axis="y", length=0)
 
 
-def _draw_point(
-    axes: Axes, one: Shown, place: Place, measure: str, y: float, i: int, scale: float, *, named: bool
-) -> None:
+def _draw_point(axes: Axes, one: Shown, place: Place, measure: str, y: float, style: Style, scale: float) -> None:
     values = [scale * value for value in one.values(place, measure)]
     if not values:
         return
-    colour, span = SERIES[i % len(SERIES)], one.interval(place, measure)
+    colour, span = SERIES[style.colour or 0], one.interval(place, measure)
     if span is not None:
         axes.plot([scale * span[0], scale * span[1]], [y, y], color=colour, linewidth=1.4, alpha=0.45)
     if len(values) > 1:
         axes.plot(values, [y] * len(values), "|", color=colour, markersize=3.4, markeredgewidth=0.7)
-    label = one.group.label if named else None
-    marker = MARKERS[shape_of(i) % len(MARKERS)]
-    axes.plot([median(values)], [y], marker, color=colour, markersize=3.2, linestyle="", label=label)
+    axes.plot([median(values)], [y], MARKERS[SHAPES[style.shape or 0]], color=colour, markersize=3.4, linestyle="")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from numerate.errors import Mistake, did_you_mean
 from numerate.evaluation.labels import Metric
 from numerate.reports import figures
+from numerate.reports.charts import Chart
 from numerate.reports.claims import no_claims
-from numerate.reports.counts import counted
+from numerate.reports.counts import count_chart
 from numerate.reports.forest import forest_figure
 from numerate.reports.grid import Grid, Point, grids
 from numerate.reports.groups import Group, by_metric, by_parts, grouped
@@ -18,11 +19,12 @@ from numerate.reports.language_curves import curves_figure as language_curves
 from numerate.reports.language_curves import validation
 from numerate.reports.language_page import running
 from numerate.reports.limits import drawn, left_out
+from numerate.reports.overview import length_chart
 from numerate.reports.part_chart import part_figure
 from numerate.reports.records import read_each
-from numerate.reports.sections import trained_once
+from numerate.reports.sections import trained_once, training_charts
 from numerate.reports.success import by_length
-from numerate.reports.tasks import OneTask, by_task
+from numerate.reports.tasks import by_task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,39 +47,30 @@ def curves_figure(groups: Sequence[Group]) -> "Figure":
     no length, a point for each with its interval."""
     if by_parts(groups):
         return part_figure({task.name: task.groups for task in by_task(groups)})
-    return _panels([_panel(task) for task in by_task(groups)])
+    return _panels([replace(_by_length(task.groups), title=task.name) for task in by_task(groups)])
 
 
-def _panels(panels: Sequence[figures.Panel]) -> "Figure":
-    """A panel for each task, or the curves of the only one in a figure of their own."""
-    if len(panels) > 1:
-        return figures.length_panels(panels)
-    (one,) = panels
-    return figures.length_curves(one.series, axis=one.axis, notes=one.notes)
-
-
-def _panel(task: OneTask) -> figures.Panel:
-    axis = next((figures.along_words(grid) for group in task.groups for grid in group.grids), "n")
-    series, notes = _by_length(task.groups)
-    return figures.Panel(task.name, series, axis, [*no_claims(task.groups), *notes])
+def _panels(charts: Sequence[Chart]) -> "Figure":
+    """A panel for each task, two side by side; alone it says whose line it has."""
+    if len(charts) == 1 and len(charts[0].series) == 1:
+        (line,) = charts[0].series
+        charts = [replace(charts[0], title=line.named)]
+    return figures.charts_figure(charts, columns=2)
 
 
 def counts_figure(groups: Sequence[Group]) -> "Figure":
     """Of labels the accuracy per count, with what memorising gives; of several tasks a panel for each. Raises `Mistake`
     for groups without labels."""
-    panels = []
+    charts = []
     for task in by_task([group for group in groups if group.labels]):
-        shown = drawn(task.groups)
-        found = [one for group in shown if (one := counted(group)) is not None]
-        notes = [f"{sentence}." for sentence in no_claims([one.group for one in found])]
-        notes += [left_out(task.groups, shown)] * (len(shown) < len(task.groups))
-        series = {_with_seeds(one.group): one.points() for one in found}
-        panels.append(figures.Panel(task.name, series, "count, the t-th label of a row", notes))
-    if not any(panel.series for panel in panels):
+        chart = count_chart(task.groups)
+        barred = [f"{sentence}." for sentence in no_claims(task.groups)]
+        charts.append(replace(chart, title=task.name, notes=[*barred, *chart.notes]))
+    if not any(chart.lines for chart in charts):
         raise Mistake(
             "plot: the answers of these runs are no labels, so there is no accuracy per count; curves is right"
         )
-    return _panels(panels)
+    return _panels(charts)
 
 
 def pair_figure(groups: Sequence[Group]) -> "Figure":
@@ -101,8 +94,7 @@ def compare_figure(groups: Sequence[Group]) -> "Figure":
     several = len(by_task(groups)) > 1 and any(group.diagonal for group in groups)
     if not maps or len(maps) > MOST_MAPS or several:
         return curves_figure(groups)
-    series, notes = _by_length(groups)
-    return figures.comparison(maps, series, notes=notes)
+    return figures.comparison(maps, _by_length(groups))
 
 
 def intervals_figure(groups: Sequence[Group]) -> "Figure":
@@ -112,13 +104,15 @@ def intervals_figure(groups: Sequence[Group]) -> "Figure":
 
 def training_figure(groups: Sequence[Group]) -> "Figure":
     """Loss, and exact match on the development sets, by step; of several tasks a row for each."""
-    tasks = {
-        task.name: {_with_seeds(group): group.runs for group in drawn(task.groups)}
-        for task in by_task(trained_once(groups))
-    }
-    if not any(run.training() for runs in tasks.values() for members in runs.values() for run in members):
+    tasks = by_task(trained_once(groups))
+    charts = [
+        replace(chart, title=f"{task.name}: {chart.title}" if len(tasks) > 1 else chart.title)
+        for task in tasks
+        for chart in training_charts(task.groups)
+    ]
+    if not charts:
         raise Mistake("plot: these runs have no metrics yet; train them first")
-    return figures.training_panels(tasks)
+    return figures.charts_figure(charts)
 
 
 def validation_figure(groups: Sequence[Group]) -> "Figure":
@@ -191,13 +185,26 @@ def _maps(groups: Sequence[Group]) -> list[Grid]:
     return [grid for grid in found if grid.row_axis] or found
 
 
-def _by_length(groups: Sequence[Group]) -> tuple[dict[str, Mapping[int, Point]], list[str]]:
-    """The lines of a figure by length under their labels, and what is said of those that are not drawn."""
+def _by_length(groups: Sequence[Group]) -> Chart:
+    """The chart by length, with notes for a figure: what its bands are, and which groups are not drawn."""
     shown = drawn(groups)
-    curves, missed = by_length(shown)
-    left = f"{len(shown)} of {len(groups)} groups: the first, and those that do best beyond what they were trained on"
-    left *= len(shown) < len(groups)
-    return {curve.label: curve.group.diagonal for curve in curves}, [note for note in (missed, left) if note]
+    chart = length_chart(shown)
+    points = [point for curve in by_length(shown)[0] for point in curve.group.diagonal.values()]
+    notes = [_doubt(points, thin=any(line.each for line in chart.lines))] * bool(points)
+    return replace(chart, notes=[*notes, *no_claims(groups), *chart.notes, *filter(None, [left_out(groups, shown)])])
+
+
+def _doubt(points: Sequence[Point], *, thin: bool) -> str:
+    """What the bands of curves are."""
+    seeds = sorted({len(point.each) for point in points})
+    asked = sorted({point.count for point in points})
+    what = "questions" if all(point.metric == "exact" for point in points) else "rows"
+    questions = f"{asked[0]} {what}" if len(asked) == 1 else f"{asked[0]} to {asked[-1]} {what}"
+    if seeds == [1]:
+        return f"one seed; bands: 95 % Wilson intervals, {questions} per length"
+    number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    single = " thin lines: single seeds;" * thin
+    return f"medians of {number} seeds; bands: lowest to highest;{single} {questions} each"
 
 
 def _titled(grid: Grid, title: str) -> Grid:

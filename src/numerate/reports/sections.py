@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
 from html import escape
 from statistics import median
@@ -9,13 +10,14 @@ from typing import Any
 
 from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import Band, seeds_band
+from numerate.reports.charts import Chart, Line, Style, styles
 from numerate.reports.counts import MEMORISED, measure_of, measure_words
-from numerate.reports.drawing import Line, chart, folded, table
+from numerate.reports.drawing import folded, panels, table
 from numerate.reports.finding import SOLVED
 from numerate.reports.grid import REGIONS, REGIONS_EXPLAINED, Region, bracket, percent, place_words
 from numerate.reports.groups import Group, by_parts, flattened, part_axis, region_words
 from numerate.reports.limits import MOST_BESIDE, MOST_STEPS, MOST_TOLD, drawn, left_out
-from numerate.reports.overview import dashed, maps_and_lengths
+from numerate.reports.overview import maps_and_lengths
 from numerate.reports.records import Records, Sample, split_measure
 
 MOST_SAMPLES = 40
@@ -47,44 +49,48 @@ def warning(text: str) -> str:
     return f'<p class="warning"><strong>{escape(text)}</strong></p>' if text else ""
 
 
+def training_charts(groups: Sequence[Group]) -> list[Chart]:
+    """Loss by step, and exact match on each development set by step; of labels their accuracy."""
+    shown = drawn(trained_once(groups))
+    styled = styles([group.label for group in shown])
+    losses = [
+        line
+        for group in shown
+        for line in banded(
+            group.label, [series(run.training(), "loss") for run in group.runs if run.training()], styled[group.label]
+        )
+    ]
+    several = any(len(group.runs) > 1 for group in shown)
+    note = "medians, lowest to highest seed" * several
+    charts = [Chart("Training loss", losses, "step", "loss, nats per token", log=True, notes=[note] * several)]
+    for name, words in splits_of(groups).items():
+        lines, labelled = [], False
+        for group in shown:
+            asked = [run.split(name) for run in group.runs if run.split(name)]
+            what = split_measure(asked)
+            labelled = labelled or what == "accuracy"
+            lined = banded(group.label, [series(rows, what) for rows in asked], styled[group.label])
+            alone = len(asked) == 1 and lined and what == "exact"
+            lines += [_with_interval(lined[0], asked[0])] if alone else lined
+        measured = f"{METRICS['accuracy' if labelled else 'exact']}, %"
+        charts.append(Chart(f"Development, {words}", lines, "step", measured, shares=True))
+    return [chart for chart in charts if chart.lines]
+
+
 def training(groups: Sequence[Group]) -> str:
     """Loss and exact match while training."""
-    losses: list[Line] = []
-    exact: list[Line] = []
-    labelled = False
-    once = trained_once(groups)
-    shown = drawn(once)
-    splits = splits_of(groups)
-    for i, group in enumerate(shown):
-        curves = [series(run.training(), "loss") for run in group.runs if run.training()]
-        losses += banded(group.label, curves, i, dashed=dashed(i))
-        for name, words in splits.items():
-            lines = [run.split(name) for run in group.runs if run.split(name)]
-            label = f"{group.label}, {words}" if len(groups) > 1 else words
-            what = split_measure(lines)
-            labelled = labelled or what == "accuracy"
-            lined = banded(label, [series(rows, what) for rows in lines], i, dashed=name != "development")
-            alone = len(lines) == 1 and lined and what == "exact"
-            exact += [_with_interval(lined[0], lines[0])] if alone else lined
-    left = chart(losses, x_label="step", y_label="loss, nats per token", log=True, name="training loss by step")
-    words = METRICS["accuracy" if labelled else "exact"]
-    right = chart(exact, x_label="step", y_label=f"{words}, %", shares=True, name=f"{words} by step")
-    panels = [
-        f"<figure><h3>{title}</h3>{drawing}</figure>"
-        for title, drawing in (("Training loss", left), ("Development sets", right))
-        if drawing
-    ]
+    charts, once = training_charts(groups), trained_once(groups)
     note = (
         "Held-out questions of what is trained, by which the best checkpoint is chosen. "
         if by_parts(groups)
         else "Held-out questions; the best checkpoint is chosen on OOD validation. "
-    ) * bool(right)
+    ) * any(chart.shares for chart in charts)
     objectives = [group.runs[0].recipe.get("objective") for group in once]
     unlike = any(one != objectives[0] for one in objectives)
-    note += "Losses differ from group to group, so that only their shapes compare. " * (unlike and bool(left))
-    note += left_out(once, shown)
+    note += "Losses differ from group to group, so that only their shapes compare. " * (unlike and bool(charts))
+    note += left_out(once, drawn(once))
     caption = f"<figcaption>{escape(note)}</figcaption>" if note else ""
-    return f'<div class="panels">{"".join(panels)}</div>{caption}' if panels else ""
+    return f"{panels(charts)}{caption}" if charts else ""
 
 
 def splits_of(groups: Sequence[Group]) -> dict[str, str]:
@@ -108,7 +114,9 @@ def series(lines: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], 
     return list(kept), list(kept.values())
 
 
-def banded(label: str, curves: Sequence[tuple[list[float], list[float]]], colour: int, *, dashed: bool) -> list[Line]:
+def banded(label: str, curves: Sequence[tuple[list[float], list[float]]], style: Style) -> list[Line]:
+    """The median of curves with their lowest and highest as a line; nothing without curves."""
+    curves = [curve for curve in curves if curve[0]]
     if not curves:
         return []
     band: Band = seeds_band(curves)
@@ -116,7 +124,7 @@ def banded(label: str, curves: Sequence[tuple[list[float], list[float]]], colour
     kept = sorted({round(i * last / (MOST_STEPS - 1)) for i in range(MOST_STEPS)} & set(range(last + 1)))
     steps, middle = band.steps[kept].tolist(), band.median[kept].tolist()
     low, high = (band.low[kept].tolist(), band.high[kept].tolist()) if band.count > 1 else (None, None)
-    return [Line(label, steps, middle, low, high, colour=colour, dashed=dashed)]
+    return [Line(label, steps, middle, low, high, style=style, told=f"{band.count} seeds" * (band.count > 1))]
 
 
 def _with_interval(line: Line, rows: Sequence[Mapping[str, Any]]) -> Line:
@@ -124,7 +132,7 @@ def _with_interval(line: Line, rows: Sequence[Mapping[str, Any]]) -> Line:
     if not all("low" in by_step[step] and "high" in by_step[step] for step in line.x):
         return line
     low, high = ([float(by_step[step][name]) for step in line.x] for name in ("low", "high"))
-    return Line(line.label, line.x, line.y, low, high, colour=line.colour, dashed=line.dashed)
+    return replace(line, low=low, high=high)
 
 
 def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:

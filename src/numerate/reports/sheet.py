@@ -29,9 +29,6 @@ p{margin:.5rem 0;max-width:76ch}
 .quiet,figcaption{color:var(--quiet);font-size:.85rem}
 figcaption{margin-top:.5rem;max-width:80ch}
 figure{margin:0;min-width:0}
-.swatch{display:inline-block;width:.72rem;height:.72rem;background:var(--c);margin-right:.5rem}
-.swatch.c1{border-radius:0}
-.swatch.c0{border-radius:50%}
 .panels{display:grid;gap:1.6rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,19rem),1fr));align-items:start}
 .small .axis{display:none}
 .small h3{line-height:1.3}
@@ -108,7 +105,6 @@ svg.mark{width:.8rem;height:.8rem;vertical-align:-.08rem;margin-right:.4rem}
 svg.mark .dot{fill:var(--c)}
 .panels.wide{grid-template-columns:repeat(auto-fit,minmax(min(100%,27rem),1fr));margin-top:.9rem}
 .key+.panels{margin-top:.9rem}
-.key svg.mark{width:.8rem;height:.8rem;margin-right:.4rem;vertical-align:-.08rem}
 .tables{display:flex;flex-wrap:wrap;gap:1.1rem 1.6rem;align-items:flex-start}
 .tables>div{min-width:0;max-width:100%;flex:1 1 40rem}
 .tables h4:first-child{margin-top:.3rem}
@@ -144,8 +140,10 @@ svg.strip .dot{fill:var(--c)}
 .forest table.data td:first-child{white-space:normal;min-width:7rem;line-height:1.25;overflow-wrap:anywhere}
 .forest table.data tr:last-child td{border:0;padding-top:.2rem}
 .floor{--c:var(--quiet)}
+.neutral{--c:var(--text)}
 .key{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;font-size:.85rem;margin:.3rem 0 0;padding:0;list-style:none}
 .key svg{width:2.2rem;height:.8rem;vertical-align:middle;margin-right:.4rem}
+.key .point svg{width:.8rem}
 .key .line{stroke:var(--c);stroke-width:2.4}
 .key .dot{fill:var(--c)}
 .scroll{

@@ -1,0 +1,142 @@
+"""Promises of how series are drawn: colours that everyone tells apart, with one meaning each, on figures for a page."""
+
+import math
+import re
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from numerate.reports import figures
+from numerate.reports.charts import Chart, Line, Style, can_be_told_apart, legend, styles
+from numerate.reports.colour import SERIES, SERIES_DARK, contrast, rgb
+from numerate.reports.drawing import chart_svg
+from numerate.reports.groups import grouped
+from numerate.reports.overview import length_chart
+from numerate.reports.plots import KINDS
+from numerate.reports.records import read
+from numerate.reports.sheet import style
+
+VISION = {
+    "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protanopia": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "deuteranopia": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ),
+    "tritanopia": (
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.303900),
+    ),
+}
+"""Machado, Oliveira and Fernandes (2009), table 1, severity 1, https://doi.org/10.1109/TVCG.2009.113."""
+
+
+def seen(colour: str, kind: str) -> tuple[float, ...]:
+    """A colour as it is seen, in OKLab, https://bottosson.github.io/posts/oklab/."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (part / 255 for part in rgb(colour))]
+    mixed = (sum(a * b for a, b in zip(row, linear, strict=True)) for row in VISION[kind])
+    r, g, b = (min(1.0, max(0.0, c)) for c in mixed)
+    cones = (
+        0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b,
+        0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b,
+        0.0883024619 * r + 0.2817188376 * g + 0.6299787005 * b,
+    )
+    one, two, three = (cone ** (1 / 3) for cone in cones)
+    return (
+        0.2104542553 * one + 0.7936177850 * two - 0.0040720468 * three,
+        1.9779984951 * one - 2.4285922050 * two + 0.4505937099 * three,
+        0.0259040371 * one + 0.7827717662 * two - 0.8086757660 * three,
+    )
+
+
+@pytest.mark.parametrize("kind", VISION)
+@pytest.mark.parametrize(("colours", "page"), [(SERIES, "#ffffff"), (SERIES_DARK, "#1a1d24")])
+def test_any_two_series_are_told_apart_by_everyone_on_light_and_dark_pages(
+    colours: tuple[str, ...], page: str, kind: str
+) -> None:
+    assert len(set(colours)) == len(SERIES)
+    assert min(math.dist(seen(a, kind), seen(b, kind)) for a, b in combinations(colours, 2)) > 0.105
+    assert min(contrast(rgb(colour), rgb(page)) for colour in colours) > 2.7
+
+
+METHODS = ("cross-entropy", "NTL-MSE", "NTL-WAS", "Gaussian", "regression transformer", "xVal", "regression head")
+
+
+def test_a_colour_is_the_method_and_a_shape_the_architecture() -> None:
+    labels = [f"T5: {one}" for one in METHODS] + [f"decoder: {one}" for one in METHODS[:5]]
+    found = styles(labels)
+    assert len(set(found.values())) == len(labels) == 12
+    for one in METHODS[:5]:
+        assert found[f"T5: {one}"].colour == found[f"decoder: {one}"].colour
+    assert {found[label].shape for label in labels if label.startswith("T5")} == {0}
+    entries = legend(labels)
+    assert [text for text, _ in entries] == [*METHODS, "T5", "decoder"]
+    assert [style.colour for _, style in entries[-2:]] == [None, None]
+
+
+@pytest.mark.parametrize("labels", [["a", "b"], ["x: a", "x: b"], ["x: a", "y: b"], ["a", "x: b", "y: b"]])
+def test_labels_that_share_no_part_have_a_colour_and_a_shape_each(labels: list[str]) -> None:
+    found = styles(labels)
+    assert (
+        [style.colour for style in found.values()] == [style.shape for style in found.values()] == [*range(len(labels))]
+    )
+
+
+def test_more_series_than_colours_are_told_apart_only_by_two_parts() -> None:
+    assert can_be_told_apart([str(i) for i in range(8)])
+    assert not can_be_told_apart([str(i) for i in range(9)])
+    assert can_be_told_apart([f"{a}: {b}" for a in "xy" for b in "abcdef"])
+
+
+def test_a_page_has_a_colour_for_every_series_and_for_dark_pages_too() -> None:
+    sheet = style()
+    for i, (light, dark) in enumerate(zip(SERIES, SERIES_DARK, strict=True)):
+        assert sheet.index(f".c{i}{{--c:{light}}}") < sheet.index(f".c{i}{{--c:{dark}}}")
+
+
+@pytest.mark.parametrize("trained", [(1, 5), (1, 18)])
+def test_the_name_of_the_region_stands_above_the_data(trained: tuple[int, int]) -> None:
+    lengths = list(range(1, 19 if trained[1] > 5 else 201))
+    chart = Chart("", [Line("a", lengths, [1.0] * len(lengths), dots=True)], "n", "%", shares=True, lengths=True,
+                  trained=trained, region="in distribution")  # fmt: skip
+    drawing = chart_svg(chart)
+    text = re.search(r'class="limit-text" y="(\d+)"[^>]*>([^<]*)<', drawing)
+    assert text is not None
+    top = min(float(y) for y in re.findall(r'<line class="grid"[^>]* y1="([\d.]+)"', drawing))
+    assert float(text[1]) < top
+    assert text[2] == ("in distribution" if trained[1] > 5 else "← in distribution")
+    figure = figures.charts_figure([chart])
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    (label,) = [one for one in axes.texts if "in distribution" in one.get_text()]
+    assert label.get_window_extent().y0 > axes.get_window_extent().y1
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 6])
+def test_the_figure_of_a_study_is_as_wide_as_a_page_and_its_legend_clear_of_the_curves(
+    make_run: Callable[..., Path], count: int
+) -> None:
+    kinds = [f"a_scheme_with_a_long_name_{i}" for i in range(count)]
+    groups = grouped([read(make_run(kind, lambda n: 1.0)) for kind in kinds])
+    figure = KINDS["compare"](groups)
+    assert figure.get_figwidth() <= figures.WIDTH
+    figure.canvas.draw()
+    charts = [axes.get_window_extent() for axes in figure.axes]
+    for shown in figure.legends:
+        assert not any(box.overlaps(shown.get_window_extent()) for box in charts)
+    assert all(axes.get_title() for axes in figure.axes[: count + 1])
+
+
+def test_a_legend_says_of_how_many_seeds_a_line_is(make_run: Callable[..., Path]) -> None:
+    folders = [make_run(kind, lambda n: 1.0, seed=seed) for kind in ("abacus", "rotary") for seed in (0, 1)]
+    chart = length_chart(grouped([read(folder) for folder in folders]))
+    assert [text for text, _ in chart.legend()] == ["addition_abacus (2 seeds)", "addition_rotary (2 seeds)"]
+    assert chart.series[1].style == Style(1, 1)
