@@ -4,6 +4,8 @@ import gzip
 import hashlib
 import io
 import json
+import os
+import shutil
 import tarfile
 import threading
 import warnings
@@ -19,6 +21,7 @@ from numerate.cli import main
 from numerate.data import archives, datasets, fetching
 from numerate.data.datasets import ALL, Dataset, Remote
 from numerate.errors import Fault, Mistake
+from numerate.tasks import WordProblems
 
 CONTENT = bytes(range(256)) * 2000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -218,6 +221,52 @@ def test_a_file_of_somebody_else_is_not_overwritten(server: Server, place: Path)
     with pytest.raises(Mistake, match=r"f\.bin: is there, and is not the file that is fetched; move it away"):
         fetched(pinned(server))
     assert (place / "thing/f.bin").read_text() == "mine"
+
+
+def edited(file: Path) -> None:
+    """One character more by one, and nothing else of it: neither its size nor its time."""
+    time, content = file.stat().st_mtime_ns, file.read_bytes()
+    file.write_bytes(content[:-2] + bytes([content[-2] + 1]) + content[-1:])
+    os.utime(file, ns=(time, time))
+
+
+@pytest.mark.parametrize("changed", [{}, {"size": None, "sha256": None}])
+def test_a_file_that_was_edited_since_is_not_there(server: Server, place: Path, changed: dict[str, Any]) -> None:
+    found = pinned(server, **changed)
+    fetched(found)
+    edited(place / "thing/f.bin")
+    with pytest.raises(Mistake, match=r"f\.bin: is there, and is not the file that is fetched; move it away"):
+        fetched(found)
+    (place / "thing/f.bin").rename(place / "mine.bin")
+    fetched(found)
+    assert (place / "thing/f.bin").read_bytes() == CONTENT
+
+
+def test_what_came_out_of_an_archive_and_was_edited_since_is_not_there(server: Server, place: Path) -> None:
+    found = archived(server, tar())
+    fetched(found)
+    edited(place / "thing/interpolate/a.txt")
+    with pytest.raises(Mistake, match=r"interpolate/a\.txt: is there, and is not the file that is fetched"):
+        fetched(found)
+    (place / "thing/interpolate/a.txt").unlink()
+    fetched(found)
+    assert (place / "thing/interpolate/a.txt").read_bytes() == MEMBERS["interpolate/a.txt"]
+
+
+def test_questions_that_were_edited_since_they_were_fetched_are_refused(server: Server, place: Path) -> None:
+    names = ("train.jsonl", "test.jsonl")
+    for name in names:
+        lines = [json.dumps({"question": f"{name} {n}?", "answer": f"#### {n}"}) for n in range(20)]
+        server.files[f"/{name}"] = "".join(f"{line}\n" for line in lines).encode()
+    gsm8k = Dataset("gsm8k", "gsm8k", "", "", "", tuple(Remote(name, f"{server.address}/{name}") for name in names))
+    fetched(gsm8k)
+    assert len(WordProblems().holdings.test) == 20
+    file = place / "gsm8k/test.jsonl"
+    file.write_text(file.read_text().replace("#### 7", "#### 8"))
+    with pytest.raises(Mistake, match=r"test\.jsonl: is not what was fetched .* move it away"):
+        _ = WordProblems().holdings
+    shutil.copytree(place / "gsm8k", place / "mine", ignore=shutil.ignore_patterns("fetched.json"))
+    assert len(WordProblems(folder=str(place / "mine")).holdings.test) == 20
 
 
 def test_two_processes_do_not_fetch_into_one_folder(server: Server, place: Path) -> None:

@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.data.documents import SEPARATOR, Part, Read, documents, part_of, parts_of
-from numerate.data.fetching import RECORD
 from numerate.errors import Fault, Mistake
 from numerate.tasks.corpus_files import CORPUS, FORMAT, HEAD, Corpus, block_sum, open_corpus
+from numerate.tasks.fetched_files import RECORD
 from numerate.tokens.pieces import Pieces, pieces
 from numerate.tokens.tokenizer_files import TokenizerFile
 from numerate.training import disk

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from numerate.errors import Mistake
+from numerate.tasks.fetched_files import refuse_edited
 from numerate.tasks.readers import HALVES, JSON, kind_of
 
 SEPARATOR = "<|endoftext|>"
@@ -65,6 +66,7 @@ def part_of(path: Path, field: str | None = None, separator: str = SEPARATOR) ->
         raise Mistake(f"{path}: is compressed; unpack it first")
     if begin[:4] == b"PAR1":
         raise Mistake(f"{path}: is Parquet; JSON lines of it are right")
+    refuse_edited(path)
     first = begin.removeprefix(codecs.BOM_UTF8).lstrip()[:1]
     form: Literal["list", "lines", "text"] = "text"
     if path.suffix in (".json", ".jsonl", ".ndjson"):

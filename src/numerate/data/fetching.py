@@ -12,7 +12,7 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from typing import Any
 from numerate.data.archives import PART, PORTION, Heard, Limits, has_size, pour, unpack
 from numerate.data.datasets import Dataset, Remote
 from numerate.errors import Fault, Mistake
+from numerate.tasks.contents import sha256_of
+from numerate.tasks.fetched_files import RECORD, Noted, noted_files, record_of
 from numerate.tasks.folders import data_folder
 from numerate.training import disk
-
-RECORD = "fetched.json"
 
 _SHOWN = 5
 _TRIES = 4
@@ -54,7 +54,7 @@ def fetch(
     with _explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder):
-            record = _record(folder)
+            record = record_of(folder)
             for remote in dataset.files:
                 if _is_there(folder, remote, record):
                     _remove_archive(folder, remote)
@@ -64,14 +64,15 @@ def fetch(
                 if remote.licence and source is not None and not (source / remote.name).is_file():
                     said.append(f"{source} has no {remote.name}; {remote.url} is its text")
                     continue
-                _refuse_another(folder, remote)
+                _refuse_another(folder, remote, record)
                 if source is None:
                     noted = _from_address(folder, remote, record, heard, pause)
                 else:
                     noted = _from_mirror(source, folder, remote, heard, dataset.folder)
                 apart = "files" in noted
                 if remote.unpack is not None and not apart:
-                    noted |= {"files": unpack(folder / remote.name, folder, remote, heard, limits)}
+                    sizes = unpack(folder / remote.name, folder, remote, heard, limits)
+                    noted |= {"files": sizes, "sums": {name: sha256_of(folder / name) for name in sizes}}
                 record[remote.name] = noted
                 disk.replace(folder / RECORD, json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
                 _remove_archive(folder, remote)
@@ -105,45 +106,34 @@ def _told(noted: dict[str, Any], remote: Remote, apart: bool) -> str:
     return f"{size}, {end} is {'the pinned one' if pinned else 'noted; none is pinned'}"
 
 
-def _record(folder: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError:
-        return {}  # it only says what was fetched; without it, it is checked anew
-    return found if isinstance(found, dict) else {}
+def _is_there(folder: Path, remote: Remote, record: Mapping[str, Any]) -> bool:
+    """Whether a file has been fetched, or put there by somebody else, and is what it should be."""
+    noted = _noted(remote, record)
+    if remote.unpack is None and remote.sha256 is not None:
+        noted = {remote.name: Noted(remote.size or -1, remote.sha256)}
+    there = bool(noted) and all((folder / name).exists() for name in remote.files)
+    return there and all(one.is_there(folder / name) for name, one in noted.items())
 
 
-def _is_there(folder: Path, remote: Remote, record: dict[str, Any]) -> bool:
-    """Whether a file has been fetched and is still as long; one that somebody else has put there is hashed once."""
-    noted = record.get(remote.name)
-    if remote.unpack is not None:
-        if not noted or not all((folder / name).exists() for name in remote.holds):
-            return False
-        return all(has_size(folder / name, size) for name, size in noted.get("files", {}).items())
-    if noted and has_size(folder / remote.name, noted["bytes"]):
-        return True
-    path = folder / remote.name
-    return remote.sha256 is not None and has_size(path, remote.size or -1) and sha256_of(path) == remote.sha256
+def _noted(remote: Remote, record: Mapping[str, Any]) -> dict[str, Noted]:
+    """What the record says of each file that came."""
+    return noted_files(record[remote.name], remote.name) if remote.name in record else {}
 
 
-def _refuse_another(folder: Path, remote: Remote) -> None:
-    """Raises `Mistake` where a file that was not fetched stands in the way; it is somebody's. (Where its archive is
-    there, it has come out of that.)"""
+def _refuse_another(folder: Path, remote: Remote, record: Mapping[str, Any]) -> None:
+    """Raises `Mistake` where a file that was not fetched, or was edited since, stands in the way; it is somebody's.
+    (Where its archive is there, it has come out of that. What came out of one and was cut is made anew.)"""
     if remote.unpack is not None and (folder / remote.name).is_file():
         return
-    for name in (remote.name,) if remote.unpack is None else remote.holds:
-        if (folder / name).is_file():
+    noted = _noted(remote, record)
+    sound = {name for name, one in noted.items() if remote.unpack is not None and one.is_there(folder / name)}
+    edited = [name for name, one in noted.items() if name not in sound and has_size(folder / name, one.size)]
+    for name in (remote.name,) if remote.unpack is None else (*remote.holds, *edited):
+        if (folder / name).is_file() and name not in sound:
             raise Mistake(
                 f"{folder / name}: is there, and is not the file that is fetched; move it away, or name another place "
                 "for datasets by NUMERATE_DATA"
             )
-
-
-def sha256_of(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # From an address -----------------------------------------------------------------------------------------------------
@@ -301,7 +291,7 @@ def _from_mirror(mirror: Path, folder: Path, remote: Remote, heard: Heard | None
             "itself"
         )
     files: dict[str, int] = {}
-    sums = hashlib.sha256()
+    sums: dict[str, str] = {}
     for name in remote.holds:
         found = (
             sorted(path for path in (mirror / name).rglob("*") if path.is_file()) if (mirror / name).is_dir() else []
@@ -309,9 +299,10 @@ def _from_mirror(mirror: Path, folder: Path, remote: Remote, heard: Heard | None
         for path in found or [mirror / name]:
             place = path.relative_to(mirror).as_posix()
             noted = _copy(path, folder / place, None, heard)
-            files[place] = noted["bytes"]
-            sums.update(f"{noted['sha256']}  {place}\n".encode())
-    return {"url": str(mirror), "bytes": sum(files.values()), "sha256": sums.hexdigest(), "files": files}
+            files[place], sums[place] = noted["bytes"], noted["sha256"]
+    together = hashlib.sha256("".join(f"{sum}  {place}\n" for place, sum in sums.items()).encode()).hexdigest()
+    size = sum(files.values())
+    return {"url": str(mirror), "bytes": size, "sha256": together, "files": files, "sums": sums}
 
 
 def _copy(source: Path, path: Path, remote: Remote | None, heard: Heard | None) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from numerate.errors import Mistake
 from numerate.tasks.contents import sha256_of
+from numerate.tasks.fetched_files import refuse_edited
 from numerate.tasks.file_sources import FileSource, Held, characters_of, of_hashes
 from numerate.tasks.readers import BYTE_ORDER_MARK, LONGEST, Reader, TwoLines, checked, decoded
 from numerate.tasks.texts import Example
@@ -250,6 +251,7 @@ def open_lines(path: Path, reader: Reader, skip_bad: bool = False) -> LineFile:
 
 @lru_cache(maxsize=256)
 def _opened(stamp: tuple[str, int, int], reader: Reader, skip_bad: bool) -> LineFile:
+    refuse_edited(Path(stamp[0]))
     found = LineFile(Path(stamp[0]), reader, skip_bad)
     if not found.count:
         raise Mistake(f"{stamp[0]}: has no question that can be read")
@@ -269,6 +271,7 @@ def read_whole(
     Raises `Mistake` with file and line for one that cannot be read (with `skip_bad` a warning says how many there are),
     and for a file without any.
     """
+    refuse_edited(path)
     found: list[tuple[int, Example]] = []
     wrong: list[tuple[int, ValueError]] = []
     for line, one in parse(path.read_bytes().removeprefix(BOM_UTF8)):
