@@ -60,6 +60,7 @@ import hypothesis  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
+from newcomers import on_the_page  # noqa: E402
 from numerate import catalogue  # noqa: E402
 from numerate.batch import Model, Tokens  # noqa: E402
 from numerate.config import Span  # noqa: E402
@@ -318,8 +319,9 @@ FURTHER_MODELS = [
 
 
 def every(kind: str) -> list[Any]:
-    """Each class of a kind with its defaults, then its further settings."""
+    """Each class of a kind with its defaults and that of docs/adding.md, then its further settings."""
     parts = [part for part in catalogue.variants(kind) if part.__name__ not in RUNNING]
+    parts += [on_the_page()[kind]] if kind in on_the_page() else []
     return [BY_DEFAULT.get(part.__name__, part)() for part in parts] + FURTHER.get(kind, [])
 
 

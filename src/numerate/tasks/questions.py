@@ -183,7 +183,7 @@ class Questions:
 
     @staticmethod
     def of_texts(examples: Sequence[Example]) -> "Questions":
-        """Free text, one piece per character."""
+        """Free text, one piece per character, with the facts that all of them have."""
         texts = [example.question + example.answer for example in examples]
         alphabet = tuple(sorted(set("".join(texts))))
         ids = {character: i for i, character in enumerate(alphabet)}
@@ -191,7 +191,9 @@ class Questions:
         for row, text in enumerate(texts):
             symbols[row, : len(text)] = [ids[character] for character in text]
         prompts = np.array([len(example.question) for example in examples], dtype=np.int64)
-        return Questions(alphabet, symbols, Numbers.none(len(texts)), prompts)
+        known = [name for name in examples[0].facts if all(name in one.facts for one in examples)] if examples else []
+        facts = {name: np.array([one.facts[name] for one in examples], dtype=np.int64) for name in known}
+        return Questions(alphabet, symbols, Numbers.none(len(texts)), prompts, facts=facts)
 
     def hashes(self) -> NDArray[np.uint64]:
         """A 64-bit hash of each question, its answer left out: of the texts and numbers before the answer, in order.

@@ -53,7 +53,7 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
 
             def example(self, rng: random.Random) -> Example:
                 number = rng.randrange(10**self.digits)
-                return Example(f"2*{number}=", str(2 * number))
+                return Example(f"2*{number}=", str(2 * number), {"digits": len(str(number))})
     """
 
     block: ClassVar[int] = 4096

@@ -1,8 +1,8 @@
 """Questions with answers as texts that stand somewhere else, in a file: they are named by their index until read."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -11,10 +11,17 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Example:
-    """One question and its answer in free text, which a tokenizer writes as it is."""
+    """One question and its answer in free text, which a tokenizer writes as it is.
+
+    `facts` has what is known of it by name; of a task with axes its size along each.
+
+    >>> Example("abca>", "acba", {"letters": 4}).facts["letters"]
+    4
+    """
 
     question: str
     answer: str
+    facts: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
 class TextSource(ABC):
