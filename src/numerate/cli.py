@@ -9,11 +9,13 @@ import gc
 import os
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
+from numerate import terminal
 from numerate.errors import Fault, Mistake, did_you_mean
 
 OVERRIDES = """settings are path=value: model.width=64, training.steps=500, task.digits=1:8
@@ -207,9 +209,13 @@ SKIPPING = ("sample", "data", "train", "run")
 
 def main(words: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status: 0, 2 for a mistake of the user's, 1 for a fault, 130 for Ctrl-C."""
-    words = list(sys.argv[1:] if words is None else words)
     # Otherwise the interpreter collects all objects of torch several times at exit, a fifth of a short command's time.
     atexit.register(gc.freeze)
+    with terminal.ready():
+        return _run(sys.argv[1:] if words is None else words)
+
+
+def _run(words: Sequence[str]) -> int:
     options = parsed(words)
     if options.command is None:
         _parser().print_help()
@@ -234,6 +240,11 @@ def main(words: Sequence[str] | None = None) -> int:
     except Exception as error:
         if options.traceback:
             raise
+        traceback.clear_frames(error.__traceback__)  # what they hold, so that there is memory to say that there is none
+        memory = import_module("numerate.executors.memory")
+        if (cause := memory.ran_out(error, limited=memory.is_limited())) is not None:
+            _say_once(Fault(f"out of memory: {memory.told(cause)}"))
+            return 1
         kind = type(error).__name__
         print(f"numerate: this is a fault of the program: {kind}: {_first_line(error)}", file=sys.stderr)
         print("numerate: --traceback shows where; please report it", file=sys.stderr)

@@ -5,6 +5,7 @@ import contextlib
 import sys
 import time
 
+from numerate import terminal
 from numerate.commands.words import first, no_more, options, truth
 from numerate.studies.folder import StudyFolder
 from numerate.studies.status import standing, standing_text
@@ -28,11 +29,13 @@ def command(given: argparse.Namespace) -> int:
 
 def _watch(folder: StudyFolder) -> None:
     """Shows it again and again until all is done; on a terminal always in the same place."""
-    again = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
+    again = sys.stdout.isatty()
     while True:
         began = time.monotonic()
         now = standing(folder)
-        print(f"{again}{standing_text(now)}{'' if again else chr(10)}", flush=True)
+        if again:
+            terminal.drawn(sys.stdout).write("\x1b[H\x1b[2J")
+        print(standing_text(now), end="\n" if again else "\n\n", flush=True)
         if now.over:
             return
         time.sleep(max(_EVERY, 4 * (time.monotonic() - began)))

@@ -5,7 +5,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-_RAN_OUT = re.compile(r"can't allocate memory|cannot allocate memory|out of memory|std::bad_alloc", re.IGNORECASE)
+from numerate.training.disk import size
+
+_RAN_OUT = re.compile(
+    r"can't allocate memory|cannot allocate memory|failed to map segment|out of memory|std::bad_alloc", re.IGNORECASE
+)
 
 
 class KernelKills:
@@ -74,7 +78,7 @@ def limit(count: float) -> bool:
 def ran_out(error: BaseException, *, limited: bool = False) -> BaseException | None:
     """The error, or the one that it came from, which says that memory ran out: of Python, numpy, torch or a GPU.
 
-    Under a limit of ours (`limited`) a thread that cannot be begun had no memory for its stack.
+    Under a limit (`limited`) a thread that cannot be begun had no memory for its stack.
     """
     seen: set[int] = set()
     cause: BaseException | None = error
@@ -83,9 +87,33 @@ def ran_out(error: BaseException, *, limited: bool = False) -> BaseException | N
         names = {part.__name__ for part in type(cause).__mro__}
         if names & {"MemoryError", "OutOfMemoryError"}:
             return cause
-        if isinstance(cause, RuntimeError | OSError) and _RAN_OUT.search(str(cause)):
+        if isinstance(cause, RuntimeError | OSError | ImportError) and _RAN_OUT.search(str(cause)):
             return cause
         if limited and isinstance(cause, RuntimeError) and "can't start new thread" in str(cause):
             return cause
         cause = cause.__cause__ or cause.__context__
     return None
+
+
+def is_limited() -> bool:
+    """Whether somebody has limited what this process may take (`ulimit -v`, `ulimit -d`)."""
+    try:
+        import resource
+    except ImportError:
+        return False
+    limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+    return any(limit != resource.RLIM_INFINITY for limit in limits)
+
+
+def told(cause: BaseException, limit: float | None = None) -> str:
+    """Whose memory ran out and what needs less, in words; `limit` is what a worker may take, in bytes."""
+    said = f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}".removesuffix(": ")
+    if "cuda" in f"{type(cause).__module__} {cause}".lower() or "HIP" in str(cause):
+        return f"the GPU has no more ({said}); a smaller batch or model, or fewer workers on it, need less"
+    if limit is not None:
+        how = f"its worker may take {size(limit)} ({said})"
+        return f"{how}; a smaller batch or model needs less, executor.memory= gives more"
+    if is_limited():
+        how = f"this process is limited ({said})"
+        return f"{how}; a larger limit (`ulimit -v`) gives more, a smaller batch or model needs less"
+    return f"the machine gives no more ({said}); fewer workers at once, or a smaller batch or model, need less"

@@ -20,7 +20,6 @@ from numerate.config import load_user_parts, user_files
 from numerate.errors import Fault, Mistake
 from numerate.executors import memory
 from numerate.executors.executor import Desk, Failure, Work
-from numerate.training.disk import size
 from numerate.training.stopping import Stop
 
 _LONGEST = 300  # characters that are told of an exception
@@ -126,7 +125,7 @@ class Worker:
         cause = memory.ran_out(error, limited=self._limit is not None)
         if cause is not None:
             del error
-            text = f"out of memory in {name}: {_no_memory(cause, self._limit)}"
+            text = f"out of memory in {name}: {memory.told(cause, self._limit)}"
             return Failure("out of memory", text, trace=_trace(cause))
         if isinstance(error, Mistake):
             return Failure("mistake", str(error), 2)
@@ -186,20 +185,5 @@ def _one_line(text: str) -> str:
     return joined if len(joined) <= _LONGEST else f"{joined[: _LONGEST - 4]} ..."
 
 
-def _no_memory(cause: BaseException, limit: float | None) -> str:
-    said = _first_line(cause)
-    if "cuda" in f"{type(cause).__module__} {cause}".lower() or "HIP" in str(cause):
-        return f"the GPU has no more ({said}); a smaller batch or model, or fewer workers on it, need less"
-    if limit is not None:
-        how = f"its worker may take {size(limit)} ({said})"
-        return f"{how}; a smaller batch or model needs less, executor.memory= gives more"
-    return f"the machine gives no more ({said}); fewer workers at once, or a smaller batch or model, need less"
-
-
 def _trace(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
-
-
-def _first_line(error: BaseException) -> str:
-    text = next(iter(str(error).splitlines()), "")
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
+from numerate import terminal
 from numerate.errors import Fault, Mistake
 from numerate.training import disk
 
@@ -67,7 +68,7 @@ class Progress:
                 initial=done,
                 desc=label or None,
                 position=position,
-                file=self._stream,
+                file=terminal.drawn(self._stream),
                 dynamic_ncols=_width(self._stream) > 0,
                 ncols=80,  # for terminals that do not tell their width, as in some containers
                 leave=position == 0,
@@ -120,7 +121,7 @@ class Progress:
             return
         with self._forgiving():
             if self._bar is not None:
-                self._bar.write(text, file=self._stream)
+                self._bar.write(terminal.visible(text), file=terminal.drawn(self._stream))
             else:
                 print(text, file=self._stream, flush=True)
         self._write_log(text)

@@ -1,0 +1,87 @@
+"""The terminal around a command: what it is sent, and Ctrl-C until a command listens for it itself."""
+
+import contextlib
+import io
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+_CONTROL = re.compile(r"\x1b\[(?:[01]|(?:1;)?[34]8;[0-9;]+)m|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""The colours of our own maps, or one control character other than a tab and the end of a line."""
+
+
+@contextlib.contextmanager
+def ready() -> Iterator[None]:
+    """Around a command, whose texts may be anybody's: prompts, names, what a model has generated.
+
+    On a terminal control characters are shown instead of obeyed; what standard output cannot encode is replaced there;
+    and Ctrl-C is never lost.
+    """
+    before = sys.stdout, sys.stderr
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    sys.stdout, sys.stderr = (Visible(stream) if stream.isatty() else stream for stream in before)
+    listens = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler  # it may be ignored, as under nohup
+    )
+    if listens:
+        signal.signal(signal.SIGINT, _interrupted)
+    try:
+        yield
+    finally:
+        if listens:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.stdout, sys.stderr = before
+
+
+class Visible:
+    """A terminal's stream that shows control characters, such as `\\x1b`, instead of sending them.
+
+    `stream` is the terminal itself, for what is drawn on it.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        self.stream.write(visible(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def visible(text: str) -> str:
+    r"""A text with its control characters as they are written in Python; colours as our own maps use them stay.
+
+    >>> visible("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    return _CONTROL.sub(lambda found: found[0] if len(found[0]) > 1 else repr(found[0])[1:-1], text)
+
+
+def drawn(stream: Any) -> Any:
+    """The stream for what moves the cursor by itself, such as a progress bar."""
+    return stream.stream if isinstance(stream, Visible) else stream
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """Ends the process at once while a module is imported, and raises `KeyboardInterrupt` elsewhere.
+
+    An import may swallow the exception: torch does where it imports numpy.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+            with contextlib.suppress(OSError):
+                os.write(2, b"numerate: stopped\n")
+            os._exit(130)
+        frame = frame.f_back
+    raise KeyboardInterrupt

@@ -1,0 +1,94 @@
+"""Promises of the terminal: no text of anybody's moves its cursor, none is too foreign for it, and Ctrl-C is heard."""
+
+import errno
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from numerate import terminal
+from numerate.cli import main
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Swallowing:
+    "As torch, where it imports numpy: what an import raises is forgotten."
+    def find_spec(self, name, path=None, target=None):
+        if name == "numerate.commands.list":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                pass
+
+sys.meta_path.insert(0, Swallowing())
+from numerate.cli import main
+raise SystemExit(main(["list", "losses"]))
+"""
+
+
+def test_ctrl_c_ends_a_command_that_is_importing() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "numerate: stopped\n")
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("words", [["sample", "a\x1b[2Jb"], ["show", "\x9b31m"], ["status", "\x1b]0;title\x07"]])
+def test_a_mistake_shows_the_control_characters_of_what_was_typed(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stderr", Screen())
+    assert main(words) == 2
+    assert isinstance(sys.stderr, Screen)
+    assert all(character >= " " or character == "\n" for character in sys.stderr.getvalue())
+    assert not {"\x1b", "\x9b"} & set(sys.stderr.getvalue())
+
+
+def test_control_characters_are_shown_on_a_terminal_and_kept_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, told = "a\tb\n\x1b[31mred\x1b[38;5;9mours\x1b[0m\r\x85", []
+    for stream in (Screen(), io.StringIO()):
+        monkeypatch.setattr(sys, "stdout", stream)
+        with terminal.ready():
+            print(text, end="")
+        assert sys.stdout is stream
+        told.append(stream.getvalue())
+    assert told == ["a\tb\n\\x1b[31mred\x1b[38;5;9mours\x1b[0m\\r\\x85", text]
+
+
+def test_a_terminal_that_knows_ascii_alone_is_told_what_it_can_show(tmp_path: Path) -> None:
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    code = "import sys; from numerate.cli import main; raise SystemExit(main(sys.argv[1:]))"
+    words = [sys.executable, "-c", code, "list", "runs", f"runs_dir={tmp_path / 'größe'}"]
+    done = subprocess.run(words, capture_output=True, env=plain)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"gr??" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: 8 bytes"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+    ],
+)
+def test_too_little_memory_is_told_with_a_remedy_and_is_no_fault_of_the_program(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(options: object) -> int:
+        raise error
+
+    monkeypatch.setattr("numerate.commands.list.command", command)
+    assert main(["list"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"numerate: out of memory: the machine gives no more ({type(error).__name__}")
+    assert said.endswith("a smaller batch or model, need less\n")
