@@ -17,6 +17,7 @@ from numerate.errors import Mistake
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.number_metrics import METRICS, SHARES, NumberScores, Tolerance, pooled
 from numerate.evaluation.numbers_in_texts import Exact, Found
+from numerate.evaluation.published_metrics import published_numbers
 from numerate.evaluation.sums import Moments, Sketch, signed_log, spearman
 
 stats: Any = pytest.importorskip("scipy.stats", reason="scipy is the oracle of correlations")
@@ -102,13 +103,43 @@ def test_numbers_that_no_float_tells_apart_are_told_apart() -> None:
 
 
 def test_numbers_that_no_float_holds_leave_what_can_be_said() -> None:
-    told = NumberScores.of_texts(["1e400", "7", "9"], ["1", "7", "8"]).measures()
+    told = NumberScores.of_texts(["1", "7", "9"], ["1e400", "7", "8"]).measures()
     assert told["mae"] is None
     assert told["mse"] is None
     assert told["median_error"] == 1.0
     assert told["log_mae"] == pytest.approx((400 - np.log10(2) + np.log10(10 / 9)) / 3)
     assert told["number_accuracy"] == 1 / 3
-    json.dumps(NumberScores.of_texts(["1e400"], ["1"]).record(), allow_nan=False)
+    json.dumps(NumberScores.of_texts(["1"], ["1e400"]).record(), allow_nan=False)
+
+
+def test_an_endless_run_of_digits_is_clipped_as_published_and_counted() -> None:
+    said, right = [*map(str, range(99)), "3" * 126], [*map(str, range(99)), "7"]
+    scores = NumberScores.of_texts(said, right)
+    told, theirs = scores.measures(), published_numbers(said, right)
+    assert (scores.clipped, told["clipped"], told["missing"]) == (1, 0.01, 0.0)
+    ours = {"MAE": "mae", "MSE": "mse", "R2": "r2", "log_mae": "log_mae", "log_r2": "log_r2", "pearson": "pearson"}
+    assert {name: told[ours[name]] for name in ours} == pytest.approx({name: theirs[name] for name in ours}, rel=1e-9)
+    assert told["mae"] == pytest.approx((1e10 - 7) / 100)
+    assert told["log_mae"] == pytest.approx((10 - np.log10(8)) / 100, rel=1e-6)
+    assert told["number_accuracy"] == 0.99
+    negative = NumberScores.of_texts(["-" + "3" * 126], ["7"])
+    assert (negative.clipped, negative.measures()["mae"]) == (1, 1e10 + 7)
+
+
+def test_large_numbers_that_are_asked_for_are_not_clipped() -> None:
+    right = "5" * 40
+    for said, clipped in ((right, 0), ("4" + right[1:], 0), (right + "0", 0), (right + "00", 1), ("1e10", 0)):
+        assert NumberScores.of_texts([said], [right]).clipped == clipped, said
+    assert NumberScores.of_texts([right], [right]).measures()["mae"] == 0.0
+    assert NumberScores.of_texts(["10000000000.5"], ["3"]).clipped == 1
+
+
+def test_what_was_clipped_is_shown_where_anything_was() -> None:
+    each = [NumberScores.of_texts([said], ["7"]) for said in ("7", "9" * 30)]
+    fine, far = (answer_metrics.pooled([scores], []) for scores in each)
+    assert "clipped" not in answer_metrics.told_in(answer_metrics.METRICS, [fine])
+    assert "clipped" in answer_metrics.told_in(answer_metrics.METRICS, [fine, far])
+    assert "missing" in answer_metrics.told_in(answer_metrics.METRICS, [fine])
 
 
 def test_a_tolerance_is_decided_exactly() -> None:
@@ -156,7 +187,18 @@ def test_cells_taken_together_are_all_their_questions_at_once(cells: list[list[t
     ]
     for parts in (each, [scores for scores in written if scores is not None]):
         whole = NumberScores.together(parts)
-        for name in ("asked", "exact", "missing", "invalid", "digits", "digits_right", "linear", "log", "errors"):
+        for name in (
+            "asked",
+            "exact",
+            "missing",
+            "invalid",
+            "clipped",
+            "digits",
+            "digits_right",
+            "linear",
+            "log",
+            "errors",
+        ):
             assert getattr(whole, name) == getattr(every, name), name
         ours, theirs = whole.measures(), every.measures()
         for name in set(METRICS) - {"spearman", "median_error", "log_median_error"}:

@@ -19,11 +19,18 @@ SHARES = frozenset(number_metrics.SHARES) | {"token_accuracy", "ended"}
 LESS_IS_BETTER = frozenset(name for name in METRICS if "mae" in name or "mse" in name or "error" in name) | {
     "missing",
     "invalid",
+    "clipped",
     "perplexity",
 }
 
 NAMES = (*METRICS, *(f"{name}{BY_MODULE}" for name in METRICS))
 """The names of all metrics pooled over all questions, and then as the mean over modules, which are cells."""
+
+
+def told_in(names: Iterable[str], several: Sequence[Mapping[str, float | None]]) -> list[str]:
+    """The names of which any of several has a value; of what was clipped, where anything was."""
+    values = {name: [value for told in several if (value := told.get(name)) is not None] for name in names}
+    return [name for name, found in values.items() if (any(found) if base(name) == "clipped" else found)]
 
 
 def base(name: str) -> str:

@@ -7,6 +7,10 @@ ones; the published tables are of the logarithmic ones (Zausinger et al., 2025, 
 An answer without a number is wrong in every share. It has no error: it is left out of errors and correlations, how
 many there are is said beside (`missing`, `invalid`), or it counts with a stated penalty.
 
+One endless run of digits would rule every mean. In errors, R² and correlations a number said is taken as at most
+`BOUND` in size, or as ten times the right one where that is more; how many were is said (`clipped`). The published
+evaluation has the same bound, for right numbers of any size. In shares, digits and ranks nothing is clipped.
+
 All sums are exact, in decimals: cells taken together give what all their questions at once give, to the last digit.
 """
 
@@ -18,7 +22,7 @@ from math import isfinite
 from typing import Any
 
 from numerate.errors import Mistake
-from numerate.evaluation.numbers_in_texts import Exact, Found, last_number
+from numerate.evaluation.numbers_in_texts import PUBLISHED_LIMIT, Exact, Found, last_number
 from numerate.evaluation.sums import (
     WIDE,
     Moments,
@@ -38,6 +42,7 @@ METRICS: dict[str, str] = {
     "number_digit_accuracy": "digits right, place by place",
     "missing": "answers without a number",
     "invalid": "answers with what is no number",
+    "clipped": "numbers too large, clipped",
     "mae": "mean absolute error",
     "mse": "mean squared error",
     "median_error": "median absolute error",
@@ -52,7 +57,7 @@ METRICS: dict[str, str] = {
 }
 """What is measured of numbers, with the words that reports use; `definitions` are in docs/metrics.md."""
 
-SHARES = ("number_accuracy", "within_1e-2", "within_1e-5", "number_digit_accuracy", "missing", "invalid")
+SHARES = ("number_accuracy", "within_1e-2", "within_1e-5", "number_digit_accuracy", "missing", "invalid", "clipped")
 """Those of them that are shares from 0 to 1."""
 
 
@@ -80,6 +85,22 @@ TOLERANCES: dict[str, Tolerance] = {
 """The tolerances that are always measured: 1 %, and that of numpy's `isclose`, which the published accuracy has."""
 
 
+BOUND = Decimal(PUBLISHED_LIMIT)
+"""The size, 10 billion, that a number said has at most in errors, unless the right one is not much smaller."""
+
+_TIMES = Decimal(10)
+
+
+def clipped(said: Decimal, right: Decimal) -> Decimal:
+    """A number said, not beyond `BOUND` or ten times the right one in size.
+
+    >>> clipped(Decimal("-9e125"), Decimal(7)), clipped(Decimal("9e125"), Decimal("2e30"))
+    (Decimal('-10000000000'), Decimal('2E+31'))
+    """
+    bound = max(BOUND, WIDE.multiply(_TIMES, right.copy_abs()))
+    return bound.copy_sign(said) if said.copy_abs() > bound else said
+
+
 # Scores ---------------------------------------------------------------------------------------------------------------
 
 
@@ -89,8 +110,9 @@ class NumberScores:
 
     `asked` questions have a number as their right answer (others are not counted at all). Of these `exact` were
     answered with that very number, `within` with one that a tolerance allows, `missing` with none and `invalid` with
-    what is no number. `digits_right` of `digits` digits of the right numbers stand at their place in the one said.
-    `own` has what only single cells have: the exact medians and the rank correlation.
+    what is no number; `clipped` of the numbers said were too large. `digits_right` of `digits` digits of the right
+    numbers stand at their place in the one said. `own` has what only single cells have: the exact medians and the rank
+    correlation.
 
     >>> scores = NumberScores.of_texts(["it is 12", "1,000", "nothing"], ["12", "999", "3"])
     >>> scores.exact, scores.missing, scores.measures()["mae"]
@@ -101,6 +123,7 @@ class NumberScores:
     exact: int = 0
     missing: int = 0
     invalid: int = 0
+    clipped: int = 0
     digits: int = 0
     digits_right: int = 0
     within: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(TOLERANCES, 0))
@@ -115,8 +138,9 @@ class NumberScores:
         """Of what was found in answers and the right numbers, None where a question asks for none."""
         asked = [(one, number) for one, number in zip(said, right, strict=True) if number is not None]
         exact = [(one.value, number) for one, number in asked if one.value is not None]
-        pairs = [(decimal_of(one), decimal_of(number)) for one, number in exact]
-        logs = [(signed_log(one), signed_log(number)) for one, number in exact]
+        told = [(decimal_of(one), decimal_of(number)) for one, number in exact]
+        pairs = [(clipped(one, number), number) for one, number in told]
+        logs = [(signed_log(one), signed_log(number)) for one, number in pairs]
         errors, log_errors = ([distance(one, number) for one, number in every] for every in (pairs, logs))
         places = [_digits(None if one.value is None else decimal_of(one.value), decimal_of(n)) for one, n in asked]
         return cls(
@@ -124,6 +148,7 @@ class NumberScores:
             exact=sum(one == number for one, number in exact),
             missing=sum(one.missing for one, _ in asked),
             invalid=sum(one.invalid for one, _ in asked),
+            clipped=sum(one != other for (one, _), (other, _) in zip(told, pairs, strict=True)),
             digits=sum(count for _, count in places),
             digits_right=sum(count for count, _ in places),
             within={name: sum(close.holds(*pair) for pair in exact) for name, close in TOLERANCES.items()},
@@ -153,7 +178,7 @@ class NumberScores:
         if len(each) == 1:
             return each[0]
         names = dict.fromkeys(name for scores in each for name in scores.within)
-        counts = ("asked", "exact", "missing", "invalid", "digits", "digits_right")
+        counts = ("asked", "exact", "missing", "invalid", "clipped", "digits", "digits_right")
         return cls(
             **{name: sum(getattr(scores, name) for scores in each) for name in counts},
             within={name: sum(scores.within.get(name, 0) for scores in each) for name in names},
@@ -181,6 +206,7 @@ class NumberScores:
             "number_digit_accuracy": self.digits_right / self.digits if self.digits else None,
             "missing": self._share(self.missing),
             "invalid": self._share(self.invalid),
+            "clipped": self._share(self.clipped),
         }
         for name, moments, sketch, error in scales:
             found[f"{name}mae"] = moments.mean("error", extra, error)
@@ -202,6 +228,7 @@ class NumberScores:
             "exact": self.exact,
             "missing": self.missing,
             "invalid": self.invalid,
+            "clipped": self.clipped,
             "digits": self.digits,
             "digits_right": self.digits_right,
             "within": dict(self.within),
@@ -228,6 +255,7 @@ class NumberScores:
             exact=int(told["exact"]),
             missing=int(told["missing"]),
             invalid=int(told["invalid"]),
+            clipped=int(told.get("clipped", 0)),
             digits=int(told["digits"]),
             digits_right=int(told["digits_right"]),
             within={str(name): int(count) for name, count in told["within"].items()},

@@ -11,7 +11,7 @@ from numerate.evaluation.statistics import region_mean
 from numerate.reports.language_records import foretold, interval_text, is_portion, number_text
 from numerate.training.checkpoint import Checkpoint
 
-SHOWN = ("number_accuracy", "missing", "mae", "log_mae", "log_r2", "bleu", "rougeL", "perplexity")
+SHOWN = ("number_accuracy", "missing", "clipped", "mae", "log_mae", "log_r2", "bleu", "rougeL", "perplexity")
 """The metrics of numbers and texts that the table of an evaluation has room for."""
 
 
@@ -101,7 +101,7 @@ class Results:
         lines = [*self.regions(), *self.over_placements()]
         changed = any(line["settings"] for line in lines)
         labelled = [name for name in METRICS if name != "exact"] if any("labels" in line for line in lines) else []
-        answered = [name for name in SHOWN if any(line.get("answers", {}).get(name) is not None for line in lines)]
+        answered = answer_metrics.told_in(SHOWN, [line.get("answers", {}) for line in lines])
         header = ["checkpoint", "step", *(["settings"] * changed), "placement", "region", "cells"]
         rows = [
             [

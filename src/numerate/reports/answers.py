@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import cast
 
 from numerate.errors import Mistake
-from numerate.evaluation.answer_metrics import LESS_IS_BETTER, METRICS, SHARES, base, is_one, pooled
+from numerate.evaluation.answer_metrics import LESS_IS_BETTER, METRICS, SHARES, base, is_one, pooled, told_in
 from numerate.evaluation.labels import Metric
 from numerate.evaluation.statistics import holm, probability_of_improvement
 from numerate.evaluation.sums import BY_MODULE
@@ -27,6 +27,7 @@ NUMBERS = (
     "within_1e-2",
     "missing",
     "invalid",
+    "clipped",
     "mae",
     "median_error",
     "r2",
@@ -45,7 +46,8 @@ MOST_WIDE, MOST_NARROW = 4, 7
 _NOTE = (
     "Each over all questions of a region; below it, and where the cells differ, the mean over the cells (modules), "
     "each weighing the same. An answer without a number is wrong and has no error: it is left out of errors, R² and "
-    "correlations. Names with log are of sign(x) log10(|x| + 1). "
+    "correlations. There a number said counts as at most 1e10 in size, or ten times the right one (clipped). Names "
+    "with log are of sign(x) log10(|x| + 1). "
 )
 
 
@@ -128,7 +130,7 @@ def _of(groups: Sequence[Group], names: Sequence[str], title: str) -> str:
 def _cut(groups: Sequence[Group], names: Sequence[str]) -> list[list[str]]:
     """The metrics that any group has, as many together as a page has room for: with several seeds a number is wide."""
     told = [found for group in groups for _, seed in by_seed(group) for found in seed.values()]
-    there = [name for name in names if any(found.get(name) is not None for found in told)]
+    there = told_in(names, told)
     most = MOST_WIDE if any(len(group.runs) > 1 for group in groups) else MOST_NARROW
     return [there[i : i + most] for i in range(0, len(there), most)]
 
@@ -157,7 +159,7 @@ def _by_cell(group: Group) -> str:
     cells = [cell for run in group.runs for cell in group.recorded(run)]
     told = [(cell, pooled([cell.numbers], [cell.texts])) for cell in cells]
     told = [(cell, found) for cell, found in told if found]
-    names = [name for name in (*NUMBERS, *TEXTS) if any(found.get(name) is not None for _, found in told)]
+    names = told_in((*NUMBERS, *TEXTS), [found for _, found in told])
     if len(told) < 2:
         return ""
     tables = []

@@ -68,6 +68,8 @@ def note(several: Sequence[Shown], groups: Sequence[Group]) -> str:
             "An answer without a number is wrong and has no error: it is left out of errors, R² and correlations, and "
             "stands as missing or invalid."
         )
+    if "clipped" in there:
+        parts.append("Clipped numbers count in errors and correlations as 1e10, or ten times the right one, in size.")
     if {one.checkpoint for one in several} == {SAME}:
         parts.append("The final checkpoint is the best one too, on held-out questions of what is trained.")
     elif any(one.checkpoint != CHECKPOINTS[0] for one in several):

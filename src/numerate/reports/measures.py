@@ -6,7 +6,7 @@ from functools import cached_property
 from statistics import fmean, median
 from typing import Any
 
-from numerate.evaluation.answer_metrics import METRICS, SHARES, base, pooled
+from numerate.evaluation.answer_metrics import METRICS, SHARES, base, pooled, told_in
 from numerate.evaluation.intervals import wilson
 from numerate.evaluation.sums import BY_MODULE
 from numerate.reports.grid import REGIONS, axis_words, percent
@@ -27,6 +27,7 @@ ORDER = (
     "within_1e-2",
     "missing",
     "invalid",
+    "clipped",
     "mae",
     "median_error",
     "r2",
@@ -154,7 +155,7 @@ def parts_of(groups: Sequence[Group]) -> dict[str, list[tuple[Place, str]]]:
 def measures_there(several: Sequence[Shown]) -> list[str]:
     """Which measures there are."""
     told = [measures for one in several for _, each in one.seeds for measures in each.values()]
-    return [name for name in ORDER if any(measures.get(name) is not None for measures in told)]
+    return told_in(ORDER, told)
 
 
 def measures_drawn(several: Sequence[Shown]) -> list[str]:
