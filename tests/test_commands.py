@@ -226,6 +226,17 @@ def test_sample_of_a_recipe_with_an_encoder_shows_the_tokens_that_it_reads(shell
     assert question.startswith("".join(asked[1:-1]))
 
 
+def test_sample_of_a_recipe_shows_the_number_that_a_token_carries(shell: Shell) -> None:
+    pytest.importorskip("transformers", reason="T5 is held by transformers")
+    words = ["task=multiplication", "tokenizer.tokenizer=characters", "model.weights=null", "model.size=small"]
+    lines = shell("sample", "mathematics_xval", *words, "count=1").out.splitlines()
+    told = {line.split()[0]: line.split()[1:] for line in lines[1:4]}
+    assert lines[0] == "What is 5 times 5?25"
+    assert told["question"].count("[NUM]=5") == 2
+    assert told["reads"] == ["[PAD]", "[NUM]=25"]
+    assert told["says"] == ["[NUM]=25", "[EOS]"]
+
+
 def test_show_gives_every_setting_its_meaning_and_the_papers_bibtex(shell: Shell) -> None:
     text = shell("show", "addition_abacus", "model.width=64").out
     width = next(line for line in text.splitlines() if line.startswith("model.width "))

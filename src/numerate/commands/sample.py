@@ -91,7 +91,7 @@ def _aligned(question: str, labels: str) -> str:
 
 
 def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
-    from numerate.batch import IGNORE, Draw
+    from numerate.batch import Draw
     from numerate.evaluation.exam import Exam
     from numerate.studies.naming import named_recipe
 
@@ -104,7 +104,6 @@ def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
     rows = recipe.tokenizer.rows(questions, exam.vocabulary)
     model = recipe.model.build(exam.vocabulary, recipe.seed)
     draw = Draw(recipe.seed, 0) if split == "train" else Draw.fixed()
-    symbols = exam.vocabulary.symbols
     for row in range(count):
         index = rows.take(slice(row, row + 1))
         batch = recipe.layout.batch(index, np.arange(row, row + 1))
@@ -114,10 +113,10 @@ def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
         length = int(tokens.lengths[0])
         lines = {}
         if batch.source is not None:
-            lines["question"] = [symbols[i] for i in batch.source.ids[0, : int(batch.source.lengths[0])].tolist()]
+            lines["question"] = _symbols(exam, batch.source.ids[0], batch.source.values)[: int(batch.source.lengths[0])]
         lines |= {
-            "reads": [symbols[i] for i in tokens.ids[0, :length].tolist()],
-            "says": ["." if i == IGNORE else symbols[i] for i in batch.targets[0, :length].tolist()],
+            "reads": _symbols(exam, tokens.ids[0], tokens.values)[:length],
+            "says": _symbols(exam, batch.targets[0], batch.target_values)[:length],
         }
         for number, places in enumerate(tokens.places or ()):
             lines[f"place {number}"] = [f"{p:.4g}" for p in places[min(0, places.shape[0] - 1), :length].tolist()]
@@ -132,6 +131,15 @@ def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
     drawn = "with the offsets of training step 0" if split == "train" else "as in evaluation"
     encoder = " An encoder reads the question." if batch.source is not None else ""
     print(f"places {drawn}; positions {positions or 'none'}. A dot: nothing is asked there.{encoder}")
+
+
+def _symbols(exam: Any, ids: Any, values: Any) -> list[str]:
+    """The symbols of a row, with the number of each that carries one (`[NUM]=12.5`), and a dot where nothing is."""
+    carries, each = exam.carriers.tolist(), [None] * len(ids) if values is None else values[0].tolist()
+    return [
+        "." if i < 0 else f"{exam.symbols[i]}={value:.7g}" if carries[i] and value is not None else exam.symbols[i]
+        for i, value in zip(ids.tolist(), each, strict=True)
+    ]
 
 
 def _sample_running(recipe: Any, split: str, count: int) -> None:

@@ -38,7 +38,7 @@ class Exam:
         self.symbols = np.array(self.vocabulary.symbols)
         self._digit = torch.from_numpy(self.vocabulary.kinds == DIGIT)
         carrier = (self.vocabulary.kinds == NUMBER) & np.isnan(self.vocabulary.values)
-        self._carrier, self.carries = torch.from_numpy(carrier), bool(carrier.any())
+        self.carriers, self.carries = torch.from_numpy(carrier), bool(carrier.any())
 
     @property
     def labelled(self) -> bool:
@@ -75,7 +75,7 @@ class Exam:
 
     def is_carrier(self, ids: Tensor) -> Tensor:
         """Which are tokens that stand for any number, with the number beside them."""
-        return self._carrier.to(ids.device)[ids.clamp(min=0)] & (ids >= 0)
+        return self.carriers.to(ids.device)[ids.clamp(min=0)] & (ids >= 0)
 
     def longest(self, task: Task, split: str = "development", count: int = 64) -> Tokens:
         """Tokens of the largest questions of a task: what tables of places are checked against."""
