@@ -197,6 +197,23 @@ def test_a_garbled_run_does_not_hide_the_others(tmp_path: Path) -> None:
     assert find("good", tmp_path).path == good.path
 
 
+def test_latest_is_the_newest_run_that_has_a_checkpoint(tmp_path: Path) -> None:
+    trained, begun, other = (make(tmp_path, id=id) for id in ("aaaa", "bbbb", "cccc"))
+    assert find("latest", tmp_path).path == other.path, "none has one"
+    (trained.checkpoints / "step-000004").mkdir(parents=True)
+    with pytest.warns(UserWarning, match=r"latest: .*cccc has no checkpoint yet; taking .*aaaa, the newest run"):
+        assert find("latest", tmp_path).path == trained.path
+    (begun.checkpoints / "step-000004").mkdir(parents=True)
+    (other.checkpoints / "step-000004").mkdir(parents=True)
+    assert find("latest", tmp_path).path == other.path
+
+
+@pytest.mark.parametrize("given", ["", " "])
+def test_an_empty_folder_of_runs_is_refused(given: str) -> None:
+    with pytest.raises(Mistake, match=r"^runs_dir: is empty; runs_dir=FOLDER is right"):
+        runs_directory(given)
+
+
 def test_latest_goes_by_the_order_of_starts_and_not_by_any_clock(tmp_path: Path) -> None:
     first, second = make(tmp_path, "a", times={"started": "2099"}), make(tmp_path, "b", times={"started": "1999"})
     os.utime(first.path / "recipe.yaml", (4e9, 4e9))

@@ -18,6 +18,7 @@ import glob
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -248,8 +249,10 @@ def folder_name(text: str) -> str:
 def runs_directory(given: str | os.PathLike[str] | None = None) -> Path:
     """Where runs are: `given` (the setting runs_dir=), else NUMERATE_RUNS, else `./runs`.
 
-    Raises `Mistake` for a file.
+    Raises `Mistake` for a file, and for an empty text.
     """
+    if given is not None and not os.fspath(given).strip():
+        raise Mistake("runs_dir: is empty; runs_dir=FOLDER is right, or none for NUMERATE_RUNS or ./runs")
     runs = Path(os.path.expanduser(given or os.environ.get("NUMERATE_RUNS") or "runs"))
     if runs.is_file():
         raise Mistake(f"runs_dir: {runs} is a file, a folder is needed; runs_dir= or NUMERATE_RUNS names another")
@@ -264,16 +267,28 @@ def all_runs(runs: Path) -> list[RunFolder]:
 
 
 def latest(runs: Path) -> RunFolder | None:
-    """The run that was created or continued last, by the order of starts and not by any clock."""
+    """The run that was created or continued last, by the order of starts and not by any clock, of those that have a
+    checkpoint; where none has, of all. Warns of a later one that has none yet."""
+    newest = None
+    for run in _newest_first(runs):
+        if checkpoint.steps(run.checkpoints):
+            if newest is not None:
+                told = f"latest: {newest.path} has no checkpoint yet; taking {run.path}, the newest run that has one"
+                warnings.warn(told, stacklevel=3)
+            return run
+        newest = newest or run
+    return newest
+
+
+def _newest_first(runs: Path) -> Iterator[RunFolder]:
     try:
         started = (runs / _STARTS).read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
         started = []
-    for name in reversed(started):
-        if name and os.path.isfile(runs / name / "recipe.yaml"):
-            return RunFolder(runs / name)
-    dated = [(_quick(run, "  started") or "", run.path) for run in all_runs(runs)]
-    return RunFolder(max(dated)[1]) if dated else None
+    known = [runs / name for name in dict.fromkeys(reversed(started)) if name]
+    yield from (RunFolder(path) for path in known if os.path.isfile(path / "recipe.yaml"))
+    others = [run for run in all_runs(runs) if run.path not in known]
+    yield from sorted(others, key=lambda run: (_quick(run, "  started") or "", run.path), reverse=True)
 
 
 def find(address: str | os.PathLike[str], runs: Path) -> RunFolder:
