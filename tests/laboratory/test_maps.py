@@ -75,7 +75,10 @@ def test_the_command_keeps_a_record_writes_a_page_and_the_report_shows_it(
     told = capsys.readouterr().out.splitlines()
     assert told[0].startswith("12+34=: ")
     assert told[-1] == str(out)
-    assert len(told) == 2 + 2 + 2 + 2 + 4  # a line for each head of each sort, of one layer
+    assert len(told) == 3 + 2 + 2 + 2 + 4  # a line for each head of each sort, of one layer
+    reversed_ = "Numbers are read and written with their digits in reverse order, least significant first."
+    assert told[1].strip() == reversed_
+    assert reversed_ in out.read_text()
     (file,) = (run.path / "maps").glob("*.json")
     record, maps = read_map(file), run.maps("12+34=", layers=[1])
     assert file.stem == maps.name
@@ -88,7 +91,9 @@ def test_the_command_keeps_a_record_writes_a_page_and_the_report_shows_it(
     assert file.read_bytes() == before
     assert file.with_suffix(".html").read_text() == out.read_text()
     assert "12+34=" in json.loads(before)["prompt"]
-    assert "Attention and relations" in run.report().read_text()
+    page = run.report().read_text()
+    assert "Attention and relations" in page
+    assert reversed_ in page
 
 
 def test_without_a_prompt_a_question_of_the_test_split_is_read(run: Run) -> None:

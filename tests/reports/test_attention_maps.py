@@ -55,6 +55,12 @@ def test_heads_in_words_say_over_how_many_they_spread_and_where_the_last_token_l
     assert (symbols.sort, symbols.last[0][0]) == ("symbols", "symbol 0")
 
 
+@pytest.mark.parametrize(("order", "told"), [("reversed", "read and written"), ("answer reversed", "of the answer")])
+def test_digits_in_reverse_order_are_told(order: str, told: str) -> None:
+    assert f"Numbers {'are ' * (order == 'reversed')}{told}" in maps_page(record() | {"order": order}, "adding")
+    assert "reverse order" not in maps_page(record() | {"order": "normal"}, "adding")
+
+
 def test_a_page_fetches_nothing_and_no_prompt_can_break_it() -> None:
     evil = '</script><script>alert("&")</script>\u2028'
     page = maps_page(record(evil, (evil, "\n", " ", "▁a")), "adding")

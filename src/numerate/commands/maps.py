@@ -10,7 +10,7 @@ from numerate.config import expand
 from numerate.errors import Mistake
 from numerate.laboratory.maps import keep
 from numerate.laboratory.run import load
-from numerate.reports.attention_maps import MOST_LETTERS, Look, letters, looks, maps_page, shortened
+from numerate.reports.attention_maps import MOST_LETTERS, Look, letters, looks, maps_page, order_words, shortened
 from numerate.reports.map_records import FOLDER
 from numerate.reports.page import write_text
 
@@ -63,6 +63,8 @@ def _tell(record: Mapping[str, Any], found: Sequence[Look]) -> None:
     answer = record["answered"]
     read = f"{len(record['tokens'])} tokens" + (f", the answer from token {answer} on" if answer else "")
     print(f"{shortened(record['prompt']) or 'the beginning of a document'}: {read}, step {record['step']:,}")
+    if words := order_words(record):
+        print(f"  {words}.")
     layers = max(len(look.layer) for look in found)
     sorts = max(len(look.sort) for look in found)
     for look in found[:MOST_LINES]:

@@ -70,6 +70,7 @@ class Maps:
 
     - `tokens` are the symbols that the model read, and `source` those that an encoder read, None without one.
     - `answered`: from which token on it is the model's own answer; None where nothing was said.
+    - `order`: how the tokenizer orders the digits of numbers, "reversed", "answer reversed" or "normal".
     - Rows of attention, symbols and cross attention add up to 1; relations are any numbers, 0 where nothing is seen.
     """
 
@@ -82,6 +83,7 @@ class Maps:
     step: int = 0
     placement: int = 0
     settings: tuple[tuple[str, Any], ...] = ()
+    order: str = "normal"
 
     @property
     def name(self) -> str:
@@ -116,6 +118,7 @@ class Maps:
             "step": self.step,
             "placement": self.placement,
             "settings": dict(self.settings),
+            "order": self.order,
             "layers": layers,
         }
 
@@ -168,6 +171,7 @@ def maps_of(
         step=found.step,
         placement=placement,
         settings=tuple(sorted(run.settings.items())),
+        order=getattr(getattr(run.recipe.tokenizer, "numbers", None), "order", "normal"),
     )
 
 

@@ -88,10 +88,11 @@ def section(folder: Path) -> str:
 def body(records: Sequence[Mapping[str, Any]]) -> str:
     """The pickers and the map of these records, for a page. The same records give the same text."""
     said = any(record["answered"] is not None for record in records)
+    orders = "".join(f"{words}. " for words in dict.fromkeys(map(order_words, records)) if words)
     return (
         f'<style>{STYLE}</style><div class="maps" id="maps">'
         "<noscript><p>The maps are drawn by a script, which is off; the table below is without.</p></noscript></div>"
-        f"<figcaption>{escape(CAPTION + ANSWER * said + KEYS)}</figcaption>"
+        f"<figcaption>{escape(CAPTION + orders + ANSWER * said + KEYS)}</figcaption>"
         f"{_table(records)}"
         f'<script type="application/json" id="maps-data">{_data(records)}</script><script>{SCRIPT}</script>'
     )
@@ -101,6 +102,18 @@ CAPTION = (
     "Each row is a token that looks, each column one that is looked at, or a symbol; the number is what the model "
     "used, rounded to four digits. Later tokens are not seen and stay empty. "
 )
+ORDERS = {
+    "reversed": "Numbers are read and written with their digits in reverse order, least significant first",
+    "answer reversed": "Numbers of the answer are written with their digits in reverse order, least significant first",
+}
+"""What a tokenizer does to the digits of numbers, by its `order`."""
+
+
+def order_words(record: Mapping[str, Any]) -> str:
+    """That the tokens of a record have the digits of numbers in another order than its prompt; "" where not."""
+    return ORDERS.get(record.get("order", "normal"), "")
+
+
 ANSWER = "The dashed line is where the model's own answer begins. "
 KEYS = "With the map chosen: arrow keys move, n and p change the head, N and P the layer."
 
