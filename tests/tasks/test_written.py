@@ -346,7 +346,10 @@ def test_it_trains_and_evaluates(tmp_path: Path) -> None:
     other = written(tmp_path / "other.txt", ["21+1=31", "21111+9=12111", "21111+1=31111"])
     (record,) = run.evaluate("5x1", settings=[f"task.path={other.path}"])
     assert (record["count"], record["region"], record["seen"]) == (2, "ood_test", False)
-    assert record["settings"] == {"task.path": other.path}
+    assert record["settings"]["task.path"] == other.path
+    written(tmp_path / "other.txt", ["21+1=31", "21111+8=02111", "21111+2=41111"])
+    (again,) = run.evaluate("5x1", settings=[f"task.path={other.path}"])
+    assert again["settings"]["task.contents"] != record["settings"]["task.contents"], "asked anew, not remembered"
     letters = written(tmp_path / "letters.txt", ["21-1=11", "1-1=0"])
     with pytest.raises(Mistake, match=r"path: .*letters.txt has '-', which no row of training has"):
         run.evaluate("2x1", settings=[f"task.path={letters.path}"])

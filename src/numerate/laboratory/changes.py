@@ -6,6 +6,7 @@ from typing import Any
 
 from numerate.config import override, to_tree
 from numerate.errors import Mistake
+from numerate.tasks.file_sources import of_hashes
 from numerate.tasks.written import Written
 from numerate.training.recipe import Recipe
 
@@ -14,6 +15,9 @@ ONLY = "task.only"
 
 FILE = "task.path"
 """Which file the rows asked are in, where a model was trained on rows of a file (`Written`)."""
+
+CONTENTS = "task.contents"
+"""What tells the rows of that file from what it held at another time."""
 
 
 def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
@@ -51,7 +55,7 @@ def differences(trained: Recipe, run: Recipe) -> dict[str, Any]:
     if only != before:
         found[ONLY] = only
     if isinstance(run.task, Written) and run.task.trained_on is not None:
-        found[FILE] = run.task.path
+        found[FILE], found[CONTENTS] = run.task.path, of_hashes(run.task.contents().values())[:12]
     return dict(sorted(found.items()))
 
 

@@ -110,8 +110,7 @@ class Run:
 
     def refuse_other_contents(self) -> None:
         """Raises `Mistake` where files that it was trained on have changed since it was begun."""
-        same = self.recipe.task == self.trained_recipe.task
-        refuse_other_contents(self.recipe.task, self.folder.head(), self.path, same=same)
+        refuse_other_contents(self.trained_recipe.task, self.folder.head(), self.path)
 
     def model(self, name: str | checkpoint.Checkpoint = "final") -> Model:
         """The model with the weights of a checkpoint, ready to answer (dropout off).

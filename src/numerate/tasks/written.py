@@ -97,7 +97,7 @@ class Written(Task):
         return open_rows(self.path, self.split, self.vocabulary)
 
     def files(self) -> dict[str, Path]:
-        return named(self.rows.files()) if self.trained_on is None else self.trained_on.files()
+        return named(self.rows.files())
 
     def of_file(self, path: str) -> "Written":
         """The rows of another file, of every size, for a model that was trained on these."""

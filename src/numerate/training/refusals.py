@@ -91,20 +91,17 @@ def refuse_other_tokenizer(tokenizer: Tokenizer, task: Task, found: Checkpoint) 
         )
 
 
-def refuse_other_contents(task: Task, head: Mapping[str, Any], path: Path, *, same: bool = True) -> None:
+def refuse_other_contents(task: Task, head: Mapping[str, Any], path: Path) -> None:
     """Raises `Mistake` where the files of a task have changed since the run was begun whose `head` and `path` these
     are: its place in the data means other questions there, and its results are about others.
 
-    With `same` false the task may read other files than the run did; those that both read are compared. Runs that were
-    begun before contents were kept are taken as they are.
+    Runs that were begun before contents were kept are taken as they are.
     """
     before = head.get("contents")
     if not before or (now := task.contents()) == before:
         return
     changed = [name for name in now if name in before and now[name] != before[name]]
-    changed += sorted(set(now) ^ set(before)) if same else []
-    if not changed:
-        return
+    changed += sorted(set(now) ^ set(before))
     name, created = changed[0], head.get("times", {}).get("created")
     file = task.files().get(name, f"task.{name}")
     then, here = (sums[name][:8] if name in sums else "none" for sums in (before, now))
