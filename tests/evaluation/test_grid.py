@@ -17,6 +17,7 @@ from numerate.evaluation.evaluator import default_grid
 from numerate.evaluation.exam import Exam
 from numerate.evaluation.grid import NAMED, Cell, Grid, cut, mixed, parse_shard, region, shard
 from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.mathematics_stand_in import MathematicsStandIn
 from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
 from numerate.tokens.layout import Aligned, Continuation, Layout
@@ -313,6 +314,7 @@ def test_cells_with_holes_make_a_grid_of_those_cells_alone() -> None:
 def test_the_default_grid_is_what_was_trained_and_as_much_again() -> None:
     assert str(default_grid(Arithmetic(digits=Span(1, 5)))) == "1:10x1:10"
     assert str(default_grid(Arithmetic(first_digits=Span(2, 4), second_digits=3))) == "2:8x3:6"
+    assert str(default_grid(MathematicsStandIn())) == "1:8", "all parts, the four beyond training too"
 
     class Axisless(Arithmetic):
         def axes(self) -> tuple[Any, ...]:

@@ -22,6 +22,7 @@ from numerate.evaluation.marks import decoded_with_said, labels_of, likelihood, 
 from numerate.evaluation.statistics import wilson
 from numerate.evaluation.text_answers import TextAnswers
 from numerate.tasks.task import Task
+from numerate.tasks.written import Written
 from numerate.vocabulary import PAD
 
 Method = Literal["one pass", "decoding", "beams"]
@@ -186,8 +187,8 @@ def refuse_ahead(model: Model, exam: Exam) -> str | None:
 
 
 def default_grid(task: Task) -> Grid:
-    """The trained sizes and as many again: 1:5 on each axis becomes 1:10. Where none are further, the trained ones that
-    there are questions of. Raises `Mistake` for a task without axes."""
+    """The trained sizes and as many again: 1:5 on each axis becomes 1:10. Where a task lists its cells it is those;
+    of a file of rows the trained ones among them. Raises `Mistake` for a task without axes."""
     trained = task.trained()
     if not trained:
         raise Mistake(f"grid: {type(task).__name__} has no axes to make a grid of")
@@ -195,5 +196,7 @@ def default_grid(task: Task) -> Grid:
     if task.running:
         return Grid.parse("x".join(map(str, trained.values())), tuple(trained))
     grid, known = Grid.parse(text, tuple(trained)), task.cells()
-    there = None if known is None else {*known} & {tuple(size for _, size in cell) for cell in grid.cells()}
+    there = known
+    if known is not None and isinstance(task, Written):
+        there = [*({*known} & {tuple(size for _, size in cell) for cell in grid.cells()})]
     return grid if there is None or len(there) == len(grid.cells()) else Grid.of(there, tuple(trained))
