@@ -1,5 +1,6 @@
 """Promises of specs, on every part of every kind: each setting explains itself, and survives saving and overriding."""
 
+import re
 import types
 import typing
 from dataclasses import fields, is_dataclass, replace
@@ -8,31 +9,11 @@ from typing import Any, Literal
 import pytest
 
 from numerate import catalogue
+from numerate.commands.show import SLOTS
 from numerate.config import Span, as_text, from_tree, identity, override, parse_yaml, to_tree, yaml_text
+from numerate.config.overrides import NAMES_ELSEWHERE, describe_settings
 from numerate.errors import Mistake
 from numerate.training.recipe import Recipe
-
-SLOTS = {
-    "Task": "task={}",
-    "Tokenizer": "tokenizer={}",
-    "NumberSpelling": "tokenizer.numbers={}",
-    "TextSpelling": "tokenizer=Subwords(numbers={})",
-    "Layout": "layout={}",
-    "ModelSpec": "model={}",
-    "NumberEmbedding": "model=T5(number_embedding={})",
-    "Trunk": "model.trunk={}",
-    "Mixer": "model.mixer={}",
-    "Symbols": "model.mixer=DualAttention(symbols={})",
-    "Position": "model.positions=[{}]",
-    "Numbering": "model.positions=[Scalar(numbering={})]",
-    "Initialisation": "model.initialisation={}",
-    "Objective": "objective={}",
-    "Loss": "objective.loss={}",
-    "Optimizer": "optimizer={}",
-    "Schedule": "schedule={}",
-}
-"""Where a recipe takes a part of each kind."""
-
 
 NO_CHOICE = {("Mixture", "weights")}
 """Settings whose other values hang on another setting."""
@@ -180,3 +161,32 @@ def test_what_is_no_setting_is_refused_with_a_likely_one(any_part: Any) -> None:
         if len(name) > 3:
             with pytest.raises(Mistake, match=f"Did you mean '{name}'"):
                 override(any_part(), [f"{name}{name[-1]}=3"])
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("lr", "optimizer.rate"),
+        ("learning_rate", "optimizer.rate"),
+        ("optimizer.lr", "optimizer.rate"),
+        ("batch_size", "training.batch"),
+        ("per-device-train-batch-size", "training.batch"),
+        ("hidden_size", "model.width"),
+        ("model.n_embd", "model.width"),
+        ("num_layers", "model.trunk.depth"),
+        ("n_layer", "model.trunk.depth"),
+        ("num_heads", "model.mixer.heads"),
+        ("weight_decay", "optimizer.decay"),
+        ("warmup_steps", "schedule.warmup"),
+        ("max_steps", "training.steps"),
+        ("epochs", "training.epochs"),
+    ],
+)
+def test_a_word_of_pytorch_or_hugging_face_is_answered_with_the_setting(word: str, meant: str) -> None:
+    with pytest.raises(Mistake, match=rf"has no setting .* Did you mean '{re.escape(meant)}'\?"):
+        override(Recipe(), [f"{word}=1"])
+
+
+def test_every_setting_that_such_a_word_names_is_there() -> None:
+    known = {line[0] for recipe in (Recipe(), override(Recipe(), ["model=T5"])) for line in describe_settings(recipe)}
+    assert {path for paths in NAMES_ELSEWHERE.values() for path in paths} <= known | {"model.depth"}

@@ -52,3 +52,25 @@ def test_what_needs_files_that_are_not_here_is_said_and_not_downloaded(
     assert missing.startswith("not known here (")
     assert "numerate data fetch mathematics" in missing
     assert "google-t5/t5-small" in parameters_told(recipe("arithmetic_t5_ce"))
+
+
+def test_show_tells_the_settings_of_a_part_and_how_a_recipe_takes_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "LSTM"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("LSTM, Mixer: Long short-term memory.")
+    assert "memory cells per layer; the model's width if not given" in out
+    assert "use: numerate train RECIPE 'model.mixer=LSTM'" in out
+    assert main(["show", "LSTM", "cells=3"]) == 2
+    assert main(["show", "XVal"]) == 0
+    assert capsys.readouterr().out.count("use: numerate train") == 2, "a loss and a spelling"
+
+
+@pytest.mark.parametrize(("words", "same"), [(["help"], ["--help"]), (["help", "train"], ["train", "--help"])])
+def test_help_is_a_command_too(words: list[str], same: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for line in (words, same):
+        with pytest.raises(SystemExit) as ended:
+            main(line)
+        assert ended.value.code == 0
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1] != ""

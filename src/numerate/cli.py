@@ -30,9 +30,10 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "numerate list --parts my.py",
     ),
     "show": (
-        "every setting of a recipe, with its meaning",
-        "RECIPE [SETTING ...]",
-        "numerate show addition_abacus\nnumerate show addition_abacus model.mixer=LSTM model.positions=[]\n"
+        "every setting of a recipe or of a part, with its meaning",
+        "RECIPE|PART [SETTING ...]",
+        "numerate show addition_abacus\nnumerate show LSTM   (a part: its settings, and how a recipe takes it)\n"
+        "numerate show addition_abacus model.mixer=LSTM model.positions=[]\n"
         "numerate show my.py:recipe",
     ),
     "sample": (
@@ -275,6 +276,8 @@ def _say_once(error: Mistake | Fault) -> None:
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     """The command and its words, wherever options stand among them. Ends the program where they are not understood."""
     parser = _parser()
+    if words and words[0] == "help":
+        words = [*words[1:], "--help"]
     options, more = parser.parse_known_args(words)  # argparse takes no words behind an option by itself
     if unknown := next((word for word in more if word.startswith("-") and not word[1:2].isdigit()), None):
         known = ["--parts", "--traceback", "--help", *(["--dry-run"] if options.command in DRY else [])]

@@ -5,11 +5,12 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 
 from numerate import catalogue
 from numerate.batch import Model
-from numerate.commands.words import first
-from numerate.config import describe_settings, expand, identity, override
+from numerate.commands.words import first, no_more
+from numerate.config import as_text, describe_settings, expand, identity, override
 from numerate.errors import Fault, Mistake
 from numerate.models.held import without_memory
 from numerate.recipes.papers import PAPERS
@@ -21,6 +22,11 @@ from numerate.vocabulary import Vocabulary
 
 def command(options: argparse.Namespace) -> int:
     name = first(options.words, "the recipe", "numerate show addition_abacus")
+    if kinds := [kind for kind, parts in catalogue.kinds().items() if kind in SLOTS and name in parts]:
+        no_more(options.words[1:], [])
+        for kind in kinds:
+            _show_part(kind, catalogue.find(kind, name))
+        return 0
     found = named(name)
     if isinstance(found, Study):
         _show_study(found, options.words[1:])
@@ -33,6 +39,40 @@ def command(options: argparse.Namespace) -> int:
             print()
         _show(override(found, choice))
     return 0
+
+
+SLOTS = {
+    "Task": "task={}",
+    "Tokenizer": "tokenizer={}",
+    "NumberSpelling": "tokenizer.numbers={}",
+    "TextSpelling": "tokenizer=Subwords(numbers={})",
+    "Layout": "layout={}",
+    "ModelSpec": "model={}",
+    "NumberEmbedding": "model=T5(number_embedding={})",
+    "Trunk": "model.trunk={}",
+    "Mixer": "model.mixer={}",
+    "Symbols": "model.mixer=DualAttention(symbols={})",
+    "Position": "model.positions=[{}]",
+    "Numbering": "model.positions=[Scalar(numbering={})]",
+    "Initialisation": "model.initialisation={}",
+    "Objective": "objective={}",
+    "Loss": "objective.loss={}",
+    "Optimizer": "optimizer={}",
+    "Schedule": "schedule={}",
+}
+"""Where a recipe takes a part of each kind."""
+
+
+def _show_part(kind: str, part: type) -> None:
+    """The settings of a part with their defaults, and how a recipe takes it."""
+    print(f"{part.__name__}, {kind}: {catalogue.describe(kind, part.__name__)}\n")
+    lines = [(field.name, as_text(field.default), field.metadata["help"]) for field in fields(part)]
+    names, values = (min(44, max((len(line[i]) for line in lines), default=0)) for i in (0, 1))
+    for name, value, told in lines:
+        print(f"{name:<{names}}  {value:<{values}}  {told}")
+    if not lines:
+        print("no settings")
+    print(f"\nuse: numerate train RECIPE '{SLOTS[kind].format(part.__name__)}'")
 
 
 def _show(recipe: Recipe) -> None:

@@ -42,6 +42,33 @@ from numerate.errors import Mistake, did_you_mean
 R = TypeVar("R")
 
 _RANGE = re.compile(r"range\s*\(([^()]*)\)")
+_RATE, _BATCH, _DEPTH = ("optimizer.rate",), ("training.batch",), ("model.trunk.depth", "model.depth")
+_WIDTH, _HEADS, _EPOCHS = ("model.width",), ("model.mixer.heads",), ("training.epochs",)
+NAMES_ELSEWHERE = {
+    **dict.fromkeys(("lr", "learning_rate", "max_lr"), _RATE),
+    **dict.fromkeys(("batch_size", "per_device_train_batch_size", "train_batch_size"), _BATCH),
+    "micro_batch_size": ("training.part",),
+    **dict.fromkeys(("gradient_accumulation_steps", "grad_accum_steps"), ("training.accumulate",)),
+    **dict.fromkeys(("hidden_size", "hidden_dim", "d_model", "n_embd", "embed_dim", "dim"), _WIDTH),
+    **dict.fromkeys(("num_layers", "num_hidden_layers", "n_layer", "n_layers", "layers", "depth"), _DEPTH),
+    **dict.fromkeys(("num_heads", "num_attention_heads", "n_head", "n_heads", "nhead", "heads"), _HEADS),
+    **dict.fromkeys(("weight_decay", "wd"), ("optimizer.decay",)),
+    **dict.fromkeys(("eps", "adam_epsilon", "epsilon"), ("optimizer.epsilon",)),
+    **dict.fromkeys(("max_grad_norm", "grad_clip", "gradient_clip_val", "clip"), ("optimizer.clip",)),
+    **dict.fromkeys(("warmup", "warmup_steps", "warmup_iters", "warmup_ratio"), ("schedule.warmup",)),
+    **dict.fromkeys(("lr_scheduler", "lr_scheduler_type", "scheduler"), ("schedule",)),
+    **dict.fromkeys(("max_steps", "max_iters", "num_steps", "steps", "iterations"), ("training.steps",)),
+    **dict.fromkeys(("epochs", "num_epochs", "num_train_epochs", "max_epochs"), _EPOCHS),
+    **dict.fromkeys(("eval_steps", "eval_interval"), ("training.evaluate_every",)),
+    **dict.fromkeys(("save_steps", "save_interval"), ("training.checkpoint_every",)),
+    **dict.fromkeys(("logging_steps", "log_interval"), ("training.log_every",)),
+    "label_smoothing": ("objective.loss.smoothing",),
+    **dict.fromkeys(("tie_word_embeddings", "tie_weights"), ("model.tied",)),
+    **dict.fromkeys(("fp16", "bf16", "dtype", "mixed_precision"), ("training.precision",)),
+    **dict.fromkeys(("random_seed", "manual_seed"), ("seed",)),
+}
+"""What PyTorch, Hugging Face and nanoGPT call settings, with the paths of these here."""
+
 MOST_RUNS = 100_000
 """A sweep beyond this is taken for a slip of the pen."""
 
@@ -61,7 +88,13 @@ def override(recipe: R, overrides: Sequence[str]) -> R:
         segments = path.split(".")
         if segments[0] not in settings_of(type(recipe)):
             _refuse_first(recipe, path, segments)
-        changed = _put(changed, type(recipe), segments, value, "")
+        try:
+            changed = _put(changed, type(recipe), segments, value, "")
+        except Mistake as mistake:
+            near = _elsewhere(recipe, segments[-1]) if "has no setting" in str(mistake) else ""
+            if not near or "Did you mean" in str(mistake):
+                raise
+            raise Mistake(f"{mistake}{near}") from mistake
     result: R = built(changed, "")
     return result
 
@@ -163,12 +196,19 @@ def _put_item(items: list[Any], hint: Any, head: str, rest: list[str], text: str
 def _refuse_first(recipe: Any, path: str, segments: list[str]) -> None:
     """Says that a first name is unknown, with the deeper place where that name is a setting, if there is just one."""
     known = settings_of(type(recipe))
-    near = did_you_mean(segments[0], known)
+    near = _elsewhere(recipe, segments[-1]) or did_you_mean(segments[0], known)
     if not near:
         deeper = [line[0] for line in describe_settings(recipe) if line[0].endswith(f".{path}")]
         near = f" Did you mean {deeper[0]!r}?" if len(deeper) == 1 else ""
     name = type(recipe).__name__
     raise Mistake(f"{path}: {name} has no setting {segments[0]!r}; it has: {', '.join(known)}.{near}")
+
+
+def _elsewhere(recipe: Any, name: str) -> str:
+    """The setting of a recipe that PyTorch, Hugging Face or nanoGPT call by this name, as a question; else nothing."""
+    there = {line[0] for line in describe_settings(recipe)}
+    paths = [path for path in NAMES_ELSEWHERE.get(name, ()) if path in there]
+    return f" Did you mean {' or '.join(map(repr, paths))}?" if paths else ""
 
 
 def _several(path: str, text: str) -> list[str]:
