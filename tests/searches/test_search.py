@@ -30,6 +30,7 @@ from numerate.searches.space import Between, Choice, Space
 from numerate.studies.naming import named_recipe
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.task import Task
+from numerate.tasks.written import Written
 from numerate.training.recipe import Recipe, Training
 from numerate.training.run import RunFolder
 from numerate.training.stopping import Stop
@@ -269,6 +270,17 @@ def test_a_name_stands_for_one_search(tmp_path: Path) -> None:
         search(TINY, {"model.width": [16, 64]}, trials=1, name="mine", runs_dir=tmp_path, quiet=True)
     with pytest.raises(Mistake, match="is a search with another metric"):
         search(TINY, {"model.width": [16, 32]}, metric="loss", name="mine", runs_dir=tmp_path, quiet=True)
+
+
+def test_a_search_does_not_go_on_where_its_files_have_changed(tmp_path: Path) -> None:
+    file = tmp_path / "sums.txt"
+    file.write_text("1+2=3\n2+3=5\n3+4=7\n")
+    recipe = replace(TINY, task=Written(path=str(file)), evaluation=Evaluation(count=2, during=2))
+    space = {"model.width": [16, 32]}
+    search(recipe, space, metric="loss", trials=1, runs_dir=tmp_path, quiet=True)
+    file.write_text("1+2=3\n2+4=6\n3+4=7\n")
+    with pytest.raises(Mistake, match=r"the contents of .*sums\.txt have changed since .*rotary-search-\w+ was begun"):
+        search(recipe, space, metric="loss", trials=2, runs_dir=tmp_path, quiet=True)
 
 
 def test_a_grid_tries_each_point_once_and_no_point_is_tried_twice(tmp_path: Path) -> None:

@@ -140,7 +140,6 @@ def _begun(recipe: Recipe, plan: Plan, runs: Path, name: str | None) -> tuple[st
     journal = Journal(runs / title, plan.space, minimise=plan.minimise)
     contents = recipe.task.contents()
     known = journal.question({**question, "contents": contents} if contents else question)
-    refuse_other_contents(recipe.task, known, journal.folder)
     for what, here in question.items():
         if known.get(what) != here:
             before, now = (json.dumps(value, ensure_ascii=False) for value in (known.get(what), here))
@@ -148,6 +147,7 @@ def _begun(recipe: Recipe, plan: Plan, runs: Path, name: str | None) -> tuple[st
                 f"{journal.folder}: is a search with another {what}: {before}, and here {now}; another name=, or none, "
                 "begins a search of its own"
             )
+    refuse_other_contents(recipe.task, known, journal.folder)
     return title, journal
 
 
