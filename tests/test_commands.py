@@ -17,7 +17,9 @@ import yaml
 from numerate import catalogue, cli
 from numerate.cli import COMMANDS, main
 from numerate.commands.addresses import runs_meant
+from numerate.records.heads import checksum
 from numerate.studies.folder import Asked, StudyFolder
+from numerate.training.run import RunFolder
 
 torch.set_num_threads(1)
 
@@ -407,8 +409,9 @@ def changed(run: Path, place: Path, change: Any) -> Path:
     """A copy of a run whose recipe.yaml was changed by `change(head)`."""
     copy = place / "runs" / "copy" / run.name
     copy.mkdir(parents=True)
-    head = yaml.safe_load((run / "recipe.yaml").read_text())
+    head = RunFolder(run).head()
     change(head)
+    head["checksum"] = checksum(head)
     (copy / "recipe.yaml").write_text(yaml.safe_dump(head, sort_keys=False))
     return copy
 
@@ -455,15 +458,99 @@ def test_a_recipe_of_another_version_is_refused_by_name(
     assert contents(tmp_path) == before
 
 
-def test_a_recipe_that_is_no_yaml_is_a_fault_of_the_folder(shell: Shell, tmp_path: Path) -> None:
-    folder = tmp_path / "runs" / "copy" / "0123456789ab"
-    folder.mkdir(parents=True)
-    (folder / "recipe.yaml").write_text("recipe: [unclosed\n")
-    ended = shell("evaluate", str(folder))
-    assert ended.status in (1, 2)
-    assert "recipe.yaml" in ended.err
-    assert len(ended.err.splitlines()) <= 2
-    assert "Traceback" not in ended.err
+@pytest.fixture
+def evaluated(run: Path, tmp_path: Path) -> Path:
+    """A copy of the run, trained and evaluated, in `runs` of this test's folder."""
+    copy = tmp_path / "runs" / run.parent.name / run.name
+    shutil.copytree(run, copy)
+    assert main(["evaluate", str(copy), "grid=1:2x1:2", "count=4"]) == 0
+    return copy
+
+
+def with_too_many_right(text: str) -> str:
+    return text.replace('"correct": ', '"correct": 900', 1)
+
+
+def with_a_line_cut(text: str) -> str:
+    first, _, rest = text.partition("\n")
+    return f"{first[:50]}\n{rest}"
+
+
+def train_again(run: Path) -> tuple[str, ...]:
+    return ("train", "addition_abacus", SMALL, "training.evaluate_every=6", f"runs_dir={run.parents[1]}")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [(with_too_many_right, ("line 1", "`correct` is 900", "whole number from 0 to")), (with_a_line_cut, ("line 1",))],
+)
+def test_a_damaged_evaluation_is_refused_alike_by_all_that_read_it(
+    change: Any, told: tuple[str, ...], shell: Shell, evaluated: Path
+) -> None:
+    file = evaluated / "evaluation.jsonl"
+    file.write_text(spoilt := change(file.read_text()))
+    address = str(evaluated)
+    for words in (("evaluate", address), ("report", address), ("compare", address), ("plot", "grid", address)):
+        refused(shell(*words), "evaluation.jsonl", "damaged", "numerate evaluate", *told)
+        assert file.read_text() == spoilt
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: "",
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace("seed: 0", "seed: 1", 1),
+        lambda text: text.replace("kind: Decoder", "kind: ki", 1),
+    ],
+)
+def test_a_damaged_recipe_is_refused_alike_by_all_commands(change: Any, shell: Shell, evaluated: Path) -> None:
+    head = evaluated / "recipe.yaml"
+    before = head.read_text()
+    head.write_text(change(before))
+    assert head.read_text() != before
+    address = str(evaluated)
+    commands = [
+        ("evaluate", address),
+        ("report", address),
+        ("compare", address),
+        ("ask", address, "1+1="),
+        ("maps", address, "1+1="),
+    ]
+    commands += [("plot", "curves", address), ("export", address, "out=there"), train_again(evaluated)]
+    commands += [("train", str(head))] if head.read_text() else []
+    for words in commands:
+        refused(shell(*words), "recipe.yaml", "damaged")
+    listed = shell("list", "runs")
+    assert listed.status == 0
+    assert "damaged" in listed.out
+
+
+@pytest.mark.filterwarnings("always")
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda file: file.unlink(), "it is missing"),
+        (lambda file: file.write_text(""), "it holds no whole line"),
+        (lambda file: file.write_text(file.read_text()[:40]), "it holds no whole line"),
+        (lambda file: file.write_text("oops\n" + file.read_text()), "line 1: damaged: no JSON object"),
+    ],
+)
+def test_damaged_metrics_are_warned_of_on_the_terminal_and_on_the_page(
+    change: Any, told: str, shell: Shell, evaluated: Path
+) -> None:
+    change(evaluated / "metrics.jsonl")
+    for words in (
+        train_again(evaluated),
+        ("evaluate", str(evaluated), "grid=1:2x1:2", "count=4"),
+        ("report", str(evaluated)),
+    ):
+        ended = shell(*words)
+        assert ended.status == 0, ended.err
+        assert "metrics.jsonl" in ended.err
+        assert told in ended.err
+    assert told in (evaluated / "report.html").read_text()
 
 
 def test_a_file_in_the_place_of_the_folder_of_runs_is_a_mistake(shell: Shell, tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ from numerate.executors.chunk import Carried, Chunk, dealt, record_of  # noqa: E
 from numerate.executors.executor import Finished  # noqa: E402
 from numerate.executors.states import died, states_of  # noqa: E402
 from numerate.executors.submission import Submission, key_of  # noqa: E402
+from numerate.records.kinds import ITEM, TASK  # noqa: E402
+from numerate.records.reading import read  # noqa: E402
 from numerate.training import disk  # noqa: E402
 from numerate.training.stopping import Stop  # noqa: E402
 
@@ -78,7 +80,7 @@ def text_of(one: Finished) -> str:
 
 def task_of(folder: Path, submission: int = 1) -> int:
     """The process of the first task, as it wrote it down last."""
-    lines = disk.records(folder / "slurm" / str(submission) / "tasks" / "0000.jsonl")
+    lines = read(folder / "slurm" / str(submission) / "tasks" / "0000.jsonl", TASK)
     return int([line["pid"] for line in lines if "began" in line][-1])
 
 
@@ -324,12 +326,12 @@ def test_a_stored_result_that_is_no_longer_good_is_submitted_anew(
     items = ["note a", "note b"]
     list(replace(HERE, wait=False).run(diary, items, folder=tmp_path))
     file = tmp_path / "slurm/1/tasks/0000.jsonl"
-    wait_until(lambda: any("over" in record for record in disk.records(file)))
+    wait_until(lambda: any("over" in record for record in read(file, TASK)))
     monkeypatch.setattr(Diary, "keeps", lambda self, result: result == "NOTE A")
     found = list(HERE.run(diary, items, folder=tmp_path))
     assert results(found) == {0: "NOTE A", 1: "NOTE B"}
     assert [diary.count(f"done: {item}") for item in items] == [1, 2]
-    assert len(disk.records(tmp_path / "slurm/2/items.jsonl")) == 1
+    assert len(read(tmp_path / "slurm/2/items.jsonl", ITEM)) == 1
 
 
 def test_two_commands_at_once_submit_nothing_twice(diary: Diary, tmp_path: Path) -> None:
@@ -427,7 +429,7 @@ def test_a_task_that_is_warned_lets_runs_write_checkpoints_and_goes_on_when_queu
     assert results(found) == {0: "QUICK", 1: "UNTIL GO", 2: "LAST"}
     assert diary.count("checkpoint: go") == 1
     assert diary.count("begun: quick") == 1
-    lines = disk.records(tmp_path / "slurm/1/tasks/0000.jsonl")
+    lines = read(tmp_path / "slurm/1/tasks/0000.jsonl", TASK)
     assert [next(iter(line)) for line in lines[:6]] == ["began", "item", "left", "began", "item", "item"]
 
 
@@ -442,7 +444,7 @@ def test_what_is_queued_again_is_the_same_chunk_which_skips_what_is_done(diary: 
     again.result()
     assert diary.count("begun: quick") == 0
     assert diary.count("done: slow") == 1
-    assert disk.records(tmp_path / "0000.jsonl")[-1] == {"over": True}
+    assert read(tmp_path / "0000.jsonl", TASK)[-1] == {"over": True}
     assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
 
 

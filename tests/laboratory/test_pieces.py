@@ -32,6 +32,8 @@ from numerate.laboratory.train import train
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.positions.numbering import DigitIndex
+from numerate.records.kinds import EVALUATION
+from numerate.records.reading import read
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.training.lock import Lock
 from numerate.training.recipe import Recipe, Training
@@ -531,6 +533,6 @@ def recorded(run: Run) -> set[str]:
     """The cells that any file has, whole lines only."""
     found = set()
     for path in [*run.path.glob("pieces/worker-*/evaluation.jsonl"), run.path / "evaluation.jsonl"]:
-        for record in store.disk.records(path):
+        for record in read(path, EVALUATION):
             found.add(json.dumps([record["cell"], record["step"]]))
     return found

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from numerate.cli import main
-from numerate.errors import Fault, Mistake
+from numerate.errors import Mistake
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.text_metrics import TextScores
 from numerate.laboratory.results import Results
@@ -122,7 +122,7 @@ def test_a_record_with_numbers_that_cannot_be_is_named_by_its_line(make_run: Mak
     folder = scored(make_run("abacus", lambda n: 0.9), as_long)
     file = folder / "evaluation.jsonl"
     file.write_text(file.read_text().replace('"error": "', '"error": "x', 1))
-    with pytest.raises(Fault, match="line 1"):
+    with pytest.raises(Mistake, match=r"line 1: damaged: `numbers\.linear\.error` is"):
         read(folder)
 
 

@@ -1,5 +1,7 @@
 """The sentence that a study ends with says what the records show, and no more."""
 
+import json
+
 import pytest
 
 from numerate.reports.finding import finding
@@ -123,7 +125,7 @@ def test_a_weak_cell_under_a_high_mean_is_named(make_run):
     text = (folder / "evaluation.jsonl").read_text().splitlines()
     weak = '"first_digits": 5, "second_digits": 5}, "correct": '
     lines = [
-        line.replace(f"{weak}1000", f"{weak}850").replace('"high": 1.0', '"high": 0.87') if weak in line else line
+        json.dumps(json.loads(line) | {"correct": 850, "low": 0.83, "high": 0.87}) if weak in line else line
         for line in text
     ]
     (folder / "evaluation.jsonl").write_text("\n".join(lines) + "\n")

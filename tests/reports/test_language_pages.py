@@ -42,6 +42,9 @@ def make(tmp_path: Path) -> Make:
                 "cell": {"context": 16, "chunk": 0},
                 "count": 10,
                 "region": "in_distribution",
+                "seen": False,
+                "method": "one pass",
+                "loss": loss,
                 "placement": 0,
                 "language": {"nll": 160 * loss, "tokens": 160, "bytes": 640, "right": 9, "chunks": 10},
             }

@@ -47,6 +47,7 @@ def make(tmp_path: Path) -> Callable[..., Path]:
                     "step": 100,
                     "placement": 0,
                 }
+                line |= {"checkpoint": "final", "method": "one pass"}
                 lines.append(line)
         (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return folder

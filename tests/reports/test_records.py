@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import Mistake
 from numerate.reports.records import read
 
 
@@ -20,30 +20,42 @@ def test_a_run_folder_is_read_whole(make_run):
     assert run.warnings == ()
 
 
-def test_a_torn_last_line_is_left_out_and_said(make_run):
+def test_a_last_line_that_a_kill_cut_is_left_out_and_said(make_run):
     folder = make_run("abacus", lambda n: 1.0)
     with open(folder / "evaluation.jsonl", "a") as file:
         file.write('{"cell": {"first_digits": 9, "sec')
     run = read(folder)
     assert len(run.cells) == 64
-    assert run.warnings == ("evaluation.jsonl: the last line is torn and was left out",)
+    assert run.warnings == ("evaluation.jsonl: the last line was cut when a process was killed, and is left out",)
 
 
-def test_a_damaged_line_in_the_middle_is_a_fault_that_names_it(make_run):
+def test_a_damaged_line_of_metrics_is_left_out_and_warned_of(make_run):
     folder = make_run("abacus", lambda n: 1.0)
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     (folder / "metrics.jsonl").write_text("\n".join([lines[0], "{oops", *lines[1:]]) + "\n")
-    with pytest.raises(Fault, match=r"metrics\.jsonl, line 2"):
-        read(folder)
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl, line 2: damaged: no JSON object"):
+        run = read(folder)
+    assert len(run.metrics) == len(lines)
+    assert "line 2: damaged" in run.warnings[0]
 
 
-@pytest.mark.parametrize("broken", [{"correct": 101}, {"cell": None}, {"low": "x"}])
-def test_a_cell_that_cannot_be_is_a_fault_that_names_its_line(make_run, broken):
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        ({"correct": 101}, r"`correct` is 101; a whole number from 0 to `count` \(100\) is right"),
+        ({"correct": 9.5}, "`correct` is 9.5; a whole number"),
+        ({"cell": None}, "`cell` is null; an object is right"),
+        ({"cell": {"first_digits": "3"}}, '`cell.first_digits` is "3"; a whole number'),
+        ({"low": "x"}, '`low` is "x"; a finite number from 0 to `high`'),
+        ({"high": float("nan")}, "`high` is NaN; a finite number"),
+    ],
+)
+def test_a_cell_that_cannot_be_is_refused_with_its_line_and_what_is_right(make_run, broken, told):
     folder = make_run("abacus", lambda n: 1.0)
     lines = (folder / "evaluation.jsonl").read_text().splitlines()
     lines[4] = json.dumps(json.loads(lines[4]) | broken)
     (folder / "evaluation.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(Fault, match=r"evaluation\.jsonl, line 5"):
+    with pytest.raises(Mistake, match=rf"evaluation\.jsonl, line 5: damaged: {told}.*numerate evaluate"):
         read(folder)
 
 
@@ -85,8 +97,8 @@ def test_a_folder_that_is_no_run_is_a_mistake_that_says_what_a_run_is(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["recipe: [", "- just a list"])
-def test_a_head_that_cannot_be_read_is_a_fault(make_run, text):
+def test_a_head_that_cannot_be_read_is_damaged(make_run, text):
     folder = make_run("abacus", lambda n: 1.0)
     (folder / "recipe.yaml").write_text(text)
-    with pytest.raises(Fault, match=r"recipe\.yaml"):
+    with pytest.raises(Mistake, match=r"recipe\.yaml.*: damaged: "):
         read(folder)

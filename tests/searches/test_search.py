@@ -612,7 +612,7 @@ def test_a_journal_that_cannot_be_read_is_told_with_its_line_and_left_alone(tmp_
         journal.tell(0, 0.5, {})
     spoilt = journal.path.read_text().replace("\n", "\nwhat is this\n", 1)
     journal.path.write_text(spoilt)
-    with pytest.raises(Fault, match=r"journal\.log, line 2: is no line of a journal"):
+    with pytest.raises(Mistake, match=r"journal\.log, line 2: damaged: "):
         Journal(tmp_path / "s", SPACE, minimise=False)
     assert journal.path.read_text() == spoilt
 

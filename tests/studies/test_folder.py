@@ -18,7 +18,9 @@ from numerate.errors import Mistake
 from numerate.mixers.recurrent import LSTM
 from numerate.studies.folder import Asked, StudyFolder, content_key, is_done, is_failed
 from numerate.studies.patch import patch, patched
+from numerate.studies.status import standing
 from numerate.studies.study import Study
+from numerate.tables.results import results_of
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder, all_runs, find, latest
 
@@ -87,25 +89,23 @@ def test_a_recipe_is_written_once_and_each_run_as_what_differs(tiny: Recipe, tmp
     folder = StudyFolder(tmp_path / "study")
     folder.ask(asked(*(override(tiny, [f"seed={seed}"]) for seed in range(5))), question="Why?")
     lines = [json.loads(line) for line in (folder.path / "plan.jsonl").read_text().splitlines()]
-    assert [sorted(line) for line in lines] == [
+    assert (lines[0]["runs"], sorted(lines[0])) == (5, ["format", "runs", "sha256"])
+    assert [sorted(line) for line in lines[1:]] == [
         ["base", "key", "label", "recipe", "run", "seed"],
         *[["base", "differs", "key", "label", "run", "seed"]] * 4,
     ]
-    assert [line.get("differs") for line in lines[1:]] == [{"seed": seed} for seed in range(1, 5)]
+    assert [line.get("differs") for line in lines[2:]] == [{"seed": seed} for seed in range(1, 5)]
     assert folder.head()["question"] == "Why?"
 
 
-def test_a_variant_added_later_goes_to_the_end_and_a_changed_budget_takes_its_old_place(
-    tiny: Recipe, tmp_path: Path
-) -> None:
+def test_a_new_plan_replaces_the_old_one_which_is_kept_and_marked(tiny: Recipe, tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "study")
     folder.ask(asked(tiny, override(tiny, ["seed=1"])), labels={"rotary": "R"})
     longer = override(tiny, ["training.steps=8"])
     wider = override(tiny, ["model.width=32"])
     planned = folder.ask(asked(longer, wider))
-    assert [one.run for one in folder.plan()] == [
-        asked(one)[0].run for one in (tiny, override(tiny, ["seed=1"]), wider)
-    ]
+    assert [one.run for one in folder.plan()] == [asked(one)[0].run for one in (tiny, wider)]
+    assert [(one.run, one.current) for one in folder.every()[2:]] == [(asked(override(tiny, ["seed=1"]))[0].run, False)]
     assert folder.plan()[0].key == content_key(longer) != content_key(tiny)
     assert [one.tree for one in planned] == [to_tree(longer), to_tree(wider)]
     assert folder.head()["labels"] == {"rotary": "R"}
@@ -133,7 +133,7 @@ def test_a_plan_of_an_older_version_is_made_anew_from_recipes_that_know_more(tin
     older = [replace(one, tree={key: value for key, value in one.tree.items() if key != "paper"}) for one in runs]
     folder.ask(older)
     folder.ask(runs[:1])
-    assert [planned.tree for planned in folder.plan()] == [runs[0].tree, older[1].tree, older[2].tree]
+    assert [planned.tree for planned in folder.every()] == [runs[0].tree, older[1].tree, older[2].tree]
     folder.ask(runs)
     assert [planned.differs for planned in folder.plan()] == [{}, {"seed": 1}, {"seed": 2}]
 
@@ -152,7 +152,8 @@ def test_two_commands_may_plan_at_the_same_time(tiny: Recipe, tmp_path: Path) ->
                 os._exit(1)
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
-    assert sorted(planned.seed for planned in folder.plan()) == list(range(40))
+    assert sorted(planned.seed for planned in folder.every()) == list(range(40))
+    assert len(folder.plan()) == 1
 
 
 def test_planning_without_writing_writes_nothing(tiny: Recipe, tmp_path: Path) -> None:
@@ -316,20 +317,60 @@ def test_what_may_simply_go_on_is_not_failed(kind: str) -> None:
 # Whatever is there ----------------------------------------------------------------------------------------------------
 
 
-def test_missing_files_are_empty_and_torn_ones_are_read_as_far_as_they_go(tiny: Recipe, tmp_path: Path) -> None:
+def test_missing_files_are_empty(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "study")
     assert (folder.plan(), folder.results(), folder.states()) == ([], {}, [])
-    folder.ask(asked(tiny, override(tiny, ["seed=1"])))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda lines: [], "its first line does not say how many runs there are"),
+        (lambda lines: lines[1:], "its first line does not say how many runs there are"),
+        (lambda lines: lines[:-1], "it has 2 of 3 runs"),
+        (lambda lines: [*lines[:2], *lines[3:]], "it has 2 of 3 runs"),
+        (lambda lines: [*lines[:2], lines[3], lines[2]], "its checksum is another"),
+        (lambda lines: [*lines[:3], lines[3].replace('"seed": 2', '"seed": 7')], "its checksum is another"),
+        (lambda lines: [*lines[:2], lines[2][:40], lines[3]], "no JSON object"),
+        (lambda lines: [*lines[:2], lines[2].replace('"seed": 1', '"seed": "1"'), lines[3]], '`seed` is "1"; a whole'),
+        (lambda lines: [*lines[:2], lines[2].replace('"run": "', '"run": "../'), lines[3]], "a folder below"),
+    ],
+)
+def test_a_damaged_plan_is_refused_and_left_as_it_is(change: Any, told: str, tiny: Recipe, tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "study")
+    folder.ask(asked(*(override(tiny, [f"seed={seed}"]) for seed in range(3))))
     plan = folder.path / "plan.jsonl"
-    plan.write_bytes(plan.read_bytes()[:-30])
-    assert [planned.seed for planned in folder.plan()] == [0]
-    (folder.path / "results").mkdir()
-    (folder.path / "results" / "a.jsonl").write_text("nonsense\n[]\n{}\n")
-    (folder.path / "states").mkdir()
-    (folder.path / "states" / "a.json").write_text('{"worker": "a", "ho')
-    (folder.path / "states" / ".b.json").write_text("")
-    assert folder.results() == {}
-    assert folder.states() == []
+    plan.write_text("".join(f"{line}\n" for line in change(plan.read_text().splitlines())))
+    before = plan.read_bytes()
+    for action in (
+        folder.plan,
+        lambda: standing(folder),
+        lambda: results_of(folder.path),
+        lambda: folder.ask(asked(tiny)),
+    ):
+        with pytest.raises(Mistake, match=rf"plan\.jsonl.*damaged: .*{told}.*numerate run") as error:
+            action()
+        assert "\n" not in str(error.value)
+    assert plan.read_bytes() == before
+
+
+def test_a_damaged_line_of_results_is_refused_by_its_number(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path)
+    folder.add_results("a", [line("x", "done", 1)])
+    assert set(folder.results()) == {("x", "k")}
+    with open(tmp_path / "results" / "a.jsonl", "a") as file:
+        file.write("nonsense\n")
+    for reader in (folder, StudyFolder(tmp_path)):
+        with pytest.raises(Mistake, match=r"results/a\.jsonl, line 2: damaged: no JSON object\. The runs are unharmed"):
+            reader.results()
+
+
+def test_a_damaged_state_is_warned_of_and_counts_as_none(tmp_path: Path) -> None:
+    (tmp_path / "states").mkdir()
+    (tmp_path / "states" / "a.json").write_text('{"worker": "a", "ho')
+    (tmp_path / "states" / ".b.json").write_text("")
+    with pytest.warns(UserWarning, match=r"states/a\.json: damaged: no JSON object"):
+        assert StudyFolder(tmp_path).states() == []
 
 
 def test_a_study_is_found_by_its_title_or_its_path_and_a_near_name_is_told(tiny: Recipe, tmp_path: Path) -> None:
@@ -388,10 +429,10 @@ def test_no_moment_of_being_killed_leaves_a_plan_that_cannot_be_read(
     def check(place: Path, whole: bool) -> None:
         folder = StudyFolder(place / "study")
         found = [planned.seed for planned in folder.plan()]
-        assert found == [0, 1] if whole else found in ([0], [0, 1])
+        assert found == [1] if whole else found in ([0], [1])
         assert folder.head()["question"] in ("Why?", "And then?")
         folder.ask(asked(second))
-        assert [planned.seed for planned in folder.plan()] == [0, 1]
+        assert [planned.seed for planned in folder.every()] == [1, 0]
 
     def work(place: Path) -> Any:
         return StudyFolder(place / "study").ask(asked(second), question="And then?")

@@ -18,6 +18,7 @@ from numerate.studies.board import CHATTY, Board
 from numerate.studies.folder import Asked, Planned, StudyFolder, content_key
 from numerate.studies.state import State, gone, silent
 from numerate.studies.status import Pace, standing, standing_text, time_left
+from numerate.tables.results import results_of
 from numerate.training.recipe import Recipe
 
 Make = Callable[[int], tuple[StudyFolder, list[Planned]]]
@@ -56,6 +57,27 @@ def state(folder: StudyFolder, worker: str, planned: Planned | None, **more: Any
 
 
 # What there is --------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_plan_replaces_the_old_one_and_what_is_done_of_that_is_told_apart(make: Make) -> None:
+    folder, plan = make(6)
+    end(folder, plan[0])
+    end(folder, plan[5])
+    end(folder, plan[1], "failed", kind="mistake", error="no")
+    make(2)
+    now = standing(folder)
+    assert (now.total, now.done, now.left, len(now.failed), now.earlier) == (2, 1, 0, 1, 1)
+    assert "1 done, of plans before this one" in standing_text(now)
+    table = results_of(folder.path)
+    assert [tuple(row) for row in table.select("seed", "status", "plan").rows] == [
+        (0, "done", "current"),
+        (1, "failed", "current"),
+        (5, "done", "earlier"),
+    ]
+    assert "1 of earlier plans" in str(table)
+    make(6)
+    assert (standing(folder).left, standing(folder).earlier) == (3, 0)
+    assert "plan" not in results_of(folder.path).names
 
 
 def test_every_run_is_done_running_failed_or_left(make: Make) -> None:

@@ -45,6 +45,7 @@ def study(runs: Path, losses: list[float]) -> Table:
             "count": 2,
             "seen": False,
         }
+        place |= {"method": "one pass"}
         found = sums(loss)
         line = {"cell": {"context": 16, "chunk": 0}, **found.record(), "language": found.sums(), **place}
         disk.append(runs / one.run / "evaluation.jsonl", [line])

@@ -147,8 +147,9 @@ def test_every_run_of_the_plan_has_a_row_however_it_stands(study: Studies) -> No
 def test_a_result_counts_only_for_the_very_recipe_and_while_the_folder_of_the_run_is_there(study: Studies) -> None:
     study([(recipe(seed=0), done()), (recipe(seed=1), done()), (recipe(seed=2), done())])
     folder = StudyFolder.of("widths", study.runs)
-    run = folder.plan()[1].run
-    folder.ask([Asked(run, "another key", recipe(seed=1))])
+    keys = ("key0", "another key", "key2")
+    plan = zip(folder.plan(), keys, strict=True)
+    folder.ask([Asked(one.run, key, recipe(seed=one.seed)) for one, key in plan])
     gone = study.runs / folder.plan()[2].run
     (gone / "recipe.yaml").unlink()
     gone.rmdir()
@@ -997,7 +998,17 @@ def test_cells_have_the_measures_of_their_labels(study: Studies) -> None:
     told = {"accuracy": 0.8, "unseen": None, "last": 0.5, "prefix": 0.75, "floor": {"accuracy": 0.6, "last": 0.25}}
 
     def cells(number: int) -> list[dict[str, Any]]:
-        return [{"cell": {"count": 7}, "correct": 1, "count": 2, "region": "ood_test", "labels": told}]
+        line = {
+            "cell": {"count": 7},
+            "correct": 1,
+            "count": 2,
+            "low": 0.1,
+            "high": 0.9,
+            "region": "ood_test",
+            "seen": False,
+        }
+        line |= {"checkpoint": "final", "step": 1, "placement": 0, "method": "one pass"}
+        return [line | {"labels": {"asked_at": [2], "right_at": [1], **told}}]
 
     table = study([(recipe(), done())], cells=cells).cells()
     (row,) = table

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numerate.errors import Fault, Mistake
+from numerate.records.reading import read as read_records
+from numerate.records.schema import Fields, Schema
+from numerate.reports.records import read
 from numerate.training import disk
 from numerate.training.run import RunFolder, all_runs, find, latest, runs_directory
 
 HEAD: dict[str, Any] = {"name": None, "recipe": {"kind": "Recipe", "steps": 100}, "times": {"started": "2026-01-01"}}
+
+
+ANY = Schema(Fields({}), "")
 
 
 def make(runs: Path, id: str = "3f2a9c01b7de", under: str = "addition", **head: Any) -> RunFolder:
@@ -104,14 +111,58 @@ def test_each_start_is_noted_and_the_first_time_and_label_stay(tmp_path: Path) -
     assert [start["command"] for start in run.records("starts.jsonl")] == ["first", "second"]
 
 
-def test_a_head_that_cannot_be_read_is_a_fault_and_is_not_written_over(tmp_path: Path) -> None:
+def test_a_damaged_head_is_refused_and_is_not_written_over(tmp_path: Path) -> None:
     run = make(tmp_path)
     run.file("recipe.yaml").write_text("recipe: {steps: 1\nname: [")
     for action in (run.head, lambda: run.begin(HEAD), lambda: run.update_head(name="x")):
-        with pytest.raises(Fault, match=r"recipe.yaml, line \d"):
+        with pytest.raises(Mistake, match=r"recipe.yaml, line \d: damaged: cannot be read as YAML"):
             action()
     assert run.file("recipe.yaml").read_text() == "recipe: {steps: 1\nname: ["
     assert not run.file("starts.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda text: "", "it holds no recipe"),
+        (lambda text: text[: text.index("checksum")], "the checksum at its end is missing"),
+        (lambda text: text[: len(text) // 2], "cannot be read as YAML"),
+        (lambda text: text.replace("steps: 100", "steps: 900"), "its checksum is another"),
+        (lambda text: text.replace("command: old", "command: new"), "its checksum is another"),
+    ],
+)
+def test_a_head_that_was_cut_or_changed_is_damaged(tmp_path: Path, change: Any, told: str) -> None:
+    run = make(tmp_path, command="old")
+    run.update_head(notes="x")
+    text = run.file("recipe.yaml").read_text()
+    assert change(text) != text
+    run.file("recipe.yaml").write_text(change(text))
+    for action in (run.head, lambda: run.begin(HEAD), lambda: run.update_head(name="x"), lambda: read(run.path)):
+        with pytest.raises(Mistake, match=rf"recipe.yaml.*: damaged: .*{told}"):
+            action()
+    assert run.file("recipe.yaml").read_text() == change(text)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(codec="utf-8")),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab.:1", max_size=3), inner, max_size=3),
+        max_leaves=8,
+    )
+)
+def test_whatever_a_head_holds_has_the_checksum_it_was_written_with(value: Any) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        head = make(Path(place), notes=value).head()
+    assert head["notes"] == value
+
+
+def test_a_head_written_before_there_were_checksums_is_read_and_gets_one(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    run.file("recipe.yaml").write_text(yaml.safe_dump({"format": 1, "id": run.id, "recipe": {"steps": 1}}))
+    assert run.head()["recipe"] == {"steps": 1}
+    run.update_head(name="x")
+    assert "checksum: " in run.file("recipe.yaml").read_text()
+    assert run.head()["format"] == 2
 
 
 def test_a_head_of_a_later_format_is_refused(tmp_path: Path) -> None:
@@ -249,9 +300,9 @@ def test_records_come_back_as_plain_numbers_and_what_is_not_finite_as_null(tmp_p
     run.append(
         "a.jsonl", {"a": np.float32(0.5), "b": torch.tensor(2), "c": float("nan"), "d": (np.int64(1), Path("x"))}
     )
-    assert run.records("a.jsonl") == [{"a": 0.5, "b": 2, "c": None, "d": [1, "x"]}]
+    assert read_records(run.file("a.jsonl"), ANY) == [{"a": 0.5, "b": 2, "c": None, "d": [1, "x"]}]
     run.append("a.jsonl", {"text": "\udc80 ü \n"})
-    assert run.records("a.jsonl")[1] == {"text": "\udc80 ü \n"}
+    assert read_records(run.file("a.jsonl"), ANY)[1] == {"text": "\udc80 ü \n"}
     assert run.file("a.jsonl").read_bytes().count(b"\n") == 2
 
 

@@ -24,7 +24,7 @@ from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tokens.layout import Text
 from numerate.tokens.pieces import pieces
 from numerate.tokens.token_ids import TokenIds
-from numerate.training import checkpoint, disk
+from numerate.training import checkpoint
 from numerate.training.recipe import Recipe, Training
 from numerate.training.samples import PUBLISHED, Samples
 from numerate.training.trainer import Trainer
@@ -168,4 +168,3 @@ def test_prompts_that_cannot_be_read_are_told_of(recipe: Recipe, tmp_path: Path)
         Samples(when="end", prompts=())
     with pytest.raises(Mistake, match="tokens: 0"):
         Samples(tokens=0)
-    assert disk.records(tmp_path / "none.jsonl") == []

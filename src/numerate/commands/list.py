@@ -104,6 +104,8 @@ def _presets(module: str) -> dict[str, str]:
 
 def list_runs(runs_dir: str | None) -> int:
     """One line per run: where it is, its labels, how far it is trained, how it ended."""
+    from warnings import warn
+
     from numerate.reports.table import text_table
     from numerate.training import checkpoint
     from numerate.training.run import all_runs, runs_directory
@@ -111,8 +113,13 @@ def list_runs(runs_dir: str | None) -> int:
     runs = runs_directory(runs_dir)
     rows = []
     for run in all_runs(runs):
-        head = run.head()
         steps = checkpoint.steps(run.checkpoints)
+        try:
+            head = run.head()
+        except Mistake as mistake:
+            warn(str(mistake), stacklevel=1)
+            rows.append([f"{run.recipe_name}/{run.id}", "", "", str(steps[-1] if steps else 0), "damaged", ""])
+            continue
         budget = head["recipe"].get("training", {}).get("steps")
         ended = (head.get("ended") or {}).get("why", "")
         started = str(head.get("times", {}).get("started", ""))[:16].replace("T", " ")

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from numerate.commands.recipes import Wanted
-from numerate.commands.showing import cell_of, summary
+from numerate.commands.showing import summary
 from numerate.errors import Mistake
 from numerate.evaluation.labels import METRICS
 from numerate.executors.slurm import Slurm
+from numerate.records.kinds import EVALUATION
+from numerate.records.reading import read
 from numerate.reports.grid import REGIONS, percent
 from numerate.reports.groups import CONVERGED, Group
 from numerate.reports.language_records import is_portion, number_text
 from numerate.reports.limits import MOST_ROWS
-from numerate.reports.records import Records
+from numerate.reports.records import Records, cell_of
 from numerate.reports.success import NO_CLAIM, SYMMETRY
 from numerate.reports.table import text_table
 from numerate.reports.tasks import by_task
@@ -26,7 +28,6 @@ from numerate.studies.folder import StudyFolder
 from numerate.studies.running import Done
 from numerate.studies.status import SHOWN
 from numerate.studies.study import Study, run_study, survey
-from numerate.training import disk
 from numerate.training.run import runs_directory
 
 MANY, MANY_RUNS = 12, 200
@@ -95,7 +96,7 @@ def _summary(study: Study, folder: StudyFolder, folders: Sequence[Path]) -> str:
 
 def _first_of(label: str, folder: Path, recipe: Mapping[str, Any]) -> Group:
     """As much of a variant as tells its task: its recipe, and one cell that it was asked."""
-    first = disk.records(folder / "evaluation.jsonl")[:1]
+    first = read(folder / "evaluation.jsonl", EVALUATION)[:1]
     cells = [cell_of(record) for record in first if not is_portion(record)]
     return Group(label, (Records(folder, {"recipe": recipe}, cells=cells),))
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from numerate.evaluation.labels import METRICS, Labels, Metric
+from numerate.evaluation.labels import METRICS, Metric
 from numerate.evaluation.statistics import wilson
 from numerate.laboratory.results import Results
 from numerate.reports.answers import split_metric
@@ -14,7 +14,7 @@ from numerate.reports.compare import comparison_text
 from numerate.reports.grid import are_parts, bracket, grids, percent, place_words, points
 from numerate.reports.groups import by_metric, grouped, settings_words
 from numerate.reports.heat_map import heat_map, legend
-from numerate.reports.records import Cell, read_each
+from numerate.reports.records import Cell, cell_of, read_each
 from numerate.reports.table import text_table
 
 
@@ -101,25 +101,6 @@ def _first_tokens(results: Results) -> str:
 def _words(record: Mapping[str, Any]) -> str:
     names = record.get("names", {})
     return "+".join(names.get(axis, str(value)) for axis, value in record["cell"].items())
-
-
-def cell_of(record: Mapping[str, Any]) -> Cell:
-    return Cell(
-        record["cell"],
-        record["correct"],
-        record["count"],
-        record["low"],
-        record["high"],
-        record["region"],
-        seen=record["seen"],
-        seed=record["seed"],
-        checkpoint=record["checkpoint"],
-        step=record["step"],
-        placement=record["placement"],
-        settings=record.get("settings", {}),
-        labels=Labels.read(record),
-        names=record.get("names", {}),
-    )
 
 
 def summary(folders: Sequence[Path], labels: Mapping[str, str] | None = None, metric: str | None = None) -> str:

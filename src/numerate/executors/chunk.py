@@ -18,6 +18,8 @@ from numerate.errors import Fault, Mistake
 from numerate.executors.executor import Desk, Failure, Finished, Work
 from numerate.executors.local import Local
 from numerate.executors.worker import fault_of_the_program
+from numerate.records.kinds import TASK
+from numerate.records.reading import read
 from numerate.training import disk
 from numerate.training.stopping import Stop
 
@@ -99,7 +101,7 @@ class Chunk:
         if os.environ.get("SUBMITIT_EXECUTOR") == "local" and os.getpid() != os.getpgrp():
             os.setsid()  # a terminal's Ctrl-C is for the command alone, as it is with Slurm
         self._say({"began": time.time(), "job": _job(), "host": socket.gethostname(), "pid": os.getpid()})
-        done = {record.get("item") for record in disk.records(Path(self.file))}
+        done = {record.get("item") for record in read(Path(self.file), TASK)}
         left = {number: item for number, item in self.items if number not in done}
         with Warned() as warned:
             try:

@@ -15,6 +15,8 @@ from typing import Any
 from numerate.errors import Mistake
 from numerate.executors.chunk import finished_of
 from numerate.executors.executor import Failure, Finished, Work
+from numerate.records.kinds import HANDED, ITEM, SUBMISSION, TASK
+from numerate.records.reading import Tail, damaged, read, read_object
 from numerate.training import disk
 
 FORMAT = 1
@@ -45,7 +47,7 @@ class Submission:
         self.handed: set[int] = set()
         self.ended: dict[int, str] = {}
         self.refused: dict[int, Failure] = {}
-        self._read_to: dict[str, int] = {}
+        self._tails: dict[str, Tail] = {}
         self._own = path / "handed" / f"{socket.gethostname()}-{os.getpid()}.jsonl"
 
     @classmethod
@@ -69,34 +71,34 @@ class Submission:
             "cluster": cluster,
             "jobs": list(jobs),
             "started": list(started),
+            "items": len(read(path / "items.jsonl", ITEM)),
             "host": socket.gethostname(),
             "at": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
         disk.replace(path / "submission.json", json.dumps(head).encode())
-        return cls(path, head, disk.records(path / "items.jsonl"))
+        return cls(path, head, _items(path, head))
 
     @classmethod
     def all(cls, place: Path) -> "list[Submission]":
         """Those below a folder, in order, read up to now. One that was never submitted is left out.
 
-        Raises `Mistake` for one that a later version wrote.
+        Raises `Mistake` for one that was damaged or that a later version wrote.
         """
         found = []
         for path in sorted(
             (path for path in place.glob("*") if path.name.isdecimal()), key=lambda path: int(path.name)
         ):
-            try:
-                head = json.loads((path / "submission.json").read_text())
-            except (FileNotFoundError, ValueError):
+            head = read_object(path / "submission.json", SUBMISSION)
+            if head is None:
                 continue
             if head["format"] > FORMAT:
                 raise Mistake(
                     f"{path}: is of format {head['format']}, this version reads up to {FORMAT}; update numerate."
                 )
-            one = cls(path, head, disk.records(path / "items.jsonl"))
+            one = cls(path, head, _items(path, head))
             one.read()
             for file in (path / "handed").glob("*.jsonl"):
-                for record in disk.records(file):
+                for record in read(file, HANDED):
                     if "item" in record:
                         one.handed.add(record["item"])
                     else:
@@ -112,9 +114,9 @@ class Submission:
         """
         fresh = []
         with os.scandir(self.path / "tasks") as entries:
-            grown = {entry.name for entry in entries if entry.stat().st_size > self._read_to.get(entry.name, 0)}
+            grown = {entry.name for entry in entries if entry.stat().st_size > self._tail(entry.name).end}
         for name in sorted(grown | {f"{task:04d}.jsonl" for task in surely}):
-            for record in self._lines(name):
+            for record in self._tail(name).new():
                 task = int(name.partition(".")[0])
                 if "item" in record:
                     self.records[record["item"]] = record
@@ -128,20 +130,8 @@ class Submission:
                     self.ended.pop(task, None)
         return fresh
 
-    def _lines(self, name: str) -> Iterator[dict[str, Any]]:
-        begin = self._read_to.get(name, 0)
-        try:
-            with open(self.path / "tasks" / name, "rb") as file:
-                file.seek(begin)
-                text = file.read()
-        except FileNotFoundError:
-            return
-        whole = text.rfind(b"\n") + 1
-        self._read_to[name] = begin + whole
-        for line in text[:whole].splitlines():
-            record = disk.record_of(line)
-            if record is not None:
-                yield record
+    def _tail(self, name: str) -> Tail:
+        return self._tails.setdefault(name, Tail(self.path / "tasks" / name, TASK))
 
     def tasks(self) -> set[int]:
         """The tasks that this command waits for."""
@@ -179,6 +169,16 @@ class Submission:
     def job(self) -> str:
         """What `scancel` or `kill` takes to end all its tasks."""
         return " ".join(dict.fromkeys(job.partition("_")[0] for job in self.jobs))
+
+
+def _items(path: Path, head: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The items of a submission, which are known by the numbers of their lines. Raises `Mistake` where some are
+    missing."""
+    file = path / "items.jsonl"
+    found = read(file, ITEM)
+    if len(found) != head.get("items", len(found)):
+        raise Mistake(damaged(file, f"it has {len(found)} of {head['items']} items", ITEM.remedy))
+    return found
 
 
 def next_number(place: Path) -> int:

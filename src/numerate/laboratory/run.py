@@ -26,6 +26,7 @@ from numerate.laboratory.results import Results
 from numerate.laboratory.store import Key, Store, lines_of
 from numerate.models.file_weights import weights_of
 from numerate.models.held import build
+from numerate.records.heads import read_metrics
 from numerate.tasks.questions import Questions
 from numerate.training import checkpoint
 from numerate.training.recipe import Recipe
@@ -166,6 +167,7 @@ class Run:
         store = Store(self.folder, "{}-of-{}".format(*parse_shard(shard)) if shard is not None else None)
         with store.lock():
             store.relabel(inquiry.steps())
+            read_metrics(self.path, self.folder.head(), self.warn)
             missing = inquiry.missing(cells, store, predictions)
             told = Told(heard, inquiry.count(cells, predictions), missing)
             if executor is None:
@@ -269,8 +271,8 @@ class Run:
             questions = questions_of(self.exam.task, dict(cell), count=each, seed=planned.seed)
             said = answers(model, self.exam, questions, method=planned.method)
             records += [one.record(dict(cell)) | {"step": found.step} for one in said]
-        drawn = [record for record in self.folder.records("samples.jsonl") if "prompt" in record]  # in training
-        self.folder.write("samples.jsonl", lines_of([*drawn, *records]))
+        drawn, _ = self.folder.parted("samples.jsonl", lambda record: "prompt" in record)  # in training
+        self.folder.write("samples.jsonl", drawn + lines_of(records).encode())
 
     # Asking and showing -------------------------------------------------------------------------------------------
 

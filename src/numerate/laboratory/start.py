@@ -15,6 +15,7 @@ from numerate.integrations import trackers
 from numerate.laboratory.run import Run
 from numerate.models.file_weights import weights_of
 from numerate.recipes.papers import PAPERS
+from numerate.records.heads import read_metrics
 from numerate.training import checkpoint, provenance
 from numerate.training.budget import flop_text
 from numerate.training.progress import Nowhere, Progress, beside
@@ -106,6 +107,8 @@ class Start:
         tracked = _trackers(self.recipe, self.world, self._say)
         for text in (*trainer.warnings, *trainer.resume()):
             self._say(f"warning: {text}")
+        if self.world.first:
+            read_metrics(self.path, self.folder.head(), lambda text: self._say(f"warning: {text}"))
         if trainer.done and not trainer.fresh:
             self._say(f"{self.path}: {_nothing_left(trainer)}")
             return False

@@ -11,6 +11,8 @@ from typing import Any
 
 from numerate.errors import Fault, Mistake
 from numerate.evaluation.grid import Cell
+from numerate.records.kinds import ANSWERS, EVALUATION
+from numerate.records.reading import content_of, read, record_of, scan, sound
 from numerate.reports.records import settings_key
 from numerate.training import disk
 from numerate.training.lock import Lock
@@ -99,7 +101,7 @@ class Store:
     def gather(self) -> None:
         """Reads what workers have written since."""
         for path in self._pieces(RECORDS, _WORKER):
-            for record in disk.records(path):
+            for record in read(path, EVALUATION):
                 self.known.setdefault(self._labelled(record), record)
         self._find_said()
 
@@ -109,7 +111,7 @@ class Store:
 
     def _find_said(self) -> None:
         for path in self._pieces(SAID, _WORKER) if self.piece is None else []:
-            for offset, record in _with_offsets(path):
+            for offset, record in _answers(path):
                 self.said.setdefault(self._labelled(record), (path, offset))
 
     def _labelled(self, record: dict[str, Any]) -> Key:
@@ -142,7 +144,7 @@ class Store:
         path, offset = found
         with disk.explained(path), open(path, "rb") as file:
             file.seek(offset)
-            record = disk.record_of(file.readline())
+            record = record_of(file.readline())
         if record is None:
             raise Fault(f"{path}: was changed while it was read; the same command goes on")
         return [line | {"checkpoint": key[0]} for line in record["lines"]]
@@ -165,8 +167,8 @@ class Store:
         gathered = {key[1:] for key in said}  # by whatever name of its step
         for place in sorted((self.folder.path / "pieces").glob(f"{_WORKER}*")):
             with contextlib.suppress(Mistake, Fault), Lock(place / "lock").hold("gathering"):
-                records = {self._labelled(record) for record in disk.records(place / RECORDS)}
-                answers = {self._labelled(record)[1:] for _, record in _with_offsets(place / SAID)}
+                records = {self._labelled(record) for record in read(place / RECORDS, EVALUATION)}
+                answers = {self._labelled(record)[1:] for _, record in _answers(place / SAID)}
                 if records <= self.known.keys() and answers <= gathered:
                     shutil.rmtree(place, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -180,8 +182,8 @@ class Store:
             return json.dumps([line.get(field) for field in same], sort_keys=True)
 
         replaced = {place(line) for line in lines}
-        kept = [line for line in self.folder.records(name) if place(line) not in replaced]
-        self.folder.write(name, lines_of([*kept, *lines]))
+        kept, _ = self.folder.parted(name, lambda line: place(line) not in replaced)
+        self.folder.write(name, kept + lines_of(lines).encode())
 
 
 def place_of(folder: RunFolder, worker: str) -> Path:
@@ -214,14 +216,6 @@ def lines_of(records: Sequence[Mapping[str, Any]]) -> str:
     return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
-def _with_offsets(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The records of a file of lines, each with the place in bytes where its line begins. Torn lines are left out."""
-    try:
-        with open(path, "rb") as file:
-            offset = 0
-            for text in file:
-                if (record := disk.record_of(text)) is not None:
-                    yield offset, record
-                offset += len(text)
-    except FileNotFoundError:
-        return
+def _answers(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """What a worker has written of answers, each with the place in bytes where its line begins."""
+    return sound(scan(content_of(path), path, ANSWERS), path, ANSWERS)

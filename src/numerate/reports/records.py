@@ -1,6 +1,7 @@
 """The records that a run leaves in its folder, read back: the only thing that reports know of a run."""
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -8,11 +9,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import Mistake
 from numerate.evaluation.labels import Labels, Metric
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.statistics import wilson
 from numerate.evaluation.text_metrics import TextScores
+from numerate.records.heads import HEAD, read_head, read_metrics
+from numerate.records.kinds import OF_A_RUN
+from numerate.records.reading import read as read_records
 from numerate.reports.language_records import Foretold, foretold, is_portion
 
 
@@ -250,52 +254,58 @@ def _mean_of(same: Sequence[Cell]) -> Cell:
 
 
 def read(folder: str | Path) -> Records:
-    """Reads a run folder. Files that are not there yet count as empty; a torn last line is left out and said.
+    """Reads a run folder. Files that are not there yet count as empty; a last line that was cut is left out and said.
 
-    Raises `Mistake` when the folder is no run, `Fault` when a line in the middle of a file cannot be read.
+    Raises `Mistake` when the folder is no run, and for a damaged head or evaluation. Of damage in other files it warns.
     """
     folder = Path(folder)
-    if not (folder / "recipe.yaml").is_file():
+    if not (folder / HEAD).is_file():
         what = "holds no recipe.yaml" if folder.is_dir() else "does not exist"
         raise Mistake(f"{folder}: no run, it {what}; a run folder looks like runs/<recipe>/<id>")
-    warnings: list[str] = []
+    left_out: list[str] = []
+
+    def warn(text: str) -> None:
+        left_out.append(text)
+        warnings.warn(text, stacklevel=4)
+
+    def records(name: str) -> list[dict[str, Any]]:
+        return read_records(folder / name, OF_A_RUN[name], warn, left_out.append)
+
+    head = read_head(folder / HEAD)
+    evaluated = records("evaluation.jsonl")
     # A cell evaluated again replaces the earlier line: what is written last holds.
     cells: dict[tuple[Any, ...], Cell] = {}
-    evaluated = folder / "evaluation.jsonl"
-    portions: list[Mapping[str, Any]] = []
-    for number, line in _lines(evaluated, warnings):
-        if is_portion(line):
-            portions.append(line)
-            continue
-        cell = _cell(line, evaluated, number)
-        if cell.count > 0:
+    for line in evaluated:
+        if not is_portion(line) and (cell := cell_of(line)).count > 0:
             place = tuple(sorted(cell.at.items()))
             key = (cell.seed, cell.checkpoint, cell.step, settings_key(cell.settings), cell.placement, place)
             cells[key] = cell
     names = {tuple(cell.at.items()): cell.names for cell in cells.values() if cell.names}
-    drawn = [line for _, line in _lines(folder / "samples.jsonl", warnings)]
+    drawn = records("samples.jsonl")
     samples = [
         Sample(
             at := line.get("cell") or {},
-            str(line.get("question", "")),
-            str(line.get("gold", "")),
-            str(line.get("said", "")),
-            bool(line.get("right", False)),
-            str(line.get("as_written", "")),
+            line["question"],
+            line.get("gold") or "",
+            line["said"],
+            line.get("right") or False,
+            line.get("as_written") or "",
             names.get(tuple(at.items()), {}),
         )
         for line in drawn
         if "question" in line
     ]
-    drawn = [line for line in drawn if "question" not in line]
-    metrics = [line for _, line in _lines(folder / "metrics.jsonl", warnings)]
-    head = _head(folder / "recipe.yaml")
-    try:
-        language = foretold(portions)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Fault(f"{evaluated}: no record of running text ({type(error).__name__}: {error})") from None
-    timings = [line for _, line in _lines(folder / "timings.jsonl", warnings)]
-    return Records(folder, head, metrics, list(cells.values()), samples, language, drawn, timings, tuple(warnings))
+    return Records(
+        folder,
+        head,
+        read_metrics(folder, head, warn, left_out.append),
+        list(cells.values()),
+        samples,
+        foretold([line for line in evaluated if is_portion(line)]),
+        [line for line in drawn if "question" not in line],
+        records("timings.jsonl"),
+        tuple(left_out),
+    )
 
 
 def read_each(folders: Sequence[str | Path]) -> list[Records]:
@@ -303,72 +313,32 @@ def read_each(folders: Sequence[str | Path]) -> list[Records]:
     return [read(folder) for folder in {Path(folder).resolve(): folder for folder in folders}.values()]
 
 
-def _head(path: Path) -> Mapping[str, Any]:
-    import yaml
-
-    try:
-        head = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, ValueError) as error:
-        first = " ".join(str(error).split())
-        raise Fault(f"{path}: cannot be read as YAML: {first}") from None
-    if not isinstance(head, Mapping):
-        raise Fault(f"{path}: holds no settings; a run writes recipe, id, command and more into it")
-    return head
-
-
-def _lines(path: Path, warnings: list[str]) -> list[tuple[int, Mapping[str, Any]]]:
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    found: list[tuple[int, Mapping[str, Any]]] = []
-    for number, text in enumerate(lines, start=1):
-        if not text.strip():
-            continue
-        try:
-            value = json.loads(text)
-        except json.JSONDecodeError:
-            value = None
-        if isinstance(value, Mapping):
-            found.append((number, value))
-        elif number == len(lines):
-            warnings.append(f"{path.name}: the last line is torn and was left out")
-        else:
-            raise Fault(f"{path}, line {number}: no JSON object; the file was changed or damaged after it was written")
-    return found
-
-
-def _cell(line: Mapping[str, Any], path: Path, number: int) -> Cell:
-    try:
-        correct, count = int(line["correct"]), int(line["count"])
-        wrong = line.get("first_wrong")
-        digits = line.get("digit_accuracy")
-        if not 0 <= correct <= count:
-            raise Fault(f"{path}, line {number}: {correct} right of {count} cannot be")
-        return Cell(
-            at={str(axis): int(value) for axis, value in line["cell"].items()},
-            correct=correct,
-            count=count,
-            low=float(line["low"]),
-            high=float(line["high"]),
-            region=str(line.get("region", "ood_test")),
-            seen=bool(line.get("seen", False)),
-            digit_accuracy=None if digits is None else float(digits),
-            first_wrong=None if wrong is None else tuple(int(times) for times in wrong),
-            seed=int(line.get("seed") or 0),
-            checkpoint=str(line.get("checkpoint", "final")),
-            step=int(line.get("step") or 0),
-            placement=int(line.get("placement") or 0),
-            method=str(line.get("method", "one pass")),
-            settings=dict(line.get("settings") or {}),
-            first_correct=_first_correct(line, count),
-            labels=Labels.read(line),
-            numbers=NumberScores.read(line),
-            texts=TextScores.read(line),
-            looks_ahead=None if line.get("looks_ahead") is None else str(line["looks_ahead"]),
-            names={str(axis): str(name) for axis, name in (line.get("names") or {}).items()},
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise Fault(f"{path}, line {number}: no record of a cell ({type(error).__name__}: {error})") from None
+def cell_of(line: Mapping[str, Any]) -> Cell:
+    """The cell that a record of `evaluation.jsonl` is about, one of answers."""
+    wrong, digits = line.get("first_wrong"), line.get("digit_accuracy")
+    return Cell(
+        at=line["cell"],
+        correct=line["correct"],
+        count=line["count"],
+        low=line["low"],
+        high=line["high"],
+        region=line["region"],
+        seen=line["seen"],
+        digit_accuracy=digits,
+        first_wrong=None if wrong is None else tuple(wrong),
+        seed=line.get("seed") or 0,
+        checkpoint=line["checkpoint"],
+        step=line["step"],
+        placement=line["placement"],
+        method=line["method"],
+        settings=line.get("settings") or {},
+        first_correct=_first_correct(line, line["count"]),
+        labels=Labels.read(line),
+        numbers=NumberScores.read(line),
+        texts=TextScores.read(line),
+        looks_ahead=line.get("looks_ahead"),
+        names=line.get("names") or {},
+    )
 
 
 def _first_correct(line: Mapping[str, Any], count: int) -> int | None:

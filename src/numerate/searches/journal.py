@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from numerate.errors import Fault
+from numerate.records.kinds import JOURNAL
+from numerate.records.reading import read
 from numerate.searches.sampling import Way, distributions, load_optuna, next_point
 from numerate.searches.space import Space
 from numerate.training import disk
@@ -53,8 +55,7 @@ class Journal:
     >>> with journal.taken(Way(), "me") as trial:
     ...     journal.tell(trial.number, 0.93, {"runs": []})
 
-    Raises `Mistake` where Optuna is not installed or the folder may not be written, `Fault` for a journal that cannot
-    be read.
+    Raises `Mistake` where Optuna is not installed, the folder may not be written, or the journal is damaged.
     """
 
     def __init__(self, folder: Path, space: Space, *, minimise: bool) -> None:
@@ -65,6 +66,7 @@ class Journal:
         with disk.explained(folder):
             (folder / "locks").mkdir(parents=True, exist_ok=True)
         with _lock(folder / "locks" / "ask"), self._working():
+            self._check()
             backend = optuna.storages.journal.JournalFileBackend(str(self.path), lock_obj=_Whole(self.path))
             self._storage = optuna.storages.JournalStorage(backend)
             self._study = optuna.create_study(
@@ -227,6 +229,10 @@ class Journal:
         with _lock(self._lock_of(number), wait=False) as free:
             return not free
 
+    def _check(self) -> None:
+        """Raises `Mistake` for the first damaged line of the journal."""
+        read(self.path, JOURNAL)
+
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
         """Optuna at work: it says nothing, and its errors are in our words."""
@@ -237,14 +243,9 @@ class Journal:
             with warnings.catch_warnings(), disk.explained(self.path, "What was written before is safe."):
                 warnings.simplefilter("ignore")
                 yield
-        except (ValueError, TypeError, KeyError, AssertionError) as error:
-            line = _unreadable(self.path)
-            if line is None:
-                raise
-            raise Fault(
-                f"{self.path}, line {line}: is no line of a journal of trials; nothing was changed, and the runs of "
-                "its trials are unharmed."
-            ) from error
+        except (ValueError, TypeError, KeyError, AssertionError):
+            self._check()
+            raise
         finally:
             optuna.logging.set_verbosity(level)
 
@@ -257,15 +258,6 @@ def _trial(one: Any) -> Trial:
     state = "failed" if error is not None else words.get(one.state.name, "running")
     objective = one.value if state == "complete" else None
     return Trial(one.number, state, dict(one.params), objective, found, error, one.user_attrs.get("worker", ""))
-
-
-def _unreadable(path: Path) -> int | None:
-    """The first line of a journal that Optuna did not write."""
-    with contextlib.suppress(OSError):
-        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
-            if "op_code" not in (disk.record_of(line) or {}):
-                return number
-    return None
 
 
 @contextlib.contextmanager

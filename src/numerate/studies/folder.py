@@ -2,7 +2,7 @@
 
     runs/<study>/
       study.yaml               title, question, labels, format
-      plan.jsonl               one line per run ever asked for, in order of asking
+      plan.jsonl               one line per run: those of the last command, then those of earlier ones; and how many
       results/<worker>.jsonl   what came of runs: appended by that worker only, whole lines
       states/<worker>.json     what a worker does now, replaced once a second; removed when it ends
       log.txt                  what the commands said
@@ -13,6 +13,7 @@ The runs themselves are where they always are, `runs/<recipe>/<id>/`, and may be
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from numerate import catalogue
 from numerate.config import load_yaml, yaml_text
 from numerate.errors import Fault, Mistake, did_you_mean
 from numerate.executors.executor import Failure
+from numerate.records.kinds import RESULT, STATE
+from numerate.records.reading import Tail, read_object
 from numerate.studies.plan import NO_RESULT as NO_RESULT
 from numerate.studies.plan import Asked as Asked
 from numerate.studies.plan import Planned as Planned
@@ -38,7 +41,7 @@ _PATIENCE = 60.0  # seconds for whoever writes the plan
 
 
 class StudyFolder:
-    """A study on disk. What is not there yet is empty; a torn line is left out.
+    """A study on disk. What is not there yet is empty; what is damaged is refused.
 
     >>> folder = StudyFolder.find("abacus_laptop", runs_directory())
     >>> results = folder.results()
@@ -48,7 +51,7 @@ class StudyFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._merged: dict[tuple[str, str], dict[str, Any]] = {}
-        self._read: dict[str, int] = {}
+        self._tails: dict[str, Tail] = {}
 
     @classmethod
     def find(cls, address: str, runs: Path) -> "StudyFolder":
@@ -103,26 +106,31 @@ class StudyFolder:
         return {"question": "", **head, "labels": head.get("labels") or {}}
 
     def plan(self) -> list[Planned]:
-        """Every run ever asked for, in order of asking."""
-        return read_plan(disk.records(self.path / "plan.jsonl"))
+        """The runs of the current plan: those that the last command asked for, in its order."""
+        return [planned for planned in self.every() if planned.current]
+
+    def every(self) -> list[Planned]:
+        """The runs of the current plan, then those that earlier commands alone asked for. Raises `Mistake` for a
+        damaged plan."""
+        return read_plan(self.path / "plan.jsonl")
 
     def ask(
         self, asked: Sequence[Asked], *, question: str = "", labels: Mapping[str, str] | None = None, write: bool = True
     ) -> list[Planned]:
-        """Adds runs to the plan and returns their lines, in the order asked for.
+        """Makes these runs the current plan and returns their lines, in the order asked for.
 
-        A run that was asked for before with another budget or another evaluation takes its old place. Two commands may
-        ask at the same time. With `write=False` nothing is written: it is only what the plan would be.
+        What earlier commands asked for stays in the file and is marked as theirs. Two commands may ask at the same
+        time. With `write=False` nothing is written: it is only what the plan would be.
         """
         if not write:
-            together = joined(self.plan(), asked, labels or {})
+            together = joined(self.every(), asked, labels or {})
             return [together[one.run] for one in asked]
         with disk.explained(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         with self._alone():
             before = self.head() if (self.path / "study.yaml").is_file() else {}
             every = {**before.get("labels", {}), **(labels or {})}
-            together = joined(self.plan(), asked, every)
+            together = joined(self.every(), asked, every)
             content = plan_lines(together.values())
             if not _is(self.path / "plan.jsonl", content):
                 disk.replace(self.path / "plan.jsonl", content, safe="The runs are unharmed.")
@@ -158,7 +166,7 @@ class StudyFolder:
     def results(self) -> dict[tuple[str, str], dict[str, Any]]:
         """What came of each run, by its place and its content key; what was read before is not read again.
 
-        Of several lines about a run one that says done is taken, else the latest.
+        Of several lines about a run one that says done is taken, else the latest. Raises `Mistake` for a damaged line.
         """
         try:
             files = [(file.name, file.stat().st_size) for file in os.scandir(self.path / "results")]
@@ -167,23 +175,17 @@ class StudyFolder:
         except OSError as error:
             raise disk.explain(error, self.path / "results") from error
         for name, size in sorted(files):
-            if name.endswith(".jsonl") and size > self._read.get(name, 0):
-                self._merge(name)
+            if name.endswith(".jsonl"):
+                tail = self._tails.setdefault(name, Tail(self.path / "results" / name, RESULT))
+                if size > tail.end:
+                    self._merge(tail.new())
         return self._merged
 
-    def _merge(self, name: str) -> None:
-        path = self.path / "results" / name
-        with disk.explained(path), open(path, "rb") as file:
-            file.seek(self._read.get(name, 0))
-            content = file.read()
-        whole = content.rfind(b"\n") + 1
-        self._read[name] = self._read.get(name, 0) + whole
-        for text in content.split(b"\n"):
-            record = disk.record_of(text) if text.strip() else None
-            if record is not None and {"run", "key", "status"} <= record.keys():
-                at = (str(record["run"]), str(record["key"]))
-                if at not in self._merged or _worth(record) >= _worth(self._merged[at]):
-                    self._merged[at] = record
+    def _merge(self, records: Sequence[dict[str, Any]]) -> None:
+        for record in records:
+            at = (record["run"], record["key"])
+            if at not in self._merged or _worth(record) >= _worth(self._merged[at]):
+                self._merged[at] = record
 
     def add_results(self, worker: str, records: Sequence[Mapping[str, Any]]) -> None:
         """Appends what came of runs to the file of one worker: all lines, or none when the disk is full."""
@@ -219,16 +221,11 @@ class StudyFolder:
     def states(self) -> list[dict[str, Any]]:
         """What each worker said last of what it does, in the order of their names."""
         try:
-            names = sorted(name for name in os.listdir(self.path / "states") if name.endswith(".json"))
+            names = sorted(name for name in os.listdir(self.path / "states") if re.fullmatch(r"[^.].*\.json", name))
         except OSError:
             return []
-        found = []
-        for name in names:
-            with contextlib.suppress(OSError):
-                state = disk.record_of((self.path / "states" / name).read_bytes())
-                if state is not None and {"worker", "host", "pid", "beat"} <= state.keys():
-                    found.append(state)
-        return found
+        found = (read_object(self.path / "states" / name, STATE) for name in names)
+        return [state for state in found if state is not None]
 
 
 DEATHS = 3
@@ -249,9 +246,7 @@ def is_failed(record: Mapping[str, Any]) -> bool:
 
 
 def _worth(record: Mapping[str, Any]) -> tuple[bool, float]:
-    took = record.get("took")
-    at = took.get("at") if isinstance(took, Mapping) else None
-    return record["status"] == "done", float(at) if isinstance(at, int | float) else 0.0
+    return record["status"] == "done", (record.get("took") or {}).get("at") or 0.0
 
 
 def _is(path: Path, content: bytes) -> bool:

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from numerate import catalogue
 from numerate.config import from_tree, load_yaml, user_object
 from numerate.errors import Mistake, did_you_mean
+from numerate.records.heads import is_head, read_head
 from numerate.training.recipe import Recipe
-from numerate.training.run import FORMAT
 
 
 def named_recipe(text: str) -> Recipe:
@@ -27,11 +28,8 @@ def named_recipe(text: str) -> Recipe:
 def named(text: str) -> Any:
     """A recipe or a study by its name; see `named_recipe`. Raises `Mistake` with the nearest name there is."""
     if text.endswith((".yaml", ".yml")):
-        head = load_yaml(text)
+        head = read_head(Path(text)) if is_head(Path(text)) else load_yaml(text)
         tree = head.get("recipe", head) if isinstance(head, Mapping) else head
-        written = head.get("format", FORMAT) if isinstance(head, Mapping) else FORMAT
-        if not isinstance(written, int) or written > FORMAT:
-            raise Mistake(f"{text}: is of format {written}, this version reads up to {FORMAT}; update numerate.")
         return from_tree(tree, text, declared=Recipe)
     if ":" in text and text.rpartition(":")[0].endswith(".py"):
         found = user_object(text)

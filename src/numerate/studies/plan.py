@@ -1,15 +1,23 @@
 """What a study asks for, run by run: the lines of its plan, and the key by which results are known again."""
 
+import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from numerate.config import fingerprint
 from numerate.config.saving import Known
+from numerate.errors import Mistake
+from numerate.records.kinds import PLAN, PLAN_HEAD
+from numerate.records.reading import content_of, damaged, record_of, scan
 from numerate.studies.patch import patch, patched
+
+FORMAT = 1
+"""Of plan.jsonl."""
 
 MEANING = 1
 """Part of every content key. It is raised when the same recipe comes to mean something else."""
@@ -66,6 +74,8 @@ class Planned:
     base: str
     differs: Mapping[str, Any]
     base_tree: Mapping[str, Any]
+    current: bool = True
+    """Whether the last command asked for it, or an earlier one alone."""
 
     @cached_property
     def tree(self) -> dict[str, Any]:
@@ -84,22 +94,46 @@ class Planned:
         return f"{self.label} seed {self.seed}" if self.seed else self.label
 
 
-def read_plan(lines: Iterable[Mapping[str, Any]]) -> list[Planned]:
-    """The plan that lines describe. A line whose base is missing is left out."""
-    bases: dict[str, dict[str, Any]] = {}
-    found = []
-    for line in lines:
-        base, run = str(line.get("base")), line.get("run")
-        if isinstance(line.get("recipe"), dict):
-            bases[base] = line["recipe"]
-        if base in bases and isinstance(run, str):
-            label, seed = str(line.get("label", base)), int(line.get("seed", 0))
-            found.append(Planned(run, str(line.get("key")), label, seed, base, line.get("differs") or {}, bases[base]))
+def read_plan(path: Path) -> list[Planned]:
+    """The runs of a plan; none if there is no such file.
+
+    Raises `Mistake` for a plan that is not as it was written: its first line says how many runs it has, and the
+    checksum of their lines.
+    """
+    content = content_of(path)
+    if not content and not path.exists():
+        return []
+    first, _, rest = content.partition(b"\n")
+    head = record_of(first)
+    if head is None or PLAN_HEAD.wrong(head) is not None:
+        what = "its first line does not say how many runs there are; it was cut, or an earlier version wrote it"
+        raise Mistake(damaged(path, what, PLAN.remedy))
+    if head["format"] > FORMAT:
+        raise Mistake(f"{path}: is of format {head['format']}, this version reads up to {FORMAT}; update numerate.")
+    found: list[Planned] = []
+    bases: dict[str, Mapping[str, Any]] = {}
+    for line in scan(rest, path, PLAN, number=2):
+        if line.record is None:
+            raise Mistake(line.damage or damaged(f"{path}, line {line.number}", "it was cut", PLAN.remedy))
+        found.append(_planned(line.record, bases))
+    if len(found) != head["runs"]:
+        raise Mistake(damaged(path, f"it has {len(found):,} of {head['runs']:,} runs", PLAN.remedy))
+    if hashlib.sha256(rest).hexdigest() != head["sha256"]:
+        raise Mistake(damaged(path, "it was changed after it was written: its checksum is another", PLAN.remedy))
     return found
 
 
-def plan_lines(plan: Iterable[Planned]) -> bytes:
-    """The plan as lines of JSON; the first of each base has its whole recipe, and every one in what it differs."""
+def _planned(record: Mapping[str, Any], bases: dict[str, Mapping[str, Any]]) -> Planned:
+    base = record["base"]
+    if record.get("recipe") is not None:
+        bases[base] = record["recipe"]
+    differs, tree, current = record.get("differs") or {}, bases.get(base, {}), record.get("current", True)
+    return Planned(record["run"], record["key"], record["label"], record["seed"], base, differs, tree, current)
+
+
+def plan_lines(plan: Collection[Planned]) -> bytes:
+    """The plan as lines of JSON: a first line about the others; then one per run. The first of each base has its whole
+    recipe, and every one in what it differs."""
     content, begun = [], set()
     for planned in plan:
         line: dict[str, Any] = {name: getattr(planned, name) for name in ("run", "key", "label", "seed", "base")}
@@ -108,27 +142,30 @@ def plan_lines(plan: Iterable[Planned]) -> bytes:
             line["recipe"] = planned.base_tree
         if planned.differs:
             line["differs"] = planned.differs
+        if not planned.current:
+            line["current"] = False
         content.append(_line(line))
-    return b"".join(content)
+    rest = b"".join(content)
+    return _line({"format": FORMAT, "runs": len(plan), "sha256": hashlib.sha256(rest).hexdigest()}) + rest
 
 
 def joined(before: Sequence[Planned], asked: Sequence[Asked], labels: Mapping[str, str]) -> dict[str, Planned]:
-    """The plan, by run, when more is asked for. What was asked for before takes its old place."""
+    """The plan, by run, when `asked` is asked for: these, and then what earlier commands alone asked for, marked."""
     again = {one.run for one in asked}
-    bases: dict[str, Mapping[str, Any]] = {one.base: one.base_tree for one in before if one.run not in again}
+    earlier = [one for one in before if one.run not in again]
+    bases: dict[str, Mapping[str, Any]] = {one.base: one.base_tree for one in earlier}
     for first in {one.base: one for one in reversed(asked)}.values():
         if first.base in bases and json.dumps(first.tree) == json.dumps(bases[first.base]):
             bases[first.base] = first.tree  # whose parts are the very same as those of the others: quick to compare
-    together = {planned.run: planned for planned in before}
+    together: dict[str, Planned] = {}
     for one in asked:
         tree = bases.setdefault(one.base, one.tree)
         seed = int(one.tree.get("seed", 0))
         together[one.run] = Planned(one.run, one.key, "", seed, one.base, patch(tree, one.tree), tree)
     for base, group in _by_base(together.values()).items():
         for run, label in variant_labels(group, labels, base).items():
-            if together[run].label != label:
-                together[run] = replace(together[run], label=label)
-    return together
+            together[run] = replace(together[run], label=label)
+    return together | {one.run: replace(one, current=False) for one in earlier}
 
 
 def variant_labels(group: Sequence[Planned], labels: Mapping[str, str], base: str) -> dict[str, str]:

@@ -19,8 +19,9 @@ class Standing:
     """How a study stood when its folder was read.
 
     `died` are those of the left whose worker died. `starting` says that a command is at it, whose workers may not be
-    there yet. `running` and `lost` are states of workers; of the lost nothing has been heard for a minute. `seconds`
-    are those left, None where nothing is known yet or nobody is at work.
+    there yet. `earlier` counts the done runs of earlier plans, which are in no other number. `running` and `lost` are
+    states of workers; of the lost nothing has been heard for a minute. `seconds` are those left, None where nothing is
+    known yet or nobody is at work.
     """
 
     folder: StudyFolder
@@ -34,6 +35,7 @@ class Standing:
     left: int
     seconds: float | None
     starting: bool = False
+    earlier: int = 0
 
     @property
     def over(self) -> bool:
@@ -43,8 +45,10 @@ class Standing:
 
 def standing(folder: StudyFolder) -> Standing:
     """Reads how a study stands. A run that was stopped or whose worker died is left, not failed."""
-    plan = folder.plan()
+    every = folder.every()
+    plan = [planned for planned in every if planned.current]
     done, results = folder.done(plan), folder.results()
+    earlier = folder.done([planned for planned in every if not planned.current])
     ended = {planned.run: results[planned.at] for planned in plan if planned.at in results}
     alive = [state for state in folder.states() if not gone(state)]
     at_work = [state for state in alive if not _is_over(state, ended)]
@@ -74,6 +78,7 @@ def standing(folder: StudyFolder) -> Standing:
         len(waiting),
         time_left(waiting, running, Pace((one.label, done[one.run]) for one in plan if one.run in done).means()),
         any(state.get("phase") == COMMAND and not silent(state) for state in alive),
+        len(earlier),
     )
 
 
@@ -158,6 +163,8 @@ def standing_text(now: Standing) -> str:
     counts += [("failed", len(now.failed)), ("left", now.left)]
     lines = [f"  {name:<9} {count:>8,}" for name, count in counts]
     lines[0] += f" of {now.total:,}"
+    if now.earlier:
+        lines.append(f"  {'earlier':<9} {now.earlier:>8,} done, of plans before this one")
     if now.over:
         lines.append(f"  {'time left':<9} {'none':>8}")
     elif now.seconds is not None:

@@ -1,4 +1,4 @@
-"""The results of a study as one table: a row per run ever asked for, also of those that failed or are not begun."""
+"""The results of a study as one table: a row per run of its plan, also of those that failed or are not begun."""
 
 import json
 import os
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.labels import METRICS
 from numerate.executors.executor import Kind
+from numerate.records.kinds import EVALUATION
+from numerate.records.reading import content_of, read
 from numerate.reports.grid import REGIONS
 from numerate.reports.groups import settings_words
 from numerate.studies.folder import Planned, StudyFolder, is_failed
@@ -19,7 +21,6 @@ from numerate.studies.status import runs_of
 from numerate.tables.differing import differing
 from numerate.tables.showing import short_names, telling, words
 from numerate.tables.table import Column, Lazily, Row, Table, Value, type_of
-from numerate.training import disk
 from numerate.training.run import folder_name, runs_directory
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 STATUSES = ("done", "failed", "running", "left")
 """How a run stands. What was stopped, or whose worker died, is left: the same command goes on with it."""
+
+PLANS = ("current", "earlier")
+"""Whether a run was asked for by the last command, or by earlier ones alone."""
 
 _MEASURES = (
     Column("step", int, "count"),
@@ -89,21 +93,23 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     >>> table.select("label", "seed", "final.ood_test").write("beyond.csv")
     >>> table.group("label")
 
-    A row per run of the plan: `run` (its folder below that of all runs), `label`, `seed`, `status`; each setting in
-    which runs differ, by its path; what training measured last; per region the mean exact match of the `final` and the
-    `best` checkpoint with its interval about the questions (`final.ood_test`, `final.ood_test.low`,
-    `final.ood_test.high`); where answers are labels also their measures with interval and floor
-    (`final.ood_test.unseen`, `final.ood_test.unseen.floor`; `accuracy`, `last` and `prefix` alike); where they are
-    numbers or texts each metric of `numerate.evaluation.answer_metrics` (`final.ood_test.log_mae`,
-    `final.ood_test.log_mae (mean of modules)`); `no_claim`, why nothing may be claimed of a run; `seconds` and
-    `worker`; and of what failed, how (`failure`) and with which `error`.
+    A row per run of the current plan, and of earlier plans per run that is done: `run` (its folder below that of all
+    runs), `label`, `seed`, `status`; `plan`, where some are of earlier ones; each setting in which runs differ, by its
+    path; what training measured last; per region the mean exact match of the `final` and the `best` checkpoint with its
+    interval about the questions (`final.ood_test`, `final.ood_test.low`, `final.ood_test.high`); where answers are
+    labels also their measures with interval and floor (`final.ood_test.unseen`, `final.ood_test.unseen.floor`;
+    `accuracy`, `last` and `prefix` alike); where they are numbers or texts each metric of
+    `numerate.evaluation.answer_metrics` (`final.ood_test.log_mae`, `final.ood_test.log_mae (mean of modules)`);
+    `no_claim`, why nothing may be claimed of a run; `seconds` and `worker`; and of what failed, how (`failure`) and
+    with which `error`.
 
     Raises `Mistake` where there is no such study.
     """
     address = os.fspath(study) if isinstance(study, str | os.PathLike) else folder_name(study.title)
     folder = StudyFolder.find(address, runs_directory(runs_dir))
-    plan = folder.plan()
-    records, done = folder.results(), folder.done(plan)
+    every = folder.every()
+    records, done = folder.results(), folder.done(every)
+    plan = [planned for planned in every if planned.current or planned.run in done]
     begun = {run for state in folder.states() if not gone(state) and not silent(state) for run in runs_of(state)}
     found = [records.get(planned.at, {}) for planned in plan]
     statuses = [_status(planned, record, done, begun) for planned, record in zip(plan, found, strict=True)]
@@ -114,6 +120,7 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
         (Column("label", tells=True), list(labels)),
         (Column("seed", int, tells=True), [planned.seed for planned in plan]),
         (Column("status", may_be=STATUSES), list(statuses)),
+        *([_plan_column(plan)] if not all(planned.current for planned in plan) else []),
         *((_setting(path, values), _as_one(values)) for path, values in settings.items()),
     ]
     identified = [(column, values) for column, values in told if column.name != "status"]
@@ -141,6 +148,10 @@ _REST = (
     (Column("failure", may_be=get_args(Kind)), "kind"),
     (Column("error"), "error"),
 )
+
+
+def _plan_column(plan: Sequence[Planned]) -> tuple[Column, list[Value]]:
+    return Column("plan", may_be=PLANS, tells=True), [PLANS[0 if planned.current else 1] for planned in plan]
 
 
 def _status(planned: Planned, record: Mapping[str, Any], done: Collection[str], begun: Collection[str]) -> str:
@@ -260,6 +271,9 @@ def _view(table: Table) -> Table:
     )
     if "no_claim" in names:
         notes += [f"no claim: {reason}" for reason in dict.fromkeys(table["no_claim"]) if reason is not None]
+    if "plan" in names:
+        earlier = sum(plan == "earlier" for plan in table["plan"])
+        notes.append(f"{earlier:,} of earlier plans, not of the current one; where=plan=current leaves them out")
     if any(status != "done" for status in statuses):
         counted = ", ".join(f"{statuses.count(name):,} {name}" for name in STATUSES if name in statuses)
         notes.append(f"{len(rows):,} {'run' if len(rows) == 1 else 'runs'}: {counted}")
@@ -340,7 +354,7 @@ def _cells(runs: Path, told: Sequence[tuple[Column, list[Value]]], wanted: Colle
     axes: dict[str, Column] = {}
     labelled = answered = running = False
     for row in by_run:
-        content = _content(runs / str(row[0]) / "evaluation.jsonl")
+        content = content_of(runs / str(row[0]) / "evaluation.jsonl")
         labelled = labelled or b'"labels":' in content
         answered = answered or b'"measures":' in content
         running = running or b'"language":' in content
@@ -364,7 +378,7 @@ def _cells(runs: Path, told: Sequence[tuple[Column, list[Value]]], wanted: Colle
 
     def rows() -> Iterator[Row]:
         for row in by_run:
-            for record in disk.records(runs / str(row[0]) / "evaluation.jsonl"):
+            for record in read(runs / str(row[0]) / "evaluation.jsonl", EVALUATION):
                 of_labels = _of_labels(record) if labelled else ()
                 of_answers = _of_answers(record) if answered else ()
                 of_texts = (column.read(record.get(name)) for column, name in texts)
@@ -404,16 +418,6 @@ def _of_answers(record: Mapping[str, Any]) -> list[Value]:
 
 def _measures_of(record: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return (record.get(kind) or {}).get("measures") or {}
-
-
-def _content(path: Path) -> bytes:
-    """The records of an evaluation as they are written; none where there is no file."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise disk.explain(error, path) from error
 
 
 def _axes(content: bytes) -> Iterator[str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numerate.errors import Fault, Mistake
+from numerate.records.reading import record_of
 from numerate.training import disk
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def _content(path: Path) -> dict[str, Any]:
         raise Fault(f"{path}: this checkpoint is not whole: state.json is missing.") from error
     except OSError as error:
         raise disk.explain(error, where) from error
-    content = disk.record_of(raw)
+    content = record_of(raw)
     if content is None or content.pop("sha256", None) != _own_digest(content):
         raise Fault(f"{path}: this checkpoint is not whole: state.json does not have its checksum.")
     if content.get("format") != FORMAT:

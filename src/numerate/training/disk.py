@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from numerate.errors import Fault, Mistake
+from numerate.records.reading import record_of
 
 BESIDE = ".tmp-"
 """How names of unfinished files and folders begin. They are nobody's: the next holder of the lock clears them away."""
@@ -186,27 +187,6 @@ def _whole_end(number: int) -> tuple[int, bool]:
     if not rest:
         return size, False
     return (size, True) if record_of(rest) is not None else (size - len(rest), False)
-
-
-def record_of(text: bytes) -> dict[str, Any] | None:
-    """The record that a line holds, or None where it is torn."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def records(path: Path) -> list[dict[str, Any]]:
-    """The records of a file of lines, in order; none if there is no such file. Torn lines are left out."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise explain(error, path) from error
-    found = (record_of(text) for text in content.split(b"\n") if text.strip())
-    return [record for record in found if record is not None]
 
 
 def append_text(path: Path, text: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from weakref import WeakSet
 
 from numerate.errors import Fault, Mistake
+from numerate.records.reading import record_of
 from numerate.training import disk
 
 _all: "WeakSet[Lock]" = WeakSet()
@@ -116,7 +117,7 @@ class Lock:
     def holder(self) -> dict[str, Any] | None:
         """Who says to hold it, `{"host", "pid", ...}`: None where nobody does, or where that process is gone."""
         try:
-            found = disk.record_of(self.path.read_bytes())
+            found = record_of(self.path.read_bytes())
         except OSError:
             return None
         return found if found is not None and {"host", "pid"} <= set(found) and not gone(found) else None

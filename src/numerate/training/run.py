@@ -19,18 +19,18 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from numerate.errors import Fault, Mistake, did_you_mean
+from numerate.records import heads
+from numerate.records.kinds import OF_A_RUN
+from numerate.records.reading import content_of, read, scan
 from numerate.training import checkpoint, disk
 from numerate.training.lock import Lock
-
-FORMAT = 1
-"""Of recipe.yaml. A folder of a later format is refused rather than misread."""
 
 _STARTS = ".starts"
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST}
@@ -60,7 +60,7 @@ class RunFolder:
         recipe_name = folder_name(recipe_name)
         path = runs / recipe_name / folder_name(id)
         if not (path / "recipe.yaml").exists():
-            content = _to_yaml({"format": FORMAT, "name": None, "id": id, **head} | {"id": id})
+            content = _to_yaml({"format": heads.FORMAT, "name": None, "id": id, **head} | {"id": id})
             new = disk.beside(path)
             try:
                 with disk.explained(path):
@@ -106,22 +106,8 @@ class RunFolder:
         return self.path / name
 
     def head(self) -> dict[str, Any]:
-        """What `recipe.yaml` holds. Raises `Fault` if it cannot be read, `Mistake` if a later version wrote it."""
-        path = self.file("recipe.yaml")
-        with disk.explained(path):
-            text = path.read_bytes()
-        try:
-            head = yaml.load(text, Loader=_Loader)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            mark = getattr(error, "problem_mark", None)
-            where = f", line {mark.line + 1}" if mark else ""
-            raise Fault(f"{path}{where}: cannot be read as YAML; nothing in this folder was changed.") from error
-        if not isinstance(head, dict) or "recipe" not in head:
-            raise Fault(f"{path}: holds no recipe; nothing in this folder was changed.")
-        written = head.get("format")
-        if not isinstance(written, int) or written > FORMAT:
-            raise Mistake(f"{path}: is of format {written}, this version reads up to {FORMAT}; update numerate.")
-        return head
+        """What `recipe.yaml` holds. Raises `Mistake` where it was damaged or a later version wrote it."""
+        return heads.read_head(self.file(heads.HEAD))
 
     def begin(self, head: Mapping[str, Any]) -> None:
         """Notes a start of training, under the lock: a line in `starts.jsonl`, and `head` as the new head.
@@ -143,15 +129,19 @@ class RunFolder:
         self._write_head({**old, **changes})
 
     def _write_head(self, head: dict[str, Any]) -> None:
-        disk.replace(self.file("recipe.yaml"), _to_yaml(head), safe="The run itself is unharmed.")
+        content = _to_yaml({**head, "format": heads.FORMAT})
+        disk.replace(self.file(heads.HEAD), content, safe="The run itself is unharmed.")
 
     def append(self, name: str, *records: Mapping[str, Any], durable: bool = False) -> None:
         """Appends records to one of the run's `.jsonl` files: all of them, or none when the disk is full."""
         disk.append(self.file(name), records, durable=durable, safe="What was written before is safe.")
 
     def records(self, name: str) -> list[dict[str, Any]]:
-        """The records of one of the run's `.jsonl` files; none if there is no such file."""
-        return disk.records(self.file(name))
+        """The records of one of the run's `.jsonl` files, or of a piece's; none if there is no such file.
+
+        Raises `Mistake` where it was damaged, or warns, by the kind of record: see `numerate.records.kinds`.
+        """
+        return read(self.file(name), OF_A_RUN[Path(name).name])
 
     def write(self, name: str, content: str | bytes) -> None:
         """Puts a file into the folder, as a whole or not at all."""
@@ -162,31 +152,31 @@ class RunFolder:
         """Takes the records of steps after `step` out of `metrics.jsonl`, since a resumed run will write them again;
         and the evaluations of `step` itself where it has not been `evaluated`.
 
-        They are moved to `metrics-undone.jsonl`, not lost. Half a last line goes; any other line that cannot be read
-        stays where it is. Returns how many records were moved.
+        They are moved to `metrics-undone.jsonl`, not lost. A last line that was cut goes; a damaged line stays where it
+        is. Returns how many records were moved.
         """
-        path = self.file("metrics.jsonl")
-        if not path.exists():
-            return 0
-        with disk.explained(path):
-            content = path.read_bytes()
-        kept, moved = [], []
-        *lines, last = content.split(b"\n")
-        for text in [*lines, last] if disk.record_of(last) is not None else lines:
-            record = disk.record_of(text)
-            at = record.get("step") if record is not None else None
-            again = isinstance(at, int | float) and (
-                at > step or (at == step and not evaluated and record is not None and "split" in record)
-            )
-            if record is not None and again:
-                moved.append(record)
-            else:
-                kept.append(text + b"\n")
+
+        def keep(record: Mapping[str, Any]) -> bool:
+            return record["step"] < step or (record["step"] == step and (evaluated or "split" not in record))
+
+        kept, moved = self.parted("metrics.jsonl", keep)
         if moved:
             self.append("metrics-undone.jsonl", *moved, durable=True)
-        if (new := b"".join(kept)) != content:
-            disk.replace(path, new, safe="The metrics are unharmed.")
+        if kept != content_of(self.file("metrics.jsonl")):
+            self.write("metrics.jsonl", kept)
         return len(moved)
+
+    def parted(self, name: str, keep: Callable[[Mapping[str, Any]], bool]) -> tuple[bytes, list[dict[str, Any]]]:
+        """Those lines of a file of records that are kept, as they are written, damaged ones too; and the records of the
+        others. A last line that was cut is in neither."""
+        path = self.file(name)
+        kept, others = [], []
+        for line in scan(content_of(path), path, OF_A_RUN[Path(name).name]):
+            if line.record is not None and not keep(line.record):
+                others.append(line.record)
+            elif not line.cut:
+                kept.append(line.text + b"\n")
+        return b"".join(kept), others
 
     @contextlib.contextmanager
     def lock(self, doing: str = "training") -> Iterator[None]:
@@ -207,10 +197,6 @@ class RunFolder:
             with contextlib.suppress(FileNotFoundError):  # another process, which finds this run made, clears its own
                 shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink(missing_ok=True)
         checkpoint.tidy(self.checkpoints)
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Plain data only."""
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
@@ -234,7 +220,9 @@ _Dumper.add_representer(str, _text)
 
 
 def _to_yaml(head: Mapping[str, Any]) -> bytes:
-    text = yaml.dump(disk.plain(head), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    plain = disk.plain(head)
+    plain |= {heads.CHECKSUM: heads.checksum(plain)}
+    text = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
     return str(text).encode()
 
 

@@ -119,21 +119,18 @@ class Sampler:
             for passage in passages
         ]
         if folder is not None:
-            _write(folder, [*_until(folder, step - 1), *found])
+            kept, _ = _until(folder, step - 1)
+            folder.write(FILE, kept + b"".join(map(disk.line, found)))
         return found
 
 
 def cut(folder: RunFolder, step: int) -> None:
     """Takes out the samples of steps after `step`, which a resumed run says again, the same."""
-    before = folder.records(FILE)
-    if len(kept := _until(folder, step)) < len(before):
-        _write(folder, kept)
+    kept, later = _until(folder, step)
+    if later:
+        folder.write(FILE, kept)
 
 
-def _until(folder: RunFolder, step: int) -> list[dict[str, Any]]:
-    """The samples of steps up to `step`, and whatever else stands in the file."""
-    return [one for one in folder.records(FILE) if "prompt" not in one or int(one.get("step", 0)) <= step]
-
-
-def _write(folder: RunFolder, records: list[dict[str, Any]]) -> None:
-    folder.write(FILE, b"".join(map(disk.line, records)))
+def _until(folder: RunFolder, step: int) -> tuple[bytes, list[dict[str, Any]]]:
+    """The samples of steps up to `step` and whatever else stands in the file, as it is written; and the later ones."""
+    return folder.parted(FILE, lambda one: "prompt" not in one or one["step"] <= step)

@@ -1,0 +1,1 @@
+"""What runs, studies and searches leave in files, read back and checked against declared schemas; no torch."""

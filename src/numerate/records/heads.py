@@ -1,0 +1,95 @@
+"""The head of a run, `recipe.yaml`, with its checksum; and whether the metrics beside it are all there."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from numerate.errors import Fault, Mistake
+from numerate.records.kinds import METRICS
+from numerate.records.reading import Warn, damaged, read
+
+FORMAT = 2
+"""Of recipe.yaml. A folder of a later format is refused rather than misread; format 1 had no checksum."""
+
+HEAD, CHECKSUM = "recipe.yaml", "checksum"
+
+_REMEDY = "Restore it from a copy, or move the run's folder away and train it again; nothing was changed."
+
+
+def checksum(head: Mapping[str, Any]) -> str:
+    """Sixteen hexadecimal characters of what a head says, however it is written in YAML."""
+    content = {key: value for key, value in head.items() if key != CHECKSUM}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def read_head(path: Path) -> dict[str, Any]:
+    """What the `recipe.yaml` at `path` holds.
+
+    Raises `Mistake` where it was damaged or changed, or a later version wrote it; `Fault` where it cannot be read.
+    """
+    import yaml
+
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise Fault(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        head = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}, line {mark.line + 1}" if mark else path
+        raise Mistake(damaged(where, "cannot be read as YAML", _REMEDY)) from error
+    if not isinstance(head, dict):
+        raise Mistake(damaged(path, "it holds no recipe", _REMEDY))
+    written = head.get("format", 1)
+    if not isinstance(written, int) or written > FORMAT:
+        raise Mistake(f"{path}: is of format {written}, this version reads up to {FORMAT}; update numerate.")
+    if not isinstance(head.get("recipe"), dict):
+        raise Mistake(damaged(path, "it holds no recipe", _REMEDY))
+    if CHECKSUM in head or written >= 2:
+        if CHECKSUM not in head:
+            raise Mistake(damaged(path, "it was cut: the checksum at its end is missing", _REMEDY))
+        if head.pop(CHECKSUM) != checksum(head):
+            raise Mistake(damaged(path, "it was changed after it was written: its checksum is another", _REMEDY))
+    return head
+
+
+def is_head(path: Path) -> bool:
+    """Whether a file is the head of a run and no recipe that was saved by itself: by its name, and how it begins."""
+    try:
+        with open(path, "rb") as file:
+            return path.name == HEAD and file.read(7) == b"format:"
+    except OSError:
+        return False
+
+
+def read_metrics(
+    folder: Path, head: Mapping[str, Any], warn: Callable[[str], None], cut: Warn = None
+) -> list[dict[str, Any]]:
+    """The lines of `metrics.jsonl` of a run; `warn` is told of damage, and where lines of steps that were trained are
+    missing."""
+    path = folder / "metrics.jsonl"
+    found = read(path, METRICS, warn, cut)
+    if (what := lacking(path, found, head)) is not None:
+        warn(what)
+    return found
+
+
+def lacking(path: Path, metrics: list[dict[str, Any]], head: Mapping[str, Any]) -> str | None:
+    """What metrics lack of what the head of their run says was trained, in words; None where it is nothing."""
+    ended = head.get("ended")
+    if not isinstance(ended, Mapping) or ended.get("why") not in ("budget", "target") or not ended.get("step"):
+        return None
+    last = max((line["step"] for line in metrics), default=None)
+    if last is not None and last >= ended["step"]:
+        return None
+    what = (
+        f"it ends at step {last:,}"
+        if last is not None
+        else "it holds no whole line"
+        if path.is_file()
+        else "it is missing"
+    )
+    return damaged(path, f"{what}, and the run was trained to step {ended['step']:,}", METRICS.remedy)

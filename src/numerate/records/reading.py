@@ -1,0 +1,155 @@
+"""Reading files of records: whole lines of JSON, each an object of a declared schema.
+
+A last line without its line end is what a process leaves that was killed while it wrote. It is told apart from damage:
+the next writer cuts it away, and what it held is done again. Any other line that cannot be read was damaged.
+"""
+
+import json
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numerate.errors import Fault, Mistake
+from numerate.records.schema import Schema
+
+Warn = Callable[[str], None] | None
+
+
+def record_of(text: bytes) -> dict[str, Any] | None:
+    """The object that a text of JSON holds, or None where it holds none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if type(found) is dict else None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a file: its `number` from 1, the `offset` of its first byte, its `text` without the line end.
+
+    `record` is None where it is damaged, which `damage` says, and where it was `cut` by a kill.
+    """
+
+    number: int
+    offset: int
+    text: bytes
+    record: dict[str, Any] | None
+    damage: str | None = None
+    cut: bool = False
+
+
+def scan(content: bytes, path: Path, schema: Schema, number: int = 1, offset: int = 0) -> Iterator[Line]:
+    """The lines of a file's content, which begins at a line `number` and an `offset`; empty lines are left out."""
+    texts = content.split(b"\n")
+    for place, text in enumerate(texts):
+        if text and not text.isspace():
+            record = record_of(text)
+            wrong = "no JSON object" if record is None else schema.wrong(record)
+            if wrong is None:
+                yield Line(number, offset, text, record)
+            elif place == len(texts) - 1:
+                yield Line(number, offset, text, None, cut=True)
+            else:
+                yield Line(number, offset, text, None, damaged(f"{path}, line {number}", wrong, schema.remedy))
+        number += 1
+        offset += len(text) + 1
+
+
+def damaged(where: object, what: str, remedy: str) -> str:
+    """The sentence about a damaged file, the same for all."""
+    return f"{where}: damaged: {what}. {remedy}"
+
+
+def content_of(path: Path) -> bytes:
+    """What a file holds; nothing where there is no such file. Raises `Fault` for one that cannot be read."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+    except OSError as error:
+        raise Fault(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def read(path: Path, schema: Schema, warn: Warn = None, cut: Warn = None) -> list[dict[str, Any]]:
+    """The records of a file of lines, in order; none if there is no such file.
+
+    >>> read(folder / "evaluation.jsonl", EVALUATION)[0]["correct"]
+    98
+
+    Raises `Mistake` for a damaged line, where that is fatal to records of this kind; else `warn` is told, by default as
+    a Python warning. `cut` is told of a last line that was cut.
+    """
+    return [record for _, record in sound(scan(content_of(path), path, schema), path, schema, warn, cut)]
+
+
+def sound(
+    lines: Iterable[Line], path: Path, schema: Schema, warn: Warn = None, cut: Warn = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The records of lines, each with the offset of its line; the other lines are told of as in `read`."""
+    for line in lines:
+        if line.record is not None:
+            yield line.offset, line.record
+        elif line.cut:
+            if cut is not None:
+                cut(f"{path.name}: the last line was cut when a process was killed, and is left out")
+        elif schema.fatal:
+            raise Mistake(line.damage)
+        else:
+            (warn or _warn)(str(line.damage))
+
+
+def read_object(path: Path, schema: Schema, warn: Warn = None) -> dict[str, Any] | None:
+    """The object that a file of JSON holds, which is written as a whole; None if there is no such file.
+
+    Raises `Mistake` for a damaged one, where that is fatal; else `warn` is told, and it counts as not there.
+    """
+    try:
+        record = record_of(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise Fault(f"{path}: cannot be read: {error.strerror}") from error
+    wrong = "no JSON object" if record is None else schema.wrong(record)
+    if wrong is None:
+        return record
+    text = damaged(path, wrong, schema.remedy)
+    if schema.fatal:
+        raise Mistake(text)
+    (warn or _warn)(text)
+    return None
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=4)
+
+
+class Tail:
+    """A file that others append to, read as it grows: `new()` has the records since the last time.
+
+    A last line without its end is read again the next time: by then there may be more of it.
+    """
+
+    def __init__(self, path: Path, schema: Schema) -> None:
+        self.path, self.schema = path, schema
+        self.end = 0
+        """How many bytes of the file have been read."""
+        self._lines = 0
+
+    def new(self) -> list[dict[str, Any]]:
+        """Raises `Mistake` for a damaged line."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.end)
+                content = file.read()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise Fault(f"{self.path}: cannot be read: {error.strerror}") from error
+        lines = scan(content, self.path, self.schema, self._lines + 1, self.end)
+        found = [record for _, record in sound(lines, self.path, self.schema)]
+        self.end += content.rfind(b"\n") + 1
+        self._lines += content.count(b"\n")
+        return found

@@ -1,0 +1,154 @@
+"""Reading files of records: what is sound, what a kill cut, and what was damaged."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate.errors import Mistake
+from numerate.records.heads import lacking
+from numerate.records.kinds import EVALUATION, METRICS, OF_A_RUN, TASK
+from numerate.records.reading import Tail, read, scan
+from numerate.records.schema import Fields, Items, Mapped, Real, Schema, Text, Truth, Whole
+
+COUNTS = Schema(
+    Fields(
+        {
+            "count": Whole(),
+            "correct": Whole(high="count"),
+            "loss?": Real(0),
+            "asked_at?": Items(Whole()),
+            "right_at?": Items(Whole(), below="asked_at"),
+            "cell?": Mapped(Whole()),
+            "status?": Text(("done", "failed")),
+            "seen?": Truth(),
+        }
+    ),
+    "Remove the line.",
+)
+SOUND = {"count": 4, "correct": 3}
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, None),
+        ({"loss": None, "note": "whatever"}, None),
+        ({"correct": 900}, "`correct` is 900; a whole number from 0 to `count` (4) is right"),
+        ({"correct": -1}, "`correct` is -1; a whole number from 0 to `count` (4) is right"),
+        ({"correct": True}, "`correct` is true; a whole number from 0 to `count` (4) is right"),
+        ({"count": "4"}, '`count` is "4"; a whole number, 0 or more, is right'),
+        ({"count": None}, "`count` is null; a whole number, 0 or more, is right"),
+        ({"loss": float("inf")}, "`loss` is Infinity; a finite number, 0 or more, is right"),
+        ({"cell": {"digits": 1.5}}, "`cell.digits` is 1.5; a whole number, 0 or more, is right"),
+        ({"asked_at": [4, 4], "right_at": [4]}, "`right_at` is [4]; a list as long as `asked_at` is right"),
+        ({"asked_at": [4, 4], "right_at": [4, 5]}, "`right_at.1` is 5; at most `asked_at.1` (4) is right"),
+        ({"status": "gone"}, "`status` is \"gone\"; 'done' or 'failed' is right"),
+        ({"seen": 1}, "`seen` is 1; true or false is right"),
+    ],
+)
+def test_a_record_is_held_against_its_schema(more: dict[str, Any], told: str | None) -> None:
+    assert COUNTS.wrong(SOUND | more) == told
+
+
+def test_a_field_that_is_missing_is_named_with_what_it_should_hold() -> None:
+    assert COUNTS.wrong({"count": 4}) == "`correct` is missing; a whole number from 0 to `count` (4) is right"
+
+
+def written(path: Path, *lines: Any) -> Path:
+    path.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_a_damaged_line_is_named_with_its_number_and_what_the_user_can_do(tmp_path: Path) -> None:
+    file = written(tmp_path / "counts.jsonl", SOUND, "\n", {"count": 4, "correct": 5}, SOUND)
+    with pytest.raises(Mistake) as error:
+        read(file, COUNTS)
+    right = "`correct` is 5; a whole number from 0 to `count` (4) is right"
+    assert str(error.value) == f"{file}, line 3: damaged: {right}. Remove the line."
+
+
+@pytest.mark.parametrize("odd", ["{oops\n", "[]\n", "3\n", "\0\0\0\n", '{"count": 4, "cor\n', "\xff\n"])
+def test_a_whole_line_that_is_no_object_is_damage_wherever_it_stands(odd: str, tmp_path: Path) -> None:
+    for lines in ([odd, SOUND], [SOUND, odd]):
+        with pytest.raises(Mistake, match="damaged: no JSON object"):
+            read(written(tmp_path / "counts.jsonl", *lines), COUNTS)
+
+
+@pytest.mark.parametrize("rest", ['{"count": 4, "cor', "\0" * 5000, "3", '{"count": 4}'])
+def test_a_last_line_without_its_end_was_cut_by_a_kill_and_is_left_out(rest: str, tmp_path: Path) -> None:
+    told: list[str] = []
+    assert read(written(tmp_path / "counts.jsonl", SOUND, rest), COUNTS, cut=told.append) == [SOUND]
+    assert told == ["counts.jsonl: the last line was cut when a process was killed, and is left out"]
+
+
+def test_a_sound_last_line_that_only_lacks_its_end_counts(tmp_path: Path) -> None:
+    assert read(written(tmp_path / "counts.jsonl", SOUND, json.dumps(SOUND)), COUNTS) == [SOUND, SOUND]
+
+
+def test_damage_that_nothing_depends_on_is_warned_of_and_the_sound_lines_are_read(tmp_path: Path) -> None:
+    file = written(
+        tmp_path / "metrics.jsonl", {"step": 1, "loss": 2.0}, "oops\n", {"step": 2, "loss": "x"}, {"step": 3}
+    )
+    with pytest.warns(UserWarning, match=r"line \d: damaged") as warned:
+        assert [line["step"] for line in read(file, METRICS)] == [1, 3]
+    assert len(warned) == 2
+    assert 'metrics.jsonl, line 3: damaged: `loss` is "x"; a finite number is right.' in str(warned[1].message)
+
+
+def test_a_file_that_grows_is_read_once_and_damage_has_the_number_of_its_line(tmp_path: Path) -> None:
+    tail = Tail(tmp_path / "counts.jsonl", COUNTS)
+    assert tail.new() == []
+    written(tail.path, SOUND, SOUND)
+    assert tail.new() == [SOUND, SOUND]
+    with open(tail.path, "a") as file:
+        file.write('{"count": 4, ')
+        file.flush()
+        assert tail.new() == []
+        file.write('"correct": 1}\nwhat is this\n')
+    with pytest.raises(Mistake, match="line 4: damaged"):
+        tail.new()
+
+
+def test_lines_know_where_they_begin() -> None:
+    content = b'{"count": 1, "correct": 1}\n\noops\n{"count": 2, "correct": 0}'
+    found = list(scan(content, Path("x"), COUNTS))
+    assert [(line.number, line.offset, line.record is None) for line in found] == [
+        (1, 0, False),
+        (3, 28, True),
+        (4, 33, False),
+    ]
+    assert all(content[line.offset :].startswith(line.text) for line in found)
+
+
+def test_every_kind_says_what_its_user_can_do() -> None:
+    for schema in OF_A_RUN.values():
+        assert schema.remedy.endswith(".")
+
+
+def test_an_answer_of_a_task_that_was_over_is_checked_as_one_of_an_item() -> None:
+    assert TASK.wrong({"item": 0, "seconds": -1, "worker": "a"}) == (
+        "`seconds` is -1; a finite number, 0 or more, is right"
+    )
+    assert TASK.wrong({"over": True}) is None
+    assert EVALUATION.wrong({"over": True}) == "`cell` is missing; an object is right"
+
+
+@pytest.mark.parametrize(
+    ("steps", "ended", "told"),
+    [
+        ([10, 20], {"why": "budget", "step": 20}, None),
+        ([10, 20, 30], {"why": "budget", "step": 20}, None),
+        ([10], {"why": "stopped", "step": 20}, None),
+        ([], {"why": "budget", "step": 0}, None),
+        ([], None, None),
+        ([10], {"why": "budget", "step": 20}, "it ends at step 10, and the run was trained to step 20"),
+        ([], {"why": "target", "step": 2000}, "it is missing, and the run was trained to step 2,000"),
+    ],
+)
+def test_metrics_are_held_against_the_step_that_the_head_knows(
+    steps: list[int], ended: Any, told: str | None, tmp_path: Path
+) -> None:
+    found = lacking(tmp_path / "metrics.jsonl", [{"step": step} for step in steps], {"ended": ended})
+    assert found is None if told is None else told in str(found)
