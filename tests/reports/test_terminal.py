@@ -83,11 +83,34 @@ def test_every_cell_has_the_colour_of_its_share():
     assert f"48;2;{red};{green};{blue}" in coloured
 
 
-def test_a_large_map_shows_tenths_instead_of_per_cents():
-    shown = heat_map(grid(high=50, trained=20, right=lambda a, b: 100 if a < 25 else 37), Look())
-    assert max(len(line) for line in shown.split("\n")) < 120
-    assert "#" in shown
-    assert "3" in shown.split("\n")[-3]
+@pytest.mark.parametrize(
+    ("width", "high", "titled", "row"),
+    [
+        (120, 20, "", [13] * 20),
+        (80, 20, "in tenths", [1] * 20),
+        (40, 20, "means of 3 x 3 cells", [16] * 7),
+        (80, 50, "means of 3 x 3 cells", [16] * 17),
+        (40, 8, "", [13] * 8),
+    ],
+)
+def test_a_map_is_no_wider_than_the_terminal_and_its_numbers_are_what_is_said(width, high, titled, row):
+    look = Look(width=width)
+    found = grid(high=high, trained=2, right=lambda a, b: 13 if a % 3 == 1 else 6 if a % 3 == 2 else 29)
+    shown = heat_map(found, look)
+    *lines, _ = shown.split("\n")
+    assert max(map(text_width, lines)) <= width
+    assert (titled in shown.split("\n")[0]) if titled else ("tenths" not in shown and "means" not in shown)
+    first = next(line for line in lines[1 + bool(titled) :] if re.match(r" *1[┃ ]", line))
+    assert [int(number) for number in re.findall(r"\d+", first)[1:]] == row
+    told = legend(look, [found])
+    assert ("in tenths: 4 is 40-49 % right, 0 under 10 %" in told) == (titled == "in tenths")
+    assert ("% right, · is 0" in told) == (titled != "in tenths")
+
+
+def test_a_cell_of_means_is_inside_of_the_border_only_with_all_of_its_cells():
+    shown = heat_map(grid(high=40, trained=8), Look(width=40))
+    assert "means of 5 x 5 cells" in shown
+    assert shown.count("┏━━━┓") == 1
 
 
 def test_cells_that_were_not_evaluated_stay_empty():

@@ -11,7 +11,7 @@ from numerate.laboratory.results import Results
 from numerate.reports.answers import split_metric
 from numerate.reports.colour import Look
 from numerate.reports.compare import comparison_text
-from numerate.reports.grid import are_parts, bracket, grids, percent, place_words, points
+from numerate.reports.grid import Grid, are_parts, bracket, grids, percent, place_words, points
 from numerate.reports.groups import by_metric, grouped, settings_words
 from numerate.reports.heat_map import heat_map, legend
 from numerate.reports.records import Cell, cell_of, read_each
@@ -33,7 +33,8 @@ def show_evaluation(results: Results) -> None:
     changed = any(key[3] for key in groups)
     known = all("labels" in record and record["labels"]["trained"] is not None for record in results)
     metric: Metric = "unseen" if known else "exact"
-    measured = f", {METRICS[metric]}, %" if known else ""
+    measured = f", {METRICS[metric]}" if known else ""
+    drawn: list[Grid] = []
     for (label, step, placement, words), cells in groups.items():
         several = f", placement {placement}" if len({key[2] for key in groups}) > 1 else ""
         at = f"{label} checkpoint, step {step}" if label in ("final", "best") else f"step {step}"
@@ -42,9 +43,9 @@ def show_evaluation(results: Results) -> None:
             print(f"\n{at}{several}{how}\n{_parts(cells)}")
             continue
         for grid in grids(points([[cell.of(metric) for cell in cells]]), f"{at}{several}{how}{measured}"):
+            drawn.append(grid)
             print(f"\n{heat_map(grid, look)}")
-    maps = not all(are_parts(cells) for cells in groups.values())
-    print(f"\n{legend(look)}\n" * maps + f"\n{results}")
+    print(f"\n{legend(look, drawn)}\n" * bool(drawn) + f"\n{results}")
     first = _first_tokens(results)
     if first:
         print(f"\n{first}")

@@ -212,9 +212,10 @@ def comparison_text(groups: Sequence[Group], look: Look | None = None, answer: s
 
 def _text(groups: Sequence[Group], look: Look, answer: str | None) -> str:
     shown = drawn(groups)
-    maps = [terminal_map(_titled(grid, group.label), look) for group in shown for grid in group.grids if grid.row_axis]
+    squares = [_titled(grid, group.label) for group in shown for grid in group.grids if grid.row_axis]
+    maps = [terminal_map(grid, look) for grid in squares]
     header, rows = sections.region_rows(shown)
-    parts = [beside(maps, look.width) + "\n" + legend(look)] if maps else []
+    parts = [beside(maps, look.width) + "\n" + legend(look, squares)] if maps else []
     along = {group.label: group.diagonal for group in shown if group.diagonal}
     if along and not maps:
         curve = length_curve(along, look, axis="length")

@@ -1,26 +1,32 @@
 """Heat maps of grids in a terminal: coloured cells where it shows colours, numbers alone where it does not."""
 
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import groupby
+from statistics import fmean
 
 from numerate.reports.colour import FRAME_DARK, Colour, Look, ink, rgb
 from numerate.reports.grid import Grid, axis_words, whole_percent
 
 _FRAME = {True: {"bar": "┃", "rule": "━", "zero": "·"}, False: {"bar": "|", "rule": "-", "zero": "."}}
 _CORNERS = {"top": ("┏", "┓"), "bottom": ("┗", "┛")}
+PER_CENT, TENTHS = 4, 2
+"""Columns of the terminal that a cell takes with a number of per cents, and with a tenth or a colour alone."""
 QUIET: Colour = (128, 134, 146)
-MOST_NUMBERS = 40
-"""Grids with more columns than this are drawn without numbers, two columns of the terminal per cell."""
 
 
 def heat_map(grid: Grid, look: Look | None = None) -> str:
-    """A grid as text, per cents in the cells, the border of what was trained drawn around it.
+    """A grid as text, no wider than the terminal, per cents in the cells, the border of what was trained around it.
+
+    Where three digits a cell do not fit, cells are colours alone, or without colours tenths; where these do not fit
+    either, each number is the per cent of several neighbouring cells, which all weigh the same. The title says so.
 
     The first axis runs down and the second across. A cell with nothing right shows a dot where there is no colour,
     cells that were not evaluated stay empty.
     """
     look = look or Look()
-    wide = 4 if len(grid.columns) <= MOST_NUMBERS else 2
-    margin = max((len(str(row)) for row in grid.rows), default=1) + 1 if grid.row_axis else 1
+    grid, wide = _fitted(grid, look)
+    margin = _margin(grid)
     lines = [look.paint(grid.title, bold=True)] if grid.title else []
     lines.append(" " * (margin + 1) + _columns(grid, wide))
     for i, row in enumerate(grid.rows):
@@ -32,8 +38,40 @@ def heat_map(grid: Grid, look: Look | None = None) -> str:
     return "\n".join(lines)
 
 
-def legend(look: Look | None = None) -> str:
-    """What the colours and marks of a heat map mean, in one line."""
+def _fitted(grid: Grid, look: Look) -> tuple[Grid, int]:
+    """A grid as it fits into the terminal, and how many columns of that each of its cells takes."""
+    room = look.width - _margin(grid) - 2
+    if PER_CENT * len(grid.columns) <= room:
+        return grid, PER_CENT
+    if TENTHS * len(grid.columns) <= room:
+        unit = "" if look.colours else "in tenths"
+        return replace(grid, title=", ".join(filter(None, (grid.title, unit)))), TENTHS
+    each = -(-len(grid.columns) // max(1, room // PER_CENT))
+    return _binned(grid, each), PER_CENT
+
+
+def _binned(grid: Grid, each: int) -> Grid:
+    """A grid whose cells are the means of `each` x `each` cells, by the first row and column of these."""
+    high = each if grid.row_axis else 1
+    found = {}
+    for i in range(0, len(grid.rows), high):
+        for j in range(0, len(grid.columns), each):
+            places = [(row, column) for row in grid.rows[i : i + high] for column in grid.columns[j : j + each]]
+            inside = [grid.points[place] for place in places if place in grid.points]
+            if inside:
+                regions = {point.region for point in inside}
+                region = inside[0].region if len(regions) == 1 else ""
+                found[places[0]] = replace(inside[0], value=fmean(point.value for point in inside), region=region)
+    title = ", ".join(filter(None, (grid.title, f"means of {high} x {each} cells")))
+    return replace(grid, rows=grid.rows[::high], columns=grid.columns[::each], points=found, title=title)
+
+
+def _margin(grid: Grid) -> int:
+    return max((len(str(row)) for row in grid.rows), default=1) + 1 if grid.row_axis else 1
+
+
+def legend(look: Look | None = None, grids: Iterable[Grid] = ()) -> str:
+    """What the colours and marks of heat maps of these grids mean, in one line."""
     look = look or Look()
     marks = _FRAME[look.unicode]
     frame = look.paint(f"{marks['bar']} {marks['bar']}", front=rgb(FRAME_DARK))
@@ -41,7 +79,10 @@ def legend(look: Look | None = None) -> str:
         shares = (0.0, 0.25, 0.5, 0.75, 1.0)
         scale = "".join(look.paint(f" {s * 100:.0f} ", front=ink(look.ramp(s)), back=look.ramp(s)) for s in shares)
         return f"{scale}  % right   {frame} in distribution"
-    return f"% right, {marks['zero']} is 0   {frame} in distribution"
+    widths = {_fitted(grid, look)[1] for grid in grids} or {PER_CENT}
+    tenths = f"in tenths: 4 is 40-49 % right, 0 under 10 %, # 100 %, {marks['zero']} none"
+    parts = [f"% right, {marks['zero']} is 0"] * (PER_CENT in widths) + [tenths] * (TENTHS in widths)
+    return f"{'; '.join(parts)}   {frame} in distribution"
 
 
 def _axes(grid: Grid) -> str:
@@ -52,11 +93,11 @@ def _axes(grid: Grid) -> str:
 
 
 def _labelled(i: int, count: int, wide: int) -> bool:
-    return wide == 4 or i == 0 or i == count - 1 or (i + 1) % 5 == 0
+    return wide == PER_CENT or i == 0 or i == count - 1 or (i + 1) % 5 == 0
 
 
 def _columns(grid: Grid, wide: int) -> str:
-    if wide == 4:
+    if wide == PER_CENT:
         return "".join(str(column).rjust(3) + " " for column in grid.columns).rstrip()
     line = ""
     for j, column in enumerate(grid.columns):
