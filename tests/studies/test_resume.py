@@ -1,11 +1,13 @@
 """Killed at any moment and begun again, a study ends with exactly the results of one that nobody disturbed."""
 
+import itertools
 import json
 import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from numerate.config import override
 from numerate.executors.executor import Executor
 from numerate.studies.folder import Planned, StudyFolder, is_done
 from numerate.studies.study import Study, run_study
+from numerate.tables.results import results_of
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder
 
@@ -226,6 +229,23 @@ def test_a_run_that_was_only_trained_is_evaluated_and_not_trained_again(
     folder = StudyFolder.of("s", tmp_path)
     record = folder.results()[folder.plan()[0].at]
     assert (record["why"], record["step"], record["took"]["from"]) == ("budget", 4, 4)
+
+
+def test_the_seconds_of_a_run_are_those_of_all_its_starts(
+    tiny: Recipe, here: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from numerate.laboratory.train import train
+
+    with monkeypatch.context() as patched:
+        ticks = itertools.count(0.0, 1000.0)
+        patched.setattr("numerate.training.trainer.time", SimpleNamespace(monotonic=lambda: next(ticks)))
+        train(override(tiny, ["training.steps=2"]), runs_dir=tmp_path, quiet=True)
+    run_study(Study("s", "?", [tiny]), runs_dir=tmp_path, executor=here)
+    folder = StudyFolder.of("s", tmp_path)
+    record = folder.results()[folder.plan()[0].at]
+    assert record["took"]["from"] == 2
+    assert record["took"]["seconds"] > 1000
+    assert results_of(folder.path)["seconds"] == [record["took"]["seconds"]]
 
 
 def test_a_run_whose_folder_was_deleted_is_done_again(tiny: Recipe, here: Executor, tmp_path: Path) -> None:

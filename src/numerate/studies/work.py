@@ -126,7 +126,7 @@ class _Worker:
 
     def _kept(self, planned: Planned, do: Callable[[], dict[str, Any]]) -> Mapping[str, Any]:
         """Does a run and appends what came of it. No memory left, and being stopped, are told by raising."""
-        began = time.monotonic()
+        began = time.monotonic() - self._seconds(planned)
         try:
             record = do()
             self.folder.add_results(self.desk.worker, [record])
@@ -148,7 +148,7 @@ class _Worker:
 
     def _run(self, planned: Planned) -> dict[str, Any]:
         worker = self.desk.worker
-        began, before = time.monotonic(), self._steps(planned)
+        began, before = time.monotonic() - self._seconds(planned), self._steps(planned)
         recipe = self._recipe(planned)
         trained = train(
             recipe,
@@ -169,6 +169,11 @@ class _Worker:
     def _steps(self, planned: Planned) -> int:
         """The last checkpoint of a run before it goes on, 0 for a new one."""
         return max(checkpoint.steps(self.folder.runs / planned.run / "checkpoints"), default=0)
+
+    def _seconds(self, planned: Planned) -> float:
+        """How long a run was trained before it goes on, over all its starts up to its last checkpoint."""
+        seconds: float = checkpoint.last_state(self.folder.runs / planned.run / "checkpoints").get("seconds", 0.0)
+        return seconds
 
     def _evaluated(
         self, planned: Planned, recipe: Recipe, trained: Trained, took: Callable[[], dict[str, Any]]
@@ -214,7 +219,7 @@ class _Worker:
         itself, so that only the one at fault fails."""
         from numerate.laboratory.stacked import train_stacked
 
-        began, before = time.monotonic(), [self._steps(planned) for planned in group]
+        began, before = time.monotonic(), [(self._steps(planned), self._seconds(planned)) for planned in group]
         recipes = [self._recipe(planned) for planned in group]
 
         def listen(index: int, kind: str, record: Mapping[str, Any]) -> None:
@@ -234,16 +239,16 @@ class _Worker:
             return {}
         each = (time.monotonic() - began) / len(group)
         records = {}
-        for planned, recipe, one, step in zip(group, recipes, ended, before, strict=True):
+        for planned, recipe, one, (step, seconds) in zip(group, recipes, ended, before, strict=True):
             self.state.tell(**_facts(planned))
-            do = functools.partial(self._of_stack, planned, recipe, one, each, len(group), step)
+            do = functools.partial(self._of_stack, planned, recipe, one, seconds + each, len(group), step)
             records[planned.run] = self._kept(planned, do)
         return records
 
     def _of_stack(
         self, planned: Planned, recipe: Recipe, one: Trained | Exception, each: float, stack: int, before: int
     ) -> dict[str, Any]:
-        """What came of one run of a stack, all of which took `each` seconds times its size."""
+        """What came of one run of a stack, which took `each` seconds of the stack's and of earlier starts."""
         if isinstance(one, Exception):
             raise one
         since = time.monotonic()
@@ -337,7 +342,8 @@ def _facts(planned: Planned) -> dict[str, Any]:
 
 
 def _took(seconds: float, worker: str, stack: int, before: int) -> dict[str, Any]:
-    """All that depends on the machine: `from` is the step at which this start began, `at` the end as Unix time."""
+    """All that depends on the machine: the `seconds` of all starts, `from` which step this one began, and when it ended
+    (`at`, Unix time)."""
     return {"seconds": round(seconds, 3), "worker": worker, "stack": stack, "from": before, "at": round(time.time(), 3)}
 
 

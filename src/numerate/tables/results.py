@@ -100,8 +100,8 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     labels also their measures with interval and floor (`final.ood_test.unseen`, `final.ood_test.unseen.floor`;
     `accuracy`, `last` and `prefix` alike); where they are numbers or texts each metric of
     `numerate.evaluation.answer_metrics` (`final.ood_test.log_mae`, `final.ood_test.log_mae (mean of modules)`);
-    `no_claim`, why nothing may be claimed of a run; `seconds` and `worker`; and of what failed, how (`failure`) and
-    with which `error`.
+    `no_claim`, why nothing may be claimed of a run; `seconds` of all its starts (what a killed process did after its
+    last checkpoint is not known) and `worker`; and of what failed, how (`failure`) and with which `error`.
 
     Raises `Mistake` where there is no such study.
     """

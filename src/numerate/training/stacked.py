@@ -57,6 +57,7 @@ class StackedTrainer:
             ended(index, outcome)
 
         for trainer in self.trainers:
+            trainer.share = 1 / len(self.trainers)
             trainer.begin(stop)
         while True:
             for index in self._at:

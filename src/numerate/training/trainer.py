@@ -120,6 +120,9 @@ class Trainer:
         self.timings = Timings(world, products_of(self.training.precision, self.training.tf32, world.device))
         self._rate = 0.0  # of the last step
         self._began = self._saved_at = 0.0
+        self._earlier = 0.0  # seconds of earlier starts, as the checkpoint knows them
+        self.share = 1.0
+        """Of the time that passes, what counts as this run's: in a stack of four a quarter."""
         self._saved = 0
         self._overdue = False
         self._why, self._status = "budget", 0
@@ -183,6 +186,7 @@ class Trainer:
         self.parallel.load_weights(tensors["weights"], str(last.path))
         self.parallel.load_moments(self.optimizer, tensors["optimizer"])
         self.progress = Progress(**last.state["progress"])
+        self._earlier = last.state.get("seconds", 0.0)
         if "operations" not in last.state["progress"]:  # written before operations were counted
             self.progress.operations = round(self.progress.examples * self.budget.operations_per_example)
         if self.progress.scaler:
@@ -414,6 +418,7 @@ class Trainer:
                 "progress": asdict(self.progress),
                 "threads": torch.get_num_threads(),
                 "processes": self.world.size,
+                "seconds": round(self._earlier + self.share * (time.monotonic() - self._began), 3),
                 "tokenizer": fingerprint_of(self.recipe.tokenizer, self.recipe.task),
                 "origin": origin_of(self.model),
             }
