@@ -62,6 +62,7 @@ _NUMBERS = Fields(
     {
         "asked": COUNT,
         **{name: Whole(high="asked") for name in ("exact", "missing", "invalid")},
+        "clipped?": Whole(high="asked"),
         "digits": COUNT,
         "digits_right": Whole(high="digits"),
         "within": Mapped(Whole(high="asked")),
