@@ -232,19 +232,61 @@ def test_the_kernel_is_the_definition_in_tritons_interpreter() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_the_kernel_on_a_device_is_the_definition(kind: torch.dtype) -> None:
-    heads = drawn(8, 8, 300, 64, 64, kind)
+@pytest.mark.parametrize(("kind", "width"), [(torch.float32, 16), (torch.bfloat16, 32)])
+def test_the_kernel_on_a_device_is_the_definition(kind: torch.dtype, width: int) -> None:
+    """At widths that an A100 and an H100 have shared memory for."""
+    heads = drawn(8, 8, 300, width, width, kind)
     there = replace(heads, **{name: getattr(heads, name).cuda() for name in FLOATING})
     exact = replace(there, **{name: getattr(there, name).double() for name in FLOATING})
     same(there, "tanh", "triton", 5e-3 if kind is torch.float32 else 0.5, exact)
 
 
+H100, A100, CONSUMER = 232_448, 166_912, 101_376
+"""Bytes of shared memory that one program may take."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "compared", "on"),
+    [
+        (torch.float32, 64, 64, ()),
+        (torch.float32, 32, 64, (H100,)),
+        (torch.float32, 33, 64, ()),
+        (torch.float32, 32, 16, (H100, A100)),
+        (torch.float32, 16, 16, (H100, A100)),
+        (torch.bfloat16, 64, 64, (H100, A100)),
+        (torch.float16, 64, 64, (H100, A100)),
+        (torch.bfloat16, 64, 128, (H100,)),
+        (torch.bfloat16, 20, 32, (H100, A100, CONSUMER)),
+        (torch.bfloat16, 128, 64, ()),
+        (torch.float64, 16, 16, ()),
+    ],
+)
+def test_the_kernel_is_taken_only_where_its_shared_memory_is_there(
+    kind: torch.dtype, width: int, compared: int, on: tuple[int, ...]
+) -> None:
+    heads = drawn(4, 4, 32, width, compared, kind)
+    fits = [limit for limit in (H100, A100, CONSUMER, 0) if relational_tiles.why_too_large(heads, limit) is None]
+    assert fits == [*on]
+    if kind is torch.float32 and width == 32 and compared == 64:
+        assert relational_tiles.why_too_large(heads, A100) == (
+            "heads 32 wide with relations 64 wide in float32 take 229,376 bytes of shared memory; this device has "
+            "166,912 bytes"
+        )
+
+
+def test_shared_memory_was_measured_for_the_tiles_of_the_kernel(kernel: Any) -> None:
+    """Whoever changes these compiles ahead of time again: `relational_tiles.SHARED_MEMORY`."""
+    assert (kernel.HEADS, kernel.RELATIONS, kernel.TILE) == (4, 4, 32)
+
+
 def test_the_kernel_is_taken_on_a_device_for_what_it_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relational_tiles, "on_device", lambda heads: True)
+    monkeypatch.setattr(relational_tiles, "shared_memory", lambda device: H100)
     assert chosen(drawn(time=64), "relational", "tanh") == "triton"
     assert chosen(drawn(time=64), "relational", "identity") == "values"  # 5 + 14 numbers: narrow values
-    assert chosen(drawn(8, 8, 64, 64, 64), "relational", "identity") == "triton"
+    assert chosen(drawn(8, 8, 64, 64, 64, torch.bfloat16), "relational", "identity") == "triton"
+    assert chosen(drawn(8, 8, 64, 64, 64), "relational", "identity") == "chunks"
+    assert chosen(drawn(8, 8, 64, 64, 64), "relational", "tanh") == "chunks"
     assert chosen(drawn(time=64), "relational", "softmax") == "chunks"
     assert chosen(drawn(time=64), "disrca", "tanh") == "chunks"
     assert chosen(replace(drawn(time=64), dropout=0.1), "relational", "tanh") == "chunks"

@@ -64,8 +64,9 @@ def said_by(
 def chosen(heads: Heads, kind: Kind, activation: Activation) -> Form:
     """The form that `auto` takes: `values` where there is one and it is the quicker.
 
-    On a CUDA device with triton it is the kernel for what that can do, unless values are plain products no wider than
-    128 in all: those are what the fused attention of torch is made for. (Where the line is was not measured.)
+    On a CUDA device with triton it is the kernel for what that can do and the device has shared memory for
+    (`relational_tiles.SHARED_MEMORY`), unless values are plain products no wider than 128 in all: those are what the
+    fused attention of torch is made for. (Where the line is was not measured.)
 
     For a pair of tokens `values` multiplies heads x relations x width numbers, `chunks` a fraction of them but with
     passes over memory for every relation. Of both, on one core of a CPU and rows of 512, the line between them:

@@ -63,13 +63,48 @@ def why_not_tiled(heads: Heads, kind: Kind, activation: Activation) -> str | Non
 
 
 def has_kernel(heads: Heads, activation: Activation) -> bool:
-    """Whether the kernel is the form to take for what tiles can do: where `on_device`, for float32 or less exact
-    numbers and heads up to 256 wide, unless relations are plain products and all values together no wider than 128."""
+    """Whether the kernel is the form to take for what tiles can do: where `on_device` and in its shared memory, unless
+    relations are plain products and all values together no wider than 128."""
     assert heads.relation_keys is not None
     _, relations, _, compared = heads.relation_keys.shape
-    width = heads.queries.shape[-1]
-    narrow = activation == "identity" and width + relations * compared <= 128
-    return not narrow and max(width, compared) <= 256 and heads.queries.element_size() <= 4 and on_device(heads)
+    narrow = activation == "identity" and heads.queries.shape[-1] + relations * compared <= 128
+    return not narrow and on_device(heads) and why_too_large(heads, shared_memory(heads.queries.device)) is None
+
+
+SHARED_MEMORY = {
+    4: {16: {16: 106_496, 32: 131_072, 64: 180_224}, 32: {16: 155_648, 32: 180_224, 64: 229_376}},
+    2: {
+        16: {16: 55_296, 32: 67_584, 64: 92_160, 128: 141_312},
+        32: {16: 79_872, 32: 92_160, 64: 116_736, 128: 165_888},
+        64: {16: 129_024, 32: 141_312, 64: 165_888, 128: 215_040},
+        128: {16: 227_328},
+    },
+}
+"""Bytes of shared memory that a program of the kernel takes, by the bytes of a number, the width of a head and that of
+a relation (both rounded up to a power of two, 16 at least): the most of its forward and both parts of its backward, for
+4 heads and 4 relations. Measured by compiling ahead of time with triton 3.7.1; the same for compute capabilities 8.0,
+9.0 and 12.0. All other widths up to 256 take more than an H100 has (232,448; an A100 166,912, consumer cards 101,376).
+"""
+
+
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that one program may take on a CUDA device, 0 where torch does not say (ROCm)."""
+    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
+
+
+def why_too_large(heads: Heads, limit: int) -> str | None:
+    """Why the kernel cannot be launched where a program may take `limit` bytes of shared memory; None where it can."""
+    assert heads.relation_keys is not None
+    x, widths = heads.queries, (heads.queries.shape[-1], heads.relation_keys.shape[-1])
+    width, compared = (max(16, 1 << (size - 1).bit_length()) for size in widths)
+    needed = SHARED_MEMORY.get(x.element_size(), {}).get(width, {}).get(compared)
+    if needed is not None and needed <= limit:
+        return None
+    bytes_needed = "too much" if needed is None else f"{needed:,} bytes of"
+    return (
+        f"heads {widths[0]} wide with relations {widths[1]} wide in {str(x.dtype).removeprefix('torch.')} take "
+        f"{bytes_needed} shared memory; this device has {limit:,} bytes"
+    )
 
 
 def on_device(heads: Heads) -> bool:
@@ -90,6 +125,9 @@ def in_tiles(heads: Heads, kind: Kind, activation: Activation, by: By) -> Float[
         )
     if by == "triton" and not heads.queries.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         raise Mistake(f"model.mixer.form: triton runs on CUDA, and not on {heads.queries.device.type}; auto does")
+    limit = shared_memory(heads.queries.device) if by == "triton" and heads.queries.is_cuda else None
+    if limit is not None and (why := why_too_large(heads, limit)) is not None:
+        raise Mistake(f"model.mixer.form: triton: {why}; auto or chunks would do")
     assert heads.symbols is not None
     assert heads.relation_queries is not None
     assert heads.relation_keys is not None

@@ -26,7 +26,8 @@ from numerate.mixers.relational_tiles import Read, Said, in_groups
 
 HEADS, RELATIONS, TILE = 4, 4, 32
 """Of one program, at most: heads, relations; and its queries and keys of a tile. 4 x 4 x 32 x 32 products of weights
-and relations are 128 for each of 128 threads. Not tuned: no device was at hand."""
+and relations are 128 for each of 128 threads. Not tuned: no device was at hand.
+`relational_tiles.SHARED_MEMORY` was measured for them."""
 
 
 @triton.jit
