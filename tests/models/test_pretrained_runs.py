@@ -1,5 +1,6 @@
 """Promises of runs that begin from pretrained weights: they hold all that they need, and one table is one."""
 
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,9 +14,10 @@ import torch
 from numerate.api import load, recipe
 from numerate.batch import Tokens
 from numerate.errors import Mistake
-from numerate.laboratory.train import train
+from numerate.laboratory.train import dry_run, train
 from numerate.models.held import build, origin_of
 from numerate.models.pretrained import PretrainedDecoder
+from numerate.models.t5 import SIZES as PUBLISHED_SIZES
 from numerate.models.t5 import T5
 from numerate.training import checkpoint
 from numerate.training.recipe import Recipe
@@ -117,6 +119,40 @@ def test_a_run_is_evaluated_asked_and_gone_on_with_when_the_weights_that_it_bega
     one, other = tensors(whole), tensors(path)
     assert all(torch.equal(one[name], other[name]) for name in one), "it goes on bit by bit"
     assert not any(torch.equal(stored[name], other[name]) for name in stored if "q_proj" in name or ".q." in name)
+
+
+def test_a_dry_run_needs_the_configuration_alone(kind: str, tmp_path: Path) -> None:
+    write_weights(tmp_path / "weights", kind)
+    wanted = begun_from(str(tmp_path / "weights"), kind)
+    model = wanted.model.build(wanted.tokenizer.vocabulary(wanted.task), 0)
+    for file in (tmp_path / "weights").iterdir():
+        if file.name != "config.json":
+            file.unlink()
+    estimate = dry_run(wanted, trials=1)
+    assert estimate.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert estimate.seconds_per_step is not None
+    assert [file.name for file in (tmp_path / "weights").iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("name", ["google-t5/t5-3b", "t5-3b"])
+def test_a_dry_run_knows_the_published_sizes_of_t5(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    wanted = begun_from(name, "t5")
+    estimate = dry_run(wanted)
+    rows = wanted.tokenizer.vocabulary(wanted.task).size
+    assert estimate.parameters == PUBLISHED_SIZES["3b"].parameters(rows)
+    assert "not measured" in str(estimate)
+
+
+def test_a_dry_run_without_a_configuration_says_what_needs_none(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    said = "model.weights=null model." + ("config=" if kind == "llama" else "size=base")
+    for weights in ("someone/unknown", str(tmp_path)):
+        with pytest.raises(Mistake, match=rf"^model\.weights: {weights}: has no configuration .*; {re.escape(said)}"):
+            dry_run(begun_from(weights, kind))
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -12,6 +13,7 @@ from numerate.laboratory.start import set_threads
 from numerate.mixers.attention import Attention
 from numerate.mixers.dual_attention import DualAttention
 from numerate.models.decoder import Decoder
+from numerate.models.held import HeldSpec, without_memory
 from numerate.models.numformer import Numformer
 from numerate.models.t5 import T5
 from numerate.models.trunk import Loop, Stack
@@ -75,12 +77,13 @@ class Estimate:
 def dry_run(recipe: Recipe, *, trials: int = 5) -> Estimate:
     """Builds everything, trains a few steps in memory, and says what the whole would take. Writes nothing.
 
-    A T5 of billions of random weights is only counted on a CPU, without memory for them."""
+    Of pretrained weights the configuration suffices: the model that is tried has their sizes and random weights. A
+    model of transformers with more than `MOST_TRIED` weights is only counted on a CPU, without memory for them."""
     with World.joined(recipe.device) as world:
         set_threads(recipe.training.threads, None)
         short = replace(recipe.training, log_every=10**9, evaluate_every=10**9, checkpoint_every=None)
-        counting = _too_large(recipe.model, world)
-        trainer = Trainer(replace(recipe, training=short), world, counting=counting)
+        origin, counting = _held(recipe, world)
+        trainer = Trainer(replace(recipe, training=short), world, origin=origin, counting=counting)
         steps, budget = trainer.steps, trainer.budget
         first = trainer.stream.batch(Place())
         tried = trainer if counting else _in_small(trainer, world)
@@ -115,14 +118,19 @@ def _in_small(trainer: Trainer, world: World) -> Trainer:
         return trainer
     rows = max(1, int(training.smallest * MOST_AT_ONCE / operations))
     few = replace(training, batch=rows, batch_tokens=None, accumulate=1, part=None, ramp=0.0, ramp_from=None)
-    return Trainer(replace(recipe, training=few), world)
+    return Trainer(replace(recipe, training=few), world, origin=trainer.origin)
 
 
-def _too_large(model: ModelSpec, world: World) -> bool:
-    """Whether no step of a model is tried here."""
-    if not isinstance(model, T5) or model.weights is not None:
-        return False
-    return world.device.type == "cpu" and model.parameters(0) > MOST_TRIED
+def _held(recipe: Recipe, world: World) -> tuple[dict[str, Any] | None, bool]:
+    """What describes a model of transformers without its weights, and whether it is too large to try a step of it."""
+    if not isinstance(recipe.model, HeldSpec):
+        return None, False
+    vocabulary = recipe.tokenizer.vocabulary(recipe.task)
+    origin = recipe.model.origin(vocabulary)
+    if world.device.type != "cpu":
+        return origin, False
+    model = without_memory(recipe.model, vocabulary, recipe.seed, origin)
+    return origin, sum(parameter.numel() for parameter in model.parameters()) > MOST_TRIED
 
 
 def debug(recipe: Recipe) -> Recipe:

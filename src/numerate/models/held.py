@@ -10,6 +10,8 @@ from logging import ERROR
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -180,6 +182,12 @@ class HeldSpec(ModelSpec):
     weights: str | None
 
     @abstractmethod
+    def origin(self, vocabulary: Vocabulary) -> dict[str, Any] | None:
+        """What `build_again` builds of `weights`, by their configuration alone; None without weights.
+
+        Raises `Mistake` where the configuration cannot be read, with settings that need none."""
+
+    @abstractmethod
     def build_again(self, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any]) -> Held:
         """The model as `origin_of` describes it, with random weights: those that it has by now are to be put in."""
 
@@ -192,12 +200,41 @@ def build(spec: ModelSpec, vocabulary: Vocabulary, seed: int, origin: Mapping[st
     return spec.build_again(vocabulary, seed, origin)
 
 
-def without_memory(spec: ModelSpec, vocabulary: Vocabulary, seed: int) -> Model:
+def without_memory(
+    spec: ModelSpec, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any] | None = None
+) -> Model:
     """The model on torch's meta device, where weights have shapes and no memory: it counts, and cannot be trained.
 
-    Raises what torch says (`RuntimeError`, `NotImplementedError`) of a model that cannot be built there."""
+    `origin` is as for `build`. Raises what torch says (`RuntimeError`, `NotImplementedError`) of a model that cannot be
+    built there."""
     with torch.device("meta"):
-        return spec.build(vocabulary, seed)
+        return build(spec, vocabulary, seed, origin)
+
+
+def configured(weights: str, vocabulary: Vocabulary, instead: str, **options: Any) -> dict[str, Any]:
+    """The origin that the configuration (`config.json`) of a folder or of the hub describes, with the rows of this
+    vocabulary. Raises `Mistake` where it cannot be read, which names the settings `instead` of weights."""
+    package = transformers("model.weights")
+    try:
+        with _quiet():
+            config = package.AutoConfig.from_pretrained(weights, **options)
+    except Exception as error:  # the hub, JSON and the classes of configurations have errors of their own kind each
+        raise Mistake(
+            f"model.weights: {weights}: has no configuration that can be read here ({first_line(error)}); {instead} "
+            "counts and times a model without weights"
+        ) from error
+    return origin_by(config, vocabulary)
+
+
+def origin_by(config: Any, vocabulary: Vocabulary) -> dict[str, Any]:
+    """The origin that a configuration of transformers describes, with the rows of this vocabulary.
+
+    Raises `Mistake` for a vocabulary that pretrained rows cannot be put into the order of."""
+    foreign_ids(vocabulary)
+    _take_ids(config, vocabulary)
+    # What T5 1.1 says of a head of its own, transformers keeps as this and takes the head for tied where it is missing.
+    tied = config.tie_word_embeddings and getattr(config, "scale_decoder_outputs", True)
+    return {"config": json.loads(config.to_json_string(use_diff=False)), "tied": bool(tied)}
 
 
 def origin_of(model: Model) -> dict[str, Any] | None:
@@ -334,12 +371,7 @@ def fit_vocabulary(held: Any, vocabulary: Vocabulary, seed: int) -> None:
     Rows of tokens that the vocabulary has not are cut; tokens that its tokenizer has not get rows around the mean of
     the pretrained ones. Raises `Mistake` for a vocabulary that is not over a tokenizer of the model's.
     """
-    foreign = vocabulary.foreign
-    if foreign is None:
-        raise Mistake(
-            "tokenizer: the weights are of another vocabulary, and this tokenizer does not say which of its ids are "
-            "theirs; Subwords(tokenizer=...) of the same model does, or weights=null"
-        )
+    foreign = foreign_ids(vocabulary)
     inward, outward = held.get_input_embeddings(), held.get_output_embeddings()
     if int(foreign.max()) >= inward.weight.shape[0]:
         raise Mistake(
@@ -358,13 +390,22 @@ def fit_vocabulary(held: Any, vocabulary: Vocabulary, seed: int) -> None:
     outward.out_features = vocabulary.size
     if getattr(outward, "bias", None) is not None:
         outward.bias = nn.Parameter(rows_for(outward.bias.detach()[:, None], ids, draws)[:, 0])
-    for name, value in {
-        "vocab_size": vocabulary.size,
-        "pad_token_id": PAD,
-        "bos_token_id": BEGIN,
-        "eos_token_id": END,
-    }.items():
-        setattr(held.config, name, value)
+    _take_ids(held.config, vocabulary)
+
+
+def _take_ids(config: Any, vocabulary: Vocabulary) -> None:
+    config.vocab_size = vocabulary.size
+    config.pad_token_id, config.bos_token_id, config.eos_token_id = PAD, BEGIN, END
+
+
+def foreign_ids(vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
+    """Which row of pretrained weights is whose, -1 for none. Raises `Mistake` where the vocabulary does not say."""
+    if vocabulary.foreign is None:
+        raise Mistake(
+            "tokenizer: the weights are of another vocabulary, and this tokenizer does not say which of its ids are "
+            "theirs; Subwords(tokenizer=...) of the same model does, or weights=null"
+        )
+    return vocabulary.foreign
 
 
 def rows_for(

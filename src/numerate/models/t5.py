@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -18,7 +19,9 @@ from numerate.models.held import (
     Reading,
     at_the_right,
     compute_again,
+    configured,
     fit_vocabulary,
+    origin_by,
     pretrained,
     real_places,
     refuse_hidden,
@@ -72,6 +75,15 @@ SIZES = {
     "11b": Dimensions(1024, 24, 24, 128, 128, 65536),
 }
 """The published sizes: Raffel et al. (2020), https://arxiv.org/abs/1910.10683, section 3.7."""
+
+PUBLISHED: dict[str, Literal["small", "base", "large", "3b", "11b"]] = {
+    "t5-small": "small",
+    "t5-base": "base",
+    "t5-large": "large",
+    "t5-3b": "3b",
+    "t5-11b": "11b",
+}
+"""The sizes of weights that the hub has under these names, with or without `google-t5/` before them."""
 
 _NO_SOURCE = "model: T5 reads a question and says its answer; layout=Pair gives it both"
 
@@ -147,6 +159,15 @@ class T5(HeldSpec):
                     )
                 fit_vocabulary(held, vocabulary, seed)
             return T5Model(self, held, vocabulary)
+
+    def origin(self, vocabulary: Vocabulary) -> dict[str, Any] | None:
+        if self.weights is None:
+            return None
+        size = PUBLISHED.get(self.weights.removeprefix("google-t5/"))
+        if size is None or Path(self.weights).is_dir():
+            return configured(self.weights, vocabulary, "model.weights=null model.size=base")
+        config = replace(self, weights=None, size=size)._config(transformers("model: T5"), vocabulary)
+        return origin_by(config, vocabulary)
 
     def build_again(self, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any]) -> "T5Model":
         package = transformers("model: T5")

@@ -76,10 +76,10 @@ class Trainer:
         self.training = recipe.training
         self.exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
         vocabulary = self.exam.vocabulary
-        self._origin = origin
+        self.origin = origin
         self.model: Model
         if counting:
-            self.model = without_memory(recipe.model, vocabulary, recipe.seed)
+            self.model = without_memory(recipe.model, vocabulary, recipe.seed, origin)
         else:
             self.model = build(recipe.model, vocabulary, recipe.seed, origin).to(world.device)
         self.objective: ObjectivePart = recipe.objective.build(vocabulary).to(world.device)
@@ -167,7 +167,7 @@ class Trainer:
             cut(self.folder, step)
         last, warnings = self.world.said_by_first(found)
         if last is None:
-            if self._origin is not None:
+            if self.origin is not None:
                 raise Fault(f"{self.folder.checkpoints}: the checkpoint to go on from has just gone; start once more")
             return warnings  # type: ignore[no-any-return]
         self.load(last)
