@@ -79,7 +79,7 @@ class _Lines:
             for _, place, name in lines
             for value in one.values(place, name)
         ]
-        return min(0.0, *found), 1.03 * max(0.0, *found) or 1.0
+        return min([0.0, *found]), 1.03 * max([0.0, *found]) or 1.0
 
 
 def _drawn(groups: Sequence[Group]) -> list[Shown]:
