@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 from abc import ABC
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,10 @@ from numerate.errors import Mistake
 
 NAMED = [(kind, name) for kind, parts in catalogue.kinds().items() for name in parts]
 FUNCTIONS = {"Recipe", "Study"}
+
+
+def test_a_typed_program_finds_the_types_of_the_package() -> None:
+    assert resources.files("numerate").joinpath("py.typed").is_file()
 
 
 @pytest.mark.parametrize(("kind", "name"), NAMED)
