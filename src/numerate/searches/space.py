@@ -41,6 +41,9 @@ class Choice:
     def size(self) -> int | None:
         return len(self.values)
 
+    def holds(self, value: object) -> bool:
+        return value in self.values
+
     def all(self) -> Iterator[str]:
         return iter(self.values)
 
@@ -78,6 +81,9 @@ class Between:
     def top(self) -> float:
         """The highest value that steps from `low` lead to."""
         return self.high if self.step is None else self.rounded(self.low + ((self.size() or 1) - 1) * self.step)
+
+    def holds(self, value: object) -> bool:
+        return isinstance(value, int | float) and self.low <= value <= self.high
 
     def all(self) -> Iterator[float]:
         for number in range(self.size() or 0):
@@ -147,7 +153,12 @@ class Space:
         return [item for item in self.items if not isinstance(item, str)]
 
     def settings(self, parameters: Mapping[str, Any]) -> list[str]:
-        """The `path=value` texts of one point of the space, as `numerate run` takes them."""
+        """The `path=value` texts of one point of the space, as `numerate run` takes them.
+
+        Raises `Mistake` for a point that is none of this space: a journal is data, and what it says is not run."""
+        for field in self.fields:
+            if field.path not in parameters or not field.holds(parameters[field.path]):
+                raise Mistake(f"{field}: {parameters.get(field.path)!r}, which the journal has, is no such value")
         return [item if isinstance(item, str) else f"{item.path}={_text(parameters[item.path])}" for item in self.items]
 
     def size(self) -> int | None:
