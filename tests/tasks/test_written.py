@@ -11,10 +11,11 @@ import pytest
 from numerate.catalogue import find
 from numerate.config import Span
 from numerate.errors import Mistake
-from numerate.evaluation.evaluator import default_grid
+from numerate.evaluation.evaluator import default_grid, grid_of
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.draws import key
 from numerate.tasks.plain import plain_text
+from numerate.tasks.rasp import RaspCounting
 from numerate.tasks.task import SPLITS
 from numerate.tasks.written import Written, shuffled
 from numerate.tokens.tokenizer import Characters
@@ -370,3 +371,7 @@ def test_the_cells_of_a_file_are_the_sizes_that_it_has(tmp_path: Path) -> None:
     assert short.cells() == [(4,), (8,), (9,)], "those longer than the trained ones can be asked"
     assert str(default_grid(short)) == "4+8"
     assert Arithmetic().cells() is None
+    assert str(grid_of(holes, "1:12x1:12")) == "4+8:9", "the grid of the recipe's own task is not meant for it"
+    assert str(grid_of(every, "1:2x1")) == "1:2x1"
+    with pytest.raises(Mistake, match=r"has 2 axes, the task has 1: .*; a grid of it reads like 1:12, and null"):
+        grid_of(RaspCounting(), "1:12x1:12")

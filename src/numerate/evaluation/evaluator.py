@@ -16,7 +16,7 @@ from numerate.batch import IGNORE, Model
 from numerate.config import setting
 from numerate.errors import Mistake
 from numerate.evaluation.exam import SPARE, Exam, chunks, questions_of
-from numerate.evaluation.grid import Grid
+from numerate.evaluation.grid import Grid, fits
 from numerate.evaluation.labels import Labels
 from numerate.evaluation.marks import decoded_with_said, labels_of, likelihood, mark_with_said
 from numerate.evaluation.statistics import wilson
@@ -184,6 +184,18 @@ def refuse_ahead(model: Model, exam: Exam) -> str | None:
             f"model: {ahead}, so that it cannot answer by continuing a text; layout=Masked is right, or labels"
         )
     return ahead
+
+
+def grid_of(task: Task, text: str | None) -> Grid:
+    """The grid of a recipe: as its setting says, or the default one. A task over files that was put in the place of a
+    recipe's own has the sizes that its files have, so that a grid of another number of axes is not meant for it.
+
+    >>> str(grid_of(QuestionFiles(train_file="q.jsonl"), "1:12x1:12"))
+    '1'
+    """
+    if text is None or not (task.endless or fits(text, task.axes())):
+        return default_grid(task)
+    return Grid.parse(text, task.axes())
 
 
 def default_grid(task: Task) -> Grid:

@@ -132,6 +132,16 @@ class Grid:
         return "+".join(map(str, self.parts))
 
 
+def fits(text: str, axes: Sequence[str]) -> bool:
+    """Whether each part of a grid has one span for all axes, or as many as there are.
+
+    >>> fits("1:12", ("test",)), fits("1:12x1:12", ("test",))
+    (True, False)
+    """
+    parts = "+".join(NAMED.get(name.strip(), name) for name in text.split("+")).split("+")
+    return all(len(re.split(r"[x\u00d7]", part)) in (1, len(axes)) for part in parts)
+
+
 def _part(text: str, whole: str, axes: Sequence[str]) -> Part:
     tied = text.startswith("equal:")
     texts = [part.strip() for part in re.split(r"[x\u00d7]", text.removeprefix("equal:"))]
@@ -140,7 +150,10 @@ def _part(text: str, whole: str, axes: Sequence[str]) -> Part:
     if len(texts) == 1:
         texts = texts * len(axes)
     if len(texts) != len(axes):
-        raise Mistake(f"grid: {whole!r} has {len(texts)} axes, the task has {len(axes)}: {', '.join(axes)}")
+        raise Mistake(
+            f"grid: {whole!r} has {len(texts)} axes, the task has {len(axes)}: {', '.join(axes)}; "
+            f"a grid of it reads like {'x'.join(['1:12'] * len(axes))}, and null stands for the default one"
+        )
     return Part(tuple(_values(part, whole, axes) for part in texts), tied)
 
 

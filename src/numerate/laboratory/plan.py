@@ -9,7 +9,7 @@ from numerate.batch import Model
 from numerate.config import expand
 from numerate.errors import Mistake
 from numerate.evaluation.costs import Reading, readings
-from numerate.evaluation.evaluator import METHODS, Method, default_grid, method_for
+from numerate.evaluation.evaluator import METHODS, Method, grid_of, method_for
 from numerate.evaluation.exam import size_of
 from numerate.evaluation.grid import Cell, Grid, parse_shard, region, shard
 from numerate.evaluation.language import context_region, portions_of
@@ -65,7 +65,6 @@ class Plan:
     @classmethod
     def of(cls, run: "Run", grid: str | None, count: int | None, method: Method) -> "Plan":
         recipe, task = run.recipe, run.recipe.task
-        text = grid or recipe.evaluation.grid
         if method not in METHODS:
             raise Mistake(f"method: {method!r} is none of: {', '.join(METHODS)}")
         if count is not None and count < 1:
@@ -73,7 +72,7 @@ class Plan:
         learned = run.trained_recipe.task if FILE in run.settings else task
         beyond = task.beyond()
         return cls(
-            Grid.parse(text, task.axes()) if text else default_grid(task),
+            Grid.parse(grid, task.axes()) if grid else grid_of(task, recipe.evaluation.grid),
             count or usual_count(recipe),
             recipe.evaluation.seed,
             method_for(run.exam, method),

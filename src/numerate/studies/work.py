@@ -14,6 +14,7 @@ import torch
 
 from numerate.config import from_tree
 from numerate.errors import Fault, Mistake
+from numerate.evaluation.evaluator import grid_of
 from numerate.executors.executor import Desk, Failure, Work
 from numerate.executors.memory import ran_out
 from numerate.executors.worker import fault_of_the_program
@@ -187,7 +188,8 @@ class _Worker:
         for name in ("best", "final"):  # best on OOD validation; often the final
             self.state.tell(phase=f"evaluating {name}", cells=None)
             count = usual_count(recipe)
-            found[name] = run.evaluate(evaluation.grid, count=count, checkpoint=name, heard=self._heard)
+            grid = None if evaluation.grid is None else str(grid_of(recipe.task, evaluation.grid))
+            found[name] = run.evaluate(grid, count=count, checkpoint=name, heard=self._heard)
         self.state.tell(phase="report")
         run.report()
         track_results(run)

@@ -8,9 +8,8 @@ import torch
 
 from numerate.batch import Model, Tokens
 from numerate.errors import Fault, Mistake
-from numerate.evaluation.evaluator import default_grid
+from numerate.evaluation.evaluator import grid_of
 from numerate.evaluation.exam import Exam
-from numerate.evaluation.grid import Grid
 from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tasks.task import Task
 from numerate.tokens.subwords import Subwords
@@ -35,7 +34,7 @@ def refuse_grid(recipe: Recipe, exam: Exam, model: Model, longest: Tokens) -> li
         return []
     asked: tuple[int, ...] = ()
     try:
-        grid = Grid.parse(text, task.axes()) if text is not None else default_grid(task)
+        grid = grid_of(task, text)
         found = []
         for corner in grid.corners():
             asked = tuple(dict(corner).values())
