@@ -8,13 +8,15 @@ export OMP_NUM_THREADS ?= 1
 READY := $(VENV)/.ready
 READY_TO_TEST := $(VENV)/.ready-to-test
 
-.PHONY: demo test check clean help
+.PHONY: demo test check test-oldest test-newest clean help
 
 help:
 	@echo "make demo    installs into $(VENV) if need be, then: numerate run quickstart"
 	@echo "make test    installs into $(VENV) if need be, then the whole test suite"
 	@echo "make check   installs into $(VENV) if need be, then the linters, the type checker and the import contracts"
-	@echo "make clean   removes $(VENV); runs are left alone"
+	@echo "make test-oldest   the whole test suite with the oldest versions that pyproject.toml promises, in $(VENV)-oldest"
+	@echo "make test-newest   the whole test suite with the newest version of everything, in $(VENV)-newest"
+	@echo "make clean   removes these environments; runs are left alone"
 
 demo: $(READY)
 	$(VENV)/bin/numerate run quickstart
@@ -27,6 +29,17 @@ check: $(READY_TO_TEST)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+# By hand: each installs several gigabytes into an environment of its own, which can be removed afterwards.
+test-oldest:
+	$(PYTHON) -m venv --clear $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install -c constraints-oldest.txt -e ".[dev]"
+	$(VENV)-oldest/bin/python -m pytest -n 2
+
+test-newest:
+	$(PYTHON) -m venv --clear $(VENV)-newest
+	$(VENV)-newest/bin/python -m pip install --upgrade --upgrade-strategy eager -e ".[dev]"
+	$(VENV)-newest/bin/python -m pytest -n 2
 
 # The stamp is newer than what decides what is installed, or the installation is done again (quickly: pip keeps what fits).
 $(READY): pyproject.toml constraints.txt
@@ -44,4 +57,4 @@ $(READY_TO_TEST): $(READY)
 	@touch $@
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest

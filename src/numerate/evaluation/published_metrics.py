@@ -105,9 +105,9 @@ class TokenBatch:
     """A batch of answers as ids, `[rows, places]`: what is said, what is right (`IGNORED` where nothing counts), and
     -ln(probability) of the right ids behind the right prefix, in nats."""
 
-    said: Int[NDArray[np.int64], "rows places"]
-    right: Int[NDArray[np.int64], "rows places"]
-    nll: Float[NDArray[np.float64], "rows places"] | None = None
+    said: Int[np.ndarray, "rows places"]
+    right: Int[np.ndarray, "rows places"]
+    nll: Float[np.ndarray, "rows places"] | None = None
 
     def padded(self, padding: int = PADDING) -> "TokenBatch":
         """As the published trainer hands batches on: answers and labels are filled up with id 0 to the longest label
