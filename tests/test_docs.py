@@ -22,6 +22,7 @@ from numerate.cli import COMMANDS, main, parsed
 from numerate.commands.executing import executor_of
 from numerate.commands.recipes import Wanted
 from numerate.commands.search import asked
+from numerate.commands.show import SLOTS
 from numerate.config import load_user_parts, override
 from numerate.data.datasets import ALL as DATASETS
 from numerate.searches.space import Space
@@ -106,7 +107,9 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
     given = parsed(shlex.split(re.sub(r"\bseeds=\d+\b", "seeds=3", line)))  # each seed is a recipe of its own
     for path in given.parts:
         load_user_parts(path)
-    if given.command in ("train", "run", "show"):
+    if given.command == "show" and any(given.words[0] in catalogue.kinds()[kind] for kind in SLOTS):
+        assert given.words[1:] == [], "a part"
+    elif given.command in ("train", "run", "show"):
         wanted = Wanted.of(given, "")
         study = wanted.study()  # every override is applied to every recipe
         assert study.recipes
