@@ -17,6 +17,7 @@ import yaml
 from numerate import catalogue, cli
 from numerate.cli import COMMANDS, main
 from numerate.commands.addresses import runs_meant
+from numerate.config import user_parts
 from numerate.records.heads import checksum
 from numerate.studies.folder import Asked, StudyFolder
 from numerate.training.run import RunFolder
@@ -609,13 +610,71 @@ def test_traceback_shows_where_a_mistake_came_from(shell: Shell) -> None:
 
 
 def test_what_nobody_foresaw_is_called_a_fault_of_the_program(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    def breaks(options: Any) -> int:
-        raise ZeroDivisionError("a slip\nof the pen")
-
-    monkeypatch.setattr("numerate.commands.list.command", breaks)
+    monkeypatch.setattr("numerate.commands.list.TITLES", None)
     ended = shell("list")
     assert ended.status == 1
-    assert ended.err.splitlines()[0] == "numerate: this is a fault of the program: ZeroDivisionError: a slip"
+    said = "numerate: this is a fault of the program: TypeError: Value after * must be an iterable, not NoneType"
+    assert ended.err.splitlines() == [said, "numerate: --traceback shows where; please report it"]
+
+
+BUSY = """
+from dataclasses import dataclass
+from helper import half
+from numerate.models.decoder import Decoder
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.task import Example, Task
+from numerate.training.recipe import Recipe, Training
+import torch
+
+@dataclass(frozen=True)
+class Halves(Task):
+    how: str = "half"
+
+    def example(self, rng):
+        if self.how == "half":
+            return Example("1", half("2"))
+        if self.how == "key":
+            return {}["no such key"]
+        return torch.zeros(2) @ torch.zeros(3)
+
+def recipe():
+    return Recipe(task=Halves(), model=Decoder(width=8), training=Training(steps=2, batch=2, window=1, threads=1))
+
+def broken():
+    return Recipe(task=Arithmetic(), model=7 + "8")
+
+@dataclass(frozen=True)
+class Narrow(Decoder):
+    def build(self, vocabulary, seed):
+        raise ValueError("too narrow")
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("train busy.py:recipe", "TypeError in helper.py, line 2: unsupported operand type(s) for /: 'str' and 'int'"),
+        ("sample busy.py:recipe task.how=half", "TypeError in helper.py, line 2: unsupported operand"),
+        ("train busy.py:recipe task.how=key", "KeyError in busy.py, line 18: 'no such key'"),
+        ("train busy.py:recipe task.how=torch", "RuntimeError in busy.py, line 19: "),
+        ("show busy.py:broken", "TypeError in busy.py, line 25: unsupported operand type(s) for +"),
+        ("train addition_rotary --parts busy.py model=Narrow", "ValueError in busy.py, line 30: too narrow"),
+        ("run busy.py:recipe workers=1", "TypeError in helper.py, line 2: unsupported operand"),
+    ],
+)
+def test_an_error_in_a_users_file_is_told_with_its_line_wherever_it_is_at_work(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, said: str
+) -> None:
+    monkeypatch.setattr(user_parts, "_files", {})
+    (tmp_path / "busy.py").write_text(BUSY)
+    (tmp_path / "helper.py").write_text("def half(x):\n    return x / 2\n")
+    try:
+        ended = shell(*words.split())
+    finally:
+        sys.modules.pop("helper", None)
+    assert ended.status == 2
+    assert said in ended.err
+    assert "fault of the program" not in ended.err
     assert "Traceback" not in ended.err
 
 

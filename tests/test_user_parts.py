@@ -1,8 +1,12 @@
 """Promises of a user's own parts: classes in a file of theirs."""
 
+import hashlib
+import json
+import pickle
 import re
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +19,7 @@ from numerate.config import (
     identity,
     load_user_parts,
     override,
+    packaged_parts,
     parse_yaml,
     setting,
     to_tree,
@@ -79,8 +84,11 @@ def written(folder: Path, name: str = "my.py", more: str = "") -> Path:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(user_parts, "_named", set())
-    monkeypatch.setattr(user_parts, "_by_file", set())  # which workers of later tests would read
+    monkeypatch.setattr(user_parts, "_files", {})  # which workers of later tests would read
+    monkeypatch.setattr(user_parts, "_sent", {})
+    for name in [name for name in sys.modules if name.startswith("numerate_user_")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setenv("NUMERATE_CONFIG", str(tmp_path / "configuration"))
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
     return tmp_path
 
@@ -98,31 +106,110 @@ def test_a_users_part_is_reachable_by_name_by_file_and_from_disk(folder: Path) -
     assert user_object("my.py:recipe")() == user_object("my.py:Bitter")(5)
 
 
-def test_a_users_file_is_found_from_the_saved_recipe_upwards(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a new process."""
+    for name in [name for name in sys.modules if name.startswith("numerate_user_")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(user_parts, "_files", {})
+    monkeypatch.setattr(catalogue, "_added", {kind: dict(parts) for kind, parts in catalogue._added.items()})
+    catalogue._added["Blend"].pop("Bitter", None)
+
+
+def test_a_file_that_was_named_once_opens_its_recipes_from_anywhere(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written(folder)
-    made = override(Maker(), ["blend=my.py:Bitter"])
+    made = override(Maker(), ["blend=my.py:Bitter(strength=9)"])
     tree, same = to_tree(made), identity(made)
     (folder / "elsewhere").mkdir()
-    (folder / "runs" / "a").mkdir(parents=True)
     monkeypatch.chdir(folder / "elsewhere")
-    assert from_tree(tree, folder / "runs" / "a" / "recipe.yaml") == made
     assert identity(made) == same, "the current folder is no part of an experiment"
-    with pytest.raises(Mistake, match=r"my\.py: there is no such file"):
-        from_tree(tree, folder / ".." / "recipe.yaml")
+    forget(monkeypatch)
+    again = from_tree(tree)
+    assert again.blend.strength == 9
+    assert identity(again) == same
+    assert [file.by for file in user_parts.user_files()] == ["approved"]
 
 
-def test_a_users_file_that_changed_is_warned_about_and_is_another_experiment(folder: Path) -> None:
+@pytest.mark.parametrize("text", [False, True], ids=["node", "text"])
+def test_what_only_a_saved_recipe_names_is_refused_before_anything_of_it_runs(folder: Path, text: bool) -> None:
+    file = written(folder, "evil.py", more="from pathlib import Path\nPath('ran').touch()\n")
+    blend = {"kind": "evil.py:Bitter", "source": hashlib.sha256(file.read_bytes()).hexdigest(), "strength": 3}
+    tree = {"kind": "Maker", "blend": "evil.py:Bitter(strength=3)" if text else blend}
+    with pytest.raises(Mistake, match=r"blend: evil\.py: no file that you have named before .*--parts FILE") as refused:
+        from_tree(tree)
+    assert "Nothing of it was run" in str(refused.value)
+    assert not (folder / "ran").exists()
+    (folder / "configuration").mkdir()
+    (folder / "configuration" / "approved_parts.jsonl").write_text('{"sha256": null, "file": "evil.py"}\n[]\nno json\n')
+    with pytest.raises(Mistake, match="Nothing of it was run"):
+        from_tree(tree)
+    assert not (folder / "ran").exists()
+    load_user_parts("evil.py")
+    assert from_tree(tree) == Maker(user_object("evil.py:Bitter")(3))
+
+
+def test_a_file_that_was_edited_since_it_was_named_is_not_run_for_a_saved_recipe(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(folder)
+    tree = to_tree(override(Maker(), ["blend=my.py:Bitter"]))
+    forget(monkeypatch)
+    written(folder, more="from pathlib import Path\nPath('ran').touch()\n")
+    said = rf"blend: my\.py: {re.escape(str(file))} had the contents .* is gone or has changed"
+    with pytest.raises(Mistake, match=said):
+        from_tree(tree)
+    assert not (folder / "ran").exists()
+    assert not user_parts.user_files()
+
+
+def test_a_file_that_is_named_with_other_contents_runs_with_a_warning_and_is_another_experiment(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written(folder)
     made = override(Maker(), ["blend=my.py:Bitter"])
-    tree = to_tree(made)
+    tree, before = to_tree(made), identity(made)
+    forget(monkeypatch)
     (folder / "new").mkdir()
-    written(folder / "new", more="# changed\n")
-    del catalogue._added["Blend"]["Bitter"]  # as in a new process
-    changed = override(Maker(), ["blend=new/my.py:Bitter"])
-    assert identity(changed) != identity(made)
-    tree["blend"]["kind"] = "new/my.py:Bitter"
-    with pytest.warns(UserWarning, match=r"new/my\.py has changed since this was saved"):
+    new = written(folder / "new", more="# changed\n")
+    assert identity(override(Maker(), ["blend=new/my.py:Bitter"])) != before
+    now, then = hashlib.sha256(new.read_bytes()).hexdigest()[:12], tree["blend"]["source"][:12]
+    with pytest.warns(UserWarning, match=rf"my\.py has changed since this was saved.* {now}, saved with {then}"):
         from_tree(tree)
+
+
+def test_what_runs_in_a_worker_are_the_bytes_that_the_command_had(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(folder)
+    tree = to_tree(override(Maker(), ["blend=my.py:Bitter(4)"]))
+    sent = pickle.loads(pickle.dumps(user_parts.user_files()))
+    forget(monkeypatch)
+    file.write_text("raise SystemExit('edited meanwhile')\n")
+    monkeypatch.setenv("NUMERATE_CONFIG", str(folder / "of another machine"))
+    user_parts.load_user_files(sent)
+    assert to_tree(from_tree(tree)) == tree
+    assert not (folder / "of another machine").exists(), "approvals travel with the work"
+
+
+def test_approval_is_remembered_line_by_line_and_said_where_it_cannot_be(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(folder, "a.py")
+    (folder / "b.py").write_text("x = 1\n")
+    there = folder / "configuration" / "approved_parts.jsonl"
+    there.parent.mkdir()
+    there.write_text('{"sha256": "torn')
+    for name in ("a.py", "b.py", "a.py"):
+        load_user_parts(name)
+    lines = [json.loads(line) for line in there.read_text().splitlines()[1:]]
+    assert [line["file"] for line in lines] == [str(folder / "a.py"), str(folder / "b.py")]
+    assert lines[1]["sha256"] == hashlib.sha256(b"x = 1\n").hexdigest()
+    monkeypatch.delenv("NUMERATE_CONFIG")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "a.py"))
+    (folder / "c.py").write_text("x = 1\n")
+    with pytest.warns(UserWarning, match=r"a\.py/numerate/approved_parts\.jsonl: cannot be written .*--parts .*c\.py"):
+        load_user_parts("c.py")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +219,11 @@ def test_a_users_file_that_changed_is_warned_about_and_is_another_experiment(fol
         ("x = 1\nboom\n", r"my\.py, line 17: NameError: name 'boom' is not defined"),
         ("raise SystemExit(3)\n", r"my\.py, line 16: SystemExit: 3"),
         ("raise Mistake('heads: 0')\n", r"my\.py, line 16: heads: 0"),
+        ("x = '\0'\n", r"my\.py: SyntaxError: source code string cannot contain null bytes"),
+        (
+            "@dataclass(frozen=True)\nclass Half(Blend):\n    x: int = 3\n",
+            r"my\.py: Half has no blend, which a Blend needs",
+        ),
         (
             "class Bare(Blend):\n    x: int = 3\n    def blend(self): ...\n",
             r"my\.py: Bare is no dataclass; write @dataclass",
@@ -174,6 +266,21 @@ def test_a_class_that_nothing_could_find_again_is_not_saved() -> None:
         to_tree(Maker(blend=Inner()))
 
 
+def test_an_imported_file_of_the_same_name_that_is_gone_is_no_obstacle(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "other").mkdir()
+    gone = written(folder / "other")
+    module = user_object(f"{gone}:Bitter").__module__
+    monkeypatch.setattr(user_parts, "_files", {})
+    gone.unlink()
+    written(folder, more="# another\n")
+    del catalogue._added["Blend"]["Bitter"]
+    tree = to_tree(override(Maker(), ["blend=my.py:Bitter"]))
+    assert module in sys.modules
+    assert to_tree(from_tree(tree)) == tree
+
+
 def test_a_part_of_an_imported_file_needs_no_registration(folder: Path) -> None:
     written(folder, "neighbour.py")
     sys.path.insert(0, str(folder))
@@ -184,3 +291,59 @@ def test_a_part_of_an_imported_file_needs_no_registration(folder: Path) -> None:
         assert to_tree(made)["blend"]["kind"] == "neighbour.py:Bitter"
     finally:
         del sys.modules["neighbour"]
+
+
+def test_a_part_that_lacks_a_method_is_refused_where_it_is_named(folder: Path) -> None:
+    written(
+        folder,
+        more="class Half(Blend):\n    x: int = 3\nclass Base(Blend, ABC):\n    pass\n".replace(
+            "ABC", "__import__('abc').ABC"
+        ),
+    )
+    with pytest.raises(Mistake, match=r"blend: my\.py:Half has no blend, which a Blend needs"):
+        override(Maker(), ["blend=my.py:Half"])
+
+
+# Parts of installed packages ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def acme(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An installed package that declares one of its two parts."""
+    site = folder / "site"
+    (site / "acme").mkdir(parents=True)
+    (site / "acme" / "__init__.py").touch()
+    written(site / "acme", "mixers.py", more="@dataclass(frozen=True)\nclass Sour(Bitter):\n    pass\n")
+    (site / "acme-1.0.dist-info").mkdir()
+    (site / "acme-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (site / "acme-1.0.dist-info" / "entry_points.txt").write_text(
+        "[numerate.parts]\nBitter = acme.mixers:Bitter\nGone = acme.gone:Gone\n"
+    )
+    sys.path.insert(0, str(site))
+    packaged_parts.declared.cache_clear()
+    yield site
+    packaged_parts.declared.cache_clear()
+    for name in ("acme", "acme.mixers"):
+        sys.modules.pop(name, None)
+
+
+def test_a_part_that_an_installed_package_declares_is_found_by_name_by_address_and_from_disk(acme: Path) -> None:
+    tree = {"kind": "Maker", "blend": {"kind": "acme.mixers:Bitter", "strength": 5}}
+    assert "acme" not in sys.modules
+    made = from_tree(tree)
+    assert made.blend.strength == 5
+    assert to_tree(made)["blend"] == tree["blend"]
+    for text in ("Bitter(5)", "acme.mixers:Bitter(strength=5)", as_text(made.blend)):
+        assert override(Maker(), [f"blend={text}"]) == made
+
+
+@pytest.mark.parametrize("kind", ["acme.mixers:Sour", "antigravity:Flight", "acme.other:Bitter"])
+def test_a_module_that_no_package_declares_is_not_imported_for_a_recipe(acme: Path, kind: str) -> None:
+    with pytest.raises(Mistake, match=rf"blend: {kind}: no installed package declares such a part"):
+        from_tree({"kind": "Maker", "blend": {"kind": kind}})
+    assert not {"acme", "antigravity"} & sys.modules.keys()
+
+
+def test_a_declared_part_that_cannot_be_loaded_is_told_with_its_package(acme: Path) -> None:
+    with pytest.raises(Mistake, match=r"acme\.gone:Gone: the package acme declares this part, .*ModuleNotFoundError"):
+        override(Maker(), ["blend=Gone"])

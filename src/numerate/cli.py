@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from numerate import terminal
-from numerate.errors import Fault, Mistake, did_you_mean
+from numerate.errors import Fault, Mistake, did_you_mean, in_words, users_line
 
 OVERRIDES = """settings are path=value: model.width=64, training.steps=500, task.digits=1:8
 a variant by its class name: model.mixer=LSTM, 'model.positions=[Rotary(base=500)]'
@@ -246,10 +246,11 @@ def _run(words: Sequence[str]) -> int:
         if (cause := memory.ran_out(error, limited=memory.is_limited())) is not None:
             _say_once(Fault(f"out of memory: {memory.told(cause)}"))
             return 1
-        kind = type(error).__name__
-        print(f"numerate: this is a fault of the program: {kind}: {_first_line(error)}", file=sys.stderr)
-        print("numerate: --traceback shows where; please report it", file=sys.stderr)
-        return 1
+        users = users_line(error) is not None
+        report = "" if users else "; please report it"
+        print(f"numerate: {in_words(error)}", file=sys.stderr)
+        print(f"numerate: --traceback shows where{report}", file=sys.stderr)
+        return 2 if users else 1
 
 
 def _load(files: Sequence[str]) -> None:
@@ -387,7 +388,3 @@ def _version() -> str:
     from numerate import __version__
 
     return f"numerate {__version__}"
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "")

@@ -1,11 +1,22 @@
 """What the program says when something is wrong.
 
 Two kinds, because they end differently: a `Mistake` is the user's (exit status 2), a `Fault` is the world's or the
-run's (exit status 1). Both carry one or two lines that say what, where, and what would be right.
+run's (exit status 1). Both carry one or two lines that say what, where, and what would be right. Any other exception is
+a fault of the program, unless it comes from a file of the user's own: then it is a mistake there.
 """
 
+import os
+import sysconfig
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+_LONGEST = 300
+"""Characters that are told of an exception."""
+
+_OURS = os.path.realpath(os.path.dirname(__file__)) + os.sep
+_STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 class _Told(Exception):
@@ -29,3 +40,36 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     folded = {name.lower().replace("-", "_"): name for name in known}
     near = get_close_matches(word.lower().replace("-", "_"), folded, n=1, cutoff=0.6)
     return f" Did you mean {folded[near[0]]!r}?" if near else ""
+
+
+def in_words(error: BaseException) -> str:
+    """An exception that nobody expected, in one line: `"TypeError in my.py, line 12: unsupported operand ..."` where it
+    comes from a file of the user's own (`users_line`), else a fault of the program."""
+    name, said, place = type(error).__name__, " ".join(str(error).split()), users_line(error)
+    said = said if len(said) <= _LONGEST else f"{said[: _LONGEST - 4]} ..."
+    if place is not None:
+        return f"{name} in {place}{f': {said}' if said else ''}"
+    return f"this is a fault of the program: {name}{f': {said}' if said else ''}"
+
+
+def users_line(error: BaseException) -> str | None:
+    """`my.py, line 12` where an exception comes from a file of the user's own, None where it does not.
+
+    Such a file is neither ours nor of an installed package. The innermost call that is no package's decides: an error
+    in torch is the user's where his file called it, and ours where we did.
+    """
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = os.path.realpath(frame.filename)
+        if path.startswith(_OURS):
+            return None
+        installed = path.startswith(_STANDARD) or any(part in path for part in _INSTALLED)
+        if not installed and not frame.filename.startswith("<"):
+            return f"{os.path.basename(path)}, line {frame.lineno}"
+    return None
+
+
+def line_in(error: BaseException, file: str) -> int | None:
+    """The last line of a file that was at work when the error came; None where none was."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return error.lineno
+    return next((f.lineno for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename == file), None)

@@ -12,6 +12,7 @@ from typing import Any
 from numerate.errors import Fault, Mistake
 from numerate.executors import local
 from numerate.executors.executor import Desk, Work
+from numerate.training.disk import size
 
 
 class Unreadable:
@@ -102,6 +103,9 @@ class Deed:
         raise Fault("the disk is full")
 
     def error(self) -> None:
+        size("nothing")  # type: ignore[arg-type]
+
+    def slip(self) -> None:
         raise ZeroDivisionError("by nothing")
 
     def interrupt(self) -> None:

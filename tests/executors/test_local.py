@@ -1,6 +1,7 @@
 """Promises of worker processes: every item comes back once, and nothing that one does is another's concern."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -146,7 +147,7 @@ def test_an_error_in_a_file_of_the_users_own_is_told_with_its_line(tmp_path: Pat
     )
     bad = load_user_parts(path).Bad
     found = list(Local(workers=1).run(Deeds(), [("call", bad(how)) for how in ("raise", "exit", "library")]))
-    assert done(found) == dict.fromkeys(range(3), "error")
+    assert done(found) == {0: "mistake", 1: "error", 2: "mistake"}
     assert text_of(found, 0).startswith("ValueError in mine.py, line 6: boom and more xxx")
     assert len(text_of(found, 0)) < 340
     assert text_of(found, 1) == "it called sys.exit(3) in mine.py, line 8"
@@ -157,15 +158,17 @@ def test_an_error_in_a_file_of_the_users_own_is_told_with_its_line(tmp_path: Pat
 
 
 def test_an_exception_is_the_failure_of_its_item_alone_in_the_words_of_its_kind() -> None:
-    items = [("mistake",), ("fault",), ("error",), ("exit",), ("square", 3), ("interrupt",)]
+    items = [("mistake",), ("fault",), ("error",), ("exit",), ("square", 3), ("interrupt",), ("slip",)]
     found = list(Local(workers=1).run(Deeds(), items))
-    assert done(found) == {0: "mistake", 1: "fault", 2: "error", 3: "error", 4: 9, 5: "error"}
+    assert done(found) == {0: "mistake", 1: "fault", 2: "error", 3: "error", 4: 9, 5: "error", 6: "mistake"}
     failures = [one.failure for one in found if one.failure is not None]
-    assert [failure.status for failure in failures] == [2, 1, 1, 1, 1]
-    assert failures[3].text == "it called sys.exit(4)"
+    assert [failure.status for failure in failures] == [2, 1, 1, 1, 1, 2]
+    assert failures[3].text.startswith("it called sys.exit(4) in executor_deeds.py, line ")
+    assert re.fullmatch(r"ZeroDivisionError in executor_deeds\.py, line \d+: by nothing", failures[5].text)
     assert "KeyboardInterrupt" in failures[4].text
     assert [failure.text for failure in failures[:2]] == ["this name is none", "the disk is full"]
-    assert failures[2].text == "this is a fault of the program: ZeroDivisionError: by nothing (--traceback shows where)"
+    said = "this is a fault of the program: TypeError: '<' not supported between instances of 'str' and 'int'"
+    assert failures[2].text == f"{said} (--traceback shows where)"
     assert "in error" in str(failures[2].trace)
     assert not any(failure.passing for failure in failures)
 
@@ -173,7 +176,7 @@ def test_an_exception_is_the_failure_of_its_item_alone_in_the_words_of_its_kind(
 def test_what_cannot_be_sent_or_read_is_the_failure_of_its_item() -> None:
     items = [("unpicklable",), ("unreadable",), ("same", lambda: 0), ("square", 3)]
     found = list(Local(workers=1).run(Deeds(), items))
-    assert done(found) == {0: "error", 1: "error", 2: "error", 3: 9}
+    assert done(found) == {0: "error", 1: "mistake", 2: "error", 3: 9}
     assert "the result cannot be sent to the command" in text_of(found, 0)
     assert "nobody can read this" in text_of(found, 1)
     assert "the deed same cannot be sent to a worker" in text_of(found, 2)
@@ -353,7 +356,7 @@ def test_ticks_come_while_waiting() -> None:
 def test_work_that_cannot_be_opened_says_why_and_is_not_tried_for_every_item() -> None:
     with pytest.raises(Mistake, match="this name is none"):
         list(Local(workers=2).run(Failing("mistake"), [1, 2, 3]))
-    with pytest.raises(Fault, match="ZeroDivisionError: by nothing") as raised:
+    with pytest.raises(Fault, match="fault of the program: TypeError") as raised:
         list(Local(workers=1).run(Failing("error"), [1, 2, 3]))
     assert "in error" in "".join(raised.value.__notes__)
     with pytest.raises(Fault, match="no worker could begin: its process ended by itself with exit status 3"):

@@ -110,7 +110,7 @@ def test_when_asked_to_stop_items_at_hand_end_well_and_the_others_are_not_begun(
 def test_what_cannot_be_sent_or_read_is_the_failure_of_its_item() -> None:
     items = [("unreadable",), ("same", Path), ("same", threading.Lock()), ("square", 3)]
     found = list(Ray(workers=1).run(Deeds(), items))
-    assert done(found) == {0: "error", 1: Path, 2: "error", 3: 9}
+    assert done(found) == {0: "mistake", 1: Path, 2: "error", 3: 9}
 
 
 @pytest.mark.usefixtures("cluster")

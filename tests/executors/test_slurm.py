@@ -3,8 +3,10 @@
 submitit's local executor stands in for a cluster, and a few scripts for sbatch, srun and squeue.
 """
 
+import base64
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -27,12 +29,13 @@ from slurm_diary import Closed, Diary  # noqa: E402
 from numerate.config import load_user_parts  # noqa: E402
 from numerate.errors import Fault, Mistake  # noqa: E402
 from numerate.executors import Local, Slurm, following, slurm  # noqa: E402
-from numerate.executors.chunk import Carried, Chunk, dealt, record_of  # noqa: E402
+from numerate.executors.chunk import Carried, Chunk, _told, dealt, finished_of, record_of  # noqa: E402
 from numerate.executors.executor import Finished  # noqa: E402
 from numerate.executors.states import died, states_of  # noqa: E402
 from numerate.executors.submission import Submission, key_of  # noqa: E402
 from numerate.records.kinds import ITEM, TASK  # noqa: E402
 from numerate.records.reading import read  # noqa: E402
+from numerate.studies.work import RunWork, Told  # noqa: E402
 from numerate.training import disk  # noqa: E402
 from numerate.training.stopping import Stop  # noqa: E402
 
@@ -384,6 +387,12 @@ SCRIPT = """
 
             return do
 
+        def to_plain(self, result):
+            return [result.text]
+
+        def from_plain(self, data):
+            return Letter(*data)
+
     class Letter:
         def __init__(self, text):
             self.text = text
@@ -437,7 +446,7 @@ def test_what_is_queued_again_is_the_same_chunk_which_skips_what_is_done(diary: 
     carried = Carried.of(diary)
     items = tuple((number, carried.parcel(name, name)) for number, name in enumerate(["quick", "slow"]))
     chunk = Chunk(str(tmp_path / "0000.jsonl"), carried, items, Local(workers=1))
-    disk.append(tmp_path / "0000.jsonl", [record_of(0, Finished(0, b"", seconds=1.0))])
+    disk.append(tmp_path / "0000.jsonl", [record_of(0, Finished(0, "QUICK", seconds=1.0))])
     again = chunk.checkpoint()
     assert type(again) is submitit.helpers.DelayedSubmission
     assert again.function is chunk
@@ -593,14 +602,77 @@ def test_a_task_that_is_over_too_early_is_explained_by_its_state_and_its_log(sub
     assert Submission.all(submission.path.parent)[0].ended == {0: "CANCELLED", 1: "TIMEOUT"}
 
 
+class Payload:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return (self.file.touch, ())
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"seconds": 1.0, "worker": "w"},
+        {"seconds": 1.0, "worker": "w", "result": {"records": [{"run": "a"}], "said": []}},
+        {"seconds": "long", "worker": "w", "result": {"records": [], "said": []}},
+        {"seconds": 1.0, "worker": "w", "failure": {"kind": "unheard of", "text": "no"}},
+        {"seconds": 1.0, "worker": "w", "failure": ["fault"]},
+    ],
+)
+def test_what_a_record_says_is_data_and_one_that_is_damaged_is_done_again(
+    record: dict[str, Any], tmp_path: Path
+) -> None:
+    work = RunWork("study", "numerate run", "here")
+    damaged = finished_of(record, 3, work)
+    assert damaged.index == 3
+    assert text_of(damaged) == "what its task wrote down is damaged; the same command does it again"
+    assert not slurm._kept(record, work)
+
+
+def test_a_result_that_somebody_pickled_into_a_record_is_not_unpickled(submission: Submission, tmp_path: Path) -> None:
+    pickled = base64.b64encode(pickle.dumps(Payload(tmp_path / "ran"))).decode()
+    pickle.loads(base64.b64decode(pickled))
+    assert (tmp_path / "ran").exists(), "the payload works"
+    (tmp_path / "ran").unlink()
+    disk.append(
+        submission.path / "tasks" / "0000.jsonl",
+        [
+            {"item": 0, "seconds": 1.0, "worker": "w", "result": pickled},
+            {"refused": {"kind": "fault", "text": "no", "status": 1, "trace": None, "result": pickled}},
+        ],
+    )
+    assert submission.read() == [0]
+    (found,) = submission.take(0, RunWork("study", "numerate run", "here"))
+    assert text_of(found) == "what its task wrote down is damaged; the same command does it again"
+    assert submission.refused[0].text == "no"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_came_of_a_run_is_the_same_behind_its_line_of_json() -> None:
+    work = RunWork("study", "numerate run", "here")
+    told = Told(({"run": "a/1", "key": "k", "status": "done", "final": {"trained": {"mean": 0.5}}},), ((4, "said"),))
+    line = json.loads(disk.line(record_of(0, Finished(0, work.to_plain(told), seconds=1.5, worker="w"))))
+    assert finished_of(line, 7, work) == Finished(7, told, None, 1.5, "w")
+
+
+def test_a_result_that_is_no_plain_data_is_refused_with_the_name_of_its_item() -> None:
+    with pytest.raises(Mistake, match=r"the result of a is no plain data, which Diary\.to_plain makes"):
+        _told(Diary(""), object(), "a")
+
+
 def test_a_line_counts_when_it_is_whole(submission: Submission) -> None:
     file = submission.path / "tasks" / "0000.jsonl"
-    line = disk.line({"item": 0, "seconds": 1.0, "worker": "w", "failure": {"kind": "fault", "text": "no"}})
+    line = disk.line(
+        {"item": 0, "seconds": 1.0, "worker": "w", "failure": {"kind": "fault", "text": "no", "status": 1}}
+    )
     file.write_bytes(line[:20])
     assert submission.read() == []
     file.write_bytes(line)
     assert submission.read() == [0]
-    assert [one.index for one in submission.take(0)] == [10]
+    assert [one.index for one in submission.take(0, Diary(""))] == [10]
     assert submission.read() == []
     assert Submission.all(submission.path.parent)[0].handed == {0}
 

@@ -438,7 +438,7 @@ def test_an_executor_that_gets_nothing_done_is_told_of(why: str, error: Any, sai
 
 def test_a_trial_that_takes_too_long_is_a_failed_one(tmp_path: Path) -> None:
     plan = Plan(SPACE, way=Way(trials=1), timeout=1e-9)
-    do = Trials(tmp_path / "s", tmp_path, to_tree(TINY), plan, (), "command").open(Desk("me", 1, Stop()))
+    do = Trials(tmp_path / "s", tmp_path, to_tree(TINY), plan, "command").open(Desk("me", 1, Stop()))
     assert do(0) == 0
     (trial,) = Journal(tmp_path / "s", SPACE, minimise=False).trials()
     assert trial.error == "took longer than timeout=1e-09 s"
@@ -502,6 +502,29 @@ def test_the_median_pruner_stops_what_is_worse_than_half_of_the_others(tmp_path:
 # The journal ----------------------------------------------------------------------------------------------------------
 
 
+def test_values_that_are_none_of_the_space_are_not_taken_from_a_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = Space.read(TINY, ["model.positions=[]", "model.mixer=LSTM,GRU", "optimizer.rate=log(1e-4,1e-2)"])
+    journal = Journal(tmp_path / "s", space, minimise=False)
+    with journal.taken(Way(trials=1), "me"):
+        pass
+    assert space.settings(journal.trials()[0].parameters)[1] in ("model.mixer=LSTM", "model.mixer=GRU")
+    (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
+    text = journal.path.read_text()
+    journal.path.write_text(text.replace("LSTM", "evil.py:Bad").replace("GRU", "evil.py:Worse"))
+    monkeypatch.chdir(tmp_path)
+    (trial,) = Journal(tmp_path / "s", space, minimise=False).trials()
+    with pytest.raises(
+        Mistake, match=r"model\.mixer=LSTM,GRU: 'evil\.py:\w+', which the journal has, is no such value"
+    ):
+        override(TINY, space.settings(trial.parameters))
+    for wrong in ({"model.mixer": "GRU", "optimizer.rate": "evil.py:Bad"}, {"model.mixer": "GRU"}):
+        with pytest.raises(Mistake, match="which the journal has"):
+            space.settings(wrong)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_trial_whose_process_is_gone_is_taken_up_and_one_at_work_is_not(tmp_path: Path) -> None:
     here, there = (Journal(tmp_path / "s", SPACE, minimise=False) for _ in range(2))
     with here.taken(Way(trials=2), "here") as first:
@@ -525,7 +548,7 @@ def test_a_trial_that_kills_its_process_again_and_again_is_a_failed_one(tmp_path
         with journal.taken(plan.way, "me") as trial:
             assert trial is not None
             assert journal.survived(trial.number, at=0)
-    Trials(tmp_path / "s", tmp_path, to_tree(TINY), plan, (), "command").open(Desk("me", 1, Stop()))(0)
+    Trials(tmp_path / "s", tmp_path, to_tree(TINY), plan, "command").open(Desk("me", 1, Stop()))(0)
     assert journal.trials()[0].error == "its process died 3 times without getting further"
 
 

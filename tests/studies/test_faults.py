@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -68,8 +69,10 @@ class Moody(Schedule):
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A user's own schedules, as of `--parts mine.py`."""
     monkeypatch.setattr(catalogue, "_added", {})
-    monkeypatch.setattr(user_parts, "_by_file", set())
-    monkeypatch.setattr(user_parts, "_named", set())
+    monkeypatch.setattr(user_parts, "_files", {})
+    for name in [name for name in sys.modules if name.startswith("numerate_user_")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setenv("NUMERATE_CONFIG", str(tmp_path / "configuration"))
     (tmp_path / "mine.py").write_text(MINE)
     return load_user_parts(tmp_path / "mine.py")
 
@@ -112,7 +115,7 @@ def test_what_failed_is_listed_and_tried_again_only_on_request(
     started = (tmp_path / "runs" / ".starts").read_text()
     page, again = run_study(study, runs_dir=tmp_path / "runs", executor=here)
     assert [one.error for one in again] == [done[0].error, None]
-    assert [one.status for one in again] == [1, 0]
+    assert [one.status for one in again] == [2, 0]
     assert page is not None
     assert (tmp_path / "runs" / ".starts").read_text() == started, "nothing is begun"
     assert "not today" in standing_text(standing(StudyFolder.of("s", tmp_path / "runs")))
@@ -151,7 +154,7 @@ def test_a_user_file_that_is_gone_fails_the_runs_that_need_it(
     class Elsewhere(type(here)):  # type: ignore[misc]
         def run(self, *given: Any, **more: Any) -> Any:
             (tmp_path / "mine.py").unlink()
-            monkeypatch.delitem(__import__("sys").modules, mine.__name__)
+            monkeypatch.delitem(sys.modules, mine.__name__)
             return super().run(*given, **more)
 
     _, done = run_study(study, runs_dir=tmp_path / "runs", executor=Elsewhere())
@@ -174,7 +177,7 @@ def test_a_worker_that_dies_or_has_no_memory_or_never_ends_takes_one_run_down(
     study = Study("s", "?", (*wrong, tiny, override(tiny, ["seed=1"])))
     runs = tmp_path / "runs"
     command = begin(study, runs, executor=Local(workers=2, memory=2e9, timeout=8.0))
-    assert command.wait(120) == 1
+    assert command.wait(120) == 1, command.told
     expected = {"endless": "timeout", "hungry": "out of memory", "deadly": "died", "rotary": "done"}
     assert kinds("s", runs) == expected
     told = command.told

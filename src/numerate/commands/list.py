@@ -8,6 +8,7 @@ import argparse
 from numerate import catalogue
 from numerate.commands.words import no_more
 from numerate.commands.words import options as own_options
+from numerate.config import add_packaged_parts
 from numerate.errors import Mistake, did_you_mean
 
 TITLES = {
@@ -37,6 +38,7 @@ def command(options: argparse.Namespace) -> int:
     if words[:1] == ["runs"]:
         no_more(words[1:], ["runs_dir"])
         return list_runs(own.get("runs_dir"))
+    add_packaged_parts()
     kinds = catalogue.kinds()
     titles = {
         kind: TITLES.get(kind, kind) for kind in [*TITLES, *(k for k in kinds if k not in TITLES)] if kind in kinds

@@ -13,6 +13,10 @@ from numerate.config.saving import to_tree as to_tree
 from numerate.config.saving import yaml_text as yaml_text
 from numerate.config.settings import Span as Span
 from numerate.config.settings import setting as setting
+from numerate.config.user_parts import UserFile as UserFile
+from numerate.config.user_parts import add_packaged_parts as add_packaged_parts
+from numerate.config.user_parts import approve_imported as approve_imported
+from numerate.config.user_parts import load_user_files as load_user_files
 from numerate.config.user_parts import load_user_parts as load_user_parts
 from numerate.config.user_parts import user_files as user_files
 from numerate.config.user_parts import user_object as user_object

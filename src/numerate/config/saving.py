@@ -59,14 +59,15 @@ def from_tree(tree: object, where: str | Path = "recipe.yaml", declared: type | 
     """The recipe that a tree describes; `where` is the file it was read from, named in every error.
 
     The class of the root is looked for among all kinds of parts, and, with `declared`, that class itself. Settings that
-    the tree leaves out keep their defaults. Raises `Mistake` for unknown names, wrong types and refused values, with
+    the tree leaves out keep their defaults. A tree is data: a user's file that it names runs only where its contents
+    are approved (`user_parts.saved_object`). Raises `Mistake` for unknown names, wrong types and refused values, with
     their path; warns where a user's file is no longer the one that was saved.
     """
     try:
         if not isinstance(tree, dict) or not isinstance(tree.get("kind"), str):
             raise Mistake("this describes no recipe; it needs a line such as kind: Recipe")
         classes = [declared] if declared is not None else _classes_named(tree["kind"])
-        return built(draft_from(tree, classes, "", Path(where)), "")
+        return built(draft_from(tree, classes, ""), "")
     except Mistake as error:
         raise Mistake(f"{where}: {str(error).removeprefix(': ')}") from error
 

@@ -1,28 +1,50 @@
-"""Parts of a user's own: classes in a file of theirs, reachable without a fork as `--parts my.py` or `my.py:recipe`."""
+"""Parts of a user's own: classes in a file of theirs, reachable without a fork as `--parts my.py` or `my.py:recipe`.
+
+A file runs only where the user names it, or where it has the contents of one that he named before (`approvals`). A
+saved recipe is data: what it names is looked for among these files by the sha256 that was saved with it, and nothing
+runs before its hash is known. See docs/security.md.
+"""
 
 import hashlib
-import importlib
 import inspect
 import os
 import sys
 import warnings
 from abc import ABC
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from numerate import catalogue
-from numerate.errors import Mistake, did_you_mean
+from numerate.config import packaged_parts
+from numerate.config.approvals import approve, approved_places
+from numerate.errors import Mistake, did_you_mean, line_in
 
-_hashes: dict[str, str] = {}
-"""Per module name, the sha256 of its file as it was when the module was first seen."""
 
-_by_file: set[str] = set()
-"""Names of the modules that came from a user's file."""
+@dataclass(frozen=True)
+class UserFile:
+    """A user's file as it was read: the bytes that are hashed are the bytes that run, here and in every worker."""
 
-_named: set[str] = set()
-"""Names of those that the user named (`--parts my.py`), not only a saved recipe."""
+    path: str
+    content: bytes
+    by: Literal["named", "approved", "imported"]
+    """Why it runs: the user named it; a saved recipe needs it and its hash is approved; or Python imported it, as a
+    script or for one."""
+
+    @cached_property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+
+_files: dict[str, UserFile] = {}
+"""The files of the user's that are in use, by the name of their module."""
+
+_sent: dict[str, UserFile] = {}
+"""In a worker, by hash: files that were imported in the command that sent the work; each runs when it is needed."""
 
 
 def is_abstract(part: type) -> bool:
@@ -30,48 +52,40 @@ def is_abstract(part: type) -> bool:
     return inspect.isabstract(part) or ABC in part.__bases__
 
 
+def lacking(part: type) -> list[str]:
+    """The abstract methods that a class was to define and has not; none where it is meant as a base of others."""
+    missing = sorted(getattr(part, "__abstractmethods__", ()))
+    return [] if ABC in part.__bases__ or any(name in vars(part) for name in missing) else missing
+
+
 def load_user_parts(path: str | Path) -> ModuleType:
     """Imports a user's file once and puts every part in it into the catalogue, under its class name.
 
     A part is a concrete class of a kind that the catalogue knows (`class Bitter(Mixer)`); it has to be a frozen
     dataclass in which every field has a default. A file that is already imported is taken as it is, so that its classes
-    stay the same classes.
+    stay the same classes. Its contents are approved: recipes that were saved with it can be opened without naming it.
 
-    Raises `Mistake` for a file that is not there or fails on import (with file and line), for a part that is no spec,
-    and for a name that another part already has.
+    Raises `Mistake` for a file that is not there or fails on import (with file and line), for a part that is no spec or
+    lacks a method of its kind, and for a name that another part already has.
     """
-    module = _loaded(Path(path))
-    _named.add(module.__name__)
+    file = _existing(Path(path).expanduser())
+    module = _imported(str(file))
+    if module is None:
+        module = _run(UserFile(str(file), file.read_bytes(), "named"), str(path))
+    else:
+        _files[module.__name__] = replace(_file_of(module), by="named")
+    add_parts(_own(module), str(path))
+    approve(_files[module.__name__].sha256, str(file))
     return module
 
 
-def _loaded(path: Path) -> ModuleType:
-    file = _existing(path.expanduser())
-    module = _imported(file) or _import(file, str(path))
-    _hashes.setdefault(module.__name__, hashlib.sha256(file.read_bytes()).hexdigest())
-    _by_file.add(module.__name__)
-    kinds = catalogue.kinds()
-    for part in list(vars(module).values()):
-        if isinstance(part, type) and part.__module__ == module.__name__ and not is_abstract(part):
-            for kind in sorted({parent.__name__ for parent in part.__mro__[1:]} & set(kinds)):
-                _check(part, kind, kinds[kind].get(part.__name__), str(path))
-                catalogue.add(kind, part)
-    return module
-
-
-def user_object(address: str, *, source: str | None = None, beside: Path | None = None) -> Any:
-    """What stands under a name in a user's file: `user_object("my.py:recipe")`.
-
-    `beside` is a file (such as a saved recipe) from whose folder upwards a relative path is also looked for. `source`
-    is the sha256 that the file had when it was saved: where it has another now, a warning says so.
+def user_object(address: str) -> Any:
+    """What stands under a name in a file that the user named: `user_object("my.py:recipe")`.
 
     Raises `Mistake` for a file or name that is not there.
     """
     path, _, name = address.rpartition(":")
-    file = _nearest(Path(path).expanduser(), source, beside)
-    module = (None if file.is_file() else _named_instead(name, source)) or _loaded(file)
-    if source is not None and _hashes[module.__name__] != source:
-        warnings.warn(f"{path} has changed since this was saved; {name} may do something else now", stacklevel=2)
+    module = load_user_parts(path)
     if name not in vars(module):
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
         there = ", ".join(sorted(own)) or "nothing"
@@ -79,49 +93,101 @@ def user_object(address: str, *, source: str | None = None, beside: Path | None 
     return vars(module)[name]
 
 
-def user_files() -> list[str]:
-    """The user's files that were loaded here, for a process that shall know the same parts by `load_user_parts`."""
-    files = [getattr(sys.modules.get(name), "__file__", None) for name in sorted(_by_file)]
-    return [file for file in files if file is not None]
+def saved_object(address: str, source: object) -> Any:
+    """What a saved recipe means by `my.py:Bitter`, where its file had the sha256 `source`.
 
+    It is taken from a file that was named or imported in this process, else from an approved one with exactly these
+    contents, wherever it lies. A file that was named runs also where its contents are others, with a warning.
 
-def packaged_object(address: str) -> Any:
-    """What stands under a name in an installed module: `packaged_object("acme.mixers:Bitter")`.
-
-    Raises `Mistake` where there is no such module or name.
+    Raises `Mistake` where there is none, with how to allow it. Nothing of the file has then been run.
     """
-    module, _, name = address.rpartition(":")
-    try:
-        return getattr(sys.modules.get(module) or importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        advice = "; it was defined in a session that is over, put it into a file" if module == "__main__" else ""
-        raise Mistake(f"{address}: there is no such class{advice} ({error})") from error
+    path, _, name = address.rpartition(":")
+    module = _at_hand(path, name, source) or _approved(path, source)
+    if name not in vars(module):
+        raise Mistake(f"{path} has no {name!r}, though its contents are those that were saved; the recipe is damaged")
+    return vars(module)[name]
+
+
+def user_files() -> tuple[UserFile, ...]:
+    """The user's files that are in use here, for a process that shall know the same parts by `load_user_files`."""
+    return tuple(_files[name] for name in sorted(_files))
+
+
+def load_user_files(files: Sequence[UserFile]) -> None:
+    """Runs files that the command which sent this work had run, from the very bytes that it had. Those that Python had
+    imported there run when a recipe needs them, since Python may import them here too.
+
+    Raises `Mistake` as `load_user_parts` does.
+    """
+    for file in files:
+        if file.by == "imported":
+            _sent[file.sha256] = file
+            continue
+        module = _imported(file.path) or _run(file, file.path)
+        _files[module.__name__] = file
+        add_parts(_own(module), file.path)
+
+
+def approve_imported() -> None:
+    """Approves the files that a script imported, or is, once a run is made with their parts: the user ran them."""
+    for file in user_files():
+        if file.by == "imported":
+            approve(file.sha256, file.path)
 
 
 def kind_of(part: type) -> tuple[str, str | None]:
     """How a tree names a class, and the sha256 of its file where it is a user's own.
 
     A part of the house by its name (`LSTM`); one of a user's file by the file, relative to the current folder where it
-    lies in it (`my.py:Bitter`); one of an installed package by its module (`acme.mixers:Bitter`).
+    lies in it (`my.py:Bitter`); one of an installed package by its entry point (`acme.mixers:Bitter`).
 
     Raises `Mistake` for a class inside a function, which nothing could find again.
     """
     module, name = part.__module__, part.__name__
     if module.partition(".")[0] == "numerate":
         return name, None
-    if module not in _by_file and any(known.get(name) == module for known in catalogue.kinds().values()):
+    if module not in _files and (address := packaged_parts.address_of(part)) is not None:
+        return address, None
+    ours = module not in _files or _files[module].by == "imported"
+    if ours and any(known.get(name) == module for known in catalogue.kinds().values()):
         return name, None
     if part.__qualname__ != name:
         raise Mistake(f"{part.__qualname__} stands inside another; at the top of its file it can be saved")
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None or "." in module:
+    found = sys.modules.get(module)
+    if found is None or getattr(found, "__file__", None) is None or "." in module:
         return f"{module}:{name}", None
-    path = Path(os.path.realpath(file))
-    if module not in _hashes:
-        _hashes[module] = hashlib.sha256(path.read_bytes()).hexdigest()
-    here = Path(os.path.realpath(os.getcwd()))
+    file = _files.setdefault(module, _file_of(found))
+    here, path = Path(os.path.realpath(os.getcwd())), Path(file.path)
     shown = path.relative_to(here) if path.is_relative_to(here) else path
-    return f"{shown.as_posix()}:{name}", _hashes[module]
+    return f"{shown.as_posix()}:{name}", file.sha256
+
+
+def add_packaged_parts() -> None:
+    """Imports what installed packages declare and puts it into the catalogue, so that it can be listed. What cannot be
+    loaded is left out, with a warning."""
+    for address in packaged_parts.declared():
+        try:
+            part = packaged_parts.packaged_part(address)
+            add_parts([part], part.__module__)
+        except Mistake as error:
+            warnings.warn(str(error), stacklevel=2)
+
+
+def add_parts(found: Iterable[Any], shown: str) -> None:
+    """Puts the parts among the things that a module defines into the catalogue; `shown` says in errors where it is."""
+    kinds = catalogue.kinds()
+    for part in found:
+        if isinstance(part, type):
+            for kind in sorted({parent.__name__ for parent in part.__mro__[1:]} & set(kinds)):
+                if "__dataclass_fields__" in vars(part) and (missing := lacking(part)):
+                    raise Mistake(f"{shown}: {part.__name__} has no {' and no '.join(missing)}, which a {kind} needs")
+                if not is_abstract(part):
+                    _check(part, kind, kinds[kind].get(part.__name__), shown)
+                    catalogue.add(kind, part)
+
+
+def _own(module: ModuleType) -> list[Any]:
+    return [value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]
 
 
 def _existing(file: Path) -> Path:
@@ -131,60 +197,96 @@ def _existing(file: Path) -> Path:
     return Path(os.path.realpath(file))
 
 
-def _named_instead(name: str, source: str | None) -> ModuleType | None:
-    """A file that the user named (`--parts`) and that holds what is meant, where the file that was saved is missing:
-    the one with the same content, wherever it lies now, or else with the same class name."""
-    named = [sys.modules[module] for module in sorted(_named) if name in vars(sys.modules.get(module, object))]
-    same = [module for module in named if _hashes[module.__name__] == source]
-    return next(iter(same or named), None)
-
-
-def _nearest(path: Path, source: str | None, beside: Path | None) -> Path:
-    """The file meant by a relative path: the one with the right hash, or else the first that there is."""
-    folders = [Path.cwd(), *(Path(os.path.realpath(beside)).parents if beside else ())]
-    found = [folder / path for folder in folders if (folder / path).is_file()]
-    for file in found:
-        if hashlib.sha256(file.read_bytes()).hexdigest() == source:
-            return file
-    return found[0] if found else path
-
-
-def _imported(file: Path) -> ModuleType | None:
+def _imported(file: str) -> ModuleType | None:
+    """The module that was made of a file already, by us or by Python."""
     for module in list(sys.modules.values()):
         known = getattr(module, "__file__", None)
-        if isinstance(known, str) and os.path.basename(known) == file.name and os.path.realpath(known) == str(file):
+        alike = isinstance(known, str) and os.path.basename(known) == os.path.basename(file)
+        if alike and os.path.realpath(str(known)) == file:
             return module
     return None
 
 
-def _import(file: Path, shown: str) -> ModuleType:
-    """Runs the file from the very bytes that are hashed, under a name that only its path decides."""
-    content = file.read_bytes()
-    module = ModuleType(f"numerate_user_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}")
-    module.__file__ = str(file)
-    if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))  # so that the file may import its neighbours, as a script may
-    sys.modules[module.__name__] = module
+def _file_of(module: ModuleType) -> UserFile:
+    """The file of a module: as it was run by us, or as it is, of one that Python imported."""
+    if module.__name__ in _files:
+        return _files[module.__name__]
+    path = os.path.realpath(str(module.__file__))
     try:
-        exec(compile(content, str(file), "exec"), vars(module))
-    except (Exception, SystemExit) as error:
-        del sys.modules[module.__name__]
-        what = str(error) if isinstance(error, Mistake) else f"{type(error).__name__}: {error}"
-        raise Mistake(f"{shown}, line {_line(error, str(file))}: {what}") from error
-    _hashes[module.__name__] = hashlib.sha256(content).hexdigest()
+        return UserFile(path, Path(path).read_bytes(), "imported")
+    except OSError as error:
+        raise Mistake(f"{path}: was imported, and cannot be read any more ({error.strerror})") from error
+
+
+def _at_hand(path: str, name: str, source: object) -> ModuleType | None:
+    """The module of a file that was named, or that Python imported under the same file name, with a class `name`: the
+    one with the contents that were saved, else one with others, with a warning."""
+    base, found = os.path.basename(path), []
+    for module in list(sys.modules.values()):
+        known = getattr(module, "__file__", None)
+        if not isinstance(known, str) or not isinstance(vars(module).get(name), type):
+            continue
+        if module.__name__ in _files or (os.path.basename(known) == base and "." not in module.__name__):
+            with suppress(Mistake):  # its file is gone: which contents it had is not known
+                found.append((_file_of(module), module))
+    same = [module for file, module in found if file.sha256 == source]
+    others = [(file, module) for file, module in found if file.by != "approved"]
+    if same or not others:
+        return same[0] if same else None
+    file, module = others[0]
+    if isinstance(source, str):
+        warnings.warn(
+            f"{path} has changed since this was saved; {name} may do something else now (sha256 {file.sha256[:12]}, "
+            f"saved with {source[:12]})",
+            stacklevel=4,
+        )
     return module
 
 
-def _line(error: BaseException, file: str) -> int:
-    """The last line of the file that was at work when the error came."""
-    if isinstance(error, SyntaxError) and error.filename == file:
-        return error.lineno or 0
-    line, at = 0, error.__traceback__
-    while at is not None:
-        if at.tb_frame.f_code.co_filename == file:
-            line = at.tb_lineno
-        at = at.tb_next
-    return line
+def _approved(path: str, source: object) -> ModuleType:
+    """The module of an approved file with these contents, run here if it was not yet."""
+    hash_of = source if isinstance(source, str) else ""
+    places = approved_places(hash_of)
+    for place in places:
+        try:
+            file = UserFile(os.path.realpath(place), Path(place).read_bytes(), "approved")
+        except OSError:
+            continue
+        if file.sha256 == hash_of:
+            return _started(file)
+    if hash_of in _sent:
+        return _started(_sent[hash_of])
+    if places:
+        why = f"{places[0]} had the contents that were saved (sha256 {hash_of[:12]}), and is gone or has changed"
+    else:
+        why = f"no file that you have named before has the contents that were saved (sha256 {hash_of[:12] or 'none'})"
+    raise Mistake(f"{path}: {why}. Nothing of it was run; --parts FILE names the file that you trust to be it.")
+
+
+def _started(file: UserFile) -> ModuleType:
+    module = _run(file, file.path)
+    add_parts(_own(module), file.path)
+    return module
+
+
+def _run(file: UserFile, shown: str) -> ModuleType:
+    """Runs the file from the very bytes that are hashed, under a name that its path and they decide."""
+    stem, folder = Path(file.path).stem, str(Path(file.path).parent)
+    known = hashlib.sha256(f"{file.path} {file.sha256}".encode()).hexdigest()
+    module = ModuleType(f"numerate_user_{stem}_{known[:8]}")
+    module.__file__ = file.path
+    if folder not in sys.path:
+        sys.path.append(folder)  # so that the file may import its neighbours, as a script may
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(file.content, file.path, "exec"), vars(module))
+    except (Exception, SystemExit) as error:
+        del sys.modules[module.__name__]
+        what = str(error) if isinstance(error, Mistake) else f"{type(error).__name__}: {error}"
+        line = line_in(error, file.path)
+        raise Mistake(f"{shown}{f', line {line}' if line else ''}: {what}") from error
+    _files[module.__name__] = file
+    return module
 
 
 def _check(part: type, kind: str, taken: str | None, file: str) -> None:

@@ -9,16 +9,17 @@ nor `64k` as whole numbers, and refuses fields declared by an abstract class.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from decimal import Decimal, InvalidOperation
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from numerate import catalogue
+from numerate.config.packaged_parts import address_named, packaged_part
 from numerate.config.settings import Span
-from numerate.config.user_parts import is_abstract, kind_of, packaged_object, user_object
+from numerate.config.user_parts import is_abstract, kind_of, lacking, saved_object, user_object
 from numerate.errors import Mistake, did_you_mean
 
 NOTHING = ("null", "none")
@@ -214,9 +215,11 @@ def number_in(word: str) -> int | float | None:
     return None if value in INFINITE.values() else value
 
 
-def from_text(text: str, hint: Any, path: str) -> Any:
-    """Reads a value as a person writes it, by its type hint; parts stay drafts. Raises `Mistake` with an example."""
-    options, word = alternatives(hint), text.strip()
+def from_text(text: str, hint: Any, path: str, *, saved: bool = False) -> Any:
+    """Reads a value as a person writes it, by its type hint; parts stay drafts. Raises `Mistake` with an example.
+
+    A text that was `saved`, instead of typed by the user, names no file of parts that runs (`my.py:Bitter`)."""
+    options, word, read = alternatives(hint), text.strip(), partial(from_text, saved=saved)
     quoted = unquoted(word)
     for option in options:
         if get_origin(option) is Literal:
@@ -249,17 +252,17 @@ def from_text(text: str, hint: Any, path: str) -> Any:
             if word[:1] + word[-1:] in ("[]", "()"):
                 inner = split(word[1:-1]) if word[1:-1].strip() else []
                 if inner is not None:
-                    return _items([*inner[:-1], *filter(None, inner[-1:])], option, path, from_text)
+                    return _items([*inner[:-1], *filter(None, inner[-1:])], option, path, read)
             elif len(pieces) == 1 and word and str not in options:
-                return _items(pieces, option, path, from_text)
+                return _items(pieces, option, path, read)
     classes = classes_in(hint)
     call = _CALL.fullmatch(word)
     one_call = classes and call is not None and pieces is not None and len(pieces) == 1
     if one_call and call and (str not in options or fold(call[1]) in map(fold, known_parts(classes))):
         preset = _preset(call[1], classes)
         if preset is not None:
-            return _call(preset, call[2] or "", path)
-        return _call(Draft(part_named(call[1], classes, path), {}), call[2] or "", path)
+            return _call(preset, call[2] or "", path, read)
+        return _call(Draft(part_named(call[1], classes, path, saved=saved), {}), call[2] or "", path, read)
     if str in options:
         return text
     words = [str(value) for option in options if get_origin(option) is Literal for value in get_args(option)]
@@ -268,7 +271,7 @@ def from_text(text: str, hint: Any, path: str) -> Any:
     raise Mistake(f"{path}: {word!r} is no {type_text(hint)}; for example {path}={example(hint)}")
 
 
-def from_data(data: Any, hint: Any, path: str, beside: Path | None = None) -> Any:
+def from_data(data: Any, hint: Any, path: str) -> Any:
     """Reads a value from plain data (what YAML holds), by its type hint; parts stay drafts."""
     options = alternatives(hint)
     for option in options:
@@ -286,31 +289,30 @@ def from_data(data: Any, hint: Any, path: str, beside: Path | None = None) -> An
     if isinstance(data, list):
         for option in options:
             if get_origin(option) in (tuple, list) or option is Any:
-                return _items(data, option, path, lambda item, h, p: from_data(item, h, p, beside))
+                return _items(data, option, path, from_data)
     if isinstance(data, dict):
         classes = classes_in(hint)
         if Span in options and data.get("kind") == "Span":
-            return built(draft_from(data, [Span], path, beside), path)
+            return built(draft_from(data, [Span], path), path)
         if classes:
-            return draft_from(data, classes, path, beside)
+            return draft_from(data, classes, path)
     if isinstance(data, str) and data:
-        return from_text(data, hint, path)
+        return from_text(data, hint, path, saved=True)
     shown = "null" if data is None else repr(data)
     raise Mistake(f"{path}: {shown if len(shown) < 60 else shown[:60] + '...'} is no {type_text(hint)}")
 
 
-def draft_from(data: dict[Any, Any], classes: list[type], path: str, beside: Path | None = None) -> Draft:
+def draft_from(data: dict[Any, Any], classes: list[type], path: str) -> Draft:
     """A part from its node of a tree, `{"kind": "LSTM", "layers": 2}`."""
     kind = data.get("kind", classes[0].__name__ if len(classes) == 1 and not is_abstract(classes[0]) else None)
     if not isinstance(kind, str):
         raise Mistake(f"{path}: kind is missing; it names one of: {', '.join(known_parts(classes)) or 'none'}")
-    source = data.get("source") if ".py:" in kind else None
-    part = part_named(kind, classes, path, source=source, beside=beside)
+    part = part_named(kind, classes, path, saved=True, source=data.get("source"))
     given: dict[str, Any] = {}
     for key, value in data.items():
         if key != "kind" and not (key == "source" and ".py:" in kind):
             name = setting_name(part, str(key), under(path, key))
-            given[name] = from_data(value, settings_of(part)[name][1], under(path, name), beside)
+            given[name] = from_data(value, settings_of(part)[name][1], under(path, name))
     return Draft(part, given)
 
 
@@ -321,33 +323,37 @@ def known_parts(classes: list[type]) -> dict[str, str]:
     return known | {c.__name__: "" for c in classes if not is_abstract(c) and c is not object}
 
 
-def part_named(
-    name: str, classes: list[type], path: str, *, source: str | None = None, beside: Path | None = None
-) -> type:
-    """The class meant by a name: of the catalogue, `my.py:Class`, or `package.module:Class`.
+def part_named(name: str, classes: list[type], path: str, *, saved: bool = False, source: object = None) -> type:
+    """The class meant by a name: of the catalogue, of an installed package (`Bitter` or `acme.mixers:Bitter`), or of a
+    file (`my.py:Bitter`).
 
-    Raises `Mistake` where there is none, with those that there are.
+    A file that the user names is run; of a name that was `saved` only a file that he approved, with the sha256
+    `source`. Raises `Mistake` where there is none, with those that there are.
     """
-    kinds = " or ".join(c.__name__ for c in classes)
-    if re.fullmatch(r"[^:]+:\w+", name):
-        try:
-            part = user_object(name, source=source, beside=beside) if ".py:" in name else packaged_object(name)
-        except Mistake as error:
-            raise Mistake(f"{path}: {error}" if path else str(error)) from error
-        if not isinstance(part, type) or not issubclass(part, tuple(classes)):
-            raise Mistake(f"{path or 'recipe'}: {name} is no {kinds}")
-        return part
-    known = known_parts(classes)
+    kinds, known = " or ".join(c.__name__ for c in classes), known_parts(classes)
     exact = next((there for there in known if fold(there) == fold(name)), None)
-    if exact is None:
-        there = ", ".join(sorted(known)) or "none"
-        presets = [preset for declared in classes for preset in catalogue.presets(declared.__name__)]
-        more = f" (and {len(presets)} by the names of papers)" if presets else ""
-        near = did_you_mean(name, [*known, *presets])
-        raise Mistake(f"{path}: no {kinds} is named {name!r}; there are: {there}{more}.{near}")
-    if known[exact]:
-        return catalogue.find(known[exact], exact, path)
-    return next(c for c in classes if c.__name__ == exact)
+    if exact is not None:
+        itself = next((c for c in classes if c.__name__ == exact), object)
+        return catalogue.find(known[exact], exact, path) if known[exact] else itself
+    where = f"{path}: " if path else ""
+    try:
+        if re.fullmatch(r"[^:]+\.py:\w+", name):
+            part = saved_object(name, source) if saved else user_object(name)
+        elif (address := name if re.fullmatch(r"[^:]+:\w+", name) else address_named(name)) is not None:
+            part = packaged_part(address)
+        else:
+            there = ", ".join(sorted(known)) or "none"
+            presets = [preset for declared in classes for preset in catalogue.presets(declared.__name__)]
+            more = f" (and {len(presets)} by the names of papers)" if presets else ""
+            near = did_you_mean(name, [*known, *presets])
+            raise Mistake(f"no {kinds} is named {name!r}; there are: {there}{more}.{near}")
+    except Mistake as error:
+        raise Mistake(f"{where}{error}") from error
+    if not isinstance(part, type) or not issubclass(part, tuple(classes)):
+        raise Mistake(f"{where or 'recipe: '}{name} is no {kinds}")
+    if missing := lacking(part):
+        raise Mistake(f"{where or 'recipe: '}{name} has no {' and no '.join(missing)}, which a {kinds} needs")
+    return part
 
 
 def example(hint: Any) -> str:
@@ -405,7 +411,7 @@ def _preset(name: str, classes: list[type]) -> Draft | None:
     return None
 
 
-def _call(opened: Draft, inside: str, path: str) -> Draft:
+def _call(opened: Draft, inside: str, path: str, read: Callable[[str, Any, str], Any]) -> Draft:
     part, given = opened.part, {}
     names = list(settings_of(part))
     pieces = split(inside) if inside.strip() else []
@@ -417,5 +423,5 @@ def _call(opened: Draft, inside: str, path: str) -> Draft:
         name = setting_name(part, key, under(path, key))
         if name in given:
             raise Mistake(f"{under(path, name)}: given twice")
-        given[name] = from_text(text, settings_of(part)[name][1], under(path, name))
+        given[name] = read(text, settings_of(part)[name][1], under(path, name))
     return Draft(part, opened.given | given)

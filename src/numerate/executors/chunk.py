@@ -1,6 +1,5 @@
 """A task of a Slurm array: the local pool on a share of the items, each result a line of a file that all can see."""
 
-import base64
 import os
 import pickle
 import signal
@@ -13,11 +12,11 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from numerate.config import load_user_parts, user_files
-from numerate.errors import Fault, Mistake
+from numerate.config import UserFile, load_user_files, user_files
+from numerate.errors import Mistake
 from numerate.executors.executor import Desk, Failure, Finished, Work
 from numerate.executors.local import Local
-from numerate.executors.worker import fault_of_the_program
+from numerate.executors.worker import failure_of
 from numerate.records.kinds import TASK
 from numerate.records.reading import read
 from numerate.training import disk
@@ -40,12 +39,12 @@ class Carried(Work):
     """A work on its way to another machine, with what its classes are found by there.
 
     It may be defined anywhere: in a module, in the script that was started (`__main__`), in a `--parts` file. Its items
-    are `Parcel`s, its results bytes, so that only the worker and the command need to know any class of them.
+    are `Parcel`s, its results plain data, so that only the worker and the command need to know any class of them.
     """
 
     content: bytes
-    files: tuple[str, ...] = ()
-    """The user's files (`--parts`), loaded before anything is unpacked."""
+    files: tuple[UserFile, ...] = ()
+    """The user's files (`--parts`) with their contents, loaded before anything is unpacked."""
     places: tuple[str, ...] = ()
     """Where Python looked for modules."""
 
@@ -53,19 +52,19 @@ class Carried(Work):
     def of(cls, work: Work) -> "Carried":
         """Raises `Mistake` for a work that cannot be pickled."""
         places = tuple(os.path.abspath(place) for place in sys.path)
-        return cls(packed(work, type(work).__name__), tuple(user_files()), places)
+        return cls(packed(work, type(work).__name__), user_files(), places)
 
     def parcel(self, name: str, item: Any) -> Parcel:
         """Raises `Mistake` for an item that cannot be pickled."""
         return Parcel(name, packed(item, name))
 
-    def open(self, desk: Desk) -> Callable[[Parcel], bytes]:
+    def open(self, desk: Desk) -> Callable[[Parcel], Any]:
         signal.signal(_warning(), signal.SIG_IGN)  # Slurm may send it to every process of a task
         sys.path += [place for place in self.places if place not in sys.path]
-        for file in self.files:
-            load_user_parts(file)
-        do = pickle.loads(self.content).open(desk)
-        return lambda item: packed(do(pickle.loads(item.content)), f"the result of {item.name}")
+        load_user_files(self.files)
+        work: Work = pickle.loads(self.content)
+        do = work.open(desk)
+        return lambda item: _told(work, do(pickle.loads(item.content)), item.name)
 
     def name_of(self, item: Parcel) -> str:
         return item.name
@@ -107,7 +106,7 @@ class Chunk:
             try:
                 self._do(left, warned.stop)
             except Exception as error:
-                self._say({"refused": asdict(_refusal(error))})
+                self._say({"refused": asdict(failure_of(error))})
                 raise
         if not left:
             self._say({"over": True})
@@ -139,24 +138,33 @@ class Chunk:
         disk.append(Path(self.file), [record])
 
 
+def _told(work: Work, result: Any, name: str) -> Any:
+    """A result as plain data. Raises `Mistake` where its work gives none."""
+    try:
+        return disk.plain(work.to_plain(result))
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        raise Mistake(f"the result of {name} is no plain data, which {type(work).__name__}.to_plain makes") from error
+
+
 def record_of(number: int, finished: Finished) -> dict[str, Any]:
-    """An item that is over, as a line of JSON; the result is pickled in it."""
+    """An item that is over, as a line of JSON; its result is plain data."""
     told: dict[str, Any] = {"item": number, "seconds": finished.seconds, "worker": finished.worker}
     if finished.failure is not None:
         return told | {"failure": asdict(finished.failure)}
-    return told | {"result": base64.b64encode(finished.result).decode()}
+    return told | {"result": finished.result}
 
 
-def finished_of(record: Mapping[str, Any], index: int) -> Finished:
-    """What `record_of` wrote, under the item's index in the command that reads it."""
-    failure = Failure(**record["failure"]) if "failure" in record else None
-    result = None
-    if failure is None:
-        try:
-            result = pickle.loads(base64.b64decode(record["result"]))
-        except Exception as error:
-            failure = fault_of_the_program(error)
-    return Finished(index, result, failure, record["seconds"], record["worker"])
+def finished_of(record: Mapping[str, Any], index: int, work: Work) -> Finished:
+    """What `record_of` wrote, under the item's index in the command that reads it. A record that is none is a fault of
+    that item."""
+    try:
+        seconds, worker = float(record["seconds"]), str(record["worker"])
+        if "failure" in record:
+            return Finished(index, None, Failure.of(record["failure"]), seconds, worker)
+        return Finished(index, work.from_plain(record["result"]), None, seconds, worker)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        text = "what its task wrote down is damaged; the same command does it again"
+        return Finished(index, failure=Failure("fault", text))
 
 
 class Warned:
@@ -192,13 +200,6 @@ class Warned:
 
 def _warning() -> signal.Signals:
     return signal.Signals["SIG" + os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")]
-
-
-def _refusal(error: Exception) -> Failure:
-    if isinstance(error, Mistake | Fault):
-        kind, status = ("mistake", 2) if isinstance(error, Mistake) else ("fault", 1)
-        return Failure(kind, str(error), status, "\n".join(getattr(error, "__notes__", [])) or None)  # type: ignore[arg-type]
-    return fault_of_the_program(error)
 
 
 def _job() -> str:

@@ -4,15 +4,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from numerate.config import refuse_other_words, setting
 from numerate.errors import Mistake
 from numerate.training.stopping import Stop
 
 Kind = Literal["mistake", "fault", "error", "out of memory", "died", "timeout", "stopped", "not begun"]
-"""How an item failed: the user's mistake, a fault of the world's, an exception nobody expected, no memory left, its
-worker died, it took longer than `timeout`, it was stopped, or it was never begun since all was stopped."""
+"""How an item failed: the user's mistake (also an exception in a file of theirs), a fault of the world's, an exception
+of the program that nobody expected, no memory left, its worker died, it took longer than `timeout`, it was stopped, or
+it was never begun since all was stopped."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,16 @@ class Failure:
     text: str
     status: int = 1
     trace: str | None = None
+
+    @classmethod
+    def of(cls, data: object) -> "Failure":
+        """From plain data, as `dataclasses.asdict` gives it. Raises `ValueError` for any other."""
+        if not isinstance(data, dict) or data.get("kind") not in get_args(Kind):
+            raise ValueError("this is no failure")
+        kind, text, status, trace = (data.get(name) for name in ("kind", "text", "status", "trace"))
+        if not isinstance(text, str) or not isinstance(status, int) or not isinstance(trace, str | None):
+            raise ValueError("this is no failure")
+        return cls(kind, text, status, trace)  # type: ignore[arg-type]
 
     @property
     def passing(self) -> bool:
@@ -62,7 +73,8 @@ class Desk:
 
 class Work(ABC):
     """What is done with each item. It is pickled to every worker and opened there once: what is costly (libraries, a
-    model) is paid for in `open`, not per item. Items and results are pickled too.
+    model) is paid for in `open`, not per item. Items and results are pickled too, but for results on Slurm, which are
+    lines of JSON (`to_plain`).
 
     >>> class Square(Work):
     ...     def open(self, desk):
@@ -76,6 +88,15 @@ class Work(ABC):
     def name_of(self, item: Any) -> str:
         """What an item is called where it is spoken of: in errors, in `status`."""
         return str(item)
+
+    def to_plain(self, result: Any) -> Any:
+        """A result as plain data (what JSON holds), by which it travels where files are all that is shared. What is
+        plain data already needs none of this."""
+        return result
+
+    def from_plain(self, data: Any) -> Any:
+        """A result from plain data. Raises `ValueError` for data that `to_plain` does not give."""
+        return data
 
     def keeps(self, result: Any) -> bool:
         """Whether a result that an earlier start left is still good. Where it is not, its item is done again."""

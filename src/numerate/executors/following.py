@@ -5,28 +5,28 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from numerate.executors.executor import Failure, Finished
+from numerate.executors.executor import Failure, Finished, Work
 from numerate.executors.states import OVER, died, states_of
 from numerate.executors.submission import Submission
 from numerate.training.stopping import Stop
 
 
 def follow(
-    submissions: Sequence[Submission], stop: Stop, tick: Callable[[], None], *, wait: bool = True
+    submissions: Sequence[Submission], work: Work, stop: Stop, tick: Callable[[], None], *, wait: bool = True
 ) -> Iterator[Finished]:
-    """Every item that a command waits for, as its task finishes it, or with what became of its task.
+    """Every item of a work that a command waits for, as its task finishes it, or with what became of its task.
 
     When `stop` is asked, and at once without `wait`, the items that are not over are left to their jobs.
     """
     for one in submissions:
         for number in list(one.records):
-            yield from one.take(number)
+            yield from one.take(number, work)
     doubted: set[tuple[Path, int]] = set()
     asked = time.monotonic()
     while True:
         for one in submissions:
             for number in one.read():
-                yield from one.take(number)
+                yield from one.take(number, work)
             over = one.tasks() & one.ended.keys()
             yield from one.lost({task: one.refused.get(task) or died(one, task) for task in over})
         open_ones = [one for one in submissions if one.waiting]
@@ -46,7 +46,7 @@ def follow(
                         doubted.discard(about)
                     elif about in doubted:
                         for number in one.read([task]):
-                            yield from one.take(number)
+                            yield from one.take(number, work)
                         one.end(task, state)
                     else:
                         doubted.add(about)

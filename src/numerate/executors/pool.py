@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from numerate.errors import Fault, Mistake
 from numerate.executors.executor import Failure, Finished, Work
-from numerate.executors.worker import Reply, fault_of_the_program, stopped
+from numerate.executors.worker import Reply, failure_of, stopped
 from numerate.training.stopping import Stop
 
 GRACE = 10.0
@@ -154,7 +154,7 @@ class Pool:
                 packed = self.crew.pack(self.items[index])
             except Exception as error:
                 text = f"{self._called(index)} cannot be sent to a worker: {error}"
-                self._end(index, fault_of_the_program(TypeError(text).with_traceback(error.__traceback__)))
+                self._end(index, failure_of(TypeError(text).with_traceback(error.__traceback__)))
                 continue
             worker = idle.pop(0)
             hand = self._hands[worker]
@@ -213,7 +213,7 @@ class Pool:
             try:
                 result = pickle.loads(reply.result)
             except Exception as error:
-                failure = fault_of_the_program(error)
+                failure = failure_of(error)
         elif failure.kind == "stopped" and hand.late is not None:
             failure = self._timed_out()
         elif failure.kind == "stopped":

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from numerate.config import setting, user_files
+from numerate.config import UserFile, setting, user_files
 from numerate.errors import Fault, Mistake
 from numerate.executors import pool
 from numerate.executors.executor import Executor, Failure, Finished, Work
@@ -212,7 +212,7 @@ def _actor(ray: Any) -> type:
         def __init__(self, threads: int, memory: float | None) -> None:
             self.worker = Worker(threads=threads, limit=memory, pack=_library().cloudpickle.dumps)
 
-        def open(self, work: list[Any], files: list[str], path: list[str], folder: str) -> Any:
+        def open(self, work: list[Any], files: Sequence[UserFile], path: list[str], folder: str) -> Any:
             """The worker's name, or the `Failure` of its start. `path` and `folder` are where the command finds
             modules and files; on another machine they may mean nothing."""
             sys.path.extend(place for place in path if place not in sys.path)

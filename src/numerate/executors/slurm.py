@@ -155,7 +155,7 @@ class Slurm(Executor):
             yield Finished(
                 index, failure=Failure("not begun", "not begun; the same command goes on", stop.status or 130)
             )
-        yield from follow(submissions, stop, tick, wait=self.wait)
+        yield from follow(submissions, work, stop, tick, wait=self.wait)
 
     def _joined(self, place: Path, work: Work, keys: Sequence[str]) -> tuple[list[Submission], list[int]]:
         """Earlier submissions that hold some of the items, and the indices of those that none of them holds.
@@ -309,9 +309,7 @@ class Slurm(Executor):
 
 def _kept(record: Mapping[str, Any], work: Work) -> bool:
     """Whether what an earlier submission wrote of an item is a result that is still good."""
-    if "failure" in record:
-        return False
-    finished = finished_of(record, 0)
+    finished = finished_of(record, 0, work)
     return finished.failure is None and work.keeps(finished.result)
 
 

@@ -1,5 +1,6 @@
 """What lies in the folder of one submission to Slurm: which items, in which jobs, what is over, what was handed on."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -124,7 +125,8 @@ class Submission:
                 elif "over" in record:
                     self.ended[task] = "COMPLETED"
                 elif "refused" in record:
-                    self.refused[task] = Failure(**record["refused"])
+                    with contextlib.suppress(ValueError):
+                        self.refused[task] = Failure.of(record["refused"])
                     self.ended[task] = "FAILED"
                 elif "began" in record:
                     self.ended.pop(task, None)
@@ -137,13 +139,13 @@ class Submission:
         """The tasks that this command waits for."""
         return {self.items[number]["task"] for number in self.waiting}
 
-    def take(self, number: int) -> Iterator[Finished]:
-        """Yields an item that is over, if this command waits for it, and notes that it was handed on."""
+    def take(self, number: int, work: Work) -> Iterator[Finished]:
+        """Yields an item of a work that is over, if this command waits for it, and notes that it was handed on."""
         record = self.records.pop(number, None)
         index = self.waiting.pop(number, None)
         if record is None or index is None:
             return
-        yield finished_of(record, index)
+        yield finished_of(record, index, work)
         disk.append(self._own, [{"item": number}])
 
     def end(self, task: int, state: str) -> None:

@@ -1,14 +1,12 @@
 """What happens inside a worker, be it a process or an actor: the work is opened once, then item after item is done."""
 
 import contextlib
-import functools
 import os
 import pickle
 import re
 import secrets
 import socket
 import sys
-import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -16,14 +14,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from numerate.config import load_user_parts, user_files
-from numerate.errors import Fault, Mistake
+from numerate.config import UserFile, load_user_files
+from numerate.errors import Fault, Mistake, in_words, users_line
 from numerate.executors import memory
 from numerate.executors.executor import Desk, Failure, Work
 from numerate.training.stopping import Stop
-
-_LONGEST = 300  # characters that are told of an exception
-_OURS = os.path.realpath(os.path.dirname(os.path.dirname(__file__))) + os.sep
 
 _THREADS = (
     "OMP_NUM_THREADS",
@@ -78,12 +73,11 @@ class Worker:
         self._work: Work
         self._do: Callable[[Any], Any]
 
-    def open(self, work: bytes, files: Sequence[str] = ()) -> Failure | None:
+    def open(self, work: bytes, files: Sequence[UserFile] = ()) -> Failure | None:
         """Opens the pickled work, after the user's files of parts; a failure where that is not possible."""
         os.environ.update(threads_in(self._threads))
         try:
-            for file in files:
-                load_user_parts(file)
+            load_user_files(files)
             self._work = pickle.loads(work)
             self._do = self._work.open(Desk(self.name, self._threads, self.stop))
             if "torch" in sys.modules:
@@ -127,11 +121,7 @@ class Worker:
             del error
             text = f"out of memory in {name}: {memory.told(cause, self._limit)}"
             return Failure("out of memory", text, trace=_trace(cause))
-        if isinstance(error, Mistake):
-            return Failure("mistake", str(error), 2)
-        if isinstance(error, Fault):
-            return Failure("fault", str(error))
-        return fault_of_the_program(error)
+        return failure_of(error)
 
 
 def threads_in(threads: int) -> dict[str, str]:
@@ -144,45 +134,21 @@ def stopped(stop: Stop) -> Failure:
     return Failure("stopped", "stopped; the same command goes on from here", stop.status or 130)
 
 
-def fault_of_the_program(error: BaseException) -> Failure:
-    """Of an exception that nobody expected: of the program, or of a file of the user's own, then with its line."""
-    name, said, place = type(error).__name__, _one_line(str(error)), _users_line(error)
+def failure_of(error: BaseException) -> Failure:
+    """What an exception is to whoever gave the work. One that nobody expected is a mistake where it comes from a file
+    of the user's own, else a fault of the program."""
+    if isinstance(error, Mistake | Fault):
+        notes = "\n".join(getattr(error, "__notes__", [])) or None
+        if isinstance(error, Mistake):
+            return Failure("mistake", str(error), 2, notes)
+        return Failure("fault", str(error), trace=notes)
+    place = users_line(error)
     if isinstance(error, SystemExit):
-        text = f"it called sys.exit({'' if error.code is None else _one_line(repr(error.code))})"
-        text += f" in {place}" if place else ""
-    elif place:
-        text = f"{name} in {place}" + (f": {said}" if said else "")
-    else:
-        what = f"{name}: {said}" if said else name
-        text = f"this is a fault of the program: {what} (--traceback shows where)"
-    return Failure("error", text, trace=_trace(error))
-
-
-def _users_line(error: BaseException) -> str | None:
-    """`my.py, line 12` where the innermost call outside installed packages is of a file of the user's own."""
-    users = {os.path.realpath(file) for file in user_files()}
-    frames = traceback.extract_tb(error.__traceback__) if users else []
-    for frame in reversed(frames):
-        path = os.path.realpath(frame.filename)
-        if path in users:
-            return f"{os.path.basename(path)}, line {frame.lineno}"
-        if not frame.filename.startswith("<") and not path.startswith(_installed()):
-            return None
-        if path.startswith(_OURS):
-            return None
-    return None
-
-
-@functools.cache
-def _installed() -> tuple[str, ...]:
-    """The folders of Python's own modules and of installed packages."""
-    paths = sysconfig.get_paths()
-    return tuple(os.path.realpath(paths[name]) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-
-
-def _one_line(text: str) -> str:
-    joined = " ".join(text.split())
-    return joined if len(joined) <= _LONGEST else f"{joined[: _LONGEST - 4]} ..."
+        told = f"it called sys.exit({'' if error.code is None else repr(error.code)})"
+        return Failure("error", f"{told} in {place}" if place else told, trace=_trace(error))
+    if place is not None and isinstance(error, Exception):
+        return Failure("mistake", in_words(error), 2, _trace(error))
+    return Failure("error", f"{in_words(error)} (--traceback shows where)", trace=_trace(error))
 
 
 def _trace(error: BaseException) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from numerate.batch import Draw, Model
+from numerate.batch import Draw, Model, ModelSpec
 from numerate.config import from_tree
 from numerate.errors import Mistake
 from numerate.integrations.hf_cache import NumerateCache, moved_left
@@ -313,10 +313,10 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
 
 
 def _spec(recipe: Mapping[str, Any] | None) -> Decoder:
-    if not recipe or "model" not in recipe:
+    if not recipe or not isinstance(recipe.get("model"), Mapping):
         raise Mistake("config.json: holds no recipe; a folder that `numerate export` wrote is right")
     kind = recipe["model"].get("kind")
-    spec = from_tree(recipe["model"], "model")
+    spec = from_tree(recipe["model"], "model", declared=ModelSpec)
     if not isinstance(spec, Decoder):
         raise Mistake(
             f"model: {kind} is no causal decoder of numerate; a Decoder is right (what a model holds of Hugging Face "

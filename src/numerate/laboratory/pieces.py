@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from numerate.batch import Model
-from numerate.config import load_user_parts, user_files
 from numerate.errors import Fault, Mistake
 from numerate.evaluation.grid import Cell, cut, mixed
 from numerate.executors.executor import Desk, Executor, Failure, Work
@@ -120,13 +119,12 @@ class Measuring(Work):
     path: str
     device: str | None
     plans: tuple[tuple[tuple[str, ...], Plan], ...]
-    parts: tuple[str, ...]
 
     @classmethod
     def of(cls, inquiry: Inquiry) -> "Measuring":
         run, _ = inquiry.plans[0]
         plans = tuple((one.changes, replace(plan, counts={})) for one, plan in inquiry.plans)
-        return cls(str(run.path.absolute()), run.device, plans, tuple(user_files()))
+        return cls(str(run.path.absolute()), run.device, plans)
 
     def open(self, desk: Desk) -> Callable[[Piece], int]:
         return _Bench(self, desk).measure
@@ -141,8 +139,6 @@ class _Bench:
     def __init__(self, work: Measuring, desk: Desk) -> None:
         from numerate.laboratory.run import Run
 
-        for path in work.parts:
-            load_user_parts(path)
         self.folder, self.stop = RunFolder.open(Path(work.path)), desk.stop
         runs = [Run(self.folder, device=work.device, changes=changes) for changes, _ in work.plans]
         self.plans = [(run, plan) for run, (_, plan) in zip(runs, work.plans, strict=True)]

@@ -217,7 +217,7 @@ def configured(weights: str, vocabulary: Vocabulary, instead: str, **options: An
     package = transformers("model.weights")
     try:
         with _quiet():
-            config = package.AutoConfig.from_pretrained(weights, **options)
+            config = package.AutoConfig.from_pretrained(weights, trust_remote_code=False, **options)
     except Exception as error:  # the hub, JSON and the classes of configurations have errors of their own kind each
         raise Mistake(
             f"model.weights: {weights}: has no configuration that can be read here ({first_line(error)}); {instead} "
@@ -280,7 +280,12 @@ def pretrained(auto: Any, weights: str, **options: Any) -> Any:
     try:
         with _quiet():
             held, found = auto.from_pretrained(
-                weights, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True, **options
+                weights,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                trust_remote_code=False,  # else it asks at the terminal, which may have nobody at it
+                **options,
             )
     except Exception as error:  # safetensors, pickle and the hub have errors of their own kind each
         raise Mistake(_why_not(folder, weights, error)) from error

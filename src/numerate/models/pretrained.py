@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -89,7 +90,7 @@ class PretrainedDecoder(HeldSpec):
         package = transformers("model: PretrainedDecoder")
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
-            held = untrained(package, package.AutoModelForCausalLM.from_config, origin)
+            held = untrained(package, _of_config(package), origin)
             return PretrainedModel(self, held, vocabulary)
 
     def _random(self, package: Any, vocabulary: Vocabulary) -> Any:
@@ -99,12 +100,17 @@ class PretrainedDecoder(HeldSpec):
             ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
             rest = {name: value for name, value in given.items() if name != "model_type"}
             config = package.AutoConfig.for_model(kind, **{**ids, **rest, "vocab_size": vocabulary.size})
-            return package.AutoModelForCausalLM.from_config(config)
+            return _of_config(package)(config)
         except (ValueError, KeyError, TypeError) as error:
             raise Mistake(
                 f"model.config: {self.config} is no configuration of a decoder ({first_line(error)}); "
                 '{"model_type": "llama", "hidden_size": 64} is one'
             ) from error
+
+
+def _of_config(package: Any) -> Any:
+    """What makes a decoder of a configuration, which is data: code that it may name is not run."""
+    return partial(package.AutoModelForCausalLM.from_config, trust_remote_code=False)
 
 
 class PretrainedModel(Held):

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from numerate.config import to_tree, user_files
+from numerate.config import to_tree
 from numerate.errors import Fault, Mistake, did_you_mean
 from numerate.executors.executor import Desk, Executor, Failure, Finished
 from numerate.searches.journal import Journal, Trial
@@ -109,9 +109,7 @@ def search(
     runs = runs_directory(runs_dir)
     title, journal = _begun(recipe, plan, runs, name)
     base = _from_there(replace(recipe, group=recipe.group or title), runs)
-    work = Trials(
-        journal.folder.absolute(), runs.absolute(), to_tree(base), plan, tuple(user_files()), provenance.command()
-    )
+    work = Trials(journal.folder.absolute(), runs.absolute(), to_tree(base), plan, provenance.command())
     with Stop() as stop, _Board(journal, plan, title, quiet=quiet) as board:
         _work_off(work, journal, executor, stop, board.look)
     over = tuple(journal.trials())

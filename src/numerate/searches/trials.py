@@ -1,18 +1,17 @@
 """What a worker of a search does: take a trial up, train it as an ordinary run, tell what came of it."""
 
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from numerate.config import from_tree, identity, load_user_parts, override
+from numerate.config import from_tree, identity, override
 from numerate.errors import Fault, Mistake
 from numerate.executors import memory
 from numerate.executors.executor import Desk, Work
-from numerate.executors.worker import Asked
+from numerate.executors.worker import Asked, failure_of
 from numerate.searches.journal import STARTS, Journal, Trial
 from numerate.searches.sampling import Pruner, Way, make_pruner
 from numerate.searches.space import Space
@@ -71,14 +70,11 @@ class Trials(Work):
     runs: Path
     tree: Mapping[str, Any]
     plan: Plan
-    parts: tuple[str, ...]
     command: str
 
     def open(self, desk: Desk) -> Callable[[Any], Any]:
         from numerate.laboratory import train  # noqa: F401  (it takes seconds, and no trial should pay for it)
 
-        for path in self.parts:
-            load_user_parts(path)
         recipe = from_tree(dict(self.tree), "search", declared=Recipe)
         journal = Journal(self.folder, self.plan.space, minimise=self.plan.minimise)
 
@@ -145,8 +141,8 @@ class _Doing:
             if memory.ran_out(error) is not None:
                 self.journal.fail(number, f"out of memory: {str(error).partition(chr(10))[0]}")
                 raise
-            text = f"this is a fault of the program: {type(error).__name__}: {error} (--traceback shows where)"
-            self.journal.fail(number, text, traceback.format_exc())
+            failure = failure_of(error)
+            self.journal.fail(number, failure.text, failure.trace)
 
     def _folder(self, recipe: Recipe) -> RunFolder:
         return RunFolder(self.work.runs / folder_name(recipe.title) / identity(recipe))

@@ -17,7 +17,7 @@ from numerate.errors import Fault, Mistake
 from numerate.evaluation.evaluator import grid_of
 from numerate.executors.executor import Desk, Failure, Work
 from numerate.executors.memory import ran_out
-from numerate.executors.worker import fault_of_the_program
+from numerate.executors.worker import failure_of
 from numerate.laboratory.plan import usual_count
 from numerate.laboratory.results import Results
 from numerate.laboratory.start import Trained
@@ -74,6 +74,15 @@ class RunWork(Work):
     def open(self, desk: Desk) -> Callable[[Item], Told]:
         importlib.import_module("torch._dynamo")  # or the first optimiser does so, which takes a second of its run
         return _Worker(self, desk).do
+
+    def to_plain(self, result: Told) -> Any:
+        return {"records": result.records, "said": result.said}
+
+    def from_plain(self, data: Any) -> Told:
+        for record in data["records"]:
+            if not all(isinstance(record[name], str) for name in ("run", "key", "status")):
+                raise ValueError("this is no record of a run")
+        return Told(tuple(data["records"]), tuple((int(number), str(text)) for number, text in data["said"]))
 
     def keeps(self, result: Told) -> bool:
         """What an earlier start left is believed where it says done and the run is there, or failed; not that the disk
@@ -138,7 +147,7 @@ class _Worker:
                 raise
             if disk.is_full(error):
                 return _short(planned, "full", str(error))
-            record = failed_record(planned, _failure(error), self.desk.worker, time.monotonic() - began)
+            record = failed_record(planned, failure_of(error), self.desk.worker, time.monotonic() - began)
             try:
                 self.folder.add_results(self.desk.worker, [record])
             except (Fault, Mistake) as unwritten:
@@ -310,12 +319,6 @@ def regions(results: Results) -> dict[str, dict[str, Any]]:
     lines = [line for line in lines if not line["seen"] or "labels" in line] or lines
     names = ("mean", "low", "high", "cells", "labels", "answers", "looks_ahead")
     return {line["region"]: {name: line[name] for name in names if name in line} for line in lines}
-
-
-def _failure(error: Exception) -> Failure:
-    if isinstance(error, Mistake):
-        return Failure("mistake", str(error), 2)
-    return Failure("fault", str(error)) if isinstance(error, Fault) else fault_of_the_program(error)
 
 
 def _short(planned: Planned, status: str, error: str | None = None) -> dict[str, Any]:

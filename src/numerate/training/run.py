@@ -25,6 +25,7 @@ from typing import Any
 
 import yaml
 
+from numerate.config import approve_imported
 from numerate.errors import Fault, Mistake, did_you_mean
 from numerate.records import heads
 from numerate.records.kinds import OF_A_RUN
@@ -59,6 +60,7 @@ class RunFolder:
         """
         recipe_name = folder_name(recipe_name)
         path = runs / recipe_name / folder_name(id)
+        approve_imported()
         if not (path / "recipe.yaml").exists():
             content = _to_yaml({"format": heads.FORMAT, "name": None, "id": id, **head} | {"id": id})
             new = disk.beside(path)

@@ -1,0 +1,59 @@
+"""Which files of parts the user has named before: their contents by hash, in his own configuration.
+
+    ~/.config/numerate/approved_parts.jsonl     {"sha256": "9f86d0...", "file": "/home/me/my.py"}
+
+A line is added when a file is named for the first time with these contents. Removing a line withdraws it. The folder is
+the environment's NUMERATE_CONFIG, else `numerate` under XDG_CONFIG_HOME, else `~/.config/numerate`.
+"""
+
+import json
+import os
+import warnings
+from pathlib import Path
+
+
+def approvals_file() -> Path:
+    """The file that approved contents are listed in. It need not exist."""
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    folder = os.environ.get("NUMERATE_CONFIG") or f"{base}/numerate"
+    return Path(os.path.expanduser(folder)) / "approved_parts.jsonl"
+
+
+def approve(sha256: str, file: str) -> None:
+    """Notes that the user had these contents run from this file. Warns where the list cannot be written."""
+    if file in approved_places(sha256):
+        return
+    there = approvals_file()
+    try:
+        there.parent.mkdir(parents=True, exist_ok=True)
+        with open(there, "ab") as lines:  # a line is one write: several commands may add theirs at the same time
+            lines.write(b"\n" * _torn(there) + json.dumps({"sha256": sha256, "file": file}).encode() + b"\n")
+    except OSError as error:
+        warnings.warn(
+            f"{there}: cannot be written ({error.strerror}), so that {file} has to be named again to open its runs: "
+            f"--parts {file}",
+            stacklevel=3,
+        )
+
+
+def approved_places(sha256: str) -> list[str]:
+    """The files that had these contents when the user named them, the latest first."""
+    try:
+        lines = approvals_file().read_bytes().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and record.get("sha256") == sha256 and isinstance(record.get("file"), str):
+            found.append(record["file"])
+    return found[::-1]
+
+
+def _torn(file: Path) -> bool:
+    """Whether the last line lacks its end."""
+    content = file.read_bytes() if file.exists() else b""
+    return bool(content) and not content.endswith(b"\n")

@@ -1,0 +1,67 @@
+"""Parts of installed packages, which declare each by an entry point in the group `numerate.parts`; no other is loaded.
+
+    [project.entry-points."numerate.parts"]
+    Bitter = "acme.mixers:Bitter"
+
+The part is then `model.mixer=Bitter` or `model.mixer=acme.mixers:Bitter`; a saved recipe has the latter.
+"""
+
+import sys
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from numerate.errors import Mistake
+
+GROUP = "numerate.parts"
+
+
+def packaged_part(address: str) -> Any:
+    """The class that an installed package declares at an address: `packaged_part("acme.mixers:Bitter")`. One in a
+    module that is imported already needs no declaration in this process.
+
+    Raises `Mistake` where there is none, without importing anything.
+    """
+    if address in declared():
+        return _loaded(address)
+    module, _, name = address.rpartition(":")
+    if name in vars(sys.modules.get(module, object)):
+        return vars(sys.modules[module])[name]
+    if module == "__main__":
+        raise Mistake(f"{address}: was defined in a session that is over; put it into a file and name that as --parts")
+    raise Mistake(
+        f"{address}: no installed package declares such a part (as an entry point in the group {GROUP}); a file with "
+        "it can be named as --parts FILE"
+    )
+
+
+def address_named(name: str) -> str | None:
+    """The address of the part that a package declares under a name, such as `Bitter`; None where none does."""
+    return next((address for address, entry in declared().items() if entry.name == name), None)
+
+
+def address_of(part: type) -> str | None:
+    """Where a package declares a class, None where none does. Its own package is all that is imported."""
+    package = part.__module__.partition(".")[0]
+    for address, entry in declared().items():
+        if entry.module.partition(".")[0] == package and entry.attr == part.__name__ and _loaded(address) is part:
+            return address
+    return None
+
+
+@cache
+def declared() -> dict[str, EntryPoint]:
+    """The parts that installed packages declare, by their addresses. Nothing is imported."""
+    return {f"{entry.module}:{entry.attr}": entry for entry in entry_points(group=GROUP)}
+
+
+def _loaded(address: str) -> Any:
+    entry = declared()[address]
+    try:
+        return entry.load()
+    except Exception as error:
+        package = entry.dist.name if entry.dist is not None else entry.module
+        raise Mistake(
+            f"{address}: the package {package} declares this part, and it cannot be loaded "
+            f"({type(error).__name__}: {error})"
+        ) from error

@@ -1,0 +1,311 @@
+"""Promises of safety: what lies in the folder of a run, a study, a job or an exported model is data and never runs."""
+
+import ast
+import hashlib
+import json
+import pickle
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import numerate
+from numerate import catalogue
+from numerate.cli import main
+from numerate.config import user_parts
+from numerate.errors import Mistake
+from numerate.models.pretrained import PretrainedDecoder
+from numerate.records.heads import checksum
+from numerate.vocabulary import Vocabulary
+
+torch.set_num_threads(1)
+
+SRC = Path(numerate.__file__).parent
+
+# What could run is listed ---------------------------------------------------------------------------------------------
+
+NAMES = {"eval", "exec", "compile", "__import__"}
+METHODS = {
+    *("load", "loads", "load_module", "Unpickler", "read_pickle", "load_dataset", "load_from_disk"),
+    *("run_path", "run_module", "spec_from_file_location", "module_from_spec", "exec_module", "import_module"),
+    *("from_pretrained", "from_config", "system", "popen", "Popen", "check_output", "check_call"),
+}
+"""Calls that may run what they are given: as such, and as the last name of a longer one."""
+
+PIPE = "from the command that began this worker, or the worker to its command, by a pipe"
+HOUSE = "a module of numerate, by a name that stands in its own catalogues"
+ALLOWED = {
+    ("__init__.py", "import_module"): HOUSE,
+    ("catalogue.py", "importlib.import_module"): HOUSE,
+    ("cli.py", "import_module"): HOUSE,
+    ("commands/list.py", "import_module"): HOUSE,
+    ("config/packaged_parts.py", "entry.load"): "what an installed package declares",
+    ("config/saving.py", "yaml.load"): "by a loader of plain data",
+    ("config/user_parts.py", "compile"): "a file that the user named, or approved before",
+    ("config/user_parts.py", "exec"): "a file that the user named, or approved before",
+    ("executors/chunk.py", "pickle.loads"): "the work that submitit's own job file brought",
+    ("executors/local.py", "pickle.loads"): PIPE,
+    ("executors/pool.py", "pickle.loads"): PIPE,
+    ("executors/worker.py", "pickle.loads"): PIPE,
+    ("integrations/hf_folders.py", "NumerateConfig.from_pretrained"): "a class of ours reads JSON",
+    ("laboratory/weight_files.py", "torch.load"): "weights_only=True",
+    ("models/held.py", "auto.from_pretrained"): "trust_remote_code=False",
+    ("models/held.py", "package.AutoConfig.from_pretrained"): "trust_remote_code=False",
+    ("mixers/relational_triton.py", "tl.load"): "a load from memory in a kernel",
+    ("records/heads.py", "yaml.load"): "by a loader of plain data",
+    ("tables/exporting.py", "importlib.import_module"): "pyarrow, pandas or duckdb, as named in the file",
+    ("tasks/corpus_files.py", "np.load"): "allow_pickle=False",
+    ("executors/states.py", "subprocess.run"): "squeue, asked for the jobs of a submission",
+    ("training/provenance.py", "subprocess.Popen"): "git, asked for the commit of the current folder",
+    ("training/trainer.py", "self.load"): "a checkpoint, by safetensors and JSON",
+}
+KEYWORDS = {
+    "torch.load": ("weights_only", "True"),
+    "np.load": ("allow_pickle", "False"),
+    "auto.from_pretrained": ("trust_remote_code", "False"),
+    "package.AutoConfig.from_pretrained": ("trust_remote_code", "False"),
+}
+
+
+def calls() -> Iterator[tuple[str, ast.Call, str]]:
+    for file in sorted(SRC.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                yield file.relative_to(SRC).as_posix(), node, ast.unparse(node.func)
+
+
+def may_run(node: ast.Call, name: str) -> bool:
+    last = name.rpartition(".")[2]
+    if last == "import_module":
+        return not isinstance(node.args[0], ast.Constant)
+    if name.startswith("json.") or name == "platform.system":
+        return False
+    if name == "subprocess.run":
+        return True
+    return name in NAMES | METHODS - {"load"} or ("." in name and last in METHODS)
+
+
+def test_whatever_may_run_what_it_is_given_is_listed_with_its_reason() -> None:
+    found = {(file, name) for file, node, name in calls() if may_run(node, name)}
+    assert found == ALLOWED.keys(), "read docs/security.md before this list grows"
+    for _, node, name in calls():
+        if name in KEYWORDS:
+            given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+            assert given[KEYWORDS[name][0]] == KEYWORDS[name][1], name
+
+
+def test_what_unpickles_or_evaluates_is_called_by_the_name_of_its_module() -> None:
+    suspicious = {"pickle", "cloudpickle", "marshal", "shelve", "runpy", "dill", "joblib", "torch", "numpy", "yaml"}
+    for file in sorted(SRC.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module in suspicious:
+                assert not {name.name for name in node.names} & (METHODS | {"*", "safe_load", "unsafe_load"}), file
+            if isinstance(node, ast.Import):
+                renamed = {name.asname for name in node.names if name.name in suspicious}
+                assert renamed <= {None, "np"}, file
+
+
+def test_yaml_is_read_by_loaders_of_plain_data_alone() -> None:
+    from numerate.config import parse_yaml
+
+    payload = "!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [ran]]"
+    with pytest.raises(Mistake, match="no YAML that can be read"):
+        parse_yaml(payload)
+
+
+# Folders of somebody else ---------------------------------------------------------------------------------------------
+
+EVIL = """
+from pathlib import Path
+(Path(__file__).parent.parent / "ran").touch()
+from dataclasses import dataclass
+from numerate.mixers.attention import Attention
+from numerate.models.decoder import Decoder
+from numerate.training.recipe import Recipe
+
+@dataclass(frozen=True)
+class Evil(Attention):
+    pass
+
+@dataclass(frozen=True)
+class EvilDecoder(Decoder):
+    pass
+
+@dataclass(frozen=True)
+class EvilRecipe(Recipe):
+    pass
+"""
+
+
+class Payload:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return (self.file.touch, ())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("security") / "runs"
+    tiny = ["model.width=16", "training.steps=2", "training.batch=8", "training.window=1", "evaluation.during=4"]
+    numerate.train(numerate.recipe("addition_rotary", *tiny), runs_dir=runs, quiet=True)
+    return runs
+
+
+@pytest.fixture
+def evil(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of somebody else with a file beside it, which writes `ran` when it runs; we stand in its folder."""
+    (found,) = (path.parent for path in runs.glob("*/*/recipe.yaml"))
+    evil = tmp_path / "evil"
+    shutil.copytree(found, evil)
+    (evil / "evil.py").write_text(EVIL)
+    monkeypatch.chdir(evil)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(catalogue, "_added", {})
+    monkeypatch.setattr(user_parts, "_files", {})
+    monkeypatch.setenv("NUMERATE_CONFIG", str(tmp_path / "configuration"))
+    for name in [name for name in sys.modules if name.startswith("numerate_user_")]:
+        monkeypatch.delitem(sys.modules, name)
+    return evil
+
+
+def hash_of(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def poisoned(evil: Path, **kinds: Any) -> None:
+    """Puts other kinds into its recipe: of the recipe itself, its model, or its mixer."""
+    file = evil / "recipe.yaml"
+    head = yaml.safe_load(file.read_text())
+    recipe = head["recipe"]
+    for where, kind in kinds.items():
+        if isinstance(kind, str) and where == "mixer_text":
+            recipe["model"]["mixer"] = kind
+            continue
+        node = {"recipe": recipe, "model": recipe["model"], "mixer": recipe["model"]["mixer"]}[where]
+        node["kind"] = kind
+        if ".py:" in kind:
+            node["source"] = hash_of(evil / "evil.py")
+    head["checksum"] = checksum(head)
+    file.write_text(yaml.safe_dump(head, sort_keys=False))
+
+
+KINDS = [
+    {"mixer": "evil.py:Evil"},
+    {"mixer_text": "evil.py:Evil"},
+    {"mixer_text": "evil.py:Evil(heads=2)"},
+    {"model": "evil.py:EvilDecoder"},
+    {"recipe": "evil.py:EvilRecipe"},
+    {"mixer": "evil:Evil"},
+    {"recipe": "evil:EvilRecipe"},
+]
+
+
+@pytest.mark.parametrize("kinds", KINDS, ids=lambda kinds: "-".join(map(str, *kinds.items())))
+def test_a_run_folder_that_names_a_file_runs_nothing_of_it(
+    evil: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kinds: dict[str, str]
+) -> None:
+    poisoned(evil, **kinds)
+    refused = [["ask", str(evil), "1+2="], ["evaluate", str(evil), "grid=1:1", "count=2"], ["show", "recipe.yaml"]]
+    refused += [["train", "recipe.yaml"], ["export", str(evil), "out=there"], ["maps", str(evil), "1+2="]]
+    for words in refused:
+        assert main(words) == 2, words
+        said = capsys.readouterr().err
+        assert "evil" in said
+        assert "fault of the program" not in said
+    for words in (["report", str(evil)], ["compare", str(evil)], ["list", "runs", f"runs_dir={tmp_path}"]):
+        main(words)
+    assert not (tmp_path / "ran").exists()
+    assert "evil" not in sys.modules
+    if "evil.py:" in str(kinds):
+        assert main(["ask", str(evil), "1+2=", "--parts", "evil.py"]) == 0, "the user may name it"
+        assert (tmp_path / "ran").exists()
+
+
+def test_a_checkpoint_that_is_a_pickle_is_damaged_and_not_unpickled(evil: Path, tmp_path: Path) -> None:
+    files = [file for file in (evil / "checkpoints").rglob("*") if file.is_file()]
+    assert files
+    for file in files:
+        file.write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
+    for words in (["ask", str(evil), "1+2="], ["evaluate", str(evil), "grid=1:1", "count=2"], ["train", "recipe.yaml"]):
+        assert main([*words, f"runs_dir={tmp_path}"] if words[0] == "train" else words) in (0, 1, 2)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_study_folder_whose_plan_names_a_file_runs_nothing_of_it(evil: Path, tmp_path: Path) -> None:
+    recipe = yaml.safe_load((evil / "recipe.yaml").read_text())["recipe"]
+    recipe["model"]["mixer"] = {"kind": "evil.py:Evil", "source": hash_of(evil / "evil.py")}
+    study = tmp_path / "runs" / "study"
+    study.mkdir(parents=True)
+    line = {"run": "x/1", "key": "k", "label": "x", "seed": 0, "base": "x", "recipe": recipe}
+    (study / "plan.jsonl").write_text(json.dumps(line) + "\n")
+    for command in ("status", "results", "compare"):
+        main([command, str(study)])
+    assert not (tmp_path / "ran").exists()
+
+
+# Exported folders -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exported(evil: Path, tmp_path: Path) -> Path:
+    pytest.importorskip("transformers", reason="the package transformers is not installed")
+    from numerate.laboratory.exporting import export
+
+    folder = export(numerate.load(evil), tmp_path / "exported", tokenizer=False)
+    for name in ("payload.py", "evil.py", "modeling_numerate.py", "custom_generate/generate.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n")
+    return folder
+
+
+def test_an_exported_folder_that_names_code_runs_nothing_of_it(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    import numerate.integrations.hf_models  # noqa: F401
+
+    monkeypatch.chdir(exported)
+    config = json.loads((exported / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "payload.C", "AutoModelForCausalLM": "payload.M"}
+    (exported / "config.json").write_text(json.dumps(config))
+    assert AutoModelForCausalLM.from_pretrained(exported, trust_remote_code=False) is not None
+    assert main(["import", str(exported), f"runs_dir={tmp_path / 'imported'}"]) == 0
+    for kind in ("payload.py:Evil", "payload:Evil"):
+        config["recipe"]["model"]["mixer"] = {"kind": kind, "source": hash_of(exported / "payload.py")}
+        (exported / "config.json").write_text(json.dumps(config))
+        assert main(["import", str(exported)]) == 2
+        assert "payload" in capsys.readouterr().err
+        with pytest.raises(Mistake, match="payload"):
+            AutoModelForCausalLM.from_pretrained(exported, trust_remote_code=False)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_exported_weights_that_are_a_pickle_are_not_unpickled(exported: Path, tmp_path: Path) -> None:
+    (exported / "model.safetensors").unlink()
+    torch.save({"weights": Payload(tmp_path / "ran")}, exported / "pytorch_model.bin")
+    assert main(["import", str(exported)]) == 2
+    recipe = "tiny_stories_laptop_width"
+    for name in ("ckpt.pt", "weights.bin"):
+        shutil.copy(exported / "pytorch_model.bin", tmp_path / name)
+        assert main(["import", str(tmp_path / name), f"recipe={recipe}"]) == 2
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_configuration_of_transformers_that_names_code_runs_nothing_of_it(exported: Path, tmp_path: Path) -> None:
+    spoken = {"model_type": "t5", "auto_map": {"AutoModelForCausalLM": "payload.M"}, "_name_or_path": str(exported)}
+    with pytest.raises(Mistake):
+        PretrainedDecoder(config=json.dumps(spoken)).build(Vocabulary.of(["+", "="]), 0)
+    (exported / "config.json").write_text(json.dumps({**spoken, "model_type": "unheard_of"}))
+    with pytest.raises(Mistake):
+        PretrainedDecoder(weights=str(exported)).build(Vocabulary.of(["+", "="]), 0)
+    assert not (tmp_path / "ran").exists()
