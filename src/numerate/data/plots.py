@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from numerate.data.statistics import MOST, Histogram, Statistics
 from numerate.reports.colour import LIGHT, SERIES, hexadecimal, ink, ramp
-from numerate.reports.figures import blank, save, styled
+from numerate.reports.figures import WIDTH, blank, save, styled
 from numerate.reports.grid import axis_words, tick_step
 
 _BAR, _SECOND, _THIRD = SERIES[0], SERIES[2], SERIES[1]
@@ -46,7 +46,7 @@ def lengths(found: Statistics) -> Any:
     ]
     shown = [one for one in shown if one[0].count]
     with styled():
-        figure = blank(0.4 + 2.7 * len(shown), 2.3)
+        figure = blank(min(WIDTH, 0.4 + 2.7 * len(shown)), 2.3)
         panels = figure.subplots(1, len(shown), squeeze=False)[0]
         for axes, (histogram, words, colour) in zip(panels, shown, strict=True):
             _bars(axes, histogram, colour)
@@ -101,7 +101,7 @@ def characters(found: Statistics) -> Any:
     often = set(sorted(found.characters, key=lambda symbol: -found.characters[symbol])[:_MOST_SYMBOLS])
     shown = {symbol: count for symbol, count in found.characters.items() if symbol in often}
     with styled():
-        figure = blank(min(1.2 + 0.19 * len(shown), 9.5), 2.4)
+        figure = blank(min(WIDTH, 1.2 + 0.19 * len(shown)), 2.4)
         axes = figure.subplots()
         places = range(len(shown))
         colours = [_BAR if symbol.isdigit() else _SECOND for symbol in shown]
