@@ -20,6 +20,7 @@ from numerate.reports.groups import grouped
 from numerate.reports.language import Measure, over_seeds, student
 from numerate.reports.plots import write_plot
 from numerate.reports.records import read
+from numerate.training.run import RunFolder
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -158,8 +159,7 @@ def test_groups_are_compared_by_seeds_and_by_bits_per_byte_where_tokenizers_diff
         other = tmp_path / "runs" / "other" / folder.name
         shutil.copytree(folder, other)
         _changed(other / "evaluation.jsonl", lambda line: line | {"tokenizer": "another"})
-        head = (other / "recipe.yaml").read_text().replace("variant: ", "variant: x")
-        (other / "recipe.yaml").write_text(head)
+        RunFolder(other).update_head(variant="another")
         others.append(other)
     groups = grouped([read(folder) for folder in [*folders, *others]])
     assert len(groups) == 2

@@ -105,10 +105,10 @@ class Start:
         progress = _progress(steps, self.recipe, self.folder, shown=self.shown, kept=self.world.first)
         self._progress = self._held.enter_context(progress)
         tracked = _trackers(self.recipe, self.world, self._say)
+        if self.world.first:  # before metrics are cut to where training goes on
+            read_metrics(self.path, self.folder.head(), lambda text: self._say(f"warning: {text}"))
         for text in (*trainer.warnings, *trainer.resume()):
             self._say(f"warning: {text}")
-        if self.world.first:
-            read_metrics(self.path, self.folder.head(), lambda text: self._say(f"warning: {text}"))
         if trainer.done and not trainer.fresh:
             self._say(f"{self.path}: {_nothing_left(trainer)}")
             return False

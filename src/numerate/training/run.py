@@ -114,9 +114,10 @@ class RunFolder:
     def begin(self, head: Mapping[str, Any]) -> None:
         """Notes a start of training, under the lock: a line in `starts.jsonl`, and `head` as the new head.
 
-        What the old head has and the new one has not, and the time the run was first created, stay.
+        What the old head has and the new one has not, and the time the run was first created, stay; not how it ended.
         """
         old = self.head()
+        old.pop("ended", None)
         disk.append(self.file("starts.jsonl"), [{key: head.get(key) for key in _OF_A_START}], durable=True)
         times = {**old.get("times", {}), **head.get("times", {})}
         times["created"] = old.get("times", {}).get("created", times.get("created", times.get("started")))
