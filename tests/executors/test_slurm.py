@@ -473,7 +473,10 @@ def test_work_that_cannot_be_opened_is_told_in_its_own_words(submission: Submiss
 
 # A cluster of scripts -------------------------------------------------------------------------------------------------
 
-SBATCH = """#!{python}
+# The interpreter's path may have a space, which no first line of a script can name: a shell starts it.
+SBATCH = """#!/bin/sh
+    '''exec' "{python}" "$0" "$@"
+    ' '''
     import os, re, subprocess, sys
     text = open(sys.argv[1]).read()
     if "nowhere" in text:
@@ -491,13 +494,13 @@ SRUN = """#!/bin/bash
     while [[ $1 == --* ]]; do
       case $1 in --output|--error) shift 2;; *) shift;; esac
     done
-    exec "$@" 2> {cluster}/$SLURM_ARRAY_TASK_ID.err
+    exec "$@" 2> "{cluster}/$SLURM_ARRAY_TASK_ID.err"
 """
 SQUEUE = """#!/bin/bash
-    if [ -e {cluster}/mute ]; then echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; fi
+    if [ -e "{cluster}/mute" ]; then echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; fi
     if [[ ! "$*" == *--jobs=77* ]]; then echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; fi
-    for task in {cluster}/77_?; do
-      kill -0 $(cat $task) 2> /dev/null && echo "$(basename $task)|RUNNING" || echo "$(basename $task)|NODE_FAIL"
+    for task in "{cluster}"/77_?; do
+      kill -0 $(cat "$task") 2> /dev/null && echo "$(basename "$task")|RUNNING" || echo "$(basename "$task")|NODE_FAIL"
     done
 """
 
