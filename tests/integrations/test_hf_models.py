@@ -134,7 +134,9 @@ def test_the_logits_are_those_of_the_run_however_rows_are_padded(pair: tuple[Run
     run, theirs = pair
     tokens, real = ids_of()
     ours = run.model()(tokens).logits
-    assert torch.equal(theirs(tokens.ids[:1]).logits, run.model()(Tokens(tokens.ids[:1], *_alone_of(tokens))).logits)
+    alone = run.model()(Tokens(tokens.ids[:1], *_alone_of(tokens))).logits
+    # Not bit by bit: weights mapped from a file begin at other addresses, for which a matrix product may sum otherwise.
+    torch.testing.assert_close(theirs(tokens.ids[:1]).logits, alone, rtol=0, atol=1e-6)
     ids, mask = on_the_left(tokens, real)
     torch.testing.assert_close(theirs(ids, attention_mask=mask.long()).logits[mask], ours[real])
     torch.testing.assert_close(theirs(tokens.ids, attention_mask=real.long()).logits[real], ours[real])
