@@ -110,7 +110,7 @@ def saved_object(address: str, source: object) -> Any:
 
 def user_files() -> tuple[UserFile, ...]:
     """The user's files that are in use here, for a process that shall know the same parts by `load_user_files`."""
-    return tuple(_files[name] for name in sorted(_files))
+    return tuple(_files[name] for name in sorted(_files) if name in sys.modules)
 
 
 def load_user_files(files: Sequence[UserFile]) -> None:
