@@ -90,6 +90,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "numerate evaluate 3f2a checkpoint=all workers=8   (goes on by cell, however it was stopped)\n"
         "numerate evaluate latest grid=1:100x1:100 executor=slurm executor.partition=cpu --dry-run\n"
         "numerate evaluate latest grid=1:100x1:100 shard=1/4\n"
+        "numerate evaluate latest grid=1:100x1:100 shard=1/4 --dry-run   (its cells, cost, and time on this machine)\n"
         "numerate evaluate latest grid=equal:101:160+equal:200:1000:100   (equal lengths; + joins; :100 is a step)\n"
         "numerate evaluate latest model.mixer.logit_scale=1,1.4,log   (run otherwise than trained, same weights)\n"
         "numerate evaluate latest method=decoding predictions=true\n"
@@ -199,7 +200,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 DRY = {
     "train": "build, time a few steps, estimate; write nothing",
     "run": "say which runs are new, done or failed; with executor=slurm show the job script; begin nothing",
-    "evaluate": "with executor=slurm show the job script; begin nothing",
+    "evaluate": "cells, cost and time here, by a short sample; with executor=slurm the job script; write nothing",
 }
 """The commands that take `--dry-run`, and what it does there."""
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -23,9 +24,9 @@ from numerate.errors import Fault, Mistake
 from numerate.evaluation.evaluator import Evaluation
 from numerate.executors.executor import Desk, Executor, Failure, Finished, Work
 from numerate.executors.submission import key_of
-from numerate.laboratory import pieces, store
+from numerate.laboratory import estimating, pieces, store
 from numerate.laboratory.pieces import Measuring, Piece, pieces_of
-from numerate.laboratory.plan import Inquiry
+from numerate.laboratory.plan import Inquiry, Way
 from numerate.laboratory.run import Run, load
 from numerate.laboratory.store import Lines, Store
 from numerate.laboratory.train import train
@@ -263,6 +264,66 @@ def test_what_would_be_submitted_is_shown_and_nothing_is_written(run: Run) -> No
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize(
+    ("words", "cells", "left", "each"),
+    [
+        ((), "16 of 16 of the grid", "7 of 16; 9 are recorded", 12),
+        (("shard=1/2",), "8 of 16 of the grid", " of 8; ", 12),
+        (("count=5", "predictions=true"), "16 of 16 of the grid", "16 of 16; 0 are recorded", 5),
+        (("model.dropout=0,0.5",), "each 2 times (placements, checkpoints, settings)", "23 of 32; 9 are recorded", 12),
+    ],
+)
+def test_what_an_evaluation_would_take_here_is_shown_and_nothing_is_written(
+    words: tuple[str, ...],
+    cells: str,
+    left: str,
+    each: int,
+    run: Run,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from numerate.cli import main
+
+    run.evaluate()
+    monkeypatch.setattr(store, "EVERY", 0.0)  # what is added is written at once
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert main(["evaluate", str(run.path), "grid=1:4", "checkpoint=best", *words, "--dry-run"]) == 0
+    told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert cells in told["cells"]
+    assert left in told["left"]
+    assert int(told["questions"].split(",")[0]) == each * int(told["left"].split()[0])
+    assert told["arithmetic"].endswith("FLOP")
+    assert re.fullmatch(r"about 0:\d\d here, by a sample of \d cells", told["time"])
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+
+
+def test_what_is_recorded_takes_nothing(run: Run) -> None:
+    run.evaluate("1:3", shard="1/2")
+    told = run.estimate("1:3", shard="1/2")
+    assert (told.left, told.questions, told.operations, told.seconds) == (0, 0, 0, 0.0)
+    assert len(str(told).splitlines()) == 2, "no time is told where nothing is left"
+
+
+def test_an_estimate_is_of_whole_cells_where_few_of_their_questions_are_tried(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    real = Run.score
+
+    def noted(self: Run, way: Way, *given: Any) -> dict[str, Any]:
+        asked.append(way.plan.count)
+        return real(self, way, *given)
+
+    monkeypatch.setattr(Run, "score", noted)
+    monkeypatch.setattr(estimating, "SAMPLED", 1e8)
+    told = run.estimate("3x3", count=100_000)
+    assert told.samples == 1
+    assert max(asked) < 10_000
+    assert told.questions == 100_000
+    assert told.seconds > 0
+
+
 def test_the_command_spreads_a_grid_where_its_words_say_so(
     copy: Callable[[str], Run], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,8 +349,8 @@ def test_the_command_spreads_a_grid_where_its_words_say_so(
     capsys.readouterr()
     assert main(["evaluate", str(alone.path), "grid=1:4", "workers=1", "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("piece 1 of 6 (")
-    assert main(["evaluate", str(alone.path), "grid=1:4", "--dry-run"]) == 2
-    assert "executor=slurm, without shard=, does" in capsys.readouterr().err
+    assert main(["evaluate", str(alone.path), "grid=1:4", "shard=1/2", "workers=1", "--dry-run"]) == 2
+    assert "an executor cuts the grid by itself" in capsys.readouterr().err
     assert main(["evaluate", str(alone.path), "worker=2"]) == 2
     assert "Did you mean 'workers'?" in capsys.readouterr().err
     assert bytes_of(alone) == bytes_of(spread), "nothing was written"
@@ -456,7 +517,7 @@ import time
 
 import numerate.laboratory.run as laboratory
 from numerate.executors import Local
-from numerate.laboratory import pieces, store
+from numerate.laboratory import estimating, pieces, store
 
 real = laboratory.evaluate_cell
 

@@ -8,6 +8,7 @@ from numerate.commands.executing import executor_asked, executor_of
 from numerate.commands.showing import show_evaluation
 from numerate.commands.words import first, no_more, options, settings, truth
 from numerate.errors import Mistake
+from numerate.laboratory.pieces import refuse_shard
 from numerate.laboratory.run import load
 from numerate.laboratory.tracking import track_results
 from numerate.training.progress import Progress
@@ -37,9 +38,9 @@ def command(given: argparse.Namespace) -> int:
             "points at 50 %"
         )
     if given.dry_run:
-        if not asked or "shard" in own:
-            raise Mistake("--dry-run: shows what an executor would submit; executor=slurm, without shard=, does")
-        print(run.script(executor, **own, settings=changes))
+        if asked:
+            refuse_shard(executor, own.pop("shard", None))
+        print(run.script(executor, **own, settings=changes) if asked else run.estimate(**own, settings=changes))
         return 0
     progress: list[Progress] = []
 

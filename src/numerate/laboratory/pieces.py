@@ -96,6 +96,12 @@ def _shares(
         yield Share(plan, label, ways[0].step, cells, asked)
 
 
+def refuse_shard(executor: Executor | None, shard: str | None) -> None:
+    """Raises `Mistake` where a grid would be cut twice."""
+    if executor is not None and shard is not None:
+        raise Mistake("shard: an executor cuts the grid by itself; leave out one of the two")
+
+
 def workers_of(executor: Executor) -> int:
     """How many workers an executor will have at once, as far as it can be told before they begin."""
     from numerate.executors.local import Local, cores

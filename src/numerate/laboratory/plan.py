@@ -42,10 +42,12 @@ def usual_count(recipe: Recipe) -> int:
 
 
 class Cost(NamedTuple):
-    """Of a cell, in floating-point operations: `score` it, and `say` its answers. Only ratios matter."""
+    """Of a cell, in floating-point operations: `score` it, and `say` its answers, each with what it takes besides, of
+    which only ratios matter; and one `forward` of all its questions."""
 
     score: float
     say: float
+    forward: float
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class Plan:
             rows = self.count_of(run, cell)
             read = operations(rows, round(time))
             decoded = read + STEP * asked
-            found[cell] = Cost(FIXED + (read if self.method == "one pass" else decoded), FIXED + decoded)
+            found[cell] = Cost(FIXED + (read if self.method == "one pass" else decoded), FIXED + decoded, read)
         return found
 
     def count_of(self, run: "Run", cell: Cell) -> int:
@@ -292,7 +294,7 @@ class Inquiry:
             asked = []
             for key, (cell, placement) in zip(way.keys(cells), way.asked(cells), strict=True):
                 if key not in store.known and (same := store.same_weights(key)) is not None:
-                    store.add(key, same | {"checkpoint": way.label})
+                    store.known[key] = same | {"checkpoint": way.label}
                 score, say = key not in store.known, predictions and not store.has_said(key)
                 if (score or say) and key not in met:
                     asked.append(Asking(cell, placement, score, say))
