@@ -1,6 +1,7 @@
 """A run from the outside: found again, evaluated to the byte, asked, reported, continued."""
 
 import json
+import re
 import shutil
 import warnings
 from dataclasses import replace
@@ -22,6 +23,7 @@ from numerate.positions.added import Learned
 from numerate.positions.numbering import DigitIndex, Shifted
 from numerate.recipes.number_loss_small import number_loss_small_was
 from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.jokes import Jokes
 from numerate.tasks.mathematics_stand_in import MathematicsStandIn
 from numerate.tasks.multiplication import Multiplication
 from numerate.tasks.question_files import QuestionFiles
@@ -378,6 +380,34 @@ def test_a_grid_of_parts_that_files_have_not_is_refused_with_what_takes_those_th
     with pytest.raises(Mistake, match=told):
         train(recipe, runs_dir=tmp_path, quiet=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_of_files_are_asked_once_and_a_grid_of_another_task_is_said_to_be_replaced(tmp_path: Path) -> None:
+    jokes = Jokes(folder=str(Path(__file__).parents[1] / "tasks" / "texts"))
+    recipe = replace(
+        number_loss_small_was(),
+        task=jokes,
+        model=T5(width=8, depth=1, decoder_depth=1, heads=1, head_width=8, inner=8),
+        training=replace(SMALL.training, steps=1, batch=2, evaluate_every=1),
+        evaluation=Evaluation(grid="1:12x1:12", count=43_246, during=43_246),
+        device="cpu",
+    )
+    said: list[str] = []
+    run = train(recipe, runs_dir=tmp_path, quiet=True, say=said.append).run
+    told = (
+        "evaluation.grid: '1:12x1:12' does not fit the axes of Jokes (test), so its default grid is taken, 1; "
+        "evaluation.grid=null names that one"
+    )
+    assert said.count(f"warning: {told}") == 1
+    with pytest.warns(UserWarning, match=re.escape(told)) as warned:
+        (record,) = run.evaluate()
+    assert len(warned) == 1
+    assert record["count"] == jokes.rows_in("test")
+    (developed,) = [one for one in run.folder.records("metrics.jsonl") if one.get("split") == "development"]
+    assert developed["count"] == jokes.rows_in("development")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run.evaluate("1")
 
 
 def test_an_empty_grid_an_odd_name_and_a_seed_out_of_range_are_refused() -> None:

@@ -14,7 +14,8 @@ from numerate.catalogue import presets
 from numerate.config import Span
 from numerate.errors import Mistake
 from numerate.evaluation.evaluator import default_grid
-from numerate.tasks import Jokes, Mathematics, QuestionFiles, Reading, WordProblems
+from numerate.evaluation.exam import questions_of, size_of
+from numerate.tasks import Jokes, Mathematics, QuestionFiles, Reading, WordProblems, text_task
 from numerate.tasks.draws import Draws
 from numerate.tasks.folders import data_folder
 from numerate.tasks.plain import plain_text
@@ -67,6 +68,22 @@ def test_every_row_comes_once_in_each_pass_in_another_order(task: TextTask, spli
         assert pairs(task.examples(split, 4, 0, count)) != passes[0]
     portions = [pairs(task.examples(split, 3, start, 1))[0] for start in range(2 * count)]
     assert portions == [*passes[0], *passes[1]]
+
+
+@every_task
+@pytest.mark.parametrize("listed", [True, False], ids=["listed", "too many to list"])
+def test_no_row_is_asked_twice_where_more_are_wanted_than_there_are(
+    task: TextTask, listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for split in ("development", "test"):
+        rows = Counter(whole(task, split))
+        with monkeypatch.context() as patched:
+            if not listed:
+                patched.setattr(text_task, "_WHOLE", 0)
+            asked = questions_of(task, {}, count=43_246, split=split)
+            assert size_of(task, {}, 43_246, split) == task.rows_in(split) == len(asked) == sum(rows.values())
+            assert size_of(task, {}, 1, split) == 1
+        assert Counter(pairs(asked)) == rows
 
 
 @every_task

@@ -12,6 +12,7 @@ from numerate.catalogue import find
 from numerate.config import Span
 from numerate.errors import Mistake
 from numerate.evaluation.evaluator import default_grid, grid_of
+from numerate.evaluation.exam import questions_of, size_of
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.draws import key
 from numerate.tasks.plain import plain_text
@@ -354,6 +355,17 @@ def test_it_trains_and_evaluates(tmp_path: Path) -> None:
     letters = written(tmp_path / "letters.txt", ["21-1=11", "1-1=0"])
     with pytest.raises(Mistake, match=r"path: .*letters.txt has '-', which no row of training has"):
         run.evaluate("2x1", settings=[f"task.path={letters.path}"])
+
+
+def test_no_row_is_asked_twice_where_more_are_wanted_than_a_file_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = written(tmp_path / "sums.txt", [f"{n}+1={n + 1}" for n in range(1, 10)], order="normal")
+    monkeypatch.setattr("numerate.tasks.written._WHOLE", 0)
+    assert task.whole() is None
+    asked = questions_of(task, {}, count=100)
+    assert len(asked) == size_of(task, {}, 100) == task.rows_in("test") == 9
+    assert len({plain_text(asked, row) for row in range(9)}) == 9
 
 
 def test_the_cells_of_a_file_are_the_sizes_that_it_has(tmp_path: Path) -> None:

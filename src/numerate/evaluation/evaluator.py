@@ -38,9 +38,11 @@ class Evaluation:
     grid: str | None = setting(
         None, "cells, such as 1:12x1:12 or equal:1:18; the trained sizes and as many beyond if null", identity=False
     )
-    count: int = setting(100, "questions per cell", identity=False)
+    count: int = setting(100, "questions per cell; of files at most its rows", identity=False)
     seed: int = setting(0, "key of the questions, the same for all runs that are to be compared", identity=False)
-    during: int = setting(256, "questions per evaluation during training, on each development split")
+    during: int = setting(
+        256, "questions of each development split per evaluation during training; of files at most its rows"
+    )
     batches: int | None = setting(
         None, "of running text: evaluate during training on so many batches; null: on `during` chunks", later=True
     )
@@ -193,9 +195,22 @@ def grid_of(task: Task, text: str | None) -> Grid:
     >>> str(grid_of(QuestionFiles(train_file="q.jsonl"), "1:12x1:12"))
     '1'
     """
-    if text is None or not (task.endless or fits(text, task.axes())):
-        return default_grid(task)
-    return Grid.parse(text, task.axes())
+    return default_grid(task) if text is None or _is_of_another(task, text) else Grid.parse(text, task.axes())
+
+
+def replaced_grid(task: Task, text: str | None) -> str | None:
+    """Says that the grid of a recipe is not meant for its task, and which one is taken; None where it is."""
+    if text is None or not _is_of_another(task, text):
+        return None
+    axes = ", ".join(task.axes()) or "no axis"
+    return (
+        f"evaluation.grid: {text!r} does not fit the axes of {type(task).__name__} ({axes}), so its default grid is "
+        f"taken, {default_grid(task)}; evaluation.grid=null names that one"
+    )
+
+
+def _is_of_another(task: Task, text: str) -> bool:
+    return not (task.endless or fits(text, task.axes()))
 
 
 def default_grid(task: Task) -> Grid:

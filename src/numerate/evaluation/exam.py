@@ -150,10 +150,19 @@ def questions_of(task: Task, cell: Mapping[str, int], *, count: int, seed: int =
     """What a cell is asked: `count` questions of a split, or each that there is, where those are no more."""
     pinned = task.pinned(**cell) if cell else task
     whole = pinned.whole(split)
-    return whole if whole is not None and len(whole) <= count else pinned.examples(split, seed, 0, count)
+    if whole is not None and len(whole) <= count:
+        return whole
+    return pinned.examples(split, seed, 0, at_most(pinned, count, split))
 
 
 def size_of(task: Task, cell: Mapping[str, int], count: int, split: str = "test") -> int:
     """How many questions a cell is asked where `count` are wanted: fewer, where there are no more."""
-    whole = (task.pinned(**cell) if cell else task).whole(split)
-    return count if whole is None else min(count, len(whole))
+    pinned = task.pinned(**cell) if cell else task
+    whole = pinned.whole(split)
+    return at_most(pinned, count, split) if whole is None else min(count, len(whole))
+
+
+def at_most(task: Task, count: int, split: str) -> int:
+    """So many questions of a split, or as many as it has rows, where it is one of files: none is asked twice."""
+    rows = task.rows_in(split)
+    return count if rows is None else min(count, rows)

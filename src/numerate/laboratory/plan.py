@@ -9,7 +9,7 @@ from numerate.batch import Model
 from numerate.config import expand
 from numerate.errors import Mistake
 from numerate.evaluation.costs import Reading, readings
-from numerate.evaluation.evaluator import METHODS, Method, grid_of, method_for
+from numerate.evaluation.evaluator import METHODS, Method, grid_of, method_for, replaced_grid
 from numerate.evaluation.exam import size_of
 from numerate.evaluation.grid import Cell, Grid, parse_shard, region, shard
 from numerate.evaluation.language import context_region, portions_of
@@ -266,6 +266,8 @@ class Inquiry:
         """Raises `Mistake` for what cannot be evaluated, before any work."""
         run.refuse_other_contents()
         runs = [run.with_settings(*choice) for choice in expand(settings)]
+        if grid is None and (replaced := replaced_grid(runs[0].recipe.task, run.recipe.evaluation.grid)) is not None:
+            run.warn(replaced)
         plans = [(one, Plan.of(one, grid, count, method)) for one in runs]
         for one, plan in plans:
             plan.check(one)

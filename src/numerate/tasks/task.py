@@ -133,6 +133,11 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         """
         return None
 
+    def rows_in(self, split: str) -> int | None:
+        """How many rows of files a split has, each of which `examples` gives once before any of them again; None where
+        questions are drawn. An evaluation asks no more than these."""
+        return None
+
     def distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
         """Every different question of training once, and the probability of each; None where there are too many, or
         unknown ones. What `examples("train", ...)` gives follows it."""

@@ -226,6 +226,9 @@ class TextTask(Task):
         stock = self._stock(split)
         return None if len(stock) > _WHOLE else stock.questions(np.arange(len(stock)), self.axis)
 
+    def rows_in(self, split: str) -> int:
+        return len(self._stock(split))
+
     def space(self) -> int:
         """The rows of training, which are an epoch."""
         return len(self._stock("train"))

@@ -118,9 +118,8 @@ class Written(Task):
         if split == "beyond-development":
             raise Mistake("split: rows of a file have no OOD validation ('beyond-development')")
         mine = self._rows_of(split)
-        total = self.rows.count if mine is None else len(mine)
         index = np.arange(start, start + count)
-        places = _in_order(index, total, ("written", split, seed))
+        places = _in_order(index, self.rows_in(split), ("written", split, seed))
         questions = self.questions(places if mine is None else mine[places].astype(np.int64))
         (word,) = Draws(key("chance", split, seed)).words(1)
         chance = mix(mix(index.astype(np.uint64) + word) ^ word)
@@ -148,6 +147,10 @@ class Written(Task):
         questions = self.questions(rows)
         _, first = np.unique(questions.hashes(), return_index=True)
         return questions.take(np.sort(first))
+
+    def rows_in(self, split: str) -> int:
+        mine = self._rows_of(split)
+        return self.rows.count if mine is None else len(mine)
 
     def _rows_of(self, split: str | None) -> NDArray[np.uint32] | None:
         """The rows of a split (None: of all) that have the sizes wanted; None for every row of the file. Where a split

@@ -10,7 +10,7 @@ import torch
 
 from numerate.batch import Batch, Draw, Model
 from numerate.errors import Mistake
-from numerate.evaluation.exam import Exam, pieces
+from numerate.evaluation.exam import Exam, at_most, pieces
 from numerate.evaluation.language import chunks_of, portions, read_chunks
 from numerate.evaluation.likelihoods import Likelihoods
 from numerate.evaluation.marks import Marks, mark
@@ -210,11 +210,12 @@ class Development:
         }
 
     def _shares(self, between: Between) -> list[_Share]:
-        """The questions of the development splits, drawn once."""
+        """The questions of the development splits, drawn once: one for each process at least."""
         task, count = self.recipe.task, self.recipe.evaluation.during
         for split in self.splits[len(self._drawn) :]:
             between()
-            questions = task.examples(split, self.recipe.seed, 0, max(count, self.world.size))
+            wanted = max(at_most(task, count, split), self.world.size)
+            questions = task.examples(split, self.recipe.seed, 0, wanted)
             own = questions.take(slice(self.world.rank, None, self.world.size))
             batch = self.exam.batch(own).to(self.world.device)
             self._drawn.append(_Share(split, batch, self.world.highest(len(pieces(batch)))))

@@ -8,7 +8,7 @@ import torch
 
 from numerate.batch import Model, Tokens
 from numerate.errors import Fault, Mistake
-from numerate.evaluation.evaluator import grid_of
+from numerate.evaluation.evaluator import grid_of, replaced_grid
 from numerate.evaluation.exam import Exam
 from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tasks.task import Task
@@ -47,7 +47,9 @@ def refuse_grid(recipe: Recipe, exam: Exam, model: Model, longest: Tokens) -> li
             all_of_them = "" if there is None or asked in there else "; evaluation.grid=null takes all parts there are"
             raise Mistake(f"evaluation.grid: {reason}{all_of_them}") from mistake
         found = [f"{reason}; evaluation.grid= names a smaller one"]
-    return [f"evaluation.grid {text or '(by default)'}: {warning}" for warning in found]
+    replaced = replaced_grid(task, text)
+    told = [] if replaced is None else [replaced]
+    return told + [f"evaluation.grid {text or '(by default)'}: {warning}" for warning in found]
 
 
 def splits_of(recipe: Recipe, exam: Exam, model: Model, device: torch.device) -> tuple[list[str], list[str]]:
