@@ -1,12 +1,15 @@
 """Promises of how series are drawn: colours that everyone tells apart, with one meaning each, on figures for a page."""
 
+import json
 import math
 import re
-from collections.abc import Callable
-from itertools import combinations
+from collections.abc import Callable, Iterable
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from numerate.reports import figures
 from numerate.reports.charts import Chart, Line, Style, can_be_told_apart, legend, styles
@@ -133,6 +136,32 @@ def test_the_figure_of_a_study_is_as_wide_as_a_page_and_its_legend_clear_of_the_
     for shown in figure.legends:
         assert not any(box.overlaps(shown.get_window_extent()) for box in charts)
     assert all(axes.get_title() for axes in figure.axes[: count + 1])
+
+
+@pytest.mark.parametrize("kind", ["grid", "pair"])
+def test_labels_and_titles_of_maps_do_not_touch_each_other(make_run: Callable[..., Path], kind: str) -> None:
+    names = ("a_scheme_with_a_long_name", "a_scheme_with_another_name")
+    groups = grouped([read(_with_first_tokens(make_run(name, lambda n: 1.0, high=20))) for name in names])
+    figure = KINDS[kind](groups)
+    figure.canvas.draw()
+    maps = figure.axes[:-1]
+    for axes in maps:
+        assert all(one.x1 + figure.dpi / 40 < other.x0 for one, other in pairwise(_boxes(axes.get_xticklabels())))
+        assert all(not one.overlaps(other) for one, other in pairwise(_boxes(axes.get_yticklabels())))
+    titles = _boxes(axes.title for axes in maps)
+    assert all(not one.overlaps(other) for one, other in combinations(titles, 2))
+    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in titles)
+
+
+def _with_first_tokens(folder: Path) -> Path:
+    path = folder / "evaluation.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(record | {"first_correct": record["count"]}) + "\n" for record in records))
+    return folder
+
+
+def _boxes(texts: Iterable[Text]) -> list[Bbox]:
+    return [text.get_window_extent() for text in texts]
 
 
 def test_a_legend_says_of_how_many_seeds_a_line_is(make_run: Callable[..., Path]) -> None:

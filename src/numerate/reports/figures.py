@@ -89,7 +89,9 @@ def heat_maps(grids: Sequence[Grid], *, columns: int = 3) -> Figure:
     down = -(-len(grids) // across)
     side = 6.0 if strips else _side(across)
     with styled():
-        figure = blank(6.4, 0.6 + 0.85 * down) if strips else blank(0.9 + (side + 0.2) * across, (side + 0.4) * down)
+        more = 0.14 * (max(len(_titled(grid, "", side)) for grid in grids) - 1)
+        high = (0.85 if strips else side + 0.4) + more
+        figure = blank(6.4, 0.6 + high * down) if strips else blank(0.9 + (side + 0.2) * across, high * down)
         table = figure.subplots(down, across, squeeze=False)
         for i, axes in enumerate(table.flat):
             if i < len(grids):
@@ -185,7 +187,7 @@ def comparison(grids: Mapping[str, Grid], chart: Chart) -> Figure:
             panels = [figure.add_subplot(cells[i // across, i % across]) for i in range(count)]
             panels.append(figure.add_subplot(cells[down, :]))
         for i, (label, grid) in enumerate(grids.items()):
-            _draw_map(panels[i], grid, side, first=i % across == 0, title="\n".join(wrap(label, int(14 * side))))
+            _draw_map(panels[i], grid, side, first=i % across == 0, title=label)
         _scale(figure, panels[:count])
         draw_chart(panels[-1], chart)
         panels[-1].set_title(chart.title)
@@ -315,7 +317,7 @@ def refuse_ending(path: str | Path) -> str:
 
 
 def _draw_map(axes: Axes, grid: Grid, side: float, *, first: bool, title: str = "") -> None:
-    """A map that is `side` inches wide."""
+    """A map that is `side` inches wide, below its title in as many lines as that takes."""
     rows, columns = len(grid.rows), len(grid.columns)
     picture = np.ones((rows, columns, 3))
     size = min(7.0, 0.36 * 72 * side / columns)
@@ -338,15 +340,20 @@ def _draw_map(axes: Axes, grid: Grid, side: float, *, first: bool, title: str = 
             for end in ("top", "left", "bottom", "right"):
                 if grid.edge(i, j, end):
                     _edge(axes, i, j, end)
-    _ticks(axes, grid)
-    words = METRICS[next((point.metric for point in grid.points.values()), "exact")]
-    axes.set_title(title or grid.title or f"{words}, %")
+    _ticks(axes, grid, side / columns)
+    axes.set_title("\n".join(_titled(grid, title, side)))
     axes.set_xlabel(axis_words(grid.column_axis))
     if first and grid.row_axis:
         axes.set_ylabel(axis_words(grid.row_axis))
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.tick_params(length=0)
+
+
+def _titled(grid: Grid, title: str, side: float) -> list[str]:
+    """The title of a map `side` inches wide, in lines that fit above it."""
+    words = METRICS[next((point.metric for point in grid.points.values()), "exact")]
+    return wrap(title or grid.title or f"{words}, %", int(14 * side))
 
 
 def _edge(axes: Axes, i: int, j: int, side: str) -> None:
@@ -359,9 +366,11 @@ def _edge(axes: Axes, i: int, j: int, side: str) -> None:
     axes.plot(*ends[side], color=FRAME, linewidth=1.6, solid_capstyle="projecting", clip_on=False, zorder=5)
 
 
-def _ticks(axes: Axes, grid: Grid) -> None:
-    for values, place in ((grid.columns, axes.set_xticks), (grid.rows, axes.set_yticks)):
-        every = 1 if len(values) <= 24 else tick_step(len(values), 10)
+def _ticks(axes: Axes, grid: Grid, cell: float) -> None:
+    """Labels of rows and columns, so many that none touches the next; a cell is `cell` inches wide and high."""
+    wide = 0.06 + 0.075 * max(len(str(value)) for value in grid.columns)
+    for values, place, room in ((grid.columns, axes.set_xticks, wide), (grid.rows, axes.set_yticks, 0.13)):
+        every = tick_step(len(values), max(1, int(cell * len(values) / room)))
         at = [i for i, value in enumerate(values) if i == 0 or value % every == 0]
         place(at, [str(values[i]) for i in at])
     if not grid.row_axis:

@@ -79,7 +79,7 @@ def pair_figure(groups: Sequence[Group]) -> "Figure":
     for group in groups:
         if not group.first:
             raise Mistake(f"plot: the records of {group.label} do not say how often the first token is right")
-        exact, first = "exact match, %", "first label, %" if "items" in group.first[0].at else "first token, %"
+        exact, first = "exact match", "first label" if "items" in group.first[0].at else "first token"
         found += [_titled(grid, f"{_with_seeds(group)}: {exact}") for grid in group.grids[:1]]
         found += [_titled(grid, f"{_with_seeds(group)}: {first}") for grid in grids(group.first)[:1]]
     return figures.heat_maps(found, columns=2)
