@@ -113,6 +113,14 @@ def test_a_cell_of_means_is_inside_of_the_border_only_with_all_of_its_cells():
     assert shown.count("┏━━━┓") == 1
 
 
+@pytest.mark.parametrize("colours", [0, 2**24])
+@pytest.mark.parametrize(("trained", "framed"), [(8, True), (2, False)])
+def test_a_legend_explains_the_border_only_where_a_map_has_one(trained, framed, colours):
+    found, look = grid(high=40, trained=trained), Look(width=40, colours=colours, unicode=True)
+    assert ("┏" in heat_map(found, look)) == framed
+    assert ("in distribution" in legend(look, [found])) == framed
+
+
 def test_cells_that_were_not_evaluated_stay_empty():
     cells = [Cell({"a": a, "b": b}, 1, 2, 0, 1, "ood_test") for a, b in ((1, 1), (2, 1), (2, 2))]
     assert " 1  50\n" in heat_map(grids(points([cells]))[0], Look())

@@ -71,18 +71,25 @@ def _margin(grid: Grid) -> int:
 
 
 def legend(look: Look | None = None, grids: Iterable[Grid] = ()) -> str:
-    """What the colours and marks of heat maps of these grids mean, in one line."""
+    """What the colours and marks of heat maps of these grids mean, in one line; without grids all that there are."""
     look = look or Look()
     marks = _FRAME[look.unicode]
-    frame = look.paint(f"{marks['bar']} {marks['bar']}", front=rgb(FRAME_DARK))
+    fitted = [_fitted(grid, look) for grid in grids]
+    framed = not fitted or any(_framed(grid) for grid, _ in fitted)
+    frame = f"   {look.paint('{0} {0}'.format(marks['bar']), front=rgb(FRAME_DARK))} in distribution" * framed
     if look.colours:
         shares = (0.0, 0.25, 0.5, 0.75, 1.0)
         scale = "".join(look.paint(f" {s * 100:.0f} ", front=ink(look.ramp(s)), back=look.ramp(s)) for s in shares)
-        return f"{scale}  % right   {frame} in distribution"
-    widths = {_fitted(grid, look)[1] for grid in grids} or {PER_CENT}
+        return f"{scale}  % right{frame}"
+    widths = {wide for _, wide in fitted} or {PER_CENT}
     tenths = f"in tenths: 4 is 40-49 % right, 0 under 10 %, # 100 %, {marks['zero']} none"
     parts = [f"% right, {marks['zero']} is 0"] * (PER_CENT in widths) + [tenths] * (TENTHS in widths)
-    return f"{'; '.join(parts)}   {frame} in distribution"
+    return f"{'; '.join(parts)}{frame}"
+
+
+def _framed(grid: Grid) -> bool:
+    """Whether any of its cells are inside of the border."""
+    return any(point.region == "in_distribution" for point in grid.points.values())
 
 
 def _axes(grid: Grid) -> str:
