@@ -141,6 +141,7 @@ def test_regions_leave_out_what_could_not_be_held_out(run: Run) -> None:
     assert seen == {(1, 1), (1, 2), (2, 1)}
     cells = {line["region"]: line["cells"] for line in results.regions()}
     assert cells == {"in_distribution": 1, "ood_validation": 1, "ood_test": 4}
+    assert list(cells) == ["in_distribution", "ood_validation", "ood_test"]  # by their distance from training
     assert "95 % interval" in str(results)
     assert "<pre>" in results._repr_html_()
 

@@ -8,6 +8,7 @@ from typing import Any
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.labels import METRICS, Labels, Metric
 from numerate.evaluation.statistics import region_mean
+from numerate.reports.grid import REGIONS
 from numerate.reports.language_records import foretold, interval_text, is_portion, number_text
 from numerate.training.checkpoint import Checkpoint
 
@@ -69,7 +70,8 @@ class Results:
             key = (record["checkpoint"], record["step"], settings, placement, record["region"])
             groups.setdefault(key, []).append(record)
         found = []
-        for (label, step, _, placement, name), records in groups.items():
+        for key in _nearest_first(list(groups)):
+            (label, step, _, placement, name), records = key, groups[key]
             new = [record for record in records if not record["seen"]] or records
             repeats = len({record["placement"] for record in records})
             mean = region_mean([(record["correct"], record["count"]) for record in new], repeats=repeats)
@@ -178,6 +180,13 @@ def language_text(lines: Sequence[Mapping[str, Any]]) -> str:
     if any(line["region"] == "ood_test" for line in lines):
         notes.append("(ood_test): a longer context than the model was trained on.")
     return "\n".join([text_table(header, rows), *(fill(note, 118, break_on_hyphens=False) for note in notes)])
+
+
+def _nearest_first(keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Keys that end with a region: of each evaluation the regions by their distance from training."""
+    near = [*REGIONS, "below"]
+    evaluations = list(dict.fromkeys(key[:-1] for key in keys))
+    return sorted(keys, key=lambda key: (evaluations.index(key[:-1]), near.index(key[-1])))
 
 
 def _measures(records: Sequence[Mapping[str, Any]], repeats: int) -> dict[Metric, dict[str, float | None]]:
