@@ -91,7 +91,7 @@ def test_the_weakest_cell_of_a_region_is_known():
     assert found.weakest.at == {"n": 2}
 
 
-def test_the_untrained_region_joins_band_and_beyond():
+def test_all_ood_joins_the_regions_out_of_distribution():
     found = regions([cell({"n": 6}, 80, region="ood_validation"), cell({"n": 7}, 20, region="ood_test")])
     assert list(found) == ["ood_validation", "ood_test", "ood"]
     assert found["ood"].share.value == 0.5

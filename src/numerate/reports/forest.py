@@ -138,7 +138,7 @@ def forest_words(found: Sequence[Seeds]) -> str:
             "Wilson's 95 % interval about the seeds."
         )
     if any(estimate.missed for one in found for estimate in one.regions.values()):
-        parts.append("Crosses: seeds that did not converge; they count in distribution and nowhere out of it.")
+        parts.append("Crosses: seeds that did not converge; they count in distribution only.")
     return " ".join(parts)
 
 

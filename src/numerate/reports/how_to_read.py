@@ -76,4 +76,4 @@ def _solving(groups: Sequence[Group]) -> str:
     words = measure_words(groups)
     words = METRICS["accuracy"] if words == METRICS["unseen"] else words
     held = "" if any(group.labels for group in groups) else " with held-out questions"
-    return f"{words} of at least {percent(SOLVED)} % over the trained cells{held}"
+    return f"{words} of at least {percent(SOLVED)} % over the cells in distribution{held}"

@@ -61,7 +61,7 @@ def training_charts(groups: Sequence[Group]) -> list[Chart]:
         )
     ]
     several = any(len(group.runs) > 1 for group in shown)
-    note = "medians, lowest to highest seed" * several
+    note = "lines: medians; bands: lowest to highest seed" * several
     charts = [Chart("Training loss", losses, "step", "loss, nats per token", log=True, notes=[note] * several)]
     for name, words in splits_of(groups).items():
         lines, labelled = [], False

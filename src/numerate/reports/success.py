@@ -240,7 +240,7 @@ def success_table(groups: Sequence[Group]) -> str:
     if not lengths:
         return ""
     longest = _trained(found)
-    head = "".join(f'<th class="num">n = {n}{" (trained)" * (n <= longest)}</th>' for n in lengths)
+    head = "".join(f'<th class="num">n = {n}{" (in distribution)" * (n <= longest)}</th>' for n in lengths)
     rows, before = [], ""
     for one in found:
         label = escape(one.group.label) if one.group.label != before else ""

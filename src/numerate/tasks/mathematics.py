@@ -72,7 +72,7 @@ class Mathematics(TextTask):
     axis: ClassVar[str] = "module"
 
     modules: tuple[str, ...] = setting(MODULES, "what is trained, and tested at trained sizes")
-    extrapolation: tuple[str, ...] = setting(EXTRAPOLATION, "what is tested beyond")
+    extrapolation: tuple[str, ...] = setting(EXTRAPOLATION, "the modules of OOD test")
     difficulties: tuple[Literal["easy", "medium", "hard"], ...] = setting(
         DIFFICULTIES, "which files of each module are trained"
     )
@@ -211,7 +211,7 @@ def _prepared(stamps: tuple[tuple[str, int, int], ...], repeats: bool, skip_bad:
 
 
 def arithmetic() -> Mathematics:
-    """The published ablation: sums and differences of several numbers, longer ones beyond."""
+    """The published ablation: sums and differences of several numbers, longer ones in OOD test."""
     return Mathematics(
         modules=("arithmetic__add_sub_multiple",),
         extrapolation=("arithmetic__add_sub_multiple_longer",),

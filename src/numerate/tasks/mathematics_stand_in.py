@@ -39,7 +39,7 @@ class MathematicsStandIn(Task):
     Four kinds of question in the manner of four modules of the dataset: sums and differences (with decimals), products,
     the digit at a place, rounding. What is drawn is our own: numbers are not those of the dataset, and results on them
     are no results on it. Each kind is a part of its own; parts 1 to 4 are trained, and the same kinds with numbers of
-    more digits are beyond, as the extrapolation test is.
+    more digits are OOD test, as the extrapolation test is.
 
     >>> MathematicsStandIn().cell_name("module", 6)
     'mul_big'
@@ -51,7 +51,7 @@ class MathematicsStandIn(Task):
         KINDS, "the kinds of question"
     )
     digits: int | Span = setting(Span(1, 4), "how many digits numbers have, those behind the point among them")
-    big_digits: int | Span = setting(Span(5, 6), "how many digits they have beyond")
+    big_digits: int | Span = setting(Span(5, 6), "how many digits they have in OOD test")
     module: int | Span | None = setting(None, "the number of a part: kinds first, then big ones; null: all trained")
 
     def __post_init__(self) -> None:

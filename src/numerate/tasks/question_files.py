@@ -44,7 +44,7 @@ class QuestionFiles(TextTask):
     what is asked stands behind a long text.
 
     Splits without a file of their own are shares of the training file, in an order that is a function of `division`.
-    Of several test files, each is a part: the first counts as trained, the others as beyond.
+    Of several test files, each is a part: the first is in distribution, the others are OOD test.
 
     >>> QuestionFiles(train_file="mine.jsonl", test_files=("test.jsonl", "harder.jsonl"), development=0.05)
     """

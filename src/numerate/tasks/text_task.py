@@ -1,8 +1,8 @@
 """What the tasks over files of text have in common: splits that have files of their own, and named parts.
 
 A part is what a test is divided into: a module of the mathematics dataset, a further test set. Parts have numbers from
-1 on, which are the sizes of the task's axis; training is on the first of them, so that reports say `trained` of those
-and `beyond` of the others.
+1 on, which are the sizes of the task's axis; training is on the first of them, so that reports say in distribution of
+those and OOD test of the others.
 """
 
 from abc import abstractmethod
