@@ -137,6 +137,19 @@ def test_a_newcomer_gives_one_example_at_a_time() -> None:
     assert not test & train
 
 
+def test_an_example_without_its_size_along_an_axis_is_refused_with_how_to_say_it() -> None:
+    class Sized(Doubling):
+        def axes(self) -> tuple[str, ...]:
+            return ("digits",)
+
+    told = (
+        r"^example: Sized has the axes digits, and an example of it does not say its digits; "
+        r'Example\(question, answer, \{"digits": 4\}\) gives the size along each axis as a fact$'
+    )
+    with pytest.raises(Mistake, match=told):
+        Sized().examples("train", 0, 0, 4)
+
+
 def test_a_newcomer_may_give_questions_with_number_slots_too() -> None:
     @dataclass(frozen=True)
     class Naming(Task):

@@ -76,14 +76,26 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
     def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
         """One question for each of these global indices. A function of its two arguments and the fields alone; an index
         may come more than once and must then give another question. Unless a task gives its own, it loops over
-        `example`."""
+        `example`, and raises `Mistake` where an example does not say its size along each axis."""
         drawn = [self.example(random.Random(key(draws.key, row, i))) for row, i in enumerate(index)]
+        for example in drawn:
+            self._refuse_missing_facts(example)
         texts = [example for example in drawn if isinstance(example, Example)]
         if len(texts) == len(drawn):
             return Questions.of_texts(texts)
         return Questions.concatenate(
             [Questions.of_texts([example]) if isinstance(example, Example) else example for example in drawn]
         )
+
+    def _refuse_missing_facts(self, example: Example | Questions) -> None:
+        missing = [axis for axis in self.axes() if axis not in example.facts]
+        if missing:
+            sizes = ", ".join(f'"{axis}": 4' for axis in self.axes())
+            raise Mistake(
+                f"example: {type(self).__name__} has the axes {', '.join(self.axes())}, and an example of it does "
+                f"not say its {' and '.join(missing)}; Example(question, answer, {{{sizes}}}) gives the size "
+                "along each axis as a fact"
+            )
 
     def example(self, rng: random.Random) -> Example | Questions:
         """One question, drawn from `rng` and nothing else."""
