@@ -136,7 +136,8 @@ def test_pieces_leave_the_same_bytes_as_one_process(run: Run) -> None:
 def test_a_run_of_labels_has_a_report(run: Run) -> None:
     page = run.report().read_text()
     assert "Accuracy per count" in page
-    assert "label accuracy by step" in page
+    assert "Development, in distribution" in page
+    assert "label accuracy, %" in page
 
 
 def test_a_model_that_looks_ahead_is_refused_where_answers_continue_their_questions(tmp_path: Path) -> None:

@@ -782,8 +782,9 @@ Shell = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def results(study: Studies, capsys: pytest.CaptureFixture[str]) -> Shell:
+def results(study: Studies, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
     """results("group=label"): `numerate results widths group=label` on a small study, as status and what it said."""
+    monkeypatch.setenv("COLUMNS", "120")  # what a table shows depends on it
     runs = [*seeds(0.1, 0.2, 0.3, width=64), *seeds(0.5, 0.7, width=128), (recipe(seed=5, width=128), failed())]
     study(runs, cells=cells)
 

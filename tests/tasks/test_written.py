@@ -387,3 +387,10 @@ def test_the_cells_of_a_file_are_the_sizes_that_it_has(tmp_path: Path) -> None:
     assert str(grid_of(every, "1:2x1")) == "1:2x1"
     with pytest.raises(Mistake, match=r"has 2 axes, the task has 1: .*; a grid of it reads like 1:12, and null"):
         grid_of(RaspCounting(), "1:12x1:12")
+
+
+def test_lines_of_json_are_no_rows_and_the_task_that_reads_them_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "sums.jsonl"
+    path.write_text('{"question": "1+1=", "answer": "2"}\n' * 20)
+    with pytest.raises(Mistake, match=r"sums.jsonl, line 1: this is a record of JSON.*QuestionFiles\(train_file="):
+        Written(path=str(path)).examples("train", 0, 0, 4)

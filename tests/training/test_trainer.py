@@ -219,8 +219,10 @@ def test_a_stop_leaves_an_evaluation_after_the_batch_in_progress_and_the_run_goe
         undone.add(parted.run.checkpoints()[0].state["progress"]["due"])
     assert undone >= {"evaluation", "samples"}
     assert all(read), "a batch was read after the stop"
-    for file in ("metrics.jsonl", "samples.jsonl", "checkpoints/step-000004/state.json"):
+    for file in ("metrics.jsonl", "samples.jsonl"):
         assert (parted.run.path / file).read_bytes() == (whole.run.path / file).read_bytes()
+    ended, undisturbed = (one.run.checkpoints()[0].state for one in (parted, whole))
+    assert ended | {"seconds": None} == undisturbed | {"seconds": None}
     assert all(torch.equal(tensor, weights(whole)[name]) for name, tensor in weights(parted).items())
 
 
@@ -249,7 +251,8 @@ def test_init_from_latest_is_still_the_same_run_at_the_second_start(finished: Tr
     runs = copied(finished, tmp_path)
     begun = trained(runs, "init_from=latest", "training.steps=2")
     shutil.rmtree(begun.run.path / "checkpoints")
-    again = trained(runs, "init_from=latest", "training.steps=2")
+    with pytest.warns(UserWarning, match="latest: .* has no checkpoint yet; taking .*, the newest run that has one"):
+        again = trained(runs, "init_from=latest", "training.steps=2")
     assert again.run.path == begun.run.path
     assert again.run.folder.head()["began_from"].endswith("step-000030")
 
@@ -335,6 +338,7 @@ print(json.dumps({"losses": found, "lengths": len(lengths), **counted}))
     not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")),
     reason="torch.compile needs a C++ compiler on the CPU, and none is here",
 )
+@pytest.mark.skipif(" " in torch.__file__, reason="torch.compile links with nothing in a folder whose path has a space")
 def test_a_compiled_forward_is_one_graph_with_the_same_losses(tmp_path: Path) -> None:
     script = tmp_path / "compiled.py"
     script.write_text(COMPILED)

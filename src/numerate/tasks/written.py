@@ -1,5 +1,6 @@
 """Questions that are written in files: data of other systems, or of `numerate data write`."""
 
+import json
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -370,6 +371,11 @@ def _way(rows: RowFile | LabelledFile, order: str) -> tuple[str, str]:
         return "labels", ""
     if order == "text":
         return "text", ""
+    if rows.count and _is_record(rows.text(0)):
+        raise Mistake(
+            f"{rows.where(0)}: this is a record of JSON, not a row of text; "
+            f"task=QuestionFiles(train_file={rows.files()[0]}) reads questions and answers from such a file"
+        )
     first = [_SUM.fullmatch(rows.text(row)) for row in range(min(rows.count, _LOOKED_AT))]
     signs = {found[2] for found in first if found is not None}
     if None in first or len(signs) != 1 or not signs <= set(_SIGNS):
@@ -385,6 +391,14 @@ def _way(rows: RowFile | LabelledFile, order: str) -> tuple[str, str]:
         if order != "auto" or all(_is_right(found, way) for found in sums):
             return way, signs.pop()
     return "text", ""
+
+
+def _is_record(text: str) -> bool:
+    """Whether a row is an object of JSON, as the lines of a JSONL file are."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 def _is_right(found: re.Match[str], order: str) -> bool:
