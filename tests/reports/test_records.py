@@ -48,6 +48,7 @@ def test_a_damaged_line_of_metrics_is_left_out_and_warned_of(make_run):
         ({"cell": {"first_digits": "3"}}, '`cell.first_digits` is "3"; a whole number'),
         ({"low": "x"}, '`low` is "x"; a finite number from 0 to `high`'),
         ({"high": float("nan")}, "`high` is NaN; a finite number"),
+        ({"region": "mars"}, "`region` is \"mars\"; 'in_distribution' or 'ood_validation'"),
     ],
 )
 def test_a_cell_that_cannot_be_is_refused_with_its_line_and_what_is_right(make_run, broken, told):

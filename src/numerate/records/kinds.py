@@ -35,7 +35,7 @@ _MEASURED: dict[str, Check] = {
     "count": COUNT,
     "seed?": INTEGER,
     "questions?": COUNT,
-    "region": TEXT,
+    "region": Text(("in_distribution", "ood_validation", "ood_test", "100+", "below")),
     "seen": TRUE,
 }
 
