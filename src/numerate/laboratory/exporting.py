@@ -16,8 +16,8 @@ from numerate.laboratory.run import Run
 from numerate.laboratory.weight_files import TOLERANCE, Check, read_weights
 from numerate.models.decoder import Decoder
 from numerate.models.dual_attention_weights import from_published
-from numerate.models.file_weights import weights_of
 from numerate.models.held import build
+from numerate.models.strict_weights import weights_of
 from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tokens.layout import Continuation, Text
 from numerate.training import checkpoint, disk, provenance
@@ -87,7 +87,7 @@ def import_folder(
     recipe and weights: importing the same folder twice gives the same run. `settings` change the recipe as on the
     command line, for a tokenizer or texts that lie elsewhere here. `check` and `tolerance` are as for
     `import_published`. Raises `Mistake` for a folder that is none of these, for weights that are not the recipe's (see
-    `numerate.models.file_weights`), and for a tokenizer or task whose tokens are others here.
+    `numerate.models.strict_weights`), and for a tokenizer or task whose tokens are others here.
     """
     hf, place = _hugging_face(), Path(folder).expanduser()
     config = hf.configuration(place)

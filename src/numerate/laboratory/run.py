@@ -25,8 +25,8 @@ from numerate.laboratory.pieces import refuse_shard, script, spread
 from numerate.laboratory.plan import Heard, Inquiry, Plan, Told, Way
 from numerate.laboratory.results import Results
 from numerate.laboratory.store import Key, Store, lines_of
-from numerate.models.file_weights import weights_of
 from numerate.models.held import build
+from numerate.models.strict_weights import weights_of
 from numerate.records.heads import read_metrics
 from numerate.tasks.questions import Questions
 from numerate.training import checkpoint

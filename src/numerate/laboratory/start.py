@@ -13,7 +13,7 @@ from numerate.data.prepared import ready
 from numerate.errors import Mistake
 from numerate.integrations import trackers
 from numerate.laboratory.run import Run
-from numerate.models.file_weights import weights_of
+from numerate.models.strict_weights import weights_of
 from numerate.recipes.papers import PAPERS
 from numerate.records.heads import read_metrics
 from numerate.training import checkpoint, provenance

@@ -19,7 +19,7 @@ from numerate.mixers.dual_attention import DualAttention
 from numerate.mixers.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
-from numerate.models.file_weights import FileWeights
+from numerate.models.strict_weights import StrictWeights
 from numerate.models.trunk import Stack
 from numerate.positions.added import Learned
 from numerate.positions.position import Position
@@ -64,7 +64,7 @@ def from_published(weights: Mapping[str, Tensor], spec: Decoder, *, where: str =
     >>> model.load_state_dict(from_published(torch.load("ckpt.pt", weights_only=True)["model"], spec))
     """
     pieces = _pieces(spec)
-    file = FileWeights(weights, where, settings=[*_settings(weights, spec)], plain=_plain)
+    file = StrictWeights(weights, where, settings=[*_settings(weights, spec)], plain=_plain)
     made: dict[str, Tensor] = {}
     for ours, of in pieces.items():
         parts = [_ours(file.take(piece.theirs, ours), piece, where) for piece in of]

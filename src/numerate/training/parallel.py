@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from numerate.batch import Model
 from numerate.models.block import Block
-from numerate.models.file_weights import weights_of
 from numerate.models.held import Held
+from numerate.models.strict_weights import weights_of
 from numerate.models.trunk import LoopPart
 from numerate.training.world import World
 

@@ -19,12 +19,12 @@ OURS: Settings = (
 """The settings for tensors by the names of a `Decoder`."""
 
 
-class FileWeights:
+class StrictWeights:
     """The tensors of a file, of which none is dropped.
 
     `where` is what errors begin with. `plain` gives the name that several names of one tensor have in common.
 
-    >>> file = FileWeights({"a.weight": torch.ones(2), "b.weight": torch.ones(2)}, "weights")
+    >>> file = StrictWeights({"a.weight": torch.ones(2), "b.weight": torch.ones(2)}, "weights")
     >>> file.take(["a.weight", "b.weight"], "head.weight")
     tensor([1., 1.])
     >>> file.finish()
@@ -93,7 +93,7 @@ def weights_of(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> d
     Of a tensor that has several names in the model one is enough. Raises `Mistake` for tensors that are missing, left
     over or of another shape, and for two that differ and are one in the model.
     """
-    file, names = FileWeights(tensors, where), dict[int, list[str]]()
+    file, names = StrictWeights(tensors, where), dict[int, list[str]]()
     state = model.state_dict(keep_vars=True)
     for name, tensor in state.items():
         names.setdefault(id(tensor), []).append(name)

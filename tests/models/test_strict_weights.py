@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from numerate.errors import Mistake
 from numerate.models.decoder import Decoder
 from numerate.models.dual_attention_models import current
-from numerate.models.file_weights import FileWeights, weights_of
+from numerate.models.strict_weights import StrictWeights, weights_of
 from numerate.vocabulary import Vocabulary
 
 ONE, OTHER = torch.zeros(2), torch.ones(2)
 
 
 def test_a_tensor_that_nothing_takes_is_named() -> None:
-    file = FileWeights({f"part.{number}": ONE for number in range(5)}, "ckpt.pt")
+    file = StrictWeights({f"part.{number}": ONE for number in range(5)}, "ckpt.pt")
     assert torch.equal(file.take(["part.4"], "whole"), ONE)
     with pytest.raises(Mistake, match=r"^ckpt\.pt: the model does not have part\.0, part\.1, part\.2 and 1 more; "):
         file.finish()
@@ -25,23 +25,23 @@ def test_a_tensor_that_nothing_takes_is_named() -> None:
 
 def test_a_tensor_that_is_missing_is_named() -> None:
     with pytest.raises(Mistake, match=r"^ckpt\.pt: has no theirs, which ours is read from"):
-        FileWeights({"a": ONE}, "ckpt.pt").take(["theirs", "other"], "ours")
+        StrictWeights({"a": ONE}, "ckpt.pt").take(["theirs", "other"], "ours")
 
 
 def test_two_names_of_one_tensor_must_say_the_same() -> None:
-    alike = FileWeights({"a": ONE, "b": ONE.clone()}, "ckpt.pt")
+    alike = StrictWeights({"a": ONE, "b": ONE.clone()}, "ckpt.pt")
     assert torch.equal(alike.take(["a", "b"], "ours"), ONE)
     alike.finish()
-    differing = FileWeights({"a": ONE, "b": OTHER}, "ckpt.pt", settings=[("^b$", "model.apart=true")])
+    differing = StrictWeights({"a": ONE, "b": OTHER}, "ckpt.pt", settings=[("^b$", "model.apart=true")])
     with pytest.raises(Mistake, match=r"b differs from a, .* one tensor for both; model\.apart=true would take it"):
         differing.take(["a", "b"], "ours")
     with pytest.raises(Mistake, match=r"module\.a differs from a"):
-        FileWeights({"a": ONE, "module.a": OTHER}, "ckpt.pt", plain=lambda name: name.removeprefix("module."))
+        StrictWeights({"a": ONE, "module.a": OTHER}, "ckpt.pt", plain=lambda name: name.removeprefix("module."))
 
 
 def test_weights_that_are_not_finite_are_alike_too() -> None:
     broken = torch.tensor([float("nan"), float("inf")])
-    file = FileWeights({"a": broken, "b": broken.clone()}, "ckpt.pt")
+    file = StrictWeights({"a": broken, "b": broken.clone()}, "ckpt.pt")
     assert file.take(["a", "b"], "ours") is broken
 
 
