@@ -5,12 +5,13 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from numerate.data import documents as reading
-from numerate.data.documents import Read, documents, part_of, parts_of
+from numerate.data.documents import Part, Read, documents, part_of, parts_of
 from numerate.errors import Mistake
 
 STORIES = [" One cat.\n", 'Zwei K\u00e4tzchen \U0001f600 "quoted" \\ ', "", "Three\n\nlines\n"]
@@ -45,6 +46,19 @@ def test_lines_of_json_are_read(tmp_path: Path, chunk: int) -> None:
     assert read(path) == [story.strip() for story in STORIES]
     path.write_text("\n".join(json.dumps({"body": story}) for story in STORIES) + "\n")
     assert read(path, field="body") == [story.strip() for story in STORIES]
+
+
+def test_ids_of_gpt2_read_as_its_own_decoder_reads_them_also_where_they_are_no_utf_8(tmp_path: Path) -> None:
+    from tokenizers import decoders, pre_tokenizers
+
+    names = sorted(pre_tokenizers.ByteLevel.alphabet())
+    (tmp_path / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}), encoding="utf-8")
+    stories = np.random.default_rng(0).integers(0, 256, (500, 12))
+    ids = np.concatenate([stories, np.full((500, 1), 50256)], axis=1)
+    path, vocabulary = tmp_path / "a.bin", str(tmp_path / "vocab.json")
+    path.write_bytes(ids.astype("<u2").tobytes())
+    decoded = [decoders.ByteLevel().decode([names[i] for i in story]).strip() for story in stories.tolist()]
+    assert [*documents(Part(path, "gpt2", vocabulary, end=path.stat().st_size), Read())] == decoded
 
 
 def test_texts_are_cut_at_their_separator_and_what_is_blank_is_none(tmp_path: Path, chunk: int) -> None:

@@ -9,12 +9,14 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from numerate.errors import Mistake
 from numerate.tasks.fetched_files import refuse_edited
 from numerate.tasks.readers import HALVES, JSON, kind_of
+from numerate.tasks.text_files import stamp
 
 SEPARATOR = "<|endoftext|>"
 FIELDS = {"list": "story", "lines": "text"}
@@ -231,17 +233,24 @@ def _listed(part: Part, read: Read) -> Iterator[str]:
 def _of_gpt2(part: Part, read: Read) -> Iterator[str]:
     """The stories of a file of ids of GPT-2, uint16, each closed by its end of text."""
     import numpy as np
-    from tokenizers import decoders
 
-    names = {i: name for name, i in json.loads(Path(part.field).read_text(encoding="utf-8")).items()}
+    pieces = _gpt2_pieces(stamp(Path(part.field)))
     content = b"".join(_chunks(part, read))
     ids = np.frombuffer(content[: len(content) // 2 * 2], dtype="<u2")
     if not len(ids) or int(ids.max()) > _GPT2_END or ids[-1] != _GPT2_END:
         raise ValueError("holds no stories in ids of GPT-2, or not all of them; fetch it anew")
-    decode = decoders.ByteLevel().decode
     for story in np.split(ids, np.flatnonzero(ids == _GPT2_END) + 1)[:-1]:
-        yield decode([names[i] for i in story[:-1].tolist()])
+        yield b"".join([pieces[i] for i in story[:-1].tolist()]).decode("utf-8", "replace")
         read.records += 1
+
+
+@lru_cache(maxsize=1)
+def _gpt2_pieces(vocabulary: tuple[str, int, int]) -> dict[int, bytes]:
+    """The bytes of each id of GPT-2, whose vocabulary shows a byte that is no visible character as one from 256 on."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {256 + n: byte for n, byte in enumerate(sorted({*range(256)}.difference(shown)))}
+    names = json.loads(Path(vocabulary[0]).read_text(encoding="utf-8"))
+    return {i: name.translate(letters).encode("latin-1") for name, i in names.items()}
 
 
 def _text(record: Any, name: str) -> str:
