@@ -17,8 +17,9 @@ from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.draws import key
 from numerate.tasks.plain import plain_text
 from numerate.tasks.rasp import RaspCounting
+from numerate.tasks.row_orders import shuffled
 from numerate.tasks.task import SPLITS
-from numerate.tasks.written import Written, shuffled
+from numerate.tasks.written import Written
 from numerate.tokens.tokenizer import Characters
 
 SUMS = Path(__file__).parent / "sums.txt"

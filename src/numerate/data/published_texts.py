@@ -24,10 +24,10 @@ from numerate.tasks.jokes import Jokes
 from numerate.tasks.mathematics import SPLIT_FILES, Mathematics
 from numerate.tasks.multiplication import Multiplication
 from numerate.tasks.reading import Reading
+from numerate.tasks.row_orders import shuffled
 from numerate.tasks.text_task import Holdings, Stock
 from numerate.tasks.texts import Example
 from numerate.tasks.word_problems import PREPARED, WordProblems
-from numerate.tasks.written import shuffled
 
 NAMES = ("mathematics", "mathematics_arithmetic", "gsm8k", "multirc", "rjokes", "multiplication")
 """What can be written."""

@@ -221,6 +221,14 @@ def json_object(record: str) -> dict[str, Any]:
     return found
 
 
+def is_object(text: str) -> bool:
+    """Whether a text is an object of JSON, also one that `json_object` refuses for what it holds."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
 def kind_of(value: Any) -> str:
     """What a value of JSON is called."""
     return {_Whole: "int", _Real: "float"}.get(type(value), type(value).__name__)

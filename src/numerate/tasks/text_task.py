@@ -20,9 +20,9 @@ from numerate.tasks.contents import named
 from numerate.tasks.draws import Draws, key
 from numerate.tasks.file_sources import FileSource, Joined
 from numerate.tasks.questions import Questions, mix
+from numerate.tasks.row_orders import in_order, shuffled
 from numerate.tasks.task import SPLITS, Task
 from numerate.tasks.texts import Example, Listed
-from numerate.tasks.written import shuffled
 
 Cut = Literal["beginning", "end"]
 CUTS: tuple[Cut, ...] = ("beginning", "end")
@@ -285,20 +285,6 @@ def as_question(text: str, answer: str, cut: Cut = "end") -> Questions:
     if not text.strip():
         raise Mistake("question: is empty; any text that is one is right")
     return Questions.of_source(Listed((Example(text, answer),), cut), np.zeros(1, dtype=np.int64), {})
-
-
-def in_order(index: NDArray[np.int64], count: int, name: Sequence[object]) -> NDArray[np.int64]:
-    """The row of `count` at each index: pass after pass over all of them, each in an order of its own.
-
-    >>> sorted(in_order(np.arange(4), 4, ("any",)).tolist())
-    [0, 1, 2, 3]
-    """
-    passes, places = np.divmod(index, count)
-    rows = np.empty_like(places)
-    for turn in np.unique(passes).tolist():
-        chosen = passes == turn
-        rows[chosen] = shuffled(places[chosen], count, key(*name, turn))
-    return rows
 
 
 def divided(count: int, sizes: tuple[int, int], name: Sequence[object]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -1,7 +1,5 @@
 """Questions that are written in files: data of other systems, or of `numerate data write`."""
 
-import json
-import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,28 +10,18 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import Mistake, did_you_mean
-from numerate.tasks import decimals
 from numerate.tasks.arithmetic import OPERATORS, Arithmetic
 from numerate.tasks.contents import named
 from numerate.tasks.draws import Draws, key
 from numerate.tasks.labelled_files import LabelledFile, open_rows
-from numerate.tasks.questions import EMPTY, Numbers, Questions, mix, text_hash
-from numerate.tasks.row_files import VOCABULARIES, Characters, RowFile, rows_at_once
+from numerate.tasks.questions import Questions, mix
+from numerate.tasks.row_files import VOCABULARIES, RowFile, rows_at_once
+from numerate.tasks.row_orders import in_order
+from numerate.tasks.row_questions import WAYS, hashes_of_either_order, questions_of, way_of
 from numerate.tasks.task import SPLITS, Task
 
-_SUM = re.compile(r"([0-9]+)([^0-9=])([0-9]+)=(-?[0-9]+-?)")
 _WHOLE = 1 << 28
 """So many characters rows have at most that are held at once."""
-
-_LOOKED_AT = 1000
-"""How many rows are read to see what a file holds."""
-
-_SIGNS = "+-x"
-WAYS = {"reversed": (True, True, True), "normal": (False, False, False), "answer reversed": (False, False, True)}
-"""Which of the three numbers of a sum stand units first."""
-
-_ZEROS = np.uint64(0x3030303030303030)
-"""Eight times the character 0: what a digit's byte is more than the digit."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +95,7 @@ class Written(Task):
 
     def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
         mine = self._rows_of(None)
-        places = _in_order(index, self.rows.count if mine is None else len(mine), ("draw", draws.key))
+        places = in_order(index, self.rows.count if mine is None else len(mine), ("draw", draws.key))
         return self.questions(places if mine is None else mine[places].astype(np.int64))
 
     def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
@@ -120,7 +108,7 @@ class Written(Task):
             raise Mistake("split: rows of a file have no OOD validation ('beyond-development')")
         mine = self._rows_of(split)
         index = np.arange(start, start + count)
-        places = _in_order(index, self.rows_in(split), ("written", split, seed))
+        places = in_order(index, self.rows_in(split), ("written", split, seed))
         questions = self.questions(places if mine is None else mine[places].astype(np.int64))
         (word,) = Draws(key("chance", split, seed)).words(1)
         chance = mix(mix(index.astype(np.uint64) + word) ^ word)
@@ -129,14 +117,7 @@ class Written(Task):
     def questions(self, rows: NDArray[np.int64]) -> Questions:
         """The rows with these indices, in the order of the file. Raises `Mistake` with the file and line of a row that
         does not read like the others."""
-        found = self.rows
-        order, sign = _way(found, self.order)
-        if isinstance(found, LabelledFile):
-            return _labelled(found, rows)
-        characters = found.read(rows)
-        if order == "text":
-            return _texts(found, rows, characters)
-        return _sums(found, rows, characters, order, sign)
+        return questions_of(self.rows, rows, self.order)
 
     def whole(self, split: str = "test") -> Questions | None:
         """Every different question of a split once, in the order of the file; None for more than 65,536 rows, or
@@ -203,7 +184,7 @@ class Written(Task):
         if questions.numbers.lengths.shape[1] != 3:
             signs = {*questions.alphabet} - {*"0123456789="}
             commutes = questions.labels is None and len(signs) == 1 and signs <= {"+", "x"}
-            return _of_either_order(questions, signs.pop()) if commutes else questions.hashes()
+            return hashes_of_either_order(questions, signs.pop()) if commutes else questions.hashes()
         hashes = questions.numbers.hashes(2)
         if questions.alphabet[0] == "-":
             hashes[:, 1] *= np.uint64(0x2545F4914F6CDD1D)
@@ -217,7 +198,7 @@ class Written(Task):
         if self.trained_on is not None:
             return self._alphabet_of_training(self.trained_on.alphabet())
         found = self.rows
-        order, sign = _way(found, self.order)
+        order, sign = way_of(found, self.order)
         if isinstance(found, LabelledFile):
             return found.words
         return tuple(found.alphabet()) if order == "text" else (sign, "=")
@@ -233,58 +214,10 @@ class Written(Task):
     def read(self, text: str) -> Questions:
         """A sum as a person types it, whatever the order of the file. Raises `Mistake` where rows are no sums, or of an
         operator that no other task can work out."""
-        _, sign = _way(self.rows, self.order)
+        _, sign = way_of(self.rows, self.order)
         if sign not in OPERATORS:
             raise Mistake("question: the answers of these rows are written, not worked out; only sums can be asked")
         return Arithmetic(operator=sign).read(text)
-
-
-def _of_either_order(questions: Questions, sign: str) -> NDArray[np.uint64]:
-    """A hash of what stands on either side of the first sign of each question, whichever comes first."""
-    symbols, places = questions.symbols, np.arange(questions.symbols.shape[1])
-    assert questions.prompt_length is not None, "rows of text are asked as continuations"
-    signs = (symbols == questions.alphabet.index(sign)) & (places < questions.prompt_length[:, None])
-    between = np.where(signs.any(axis=1), signs.argmax(axis=1), questions.prompt_length - 1)[:, None]
-    texts = np.array([*map(text_hash, questions.alphabet), 0], dtype=np.uint64)[np.maximum(symbols, -1)]
-    total = np.zeros(len(symbols), dtype=np.uint64)
-    for begin, end in ((np.zeros_like(between), between), (between + 1, questions.prompt_length[:, None] - 1)):
-        counted = mix(texts + (places - begin + 1).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-        inside = (places >= begin) & (places < end)
-        total += mix(np.where(inside, counted, np.uint64(0)).sum(axis=1, dtype=np.uint64))
-    return mix(total)
-
-
-def _in_order(index: NDArray[np.int64], count: int, name: tuple[object, ...]) -> NDArray[np.int64]:
-    """The row at each index: pass after pass over all rows, each in an order of its own."""
-    passes, places = np.divmod(index, count)
-    rows = np.empty_like(places)
-    for turn in np.unique(passes).tolist():
-        chosen = passes == turn
-        rows[chosen] = shuffled(places[chosen], count, key(*name, turn))
-    return rows
-
-
-def shuffled(places: NDArray[np.int64], count: int, key: int) -> NDArray[np.int64]:
-    """Where each of these places goes in an order of 0 .. count - 1 that is a function of the key, without holding it.
-
-    A Feistel network of eight rounds over the next power of four, walked until it ends below `count` (Black and Rogaway
-    2002, "Ciphers with arbitrary finite domains", https://doi.org/10.1007/3-540-45760-7_9).
-
-    >>> sorted(shuffled(np.arange(10), 10, key("a")).tolist())
-    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
-    """
-    half = np.uint64(max(1, ((count - 1).bit_length() + 1) // 2))
-    mask = (np.uint64(1) << half) - np.uint64(1)
-    rounds = Draws(key).words(8)
-    found = places.astype(np.uint64)
-    moving = np.arange(len(found))
-    while len(moving):
-        left, right = found[moving] >> half, found[moving] & mask
-        for word in rounds:
-            left, right = right, left ^ (mix(right + word) & mask)
-        found[moving] = left << half | right
-        moving = moving[found[moving] >= np.uint64(count)]
-    return found.astype(np.int64)
 
 
 FEWEST = 10
@@ -360,132 +293,3 @@ def _chosen(scan: _Scan, wanted: tuple[tuple[str, Span], ...], split: str | None
     if split is not None and (here := mask & (scan.split == list(SPLITS).index(split))).any():
         mask = here
     return np.flatnonzero(mask).astype(np.uint32)
-
-
-@lru_cache(maxsize=16)
-def _way(rows: RowFile | LabelledFile, order: str) -> tuple[str, str]:
-    """How the rows are read: "reversed", "normal", "text" or "labels", and the operator of sums."""
-    if isinstance(rows, LabelledFile):
-        if order in WAYS:
-            raise Mistake(f"order: rows with a label per word have no sums to read {order}; order=auto is right")
-        return "labels", ""
-    if order == "text":
-        return "text", ""
-    if rows.count and _is_record(rows.text(0)):
-        raise Mistake(
-            f"{rows.where(0)}: this is a record of JSON, not a row of text; "
-            f"task=QuestionFiles(train_file={rows.files()[0]}) reads questions and answers from such a file"
-        )
-    first = [_SUM.fullmatch(rows.text(row)) for row in range(min(rows.count, _LOOKED_AT))]
-    signs = {found[2] for found in first if found is not None}
-    if None in first or len(signs) != 1 or not signs <= set(_SIGNS):
-        if order == "auto":
-            return "text", ""
-        line = first.index(None) if None in first else 0
-        raise Mistake(
-            f"{rows.where(line)}: {rows.text(line)!r} is no {order} sum like those beside it; order=text takes any row"
-        )
-    sums = [found for found in first if found is not None]
-    ways = tuple(WAYS) if order == "auto" else (order,)
-    for way in ways:
-        if order != "auto" or all(_is_right(found, way) for found in sums):
-            return way, signs.pop()
-    return "text", ""
-
-
-def _is_record(text: str) -> bool:
-    """Whether a row is an object of JSON, as the lines of a JSONL file are."""
-    try:
-        return isinstance(json.loads(text), dict)
-    except ValueError:
-        return False
-
-
-def _is_right(found: re.Match[str], order: str) -> bool:
-    """Whether a sum, read in this order, is right and has no zeros in front."""
-    first, second, answer = (
-        found[group][::-1] if turned else found[group] for group, turned in zip((1, 3, 4), WAYS[order], strict=True)
-    )
-    if "-" in answer[1:] or any(text[0] == "0" and text != "0" for text in (first, second, answer.lstrip("-"))):
-        return False
-    one, other = int(first), int(second)
-    truth = {"+": one + other, "-": one - other, "x": one * other}[found[2]]
-    return str(truth) == answer
-
-
-def _labelled(file: LabelledFile, rows: NDArray[np.int64]) -> Questions:
-    """Rows of words with a label each."""
-    symbols, labels = file.read(rows)
-    length = (symbols != EMPTY).sum(axis=1)
-    return Questions(
-        file.words, symbols, Numbers.none(len(rows)), labels=labels, facts={"question_length": length.astype(np.int64)}
-    )
-
-
-def _texts(file: RowFile, rows: NDArray[np.int64], characters: Characters) -> Questions:
-    """Rows as text, one piece per character."""
-    codes, lengths = characters
-    equals = codes == ord("=")
-    wrong = equals.sum(axis=1) != 1
-    if wrong.any():
-        row = int(rows[wrong.argmax()])
-        raise Mistake(f"{file.where(row)}: {file.text(row)!r} has not exactly one '=' between question and answer")
-    found = np.stack([codes[:, 0] == ord("="), codes[np.arange(len(rows)), lengths - 1] == ord("=")])
-    if found.any():
-        which, place = divmod(int(found.argmax()), len(rows))
-        row = int(rows[place])
-        raise Mistake(f"{file.where(row)}: {file.text(row)!r} has no {('question', 'answer')[which]} beside its '='")
-    alphabet = tuple(file.alphabet())
-    points = np.array(list(map(ord, alphabet)), dtype=np.int64)
-    symbols = np.searchsorted(points, codes).astype(np.int16)
-    symbols[np.arange(codes.shape[1]) >= lengths[:, None]] = EMPTY
-    prompts = equals.argmax(axis=1).astype(np.int64) + 1
-    return Questions(alphabet, symbols, Numbers.none(len(rows)), prompts, facts={"question_length": prompts})
-
-
-def _sums(file: RowFile, rows: NDArray[np.int64], characters: Characters, order: str, sign: str) -> Questions:
-    """Rows as two numbers, an operator and a third number."""
-    lengths, turned = characters.lengths, WAYS[order]
-    width = decimals.width(max(1, characters.codes.shape[1]))
-    # Eight more columns on either side, so that words of eight may begin and end anywhere in a row.
-    codes = np.zeros((len(rows), width + 16), dtype=np.uint8)
-    codes[:, 8 : 8 + characters.codes.shape[1]] = characters.codes
-    text = codes[:, 8:-8]
-    digit = (text - np.uint8(ord("0"))) < 10
-    operator = digit.argmin(axis=1).astype(np.int64)
-    equals = (text == ord("=")).argmax(axis=1).astype(np.int64)
-    base = np.arange(len(rows)) * codes.shape[1] + 8
-    flat = codes.reshape(-1)
-    minus = flat[base + (lengths - 1 if turned[2] else equals + 1)] == ord("-")
-    begins = np.stack([np.zeros_like(equals), operator + 1, equals + 1 + (minus & (not turned[2]))], axis=1)
-    ends = np.stack([operator, equals, lengths - (minus & turned[2])], axis=1)
-    sizes = ends - begins
-    wrong = (flat[base + operator] != ord(sign)) | (operator >= equals) | (sizes < 1).any(axis=1)
-    wrong |= digit.sum(axis=1) != sizes.sum(axis=1)
-    longest = decimals.width(int(sizes.max(initial=1)))
-    numbers = np.zeros((len(rows), 3, longest), dtype=np.uint8)
-    words = numbers.view("<u8")
-    windows: NDArray[np.uint64] = np.ndarray((max(0, flat.size - 7),), "<u8", flat.data, 0, (1,))
-    kept = decimals.masks(0, longest, longest).view("<u8") * np.uint64(0xFF)
-    for slot in range(3):
-        size = np.clip(sizes[:, slot], 0, longest)
-        for word in range(words.shape[2]):
-            if turned[slot]:
-                taken = windows[np.minimum(base + begins[:, slot] + 8 * word, len(windows) - 1)]
-            else:
-                taken = windows[np.maximum(base + ends[:, slot] - 8 * (word + 1), 0)].byteswap()
-            words[:, slot, word] = (taken ^ _ZEROS) & kept[size, word]
-    wrong |= (decimals.length(numbers) != sizes).any(axis=1)
-    if wrong.any():
-        row = int(rows[wrong.argmax()])
-        raise Mistake(
-            f"{file.where(row)}: {file.text(row)!r} is no sum in {order} order like the first rows (whole numbers "
-            f"without leading zeros, {sign!r}, one '='); order=text takes any row"
-        )
-    return Questions(
-        (sign, "="),
-        np.broadcast_to(np.array([-1, 0, -2, 1, -3], dtype=np.int16), (len(rows), 5)),
-        Numbers(numbers[..., ::-1], sizes, minus[:, None] & (np.arange(3) == 2) if minus.any() else None),
-        np.broadcast_to(np.int64(4), (len(rows),)),
-        facts={"first_digits": sizes[:, 0], "second_digits": sizes[:, 1], "question_length": equals + 1},
-    )
