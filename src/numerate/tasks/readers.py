@@ -222,10 +222,14 @@ def json_object(record: str) -> dict[str, Any]:
 
 
 def is_object(text: str) -> bool:
-    """Whether a text is an object of JSON, also one that `json_object` refuses for what it holds."""
+    """Whether a text is an object of JSON, also one that `json_object` refuses for what it holds.
+
+    >>> is_object('{"question": NaN}'), is_object("[1]"), is_object("[" * 100_000)
+    (True, False, False)
+    """
     try:
         return isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

@@ -44,3 +44,9 @@ def in_order(index: NDArray[np.int64], count: int, name: Sequence[object]) -> ND
         chosen = passes == turn
         rows[chosen] = shuffled(places[chosen], count, key(*name, turn))
     return rows
+
+
+def chances(index: NDArray[np.int64], split: str, seed: int) -> NDArray[np.uint64]:
+    """The `chance` of the example at each index of a split."""
+    (word,) = Draws(key("chance", split, seed)).words(1)
+    return mix(mix(index.astype(np.uint64) + word) ^ word)

@@ -19,8 +19,8 @@ from numerate.errors import Mistake, did_you_mean
 from numerate.tasks.contents import named
 from numerate.tasks.draws import Draws, key
 from numerate.tasks.file_sources import FileSource, Joined
-from numerate.tasks.questions import Questions, mix
-from numerate.tasks.row_orders import in_order, shuffled
+from numerate.tasks.questions import Questions
+from numerate.tasks.row_orders import chances, in_order, shuffled
 from numerate.tasks.task import SPLITS, Task
 from numerate.tasks.texts import Example, Listed
 
@@ -215,9 +215,7 @@ class TextTask(Task):
         if split == "beyond-development":
             raise Mistake("split: files have no OOD validation ('beyond-development')")
         index = np.arange(start, start + count)
-        questions = self._questions(split, index, ("texts", split, seed))
-        (word,) = Draws(key("chance", split, seed)).words(1)
-        return replace(questions, chance=mix(mix(index.astype(np.uint64) + word) ^ word))
+        return replace(self._questions(split, index, ("texts", split, seed)), chance=chances(index, split, seed))
 
     def whole(self, split: str = "test") -> Questions | None:
         """Every row of a split once, in the order of the files; None for more than 65,536."""

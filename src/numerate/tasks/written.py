@@ -12,11 +12,11 @@ from numerate.config import Span, setting
 from numerate.errors import Mistake, did_you_mean
 from numerate.tasks.arithmetic import OPERATORS, Arithmetic
 from numerate.tasks.contents import named
-from numerate.tasks.draws import Draws, key
+from numerate.tasks.draws import Draws
 from numerate.tasks.labelled_files import LabelledFile, open_rows
 from numerate.tasks.questions import Questions, mix
 from numerate.tasks.row_files import VOCABULARIES, RowFile, rows_at_once
-from numerate.tasks.row_orders import in_order
+from numerate.tasks.row_orders import chances, in_order
 from numerate.tasks.row_questions import WAYS, hashes_of_either_order, questions_of, way_of
 from numerate.tasks.task import SPLITS, Task
 
@@ -94,9 +94,7 @@ class Written(Task):
         return replace(self._whole(), path=path, trained_on=known)
 
     def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
-        mine = self._rows_of(None)
-        places = in_order(index, self.rows.count if mine is None else len(mine), ("draw", draws.key))
-        return self.questions(places if mine is None else mine[places].astype(np.int64))
+        return self._questions(None, index, ("draw", draws.key))
 
     def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
         """Examples `start` .. `start + count - 1` of a split: every row of it once, then all again in another order."""
@@ -106,13 +104,13 @@ class Written(Task):
             )
         if split == "beyond-development":
             raise Mistake("split: rows of a file have no OOD validation ('beyond-development')")
-        mine = self._rows_of(split)
         index = np.arange(start, start + count)
-        places = in_order(index, self.rows_in(split), ("written", split, seed))
-        questions = self.questions(places if mine is None else mine[places].astype(np.int64))
-        (word,) = Draws(key("chance", split, seed)).words(1)
-        chance = mix(mix(index.astype(np.uint64) + word) ^ word)
-        return replace(questions, chance=chance)
+        return replace(self._questions(split, index, ("written", split, seed)), chance=chances(index, split, seed))
+
+    def _questions(self, split: str | None, index: NDArray[np.int64], name: tuple[object, ...]) -> Questions:
+        mine = self._rows_of(split)
+        places = in_order(index, self.rows.count if mine is None else len(mine), name)
+        return self.questions(places if mine is None else mine[places].astype(np.int64))
 
     def questions(self, rows: NDArray[np.int64]) -> Questions:
         """The rows with these indices, in the order of the file. Raises `Mistake` with the file and line of a row that
@@ -130,7 +128,7 @@ class Written(Task):
         _, first = np.unique(questions.hashes(), return_index=True)
         return questions.take(np.sort(first))
 
-    def rows_in(self, split: str) -> int:
+    def rows_in(self, split: str | None) -> int:
         mine = self._rows_of(split)
         return self.rows.count if mine is None else len(mine)
 
@@ -140,8 +138,9 @@ class Written(Task):
         wanted = {name: Span.of(size) for name in SIZES if (size := getattr(self, name)) is not None}
         if not wanted and split is None:
             return None
-        divided = split if split is not None and self._scan.divided else None
-        return _chosen(self._scan, tuple(wanted.items()), divided, str(self.path)) if wanted or divided else None
+        scan = self._scan
+        divided = split if scan.divided else None
+        return _chosen(scan, tuple(wanted.items()), divided, str(self.path)) if wanted or divided else None
 
     def _whole(self) -> "Written":
         """The same without any size wanted."""
@@ -152,10 +151,9 @@ class Written(Task):
         return _Scan.of(self.rows, self._whole())
 
     def held_out(self, split: str) -> bool:
-        if split in ("train", "beyond-development") or not self._scan.divided:
+        if split in ("train", "beyond-development") or not (scan := self._scan).divided:
             return False
-        mine = self._rows_of(split)
-        return mine is not None and bool((self._scan.split[mine] == list(SPLITS).index(split)).all())
+        return bool((scan.split[self._rows_of(split)] == list(SPLITS).index(split)).all())
 
     def axes(self) -> tuple[str, ...]:
         return self._scan.axes
@@ -191,8 +189,7 @@ class Written(Task):
         return mix(hashes[:, 0] + hashes[:, 1])
 
     def space(self) -> int:
-        mine = self._rows_of(None)
-        return self.rows.count if mine is None else len(mine)
+        return self.rows_in(None)
 
     def alphabet(self) -> tuple[str, ...]:
         if self.trained_on is not None:
