@@ -129,7 +129,7 @@ try:
     main({words})
 except SystemExit:
     pass
-heavy = [name for name in ("numpy", "torch", "matplotlib", "yaml", "einops", "jaxtyping") if name in sys.modules]
+heavy = {{"numpy", "torch", "matplotlib", "yaml", "einops", "jaxtyping", "sysconfig"}} & {{*sys.modules}}
 print("\\nHEAVY", *heavy)
 """
 

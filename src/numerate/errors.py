@@ -6,17 +6,12 @@ a fault of the program, unless it comes from a file of the user's own: then it i
 """
 
 import os
-import sysconfig
 import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 _LONGEST = 300
 """Characters that are told of an exception."""
-
-_OURS = os.path.realpath(os.path.dirname(__file__)) + os.sep
-_STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
-_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 class _Told(Exception):
@@ -58,12 +53,17 @@ def users_line(error: BaseException) -> str | None:
     Such a file is neither ours nor of an installed package. The innermost call that is no package's decides: an error
     in torch is the user's where his file called it, and ours where we did.
     """
+    import sysconfig
+
+    ours = os.path.realpath(os.path.dirname(__file__)) + os.sep
+    standard = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
+    installed = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = os.path.realpath(frame.filename)
-        if path.startswith(_OURS):
+        if path.startswith(ours):
             return None
-        installed = path.startswith(_STANDARD) or any(part in path for part in _INSTALLED)
-        if not installed and not frame.filename.startswith("<"):
+        packaged = path.startswith(standard) or any(part in path for part in installed)
+        if not packaged and not frame.filename.startswith("<"):
             return f"{os.path.basename(path)}, line {frame.lineno}"
     return None
 

@@ -8,7 +8,6 @@ The part is then `model.mixer=Bitter` or `model.mixer=acme.mixers:Bitter`; a sav
 
 import sys
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from numerate.errors import Mistake
@@ -50,8 +49,10 @@ def address_of(part: type) -> str | None:
 
 
 @cache
-def declared() -> dict[str, EntryPoint]:
-    """The parts that installed packages declare, by their addresses. Nothing is imported."""
+def declared() -> dict[str, Any]:
+    """The entry points of the parts that installed packages declare, by address. None is imported."""
+    from importlib.metadata import entry_points  # here, as it is slow to import and most commands do without
+
     return {f"{entry.module}:{entry.attr}": entry for entry in entry_points(group=GROUP)}
 
 
