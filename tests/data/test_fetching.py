@@ -21,7 +21,7 @@ from numerate.cli import main
 from numerate.data import archives, datasets, fetching
 from numerate.data.datasets import ALL, Dataset, Remote
 from numerate.errors import Fault, Mistake
-from numerate.tasks import WordProblems
+from numerate.tasks import WordProblems, contents
 
 CONTENT = bytes(range(256)) * 2000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -520,6 +520,19 @@ def test_a_mirror_gives_the_same_files_checked_alike(server: Server, place: Path
     assert "is the pinned one" in fetched(pinned(server), mirror=mirror)[0]
     assert (place / "thing/f.bin").read_bytes() == CONTENT
     assert server.asked == []
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_what_came_is_read_once_for_its_checksum(
+    mirrored: bool, server: Server, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(fetching, "sha256_of", lambda path: read.append(path.name) or contents.sha256_of(path))
+    server.files["/f.bin"] = CONTENT
+    (tmp_path / "f.bin").write_bytes(CONTENT)
+    fetched(pinned(server), mirror=tmp_path if mirrored else None)
+    assert len(read) == 1
+    assert json.loads((place / "thing" / fetching.RECORD).read_text())["f.bin"]["sha256"] == SHA256
 
 
 def test_a_mirror_may_be_the_folder_of_the_dataset_itself(server: Server, place: Path, tmp_path: Path) -> None:

@@ -143,7 +143,9 @@ def _from_address(
     folder: Path, remote: Remote, record: dict[str, Any], heard: Heard | None, pause: float
 ) -> dict[str, Any]:
     path = folder / remote.name
-    if not path.is_file():
+    if path.is_file():
+        sha256 = sha256_of(path)
+    else:
         part = path.with_name(path.name + PART)
         tries, have = 0, _size(part)
         while True:
@@ -158,9 +160,9 @@ def _from_address(
                         f"{remote.url}: {error}{kept}. --from DIR takes it from a folder that has the files"
                     ) from error
                 time.sleep(pause * tries)
-        _check(part, remote, record)
+        sha256 = _checked(part, remote, record)
         _into_place(part, path)
-    return {"url": remote.url, "bytes": path.stat().st_size, "sha256": sha256_of(path)}
+    return {"url": remote.url, "bytes": path.stat().st_size, "sha256": sha256}
 
 
 def _size(path: Path) -> int:
@@ -244,13 +246,14 @@ def _note_tag(part: Path, tag: str) -> None:
         disk.replace(_tag_path(part), tag.encode())
 
 
-def _check(part: Path, remote: Remote, record: dict[str, Any]) -> None:
-    """Raises `Fault` for a file that is not the one that is pinned, or that came before; it is not kept."""
+def _checked(part: Path, remote: Remote, record: dict[str, Any]) -> str:
+    """The sha256 of what came. Raises `Fault` for a file that is not the one that is pinned, or that came before; it is
+    not kept."""
     size, sha256 = part.stat().st_size, sha256_of(part)
     noted = record.get(remote.name, {})
     wanted = remote.sha256 or (noted.get("sha256") if noted.get("url") == remote.url else None)
     if (remote.size is None or size == remote.size) and wanted in (None, sha256):
-        return
+        return sha256
     part.unlink()
     _tag_path(part).unlink(missing_ok=True)
     if remote.size is not None and size != remote.size:
@@ -311,10 +314,9 @@ def _copy(source: Path, path: Path, remote: Remote | None, heard: Heard | None) 
     total = source.stat().st_size
     with open(source, "rb") as read, open(part, "wb") as written:
         pour(read, written, source.name, total, heard)
-    if remote is not None:
-        _check(part, remote, {})
+    sha256 = sha256_of(part) if remote is None else _checked(part, remote, {})
     _into_place(part, path)
-    return {"url": str(source), "bytes": total, "sha256": sha256_of(path)}
+    return {"url": str(source), "bytes": total, "sha256": sha256}
 
 
 def _remove_archive(folder: Path, remote: Remote) -> None:
