@@ -22,6 +22,7 @@ from numerate.data import archives, datasets, fetching
 from numerate.data.datasets import ALL, Dataset, Remote
 from numerate.errors import Fault, Mistake
 from numerate.tasks import WordProblems, contents
+from numerate.tasks.fetched_files import refuse_edited
 
 CONTENT = bytes(range(256)) * 2000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -251,6 +252,17 @@ def test_what_came_out_of_an_archive_and_was_edited_since_is_not_there(server: S
     (place / "thing/interpolate/a.txt").unlink()
     fetched(found)
     assert (place / "thing/interpolate/a.txt").read_bytes() == MEMBERS["interpolate/a.txt"]
+
+
+@pytest.mark.parametrize("entry", [1, {}, {"files": []}, {"files": {"a.txt": 1}, "sums": []}, {"bytes": 1}])
+def test_an_entry_of_a_record_that_cannot_be_read_says_nothing_of_its_file(entry: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("1")
+    record = {"a.txt": entry, "b.txt": {"bytes": 2, "sha256": SHA256}}
+    (tmp_path / fetching.RECORD).write_text(json.dumps(record))
+    refuse_edited(tmp_path / "a.txt")
+    (tmp_path / "b.txt").write_text("22")
+    with pytest.raises(Mistake, match=r"b\.txt: is not what was fetched"):
+        refuse_edited(tmp_path / "b.txt")
 
 
 def test_questions_that_were_edited_since_they_were_fetched_are_refused(server: Server, place: Path) -> None:

@@ -13,12 +13,20 @@ RECORD = "fetched.json"
 
 
 def record_of(folder: Path) -> dict[str, Any]:
-    """The record of a folder; empty where there is none, or none that can be read: then files are checked anew."""
+    """The record of a folder, without entries that cannot be read: of their files nothing is known."""
     try:
         found = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return {name: entry for name, entry in found.items() if _is_sound(entry)} if isinstance(found, dict) else {}
+
+
+def _is_sound(entry: Any) -> bool:
+    if not isinstance(entry, dict):
+        return False
+    if "files" in entry:
+        return isinstance(entry["files"], dict) and isinstance(entry.get("sums", {}), dict)
+    return "bytes" in entry and "sha256" in entry
 
 
 class Noted(NamedTuple):
