@@ -413,6 +413,7 @@ FULL = [(f"x/other/{n}.txt", b"1") for n in range(60)]
         ("zip", zipped(*FULL), MANY),
         ("tar", targz(*FULL), MANY),
     ],
+    ids=["zip", "tar", "tar, another member", "gz", "zip, members", "tar, members"],
 )
 def test_an_archive_larger_than_its_limits_is_refused_while_it_is_read_unless_they_are_raised(
     server: Server, place: Path, unpack: Any, content: bytes, said: str
@@ -481,6 +482,7 @@ def zip_link() -> bytes:
         ("tar", targz((comment(5_000_000), b"1")), r"cannot be unpacked \(a header has more than 4\.2 MB\)"),
         ("zip", zipped(*[(f"x/{n}{'y' * 9000}", b"") for n in range(500)]), "its list of members has more than"),
     ],
+    ids=["size", "twice", "link in a zip", "sparse", "symbolic link", "hard link", "long header", "long list"],
 )
 def test_what_an_archive_says_of_itself_is_not_believed_and_links_do_not_come(
     server: Server, place: Path, unpack: Any, content: bytes, said: str
