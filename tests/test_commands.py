@@ -477,13 +477,22 @@ def with_a_line_cut(text: str) -> str:
     return f"{first[:50]}\n{rest}"
 
 
+def with_another_interval(text: str) -> str:
+    first, _, rest = text.partition("\n")
+    return json.dumps(json.loads(first) | {"correct": 4, "low": 0.51, "high": 0.95}) + f"\n{rest}"
+
+
 def train_again(run: Path) -> tuple[str, ...]:
     return ("train", "addition_abacus", SMALL, "training.evaluate_every=6", f"runs_dir={run.parents[1]}")
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
-    [(with_too_many_right, ("line 1", "`correct` is 900", "whole number from 0 to")), (with_a_line_cut, ("line 1",))],
+    [
+        (with_too_many_right, ("line 1", "`correct` is 900", "whole number from 0 to")),
+        (with_a_line_cut, ("line 1",)),
+        (with_another_interval, ("line 1", "`high` is 0.95", "from `correct / count` (1.0) to 1")),
+    ],
 )
 def test_a_damaged_evaluation_is_refused_alike_by_all_that_read_it(
     change: Any, told: tuple[str, ...], shell: Shell, evaluated: Path

@@ -8,7 +8,7 @@ import pytest
 
 from numerate.errors import Mistake
 from numerate.records.heads import lacking
-from numerate.records.kinds import EVALUATION, METRICS, OF_A_RUN, TASK
+from numerate.records.kinds import EVALUATION, METRICS, OF_A_RUN, RESULT, TASK
 from numerate.records.reading import Tail, read, scan
 from numerate.records.schema import Fields, Items, Mapped, Real, Schema, Text, Truth, Whole
 
@@ -23,6 +23,8 @@ COUNTS = Schema(
             "cell?": Mapped(Whole()),
             "status?": Text(("done", "failed")),
             "seen?": Truth(),
+            "low?": Real(0, "correct / count"),
+            "high?": Real("correct / count", 1),
         }
     ),
     "Remove the line.",
@@ -46,10 +48,33 @@ SOUND = {"count": 4, "correct": 3}
         ({"asked_at": [4, 4], "right_at": [4, 5]}, "`right_at.1` is 5; at most `asked_at.1` (4) is right"),
         ({"status": "gone"}, "`status` is \"gone\"; 'done' or 'failed' is right"),
         ({"seen": 1}, "`seen` is 1; true or false is right"),
+        ({"low": 0.75, "high": 0.75}, None),
+        ({"correct": 1, "count": 3, "low": 0.333333, "high": 0.333333}, None),
+        ({"correct": 0, "count": 0, "low": 0.0, "high": 1.0}, None),
+        ({"low": 0.8}, "`low` is 0.8; a finite number from 0 to `correct / count` (0.75) is right"),
+        ({"high": 0.7}, "`high` is 0.7; a finite number from `correct / count` (0.75) to 1 is right"),
+        ({"high": 1.5}, "`high` is 1.5; a finite number from `correct / count` (0.75) to 1 is right"),
     ],
 )
 def test_a_record_is_held_against_its_schema(more: dict[str, Any], told: str | None) -> None:
     assert COUNTS.wrong(SOUND | more) == told
+
+
+@pytest.mark.parametrize(
+    ("schema", "record", "told"),
+    [
+        (METRICS, {"step": 1, "split": "development", "exact": 0.5, "low": 0.6, "high": 0.9}, "`low` is 0.6;"),
+        (METRICS, {"step": 1, "split": "development", "loss": 2.0, "low": 1.9, "high": 2.1}, None),
+        (
+            RESULT,
+            {"run": "a/1", "key": "k", "status": "done", "final": {"ood_test": {"mean": 0.9, "low": 0.1, "high": 0.8}}},
+            "`final.ood_test.high` is 0.8; a finite number from `mean` (0.9) to 1 is right",
+        ),
+    ],
+)
+def test_an_interval_contains_its_share(schema: Schema, record: dict[str, Any], told: str | None) -> None:
+    found = schema.wrong(record)
+    assert found is None if told is None else found is not None and found.startswith(told)
 
 
 def test_a_field_that_is_missing_is_named_with_what_it_should_hold() -> None:

@@ -215,7 +215,7 @@ def test_having_learned_what_was_trained_is_about_all_its_labels(make: Make) -> 
             if line["cell"]["count"] == TRAINED:
                 right = np.array([[True] * TRAINED + [False]] * 2)
                 line["labels"] = Labels.of(right, np.ones_like(right), trained=TRAINED).record()
-                line |= {"correct": 0}
+                line |= {"correct": 0, "low": 0.0}
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         return folder
 

@@ -46,8 +46,10 @@ def test_a_damaged_line_of_metrics_is_left_out_and_warned_of(make_run):
         ({"correct": 9.5}, "`correct` is 9.5; a whole number"),
         ({"cell": None}, "`cell` is null; an object is right"),
         ({"cell": {"first_digits": "3"}}, '`cell.first_digits` is "3"; a whole number'),
-        ({"low": "x"}, '`low` is "x"; a finite number from 0 to `high`'),
-        ({"high": float("nan")}, "`high` is NaN; a finite number"),
+        ({"low": "x"}, r'`low` is "x"; a finite number from 0 to `correct / count` \(1.0\) is right'),
+        ({"high": float("nan")}, r"`high` is NaN; a finite number from `correct / count` \(1.0\) to 1 is right"),
+        ({"correct": 50}, r"`low` is 0.9\d+; a finite number from 0 to `correct / count` \(0.5\) is right"),
+        ({"correct": 50, "low": 0.4, "high": 0.49}, r"`high` is 0.49; a finite number from .* \(0.5\) to 1 is right"),
         ({"region": "mars"}, "`region` is \"mars\"; 'in_distribution' or 'ood_validation'"),
     ],
 )
@@ -73,7 +75,9 @@ def test_the_report_is_about_the_final_checkpoint_where_there_are_several(make_r
     folder = make_run("abacus", lambda n: 1.0)
     lines = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
     with open(folder / "evaluation.jsonl", "a") as file:
-        file.writelines(json.dumps(line | {"checkpoint": "best", "step": 900, "correct": 1}) + "\n" for line in lines)
+        file.writelines(
+            json.dumps(line | {"checkpoint": "best", "step": 900, "correct": 1, "low": 0.0}) + "\n" for line in lines
+        )
     run = read(folder)
     assert run.checkpoints() == [("final", 100), ("best", 900)]
     assert run.chosen() == ("final", 100)

@@ -220,7 +220,9 @@ def test_regions_tell_above_a_hundred_apart(make: Callable[..., Path]) -> None:
     with open(run / "evaluation.jsonl", "a") as file:
         line = json.loads((run / "evaluation.jsonl").read_text().splitlines()[-1])
         cell = {"first_digits": 120, "second_digits": 120}
-        file.write(json.dumps(line | {"cell": cell, "region": "100+", "correct": 0, "first_correct": 0}) + "\n")
+        file.write(
+            json.dumps(line | {"cell": cell, "region": "100+", "correct": 0, "low": 0.0, "first_correct": 0}) + "\n"
+        )
     found = regions(read(run).select())
     assert list(found) == ["in_distribution", "ood_validation", "ood_test", "100+", "ood"]
     assert found["100+"].share.value == 0

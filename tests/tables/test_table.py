@@ -704,8 +704,8 @@ def cells(number: int) -> list[dict[str, Any]]:
             "cell": {"first_digits": first, "second_digits": second},
             "correct": (2 * first + second + number) % 5,
             "count": 4,
-            "low": 0.1,
-            "high": 0.9,
+            "low": 0.0,
+            "high": 1.0,
             "first_correct": 4,
             "digit_accuracy": 0.75,
             "first_wrong": [0, 1],
@@ -730,7 +730,7 @@ def test_cells_are_one_row_per_done_run_checkpoint_and_cell(study: Studies) -> N
     assert next(iter(table)) == {
         "run": "abacus/000000000000", "label": "abacus", "seed": 0, "checkpoint": "best", "step": 75, "placement": 0,
         "settings": None, "region": "in_distribution", "first_digits": 1, "second_digits": 1, "correct": 3, "count": 4,
-        "exact": 0.75, "low": 0.1, "high": 0.9, "digit_accuracy": 0.75, "first_correct": 4, "seen": True,
+        "exact": 0.75, "low": 0.0, "high": 1.0, "digit_accuracy": 0.75, "first_correct": 4, "seen": True,
         "method": "one pass",
     }  # fmt: skip
 

@@ -94,8 +94,8 @@ _CELL = Fields(
     {
         **_MEASURED,
         "correct": Whole(high="count"),
-        "low": Real(0, "high"),
-        "high": SHARE,
+        "low": Real(0, "correct / count"),
+        "high": Real("correct / count", 1),
         "names?": Mapped(TEXT),
         "first_correct?": Whole(high="count"),
         "digit_accuracy?": SHARE,
@@ -181,8 +181,8 @@ METRICS = Schema(
                 "unseen?": SHARE,
                 "loss?": NUMBER,
                 "development_loss?": NUMBER,
-                "low?": NUMBER,
-                "high?": NUMBER,
+                "low?": Real(high="exact"),
+                "high?": Real("exact"),
                 "perplexity?": Real(0, finite=False),
                 "bits_per_byte?": POSITIVE,
                 "tokens?": COUNT,
@@ -264,8 +264,8 @@ _REGIONS = Mapped(
     Fields(
         {
             "mean?": SHARE,
-            "low?": Real(0, "high"),
-            "high?": SHARE,
+            "low?": Real(0, "mean"),
+            "high?": Real("mean", 1),
             "cells?": COUNT,
             "labels?": TABLE,
             "answers?": TABLE,

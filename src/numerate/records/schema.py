@@ -12,11 +12,16 @@ from typing import Any
 Wrong = tuple[str, Any, str]
 """The path of a field, what is there, and in words what would be right."""
 
+Bound = float | str | None
+
 _MISSING = object()
+_DIGITS = 6
+"""With so many digits shares are written."""
 
 
 class Check(ABC):
-    """What one value must be. Bounds may name another field of the same object, as in `Whole(high="count")`."""
+    """What one value must be. Bounds may name another field of the same object, as in `Whole(high="count")`, or the
+    share of two of them, as in `Real(0, "correct / count")`; a bound that is not there bounds nothing."""
 
     @abstractmethod
     def wrong(self, name: str, value: Any, record: Mapping[str, Any]) -> Wrong | None:
@@ -37,7 +42,7 @@ class Whole(Check):
     high: int | str | None = None
 
     def wrong(self, name: str, value: Any, record: Mapping[str, Any]) -> Wrong | None:
-        if type(value) is int and (self.low is None or value >= self.low) and _below(value, self.high, record):
+        if type(value) is int and _inside(value, self.low, self.high, record):
             return None
         return name, value, _range("a whole number", self.low, self.high, record)
 
@@ -46,18 +51,13 @@ class Whole(Check):
 class Real(Check):
     """A number in a range, finite unless `finite` is false."""
 
-    low: float | None = None
-    high: float | str | None = None
+    low: Bound = None
+    high: Bound = None
     finite: bool = True
 
     def wrong(self, name: str, value: Any, record: Mapping[str, Any]) -> Wrong | None:
-        kind = type(value)
-        if (
-            (kind is float or kind is int)
-            and (not self.finite or isfinite(value))
-            and (self.low is None or value >= self.low)
-            and _below(value, self.high, record)
-        ):
+        known = type(value) in (float, int) and (not self.finite or isfinite(value))
+        if known and _inside(value, self.low, self.high, record):
             return None
         return name, value, _range("a finite number" if self.finite else "a number", self.low, self.high, record)
 
@@ -206,19 +206,32 @@ class Schema:
         return f"`{path}` is {'missing' if value is _MISSING else _shown(value)}; {right} is right"
 
 
-def _below(value: float, high: float | str | None, record: Mapping[str, Any]) -> bool:
-    if isinstance(high, str):
-        bound = record.get(high)
-        return not (isinstance(bound, int | float) and value > bound)
-    return high is None or value <= high
+def _inside(value: float, low: Bound, high: Bound, record: Mapping[str, Any]) -> bool:
+    least, most = _bound(low, record), _bound(high, record)
+    return (least is None or value >= least) and (most is None or value <= most)
 
 
-def _range(what: str, low: float | None, high: float | str | None, record: Mapping[str, Any]) -> str:
-    most = f"`{high}` ({record.get(high)})" if isinstance(high, str) else high
-    if low is not None and most is not None:
-        return f"{what} from {low} to {most}"
-    if low is not None:
-        return f"{what}, {low} or more,"
+def _bound(named: Bound, record: Mapping[str, Any]) -> float | None:
+    """A bound as a number; None where there is none."""
+    if not isinstance(named, str):
+        return named
+    numbers = [record.get(name) for name in named.split(" / ")]
+    if not all(isinstance(number, int | float) for number in numbers):
+        return None
+    if len(numbers) == 1:
+        return numbers[0]
+    return round(numbers[0] / numbers[1], _DIGITS) if numbers[1] else None
+
+
+def _range(what: str, low: Bound, high: Bound, record: Mapping[str, Any]) -> str:
+    least, most = (
+        f"`{end}` ({bound})" if isinstance(end, str) and bound is not None else bound
+        for end, bound in ((low, _bound(low, record)), (high, _bound(high, record)))
+    )
+    if least is not None and most is not None:
+        return f"{what} from {least} to {most}"
+    if least is not None:
+        return f"{what}, {least} or more,"
     return what if most is None else f"{what} up to {most}"
 
 
