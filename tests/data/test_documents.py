@@ -112,14 +112,32 @@ def test_what_cannot_be_read_is_told_by_file_and_record(tmp_path: Path, name: st
     assert said in str(told.value)
 
 
-def test_a_document_that_never_ends_is_told_and_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_text_is_read_in_pieces_that_end_with_a_line_or_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MOST", 1000)
+    monkeypatch.setattr(reading, "_CHUNK", 7)
+    path, seen = tmp_path / "a.txt", Read()
+    whole = [("w\u00e4re " * 9 + "\n") * 60, "\u00e4\u20ac " * 700, "\u20ac" * 900, "short"]
+    path.write_text("<|endoftext|>".join(whole), encoding="utf-8")
+    found = [(piece, seen.records) for piece in documents(part_of(path), seen)]
+    assert max(len(piece.encode()) for piece, _ in found) <= 1007
+    assert seen.records == 4
+    for number, text in enumerate(whole):
+        pieces = [piece for piece, record in found if record == number]
+        assert " ".join(pieces).split() == text.split() or "".join(pieces) == text
+        assert (len(pieces) > 2) == (number < 3)
+
+
+def test_a_record_that_never_ends_is_told_and_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MOST", 1000)
     monkeypatch.setattr(reading, "_CHUNK", 100)
-    (tmp_path / "a.txt").write_text("x" * 5000)
-    with pytest.raises(Mistake, match=r"more than 1,000 bytes before the next '<\|endoftext\|>'"):
-        read(tmp_path / "a.txt")
+    (tmp_path / "a.jsonl").write_text('{"text": "' + "x" * 5000 + '"}\n')
+    with pytest.raises(Mistake, match=r"record 1: has more than 1,000 bytes before the line ends"):
+        read(tmp_path / "a.jsonl")
     (tmp_path / "a.json").write_text('[{"story": ' + "x" * 5000)
     with pytest.raises(Mistake, match="record 1: is no JSON"):
         read(tmp_path / "a.json")
+    (tmp_path / "a.txt").write_text("x")
     with pytest.raises(Mistake, match="separator: is empty"):
         part_of(tmp_path / "a.txt", separator="")

@@ -11,7 +11,7 @@ import pytest
 
 from numerate import catalogue
 from numerate.cli import main
-from numerate.data import prepared
+from numerate.data import documents, prepared
 from numerate.data.documents import SEPARATOR, Part, part_of
 from numerate.data.prepared import prepare, prepare_texts
 from numerate.data.vocabularies import keep_tokenizer
@@ -133,6 +133,34 @@ def test_documents_too_few_to_hold_one_out_are_each_divided_by_position(tmp_path
     cut = round(0.8 * len(PLAY))
     assert read(made.train, made.pieces) == {PLAY[:cut].strip(), PLAY[:cut].upper().strip()}
     assert read(made.validation, made.pieces) == {PLAY[cut:].strip(), PLAY[cut:].upper().strip()}
+
+
+def test_a_text_of_any_size_is_divided_by_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "MOST", 1000)
+    monkeypatch.setattr(documents, "_CHUNK", 300)
+    texts = written(tmp_path / "one.txt", [PLAY])
+    made = prepare_texts(texts, tmp_path / "one", tokenizer=CHARACTERS, held_out=0.1, processes=1)
+    assert made.validation is not None
+    assert made.by_position
+    train, held = read(made.train, made.pieces), read(made.validation, made.pieces)
+    assert len(train) > len(PLAY) // 1000, "in pieces"
+    end = "".join("".join(held).split())
+    whole = "".join(PLAY.split())
+    assert len(end) == pytest.approx(0.1 * len(whole), rel=0.02)
+    assert sorted("".join("".join(train).split())) == sorted(whole[: -len(end)])
+    assert sorted(end) == sorted(whole[-len(end) :]), "the end of the whole text"
+
+
+def test_a_long_document_among_others_stays_in_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "MOST", 1000)
+    monkeypatch.setattr(documents, "_CHUNK", 300)
+    for number in range(4):
+        texts = written(tmp_path / "all.txt", [*STORIES, f"{number}\n{PLAY}"])
+        made = prepare_texts(texts, tmp_path / f"{number}", tokenizer=CHARACTERS, held_out=0.5, processes=1)
+        assert made.validation is not None
+        assert not made.by_position
+        parts = (read(made.train, made.pieces), read(made.validation, made.pieces))
+        assert sorted("of caf\u00e9" in "".join(part) for part in parts) == [False, True]
 
 
 def test_a_vocabulary_has_as_many_pieces_as_a_short_text_gives_or_is_refused_with_the_number(tmp_path: Path) -> None:

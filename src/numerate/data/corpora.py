@@ -41,14 +41,16 @@ _CHARACTERS = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """Some of the documents of a part, read where they are: those that are `chosen` (None: all), and of each the
-    characters from the first to the second `share` of its length.
+    """Some of the documents of a part, read where they are: those that are `chosen` (None: all), and of each its
+    `spans` (None: all), the first character that is taken and the one behind the last.
 
-    `sha256` of the bytes of the part, where it has been read before: what has changed since is refused.
+    `share` is what the spans are of a whole document; one that is read in pieces has a span in each. `sha256` of the
+    bytes of the part, where it has been read before: what has changed since is refused.
     """
 
     part: Part
     chosen: NDArray[np.bool_] | None = None
+    spans: NDArray[np.int64] | None = None
     share: tuple[float, float] = (0.0, 1.0)
     sha256: str | None = None
 
@@ -59,15 +61,15 @@ class Taken:
         return self.part.size * chosen * (self.share[1] - self.share[0])
 
     def documents(self, read: Read) -> Iterator[str]:
-        """The documents, or their shares that are not empty.
+        """The documents, or their spans that are not empty.
 
         Raises `Mistake` as `documents` does, and where the file has changed."""
         found = documents(self.part, read)
-        whole = self.share == (0.0, 1.0)
+        if self.spans is not None:
+            found = (text[begin:end].strip() for text, (begin, end) in zip(found, self.spans, strict=False))
         for text in found if self.chosen is None else compress(found, self.chosen.tolist()):
-            begin, end = (round(share * len(text)) for share in self.share)
-            if whole or text[begin:end].strip():
-                yield text[begin:end].strip()
+            if text or self.spans is None:
+                yield text
         if self.sha256 not in (None, read.sum.hexdigest()):
             raise Mistake(f"{self.part.path}: has changed while it was read; give the same command again")
 

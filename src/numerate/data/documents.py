@@ -23,7 +23,8 @@ FIELDS = {"list": "story", "lines": "text"}
 """What the text of a record is called where nobody says."""
 
 MOST = 1 << 22
-"""So many bytes, or characters, a document has at most: more is a file that is read in the wrong way."""
+"""So many bytes, or characters, are held of a document: a longer text is read in pieces, a longer JSON record is
+a file that is read in the wrong way."""
 
 _CHUNK = 1 << 20
 _GPT2_END = 50256
@@ -48,7 +49,8 @@ class Part:
 
 @dataclass
 class Read:
-    """What has been read of a part so far: `records` (also empty ones), and a hash of its bytes."""
+    """What has been read of a part so far: `records` (also empty ones), and a hash of its bytes. The pieces of a long
+    document are one record."""
 
     records: int = 0
     sum: Any = field(default_factory=hashlib.sha256)
@@ -110,7 +112,8 @@ def _behind(file: BinaryIO, start: int, apart: bytes) -> int | None:
 def documents(part: Part, read: Read) -> Iterator[str]:
     """The documents of a part, stripped of white space at their ends. What is read is noted in `read`.
 
-    Of a list or of lines an empty text is a document too; of plain text it is none. Raises `Mistake` with file and
+    Of a list or of lines an empty text is a document too; of plain text it is none, and what has more than `MOST` bytes
+    comes in pieces of about as many, one after the other. Raises `Mistake` with file and
     record where one cannot be read, and for a file that ends in the middle of a record.
     """
     forms: dict[str, Callable[[Part, Read], Iterator[str]]]
@@ -144,31 +147,42 @@ def _chunks(part: Part, read: Read) -> Iterator[bytes]:
             yield chunk
 
 
-def _between(part: Part, read: Read, apart: bytes) -> Iterator[bytes]:
+def _between(part: Part, read: Read, apart: bytes) -> Iterator[tuple[bytes, bool]]:
+    """What stands between separators, and whether it ends there: what is longer than `MOST` comes in pieces."""
     rest = b""
     for number, chunk in enumerate(_chunks(part, read)):
         if number == 0 and part.begin == 0:
             chunk = chunk.removeprefix(codecs.BOM_UTF8)
         *whole, rest = (rest + chunk).split(apart)
-        yield from whole
-        if len(rest) > MOST:
-            raise ValueError(
-                f"has more than {MOST:,} bytes before the next {apart.decode()!r}; is that what stands between "
-                "documents? separator= names another, such as separator='\\n\\n'"
-            )
-    yield rest
+        for one in whole:
+            yield one, True
+        while len(rest) > MOST:
+            cut = _cut(rest, min(MOST, len(rest) - len(apart)))  # the separator's first bytes may be the last ones
+            yield rest[:cut], False
+            rest = rest[cut:]
+    yield rest, True
+
+
+def _cut(text: bytes, most: int) -> int:
+    """Where a piece of at most so many bytes ends: at the end of a line, else of a word, else of a character."""
+    for white in (b"\n", b" "):
+        if (found := text.rfind(white, most // 2, most)) >= 0:
+            return found + 1
+    return next((cut for cut in range(most, most - 4, -1) if text[cut] & 0xC0 != 0x80), most)
 
 
 def _texts(part: Part, read: Read) -> Iterator[str]:
-    for text in _between(part, read, part.separator.encode()):
+    for text, ended in _between(part, read, part.separator.encode()):
         found = text.decode("utf-8")
         if found and not found.isspace():
             yield found
-        read.records += 1
+        read.records += ended
 
 
 def _lines(part: Part, read: Read) -> Iterator[str]:
-    for line in _between(part, read, b"\n"):
+    for line, ended in _between(part, read, b"\n"):
+        if not ended:
+            raise ValueError(f"has more than {MOST:,} bytes before the line ends; a JSON object a line is right")
         text = line.decode("utf-8")
         if text.strip():
             try:

@@ -5,6 +5,7 @@ Texts are read where they are, as often as that takes; nothing of them is copied
 
 import hashlib
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -178,28 +179,37 @@ def _divided(parts: Sequence[Part], held_out: float, used: set[str] | None) -> d
     """The documents of training and of validation. The characters of all of them come to `used`, if it is asked for."""
     seen: set[bytes] = set()
     found: list[tuple[Part, NDArray[np.uint8], str]] = []
+    spans: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     for part in parts:
-        read, which = Read(), bytearray()
+        read, which, sizes, records, place = Read(), bytearray(), array("q"), array("q"), _TRAIN
         for text in documents(part, read):
             digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            if not records or read.records != records[-1]:  # further pieces of a long document stay with the first
+                place = _HELD if int.from_bytes(digest[:8], "little") < held_out * 2**64 else _TRAIN
+            sizes.append(len(text))
+            records.append(read.records)
             if not text or digest in seen:
                 which.append(_AGAIN)
                 continue
             seen.add(digest)
-            which.append(_HELD if int.from_bytes(digest[:8], "little") < held_out * 2**64 else _TRAIN)
+            which.append(place)
             if used is not None:
                 used.update(text)
         found.append((part, np.frombuffer(bytes(which), np.uint8), read.sum.hexdigest()))
+        spans.append(_spans(np.array(sizes), np.array(records), 1.0 - held_out))
     if all(any((which == one).any() for _, which, _ in found) for one in (_TRAIN, _HELD)):
-        chosen = {"train": (_TRAIN, (0.0, 1.0)), "validation": (_HELD, (0.0, 1.0))}
+        chosen = {"train": _TRAIN, "validation": _HELD}
         return {
-            name: [Taken(part, which == one, share, sha256) for part, which, sha256 in found]
-            for name, (one, share) in chosen.items()
+            name: [Taken(part, which == one, sha256=sha256) for part, which, sha256 in found]
+            for name, one in chosen.items()
         }
     shares = {"train": (0.0, 1.0 - held_out), "validation": (1.0 - held_out, 1.0)}
     taken = {
-        name: [Taken(part, which != _AGAIN, share, sha256) for part, which, sha256 in found]
-        for name, share in shares.items()
+        name: [
+            Taken(part, which != _AGAIN, span[number], share, sha256)
+            for (part, which, sha256), span in zip(found, spans, strict=True)
+        ]
+        for number, (name, share) in enumerate(shares.items())
     }
     for name, some in taken.items():
         if not any(map(len, _texts(some))):
@@ -208,6 +218,17 @@ def _divided(parts: Sequence[Part], held_out: float, used: set[str] | None) -> d
                 f"{name}; more text (is the separator right?) or another share is right"
             )
     return taken
+
+
+def _spans(
+    sizes: NDArray[np.int64], records: NDArray[np.int64], share: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of each piece of text the characters before that share of its whole document, and those behind it."""
+    before = np.cumsum(sizes) - sizes
+    first = np.searchsorted(records, records)
+    whole = np.bincount(records, sizes)[records] if len(records) else sizes
+    cut = np.clip(np.rint(share * whole).astype(np.int64) - (before - before[first]), 0, sizes)
+    return np.stack([np.zeros_like(cut), cut], axis=1), np.stack([cut, sizes], axis=1)
 
 
 def _texts(taken: Iterable[Taken]) -> Iterator[str]:
