@@ -482,6 +482,11 @@ def with_another_interval(text: str) -> str:
     return json.dumps(json.loads(first) | {"correct": 4, "low": 0.51, "high": 0.95}) + f"\n{rest}"
 
 
+def with_a_contradicting_line(text: str) -> str:
+    first = json.loads(text.partition("\n")[0])
+    return f"{text}{json.dumps(first | {'digit_accuracy': 0.123})}\n"
+
+
 def train_again(run: Path) -> tuple[str, ...]:
     return ("train", "addition_abacus", SMALL, "training.evaluate_every=6", f"runs_dir={run.parents[1]}")
 
@@ -492,6 +497,7 @@ def train_again(run: Path) -> tuple[str, ...]:
         (with_too_many_right, ("line 1", "`correct` is 900", "whole number from 0 to")),
         (with_a_line_cut, ("line 1",)),
         (with_another_interval, ("line 1", "`high` is 0.95", "from `correct / count` (1.0) to 1")),
+        (with_a_contradicting_line, ("it contradicts line 1, which is about the same cell",)),
     ],
 )
 def test_a_damaged_evaluation_is_refused_alike_by_all_that_read_it(

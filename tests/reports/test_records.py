@@ -62,11 +62,11 @@ def test_a_cell_that_cannot_be_is_refused_with_its_line_and_what_is_right(make_r
         read(folder)
 
 
-def test_a_cell_evaluated_again_replaces_the_earlier_line(make_run):
+def test_a_cell_evaluated_with_more_questions_replaces_the_earlier_line(make_run):
     folder = make_run("abacus", lambda n: 1.0)
     line = json.loads((folder / "evaluation.jsonl").read_text().splitlines()[0])
     with open(folder / "evaluation.jsonl", "a") as file:
-        file.write(json.dumps(line | {"correct": 7, "low": 0.03, "high": 0.14}) + "\n")
+        file.write(json.dumps(line | {"correct": 7, "count": 700, "low": 0.004, "high": 0.021}) + "\n")
     cells = [cell for cell in read(folder).cells if cell.at == {"first_digits": 1, "second_digits": 1}]
     assert [cell.correct for cell in cells] == [7]
 
@@ -107,3 +107,16 @@ def test_a_head_that_cannot_be_read_is_damaged(make_run, text):
     (folder / "recipe.yaml").write_text(text)
     with pytest.raises(Mistake, match=r"recipe\.yaml.*: damaged: "):
         read(folder)
+
+
+def test_cells_by_other_sizes_than_the_first_ones_are_left_out_and_named(make_run):
+    folder = make_run("abacus", lambda n: 1.0)
+    line = json.loads((folder / "evaluation.jsonl").read_text().splitlines()[0])
+    sound = read(folder).cells
+    with open(folder / "evaluation.jsonl", "a") as file:
+        file.writelines(json.dumps(line | {"cell": {"length": n}}) + "\n" for n in (4, 5))
+    said = "2 cells by length left out, as the others are by first_digits and second_digits"
+    with pytest.warns(UserWarning, match=said):
+        found = read(folder)
+    assert found.cells == sound
+    assert any(said in text for text in found.warnings)

@@ -140,6 +140,7 @@ _PORTION = Fields(
 EVALUATION = Schema(
     Either("language", _PORTION, _CELL),
     "Restore the file from a copy, or remove the line: `numerate evaluate` measures its cell again.",
+    unique=("cell", "checkpoint", "step", "settings", "placement", "count", "questions", "method", "seed"),
 )
 
 _AGAIN = "Remove the line, and `numerate evaluate` with the same settings asks again."

@@ -44,10 +44,16 @@ class Line:
 def scan(content: bytes, path: Path, schema: Schema, number: int = 1, offset: int = 0) -> Iterator[Line]:
     """The lines of a file's content, which begins at a line `number` and an `offset`; empty lines are left out."""
     texts = content.split(b"\n")
+    known: dict[str, tuple[int, dict[str, Any]]] = {}
     for place, text in enumerate(texts):
         if text and not text.isspace():
             record = record_of(text)
             wrong = "no JSON object" if record is None else schema.wrong(record)
+            if wrong is None and record is not None and schema.unique:
+                key = json.dumps([record.get(name) for name in schema.unique], sort_keys=True)
+                before, same = known.setdefault(key, (number, record))
+                if record != same:
+                    wrong = f"it contradicts line {before}, which is about the same {schema.unique[0]}"
             if wrong is None:
                 yield Line(number, offset, text, record)
             elif place == len(texts) - 1:

@@ -186,12 +186,13 @@ class Schema:
     """A kind of record: the `fields` it has, and the `remedy`, what the user of a damaged file can do.
 
     Where the records say nothing that anything else depends on, damage is not `fatal`: the sound ones are read, and
-    the damaged ones are warned of.
+    the damaged ones are warned of. Two records of a file that agree in all fields of `unique` are the same.
     """
 
     fields: Check
     remedy: str
     fatal: bool = True
+    unique: tuple[str, ...] = ()
 
     def wrong(self, record: Mapping[str, Any]) -> str | None:
         """What is wrong with a record, in words; None for a sound one.

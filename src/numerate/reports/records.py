@@ -273,13 +273,21 @@ def read(folder: str | Path) -> Records:
 
     head = read_head(folder / HEAD)
     evaluated = records("evaluation.jsonl")
-    # A cell evaluated again replaces the earlier line: what is written last holds.
+    # A cell evaluated with more questions replaces the earlier line: what is written last holds.
     cells: dict[tuple[Any, ...], Cell] = {}
+    axes: dict[tuple[Any, ...], tuple[str, ...]] = {}
+    others: dict[tuple[str, ...], int] = {}
     for line in evaluated:
         if not is_portion(line) and (cell := cell_of(line)).count > 0:
-            place = tuple(sorted(cell.at.items()))
-            key = (cell.seed, cell.checkpoint, cell.step, settings_key(cell.settings), cell.placement, place)
+            place, settings = tuple(sorted(cell.at.items())), settings_key(cell.settings)
+            if (sizes := tuple(cell.at)) != axes.setdefault(settings, sizes):
+                others[sizes] = others.get(sizes, 0) + 1
+                continue
+            key = (cell.seed, cell.checkpoint, cell.step, settings, cell.placement, place)
             cells[key] = cell
+    for sizes, count in others.items():
+        found, first = " and ".join(sizes), " and ".join(next(iter(axes.values())))
+        warn(f"evaluation.jsonl: {count} cell{'s' * (count != 1)} by {found} left out, as the others are by {first}")
     names = {tuple(cell.at.items()): cell.names for cell in cells.values() if cell.names}
     drawn = records("samples.jsonl")
     samples = [
