@@ -385,14 +385,29 @@ def test_a_study_is_found_by_its_title_or_its_path_and_a_near_name_is_told(tiny:
         StudyFolder.find("abacus_laptop", tmp_path / "nothing")
 
 
-def test_a_study_of_a_later_format_is_refused(tiny: Recipe, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda text: text.replace("format: 2", "format: 3"), r"format 3.*update numerate"),
+        (lambda text: text.replace("title: study", "title: other"), "damaged: it was changed .*Remove the file"),
+        (lambda text: text[: text.index("checksum")], "damaged: it was cut"),
+        (lambda text: "{" + text, "damaged: cannot be read as YAML"),
+        (lambda text: "", "damaged: it holds no settings"),
+    ],
+)
+def test_a_study_whose_head_is_damaged_or_of_a_later_format_is_refused(
+    change: Callable[[str], str], told: str, tiny: Recipe, tmp_path: Path
+) -> None:
     folder = StudyFolder(tmp_path / "study")
-    folder.ask(asked(tiny))
-    text = (folder.path / "study.yaml").read_text()
-    (folder.path / "study.yaml").write_text(text.replace("format: 1", "format: 2"))
+    planned = folder.ask(asked(tiny))
+    path = folder.path / "study.yaml"
+    path.write_text(change(path.read_text()))
     for read in (folder.head, lambda: folder.ask(asked(tiny))):
-        with pytest.raises(Mistake, match=r"format 2.*update numerate"):
+        with pytest.raises(Mistake, match=told):
             read()
+    path.unlink()
+    assert folder.ask(asked(tiny)) == planned
+    assert folder.head()["title"] == "study"
 
 
 def test_the_files_of_a_study_are_taken_for_no_runs(tiny: Recipe, tmp_path: Path) -> None:

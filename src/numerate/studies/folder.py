@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from numerate import catalogue
-from numerate.config import load_yaml, yaml_text
-from numerate.errors import Fault, Mistake, did_you_mean
+from numerate.config import yaml_text
+from numerate.errors import Mistake, did_you_mean
 from numerate.executors.executor import Failure
+from numerate.records.heads import CHECKSUM, checksum, read_checked
 from numerate.records.kinds import RESULT, STATE
 from numerate.records.reading import Tail, read_object
 from numerate.studies.plan import NO_RESULT as NO_RESULT
@@ -34,8 +35,10 @@ from numerate.training import disk
 from numerate.training.lock import Lock, Locked
 from numerate.training.run import folder_name
 
-FORMAT = 1
+FORMAT = 2
 """Of study.yaml. A folder of a later format is refused rather than misread."""
+
+_REMEDY = "Remove the file, and the command that made the study writes it again; the runs are unharmed."
 
 _PATIENCE = 60.0  # seconds for whoever writes the plan
 
@@ -94,16 +97,13 @@ class StudyFolder:
     # The plan -------------------------------------------------------------------------------------------------------
 
     def head(self) -> dict[str, Any]:
-        """What `study.yaml` holds: title, question, labels. Raises `Mistake` if a later version wrote it."""
+        """What `study.yaml` holds: title, question, labels. Raises `Mistake` where it was damaged or changed, or a
+        later version wrote it."""
         path = self.path / "study.yaml"
         if not path.is_file():
             return {"title": self.title, "question": "", "labels": {}}
-        head = load_yaml(path)
-        if not isinstance(head, dict) or not isinstance(head.get("format"), int):
-            raise Fault(f"{path}: holds no study; nothing in this folder was changed.")
-        if head["format"] > FORMAT:
-            raise Mistake(f"{path}: is of format {head['format']}, this version reads up to {FORMAT}; update numerate.")
-        return {"question": "", **head, "labels": head.get("labels") or {}}
+        head = read_checked(path, FORMAT, _REMEDY)
+        return {"title": self.title, "question": "", **head, "labels": head.get("labels") or {}}
 
     def plan(self) -> list[Planned]:
         """The runs of the current plan: those that the last command asked for, in its order."""
@@ -144,7 +144,8 @@ class StudyFolder:
 
     def _write_head(self, before: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
         if before != (head := {**before, **changed}):
-            disk.replace(self.path / "study.yaml", yaml_text(head).encode(), safe="The runs are unharmed.")
+            text = yaml_text({**head, CHECKSUM: checksum(head)})
+            disk.replace(self.path / "study.yaml", text.encode(), safe="The runs are unharmed.")
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
