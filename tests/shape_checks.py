@@ -37,7 +37,7 @@ def sort_of(value: Any) -> Any:
 def _sort_of(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return type(value), value.dtype, value.shape
-    if isinstance(value, tuple | list):
+    if isinstance(value, (tuple, list)):  # a union of types cannot be compiled before torch 2.10
         return type(value), tuple(map(_sort_of, value))
     if isinstance(value, str):
         return value
