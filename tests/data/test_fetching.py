@@ -350,6 +350,21 @@ def test_unpacking_that_was_ended_goes_on_without_fetching_again(
     assert server.asked == ["all"]
 
 
+def test_an_archive_that_somebody_put_there_is_unpacked_only_if_it_is_the_pinned_one(
+    server: Server, place: Path
+) -> None:
+    found, archive = archived(server, tar()), place / "thing" / "t.tar.gz"
+    archive.parent.mkdir(parents=True)
+    archive.write_bytes(targz(("v1.0/train-easy/a.txt", b"1 + 1\n3\n"), ("v1.0/interpolate/a.txt", b"")))
+    with pytest.raises(Mistake, match=r"t\.tar\.gz: is there, and is not the file that is fetched; move it away"):
+        fetched(found)
+    assert left(place) == {"t.tar.gz"}
+    archive.write_bytes(tar())
+    fetched(found)
+    assert left(place) == set(MEMBERS)
+    assert not server.asked
+
+
 def test_an_archive_that_is_torn_is_said_and_removed(server: Server, place: Path) -> None:
     with pytest.raises(Fault, match=r"cannot be unpacked .* and is removed; the same command fetches it anew"):
         fetched(archived(server, tar()[:500]))

@@ -123,12 +123,13 @@ def _noted(remote: Remote, record: Mapping[str, Any]) -> dict[str, Noted]:
 def _refuse_another(folder: Path, remote: Remote, record: Mapping[str, Any]) -> None:
     """Raises `Mistake` where a file that was not fetched, or was edited since, stands in the way; it is somebody's.
     (Where its archive is there, it has come out of that. What came out of one and was cut is made anew.)"""
-    if remote.unpack is not None and (folder / remote.name).is_file():
+    archive = folder / remote.name if remote.unpack is not None else None
+    if archive is not None and archive.is_file() and remote.sha256 in (None, sha256_of(archive)):
         return
     noted = _noted(remote, record)
     sound = {name for name, one in noted.items() if remote.unpack is not None and one.is_there(folder / name)}
     edited = [name for name, one in noted.items() if name not in sound and has_size(folder / name, one.size)]
-    for name in (remote.name,) if remote.unpack is None else (*remote.holds, *edited):
+    for name in (remote.name, *remote.holds, *edited):
         if (folder / name).is_file() and name not in sound:
             raise Mistake(
                 f"{folder / name}: is there, and is not the file that is fetched; move it away, or name another place "
