@@ -14,6 +14,7 @@ import pytest
 
 from numerate import catalogue
 from numerate.config import (
+    add_packaged_parts,
     as_text,
     from_tree,
     identity,
@@ -317,7 +318,7 @@ def acme(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (site / "acme-1.0.dist-info").mkdir()
     (site / "acme-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
     (site / "acme-1.0.dist-info" / "entry_points.txt").write_text(
-        "[numerate.parts]\nBitter = acme.mixers:Bitter\nGone = acme.gone:Gone\n"
+        "[numerate.parts]\nBitter = acme.mixers:Bitter\nGone = acme.gone:Gone\nAll = acme.mixers\n"
     )
     sys.path.insert(0, str(site))
     packaged_parts.declared.cache_clear()
@@ -337,7 +338,7 @@ def test_a_part_that_an_installed_package_declares_is_found_by_name_by_address_a
         assert override(Maker(), [f"blend={text}"]) == made
 
 
-@pytest.mark.parametrize("kind", ["acme.mixers:Sour", "antigravity:Flight", "acme.other:Bitter"])
+@pytest.mark.parametrize("kind", ["acme.mixers:Sour", "antigravity:Flight", "acme.other:Bitter", "acme:__init__"])
 def test_a_module_that_no_package_declares_is_not_imported_for_a_recipe(acme: Path, kind: str) -> None:
     with pytest.raises(Mistake, match=rf"blend: {kind}: no installed package declares such a part"):
         from_tree({"kind": "Maker", "blend": {"kind": kind}})
@@ -347,3 +348,9 @@ def test_a_module_that_no_package_declares_is_not_imported_for_a_recipe(acme: Pa
 def test_a_declared_part_that_cannot_be_loaded_is_told_with_its_package(acme: Path) -> None:
     with pytest.raises(Mistake, match=r"acme\.gone:Gone: the package acme declares this part, .*ModuleNotFoundError"):
         override(Maker(), ["blend=Gone"])
+
+
+def test_what_a_package_declares_and_is_no_part_does_not_stop_the_others(acme: Path) -> None:
+    with pytest.warns(UserWarning, match=r"acme\.gone:Gone: the package acme"):
+        add_packaged_parts()
+    assert catalogue.kinds()["Blend"]["Bitter"] == "acme.mixers"

@@ -24,7 +24,7 @@ def packaged_part(address: str) -> Any:
     if address in declared():
         return _loaded(address)
     module, _, name = address.rpartition(":")
-    if name in vars(sys.modules.get(module, object)):
+    if name in getattr(sys.modules.get(module), "__dict__", {}):
         return vars(sys.modules[module])[name]
     if module == "__main__":
         raise Mistake(f"{address}: was defined in a session that is over; put it into a file and name that as --parts")

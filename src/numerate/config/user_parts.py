@@ -167,8 +167,7 @@ def add_packaged_parts() -> None:
     loaded is left out, with a warning."""
     for address in packaged_parts.declared():
         try:
-            part = packaged_parts.packaged_part(address)
-            add_parts([part], part.__module__)
+            add_parts([packaged_parts.packaged_part(address)], address)
         except Mistake as error:
             warnings.warn(str(error), stacklevel=2)
 
