@@ -17,7 +17,7 @@ from numerate.laboratory.weight_files import TOLERANCE, Check, read_weights
 from numerate.models.decoder import Decoder
 from numerate.models.dual_attention_weights import from_published
 from numerate.models.held import build
-from numerate.models.strict_weights import weights_of
+from numerate.models.strict_weights import StrictWeights, weights_of
 from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tokens.layout import Continuation, Text
 from numerate.training import checkpoint, disk, provenance
@@ -102,7 +102,7 @@ def import_folder(
             f"{place}: was exported with other tokens than its {type(recipe.task).__name__} has here; the tokenizer "
             "and texts that it was trained with are right (task.tokenizer= says where they are)"
         )
-    weights = {tensor.removeprefix("model."): value for tensor, value in file.weights.items()}
+    weights = StrictWeights(file.weights, str(place), plain=lambda tensor: tensor.removeprefix("model.")).tensors
     return _run(recipe, exam, weights, config.step, file.checked_by(check, tolerance), place, runs_dir)
 
 
