@@ -203,6 +203,16 @@ def test_reference_logits_of_other_shapes_are_refused(given: dict[str, Tensor], 
         import_published("ckpt.pt", recipe_of(PLAIN), check="logits.safetensors")
 
 
+def test_a_file_whose_names_mean_something_else_is_refused_too() -> None:
+    weights = checkpoint_of(PLAIN)
+    save_file({**weights, "model": torch.ones(2)}, "one.safetensors")
+    with pytest.raises(Mistake, match="the model does not have model"):
+        import_published("one.safetensors", recipe_of(PLAIN))
+    torch.save({"model": weights, "ids": [1], "logits": None}, "ckpt.pt")
+    with pytest.raises(Mistake, match=r"^check: ckpt\.pt needs ids .* it has neither"):
+        import_published("ckpt.pt", recipe_of(PLAIN))
+
+
 def test_a_file_in_which_each_shared_tensor_stands_once_is_whole() -> None:
     """As `safetensors.torch.save_model` and the hub keep them: of several names the first in the alphabet."""
     for spec in (PLAIN, current(**SMALL, symmetric=True), current(**SMALL, shared_queries=True)):
@@ -234,7 +244,11 @@ def test_weights_in_several_files_are_read_together_and_none_from_outside_the_fo
     run: Run = import_published(place, recipe_of(PLAIN))
     kept = to_published(run.model().state_dict(), PLAIN)
     assert all(torch.equal(kept[name], tensor) for name, tensor in weights.items())
-    for wrong, told in (('{"weight_map": {"a": "../one.safetensors"}}', "outside its folder"), ("{", "is damaged")):
+    for wrong, told in (
+        ('{"weight_map": {"a": "../one.safetensors"}}', "outside its folder"),
+        ('{"weight_map": {"a": 1}}', "is damaged"),
+        ("{", "is damaged"),
+    ):
         (place / "model.safetensors.index.json").write_text(wrong)
         with pytest.raises(Mistake, match=told):
             import_published(place, recipe_of(PLAIN))

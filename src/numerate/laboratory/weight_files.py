@@ -44,7 +44,8 @@ class Check:
         """Raises `Mistake` where `ids` or `logits` are missing or of shapes that do not belong together."""
         if not 0 < tolerance < float("inf"):
             raise Mistake(f"tolerance: {tolerance} must be above 0; {TOLERANCE} is usual for float32")
-        shapes = {name: tuple(tensors[name].shape) for name in ("ids", "logits") if name in tensors}
+        given = {name: tensors.get(name) for name in ("ids", "logits")}
+        shapes = {name: tuple(value.shape) for name, value in given.items() if isinstance(value, Tensor)}
         ids, logits = shapes.get("ids", ()), shapes.get("logits", ())
         if len(ids) != 2 or len(logits) != 3 or logits[:2] != ids or not tensors["ids"].numel():
             raise Mistake(
@@ -107,8 +108,8 @@ def read_weights(place: Path) -> WeightFile:
     logits = {str(name): found.pop(name) for name in ("ids", "logits") if name in found}
     if place.is_dir() and (place / _LOGITS).is_file():
         logits = _tensors_in(place / _LOGITS)
-    found = found.get("model", found)
-    weights = {name: tensor.float() for name, tensor in found.items() if isinstance(tensor, Tensor)}
+    held: Mapping[str, Any] = inner if isinstance(inner := found.get("model"), Mapping) else found
+    weights = {name: tensor.float() for name, tensor in held.items() if isinstance(tensor, Tensor)}
     if not weights:
         raise Mistake(f"{place}: holds no weights; a file of named tensors, or of a model's under 'model', is right")
     return WeightFile(weights, logits, place)
@@ -124,10 +125,10 @@ def _files_of(place: Path) -> list[Path]:
         if name not in _PARTS:
             return [file]
         try:
-            parts = sorted(set(json.loads(file.read_text(encoding="utf-8"))["weight_map"].values()))
+            parts = sorted(set(map(Path, json.loads(file.read_text(encoding="utf-8"))["weight_map"].values())))
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise Mistake(f"{file}: is damaged ({error}); a folder that was saved whole is right") from error
-        if any(Path(part).name != part for part in parts):
+        if any(part.name != str(part) for part in parts):
             raise Mistake(f"{file}: names a file outside its folder; nothing of it is read")
         return [place / part for part in parts]
     raise Mistake(f"{place}: holds no weights; {', '.join(_FILES)} is right")
