@@ -107,6 +107,8 @@ def test_held_out_text_that_is_trained_on_too_is_told(told: Path) -> None:
     (told / "b.jsonl").write_text("\n".join(stories[20:30]))
     said = prepared(small("shuffled", 2))
     assert "16 of 16 passages of it, 64 tokens each, stand in what is trained on too" in said[0]
+    (told / "b.jsonl").write_text(json.dumps({"text": "Story 20: once there were"}))
+    assert prepared(small("shuffled", 2)) == [], "less than a passage may stand anywhere"
     (told / "b.jsonl").write_text("\n".join(stories[20:24] + [story.replace("cats", "dogs") for story in stories] * 2))
     assert prepared(small("shuffled", 2)) == []
 

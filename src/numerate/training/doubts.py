@@ -56,8 +56,8 @@ def validation_trained_on(task: Task) -> list[str]:
     passages = [
         shard.ids[begin : begin + PASSAGE]
         for shard in held.shards
+        if len(shard) >= PASSAGE
         for begin in np.linspace(0, len(shard) - PASSAGE, -(-PASSAGES // len(held.shards))).astype(int).tolist()
-        if begin >= 0
     ][:PASSAGES]
     left, found = LOOKED_THROUGH, [False] * len(passages)
     for shard in train.shards:
