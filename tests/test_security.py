@@ -309,3 +309,30 @@ def test_a_configuration_of_transformers_that_names_code_runs_nothing_of_it(expo
     with pytest.raises(Mistake):
         PretrainedDecoder(weights=str(exported)).build(Vocabulary.of(["+", "="]), 0)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("named", ["evil/kernel", "sdpa|evil/kernel", {"": "evil/kernel"}])
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_a_configuration_that_names_a_kernel_of_the_hub_does_not_fetch_it(
+    key: str, named: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM, modeling_utils
+    from transformers.integrations import hub_kernels
+
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(**small, vocab_size=30)).save_pretrained(tmp_path / "model")
+    spoken = {**json.loads((tmp_path / "model" / "config.json").read_text()), key: named}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(spoken))
+    fetched: list[str] = []
+    monkeypatch.setattr(hub_kernels, "get_kernel", lambda repository, *_, **__: fetched.append(repository))
+    for module in (hub_kernels, modeling_utils):  # as where the package kernels is installed
+        monkeypatch.setattr(module, "is_kernels_available", lambda *_, **__: True)
+    vocabulary, weights = Vocabulary.of(["+", "="]), PretrainedDecoder(weights=str(tmp_path / "model"))
+    for build in (
+        lambda: PretrainedDecoder(config=json.dumps(spoken)).build(vocabulary, 0),
+        lambda: weights.build(vocabulary, 0),
+        lambda: weights.build_again(vocabulary, 0, {"config": spoken, "tied": True}),
+    ):
+        with pytest.raises(Mistake, match="names code of the hub"):
+            build()
+    assert not fetched

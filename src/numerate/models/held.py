@@ -253,6 +253,7 @@ def untrained(package: Any, kind: Any, origin: Mapping[str, Any], **options: Any
 
     Raises `Mistake` for a configuration that this version of transformers does not know."""
     given = {**origin["config"], **options}
+    refuse_kernels(given, "model")
     name = given.pop("model_type")
     try:
         held = kind(package.AutoConfig.for_model(name, **given))
@@ -279,6 +280,9 @@ def pretrained(auto: Any, weights: str, **options: Any) -> Any:
         )
     try:
         with _quiet():
+            if "gguf_file" not in options:
+                told, _ = transformers("model.weights").PretrainedConfig.get_config_dict(weights)
+                refuse_kernels(told, f"model.weights: {weights}")
             held, found = auto.from_pretrained(
                 weights,
                 dtype=torch.float32,
@@ -287,6 +291,8 @@ def pretrained(auto: Any, weights: str, **options: Any) -> Any:
                 trust_remote_code=False,  # else it asks at the terminal, which may have nobody at it
                 **options,
             )
+    except Mistake:
+        raise
     except Exception as error:  # safetensors, pickle and the hub have errors of their own kind each
         raise Mistake(_why_not(folder, weights, error)) from error
     missing, left = (sorted(map(str, found[keys])) for keys in ("missing_keys", "unexpected_keys"))
@@ -309,6 +315,15 @@ def pretrained(auto: Any, weights: str, **options: Any) -> Any:
             "the two files of one model are right"
         )
     return held
+
+
+def refuse_kernels(given: Any, where: str) -> None:
+    """Raises `Mistake` for a configuration that names a kernel of the hub, which is code, to compute attention with:
+    transformers would fetch it and import it."""
+    for key, value in given.items() if isinstance(given, Mapping) else ():
+        if key.endswith("attn_implementation") and "/" in str(value):
+            raise Mistake(f"{where}: its configuration names code of the hub ({key} {value}); eager or sdpa is right")
+        refuse_kernels(value, where)
 
 
 def _why_not(folder: Path, weights: str, error: Exception) -> str:

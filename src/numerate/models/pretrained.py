@@ -25,6 +25,7 @@ from numerate.models.held import (
     fit_vocabulary,
     pretrained,
     refuse_hidden,
+    refuse_kernels,
     telling,
     told_maps,
     transformers,
@@ -96,6 +97,7 @@ class PretrainedDecoder(HeldSpec):
     def _random(self, package: Any, vocabulary: Vocabulary) -> Any:
         try:
             given = SOMETHING if self.config is None else dict(json.loads(self.config))
+            refuse_kernels(given, "model.config")
             kind = given.pop("model_type") if self.config is not None else given["model_type"]
             ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
             rest = {name: value for name, value in given.items() if name != "model_type"}
