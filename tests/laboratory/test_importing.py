@@ -203,6 +203,13 @@ def test_reference_logits_of_other_shapes_are_refused(given: dict[str, Tensor], 
         import_published("ckpt.pt", recipe_of(PLAIN), check="logits.safetensors")
 
 
+def test_a_tensor_of_another_shape_is_refused_by_name() -> None:
+    weights, name = checkpoint_of(PLAIN), "layers.blocks.0.dual_attn.relational_attention.wq_attn.weight"
+    for wrong, told in ((weights[name][:, :8], "have rows of different widths"), (torch.tensor(1.0), "has 0 rows")):
+        with pytest.raises(Mistake, match=rf"wq_attn\.weight {told}"):
+            from_published({**weights, name: wrong}, PLAIN)
+
+
 def test_a_file_whose_names_mean_something_else_is_refused_too() -> None:
     weights = checkpoint_of(PLAIN)
     save_file({**weights, "model": torch.ones(2)}, "one.safetensors")

@@ -68,6 +68,9 @@ def from_published(weights: Mapping[str, Tensor], spec: Decoder, *, where: str =
     made: dict[str, Tensor] = {}
     for ours, of in pieces.items():
         parts = [_ours(file.take(piece.theirs, ours), piece, where) for piece in of]
+        if len({part.shape[1:] for part in parts}) > 1:
+            names = " and ".join(piece.theirs[0] for piece in of)
+            raise Mistake(f"{where}: {names} have rows of different widths; are they of one model?")
         made[ours] = torch.cat(parts) if len(parts) > 1 else parts[0].clone()
     file.finish()
     return made
@@ -257,8 +260,9 @@ def _ours(tensor: Tensor, piece: Piece, where: str) -> Tensor:
     tensor, rows = tensor.detach(), piece.size + piece.unread
     if tuple(tensor.shape) == piece.shape:
         tensor = tensor.flatten(0, 1)
-    if piece.size and len(tensor) != rows:
-        raise Mistake(f"{where}: {piece.theirs[0]} has {len(tensor)} rows, the model {rows}; is it of another model?")
+    if piece.size and tensor.shape[:1] != (rows,):
+        count = len(tensor) if tensor.dim() else 0
+        raise Mistake(f"{where}: {piece.theirs[0]} has {count} rows, the model {rows}; is it of another model?")
     return _in_order(tensor[: piece.size or None], piece.turned, _halves)
 
 
