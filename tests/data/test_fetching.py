@@ -174,6 +174,17 @@ def test_the_rest_of_another_version_is_not_taken_for_that_of_the_first(server: 
     assert (place / "thing/f.bin").read_bytes() == b"new" * 70_000
 
 
+def test_a_part_whose_version_nothing_tells_is_fetched_from_its_beginning(server: Server, place: Path) -> None:
+    """As a server without ETag and Last-Modified leaves it, or a copy of a mirror that was killed."""
+    found = pinned(server, size=None, sha256=None)
+    server.tag, server.ends_after = "", [100_000, 0, 0, 0, 0]
+    with pytest.raises(Fault):
+        fetched(found)
+    server.files["/f"], server.ends_after = b"new" * 70_000, []
+    fetched(found)
+    assert (place / "thing/f.bin").read_bytes() == b"new" * 70_000
+
+
 def test_another_checksum_is_refused_and_nothing_is_kept(server: Server, place: Path) -> None:
     wrong = CONTENT[:-1] + b"?"
     with pytest.raises(Fault, match=f"what came has sha256 {hashlib.sha256(wrong).hexdigest()}, the pinned one is"):

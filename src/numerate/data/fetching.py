@@ -177,8 +177,8 @@ class _Broken(Exception):
 def _download(remote: Remote, part: Path, heard: Heard | None) -> None:
     """Appends what is lacking to a part of a file. Raises `_Broken` where that ends early."""
     have, tag = _size(part), _tag(part)
-    if remote.size is not None and have > remote.size:
-        have = 0
+    if (remote.size is not None and have > remote.size) or not (tag or remote.sha256):
+        have = 0  # without a tag nothing says that a part is of the version that the server has now
     if have and remote.size == have:
         return
     asked = urllib.request.Request(remote.url, headers={"User-Agent": "numerate", "Accept-Encoding": "identity"})
@@ -312,6 +312,7 @@ def _from_mirror(mirror: Path, folder: Path, remote: Remote, heard: Heard | None
 def _copy(source: Path, path: Path, remote: Remote | None, heard: Heard | None) -> dict[str, Any]:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + PART)
+    _tag_path(part).unlink(missing_ok=True)
     total = source.stat().st_size
     with open(source, "rb") as read, open(part, "wb") as written:
         pour(read, written, source.name, total, heard)
