@@ -266,9 +266,10 @@ def test_weights_go_there_and_back(name: str) -> None:
     spec = SPECS[name]
     before = spec.build(vocabulary_of(23), 3).state_dict()
     there = to_published(before, spec)
-    back = from_published({f"module._orig_mod.{name}": tensor for name, tensor in there.items()}, spec)
-    assert set(back) == set(before)
-    assert all(torch.equal(back[own], tensor) for own, tensor in before.items())
+    for prefix in ("module._orig_mod.", "_orig_mod.module.", ""):
+        back = from_published({prefix + name: tensor for name, tensor in there.items()}, spec)
+        assert set(back) == set(before)
+        assert all(torch.equal(back[own], tensor) for own, tensor in before.items())
 
 
 def test_weights_that_do_not_fit_are_refused(shared: Path) -> None:

@@ -7,6 +7,7 @@ there and the two halves of a head here, so their rows are in another order; map
 here; what is one tensor there stands in a file under each of its names, or under one of them.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -25,7 +26,8 @@ from numerate.positions.added import Learned
 from numerate.positions.position import Position
 from numerate.positions.rotary import Rotary
 
-_PREFIXES = ("module.", "_orig_mod.", "layers.")
+_PREFIX = re.compile(r"^(module\.|_orig_mod\.)*(layers\.)?")
+"""Of models that were wrapped by DistributedDataParallel, torch.compile or both, in any order."""
 _EARLIER = (
     ("abstract_attn.", "dual_attn."),
     ("relational_cross_attention.", "relational_attention."),
@@ -91,8 +93,7 @@ def to_published(weights: Mapping[str, Tensor], spec: Decoder) -> dict[str, Tens
 
 
 def _plain(name: str) -> str:
-    for prefix in _PREFIXES:
-        name = name.removeprefix(prefix)
+    name = _PREFIX.sub("", name)
     for earlier, now in _EARLIER:
         name = name.replace(earlier, now)
     return name
