@@ -1,0 +1,132 @@
+"""The recipes of the golden comparison: each is a name and settings, made small by `preset=debug`.
+
+Together they use every task, number format, position scheme, mixer, loss, layout and objective that numerate has
+(`tests/test_golden.py` holds it). The folders `stories` and `llama` are made by `record.py`, in the folder that
+it works in.
+"""
+
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[2] / "tests"
+TEXTS = TESTS / "tasks" / "texts"
+TOKENIZER = TESTS / "tokens" / "tiny"
+
+SUMS = ("addition_abacus", "task.digits=1:3", "model.width=32")
+DECODER = ("number_loss_small_decoder_ce", "model.width=32")
+T5 = ("number_loss_small_ce", "model.width=32")
+SUBWORDS = f"tokenizer=Subwords(tokenizer={TOKENIZER},numbers=PerDigit)"
+MATHEMATICS = (
+    f"task=Mathematics(modules=arithmetic__mul,extrapolation=arithmetic__mul_big,difficulties=easy,folder={TEXTS})"
+)
+COUNTING = ("counting_mod10_nope", "model.width=32")
+WIDE = "model.width=64"  # for mixers whose heads need it
+
+CASES: dict[str, tuple[str, ...]] = {
+    # Published recipes, as they are.
+    "abacus": ("addition_abacus",),
+    "abacus looped, FIRE": ("addition6_looped",),
+    "abacus, far": ("addition_far",),
+    "published addition": ("addition_ff_ii_abacus_rope",),
+    "published addition, randomised": ("addition_ff_randomised_fire",),
+    "published addition, looped, progressive": ("addition_lt_abacus_8x2",),
+    "addition and subtraction": ("addition_subtraction_lt_abacus_8x2",),
+    "published multiplication": ("multiplication_abacus_fire",),
+    "published sorting": ("sorting_lt_abacus_fire",),
+    "published bitwise OR": ("bitwise_or_16x1_ii_fire",),
+    "counting shifted": ("counting_shifted_slot_lstm",),
+    "counting items": ("counting_items_min_gru",),
+    "counting jointly": ("counting_universal_jointly",),
+    "published counting": ("counting_mod10_delta_product",),
+    "T5, regression": ("number_loss_small_regression",),
+    "T5, xVal": ("number_loss_small_xval",),
+    "T5, regression transformer": ("number_loss_small_rt",),
+    "T5, number level": ("number_loss_small_number_level",),
+    "decoder, Gaussian": ("number_loss_small_decoder_gaussian",),
+    "decoder, NTL-MSE": ("number_loss_small_decoder_mse",),
+    "Numformer": (
+        "mathematics_numformer",
+        MATHEMATICS,
+        "tokenizer.tokenizer=characters",
+        "tokenizer.numbers=XVal",
+    ),
+    # Tasks and layouts.
+    "addition table": (*COUNTING, "task=AdditionTable"),
+    "number line": (*COUNTING, "task=NumberLine"),
+    "RASP counting": (*COUNTING, "task=RaspCounting"),
+    "rows of a file": (*SUMS, f"task=Written(path={TESTS / 'tasks' / 'sums.txt'})"),
+    "jokes": (*T5, f"task=Jokes(folder={TEXTS})", SUBWORDS),
+    "mathematics": (*T5, MATHEMATICS),
+    "files of questions": (*DECODER, f"task=QuestionFiles(train_file={TEXTS / 'questions.jsonl'})", SUBWORDS),
+    "reading": (*T5, f"task=Reading(folder={TEXTS})"),
+    "word problems": (*DECODER, f"task=WordProblems(folder={TEXTS})", SUBWORDS),
+    "multiplication in words": (*T5, "task=Multiplication", SUBWORDS),
+    "running text": (
+        "tiny_stories_laptop_dual",
+        "task=LanguageModelling(train=stories/train,validation=stories/validation,tokenizer=characters,context=32)",
+    ),
+    "pretrained decoder": (*DECODER, SUBWORDS, "model=PretrainedDecoder(weights=llama)"),
+    # Number formats.
+    "groups of digits": (*DECODER, SUBWORDS, "tokenizer.numbers=Groups"),
+    "FoNE": (*DECODER, SUBWORDS, "tokenizer.numbers=FoNE"),
+    "FoNE embeddings": ("number_loss_small_xval", "tokenizer.numbers=FoNE", "model.number_embedding=FoNEEmbedding"),
+    "bits of floats": (*DECODER, SUBWORDS, "tokenizer.numbers=IEEEBits"),
+    "numbers as they are": (*DECODER, SUBWORDS, "tokenizer.numbers=AsIs"),
+    # Losses, and number embeddings.
+    "soft labels": (*DECODER, "objective.loss=SoftLabels"),
+    "NTL-WAS": (*DECODER, "objective.loss=NumberToken"),
+    # Positions, on sums.
+    **{
+        f"positions {name}": (*SUMS, f"model.positions=[{name}]")
+        for name in (
+            "ALiBi",
+            "CoPE",
+            "Learned(numbering=RandomSubset(max_length=64))",
+            "ScaledSinusoidal",
+            "Sinusoidal(numbering=Shifted(max_shift=9))",
+            "T5Bias(numbering=Coupled(max_offset=3))",
+            "Rotary(share=0.5)",
+        )
+    },
+    "positions by fractions of a row": (*COUNTING, "model.positions=[Scalar(numbering=Zooming)]"),
+    # Mixers, on sums, so that the answer is decoded by steps, too.
+    **{
+        f"mixer {name}": (*SUMS, WIDE, f"model.mixer={name}", "model.positions=[]")
+        for name in (
+            "DeltaNet",
+            "GRU",
+            "GatedDeltaNet",
+            "LRU",
+            "LSTM",
+            "Mamba",
+            "Mamba2",
+            "Phasor",
+            "RNN",
+            "Alternating(mixers=[RWKV4,ChannelMix])",
+            "RWKV6",
+            "RWKV7",
+            "S4",
+            "S4D",
+            "SLSTM",
+            "DualAttention(symbols=PositionalSymbols)",
+            "DualAttention(symbols=PositionRelativeSymbols)",
+            "DualAttention(symbols=SymbolicAttention,variant=rca)",
+        )
+    },
+    # Initialisations, schedules, optimisation.
+    **{
+        f"initialisation {name}": (*SUMS, f"model.initialisation={name}", f"schedule={schedule}")
+        for name, schedule in (
+            ("FanIn", "Cosine"),
+            ("Normal", "Linear"),
+            ("TorchDefault", "Plateau"),
+            ("Xavier", "Triangle"),
+        )
+    },
+    "accumulated, dropout, no clipping": (
+        *SUMS,
+        "training.accumulate=2",
+        "model.dropout=0.1",
+        "optimizer.clip=null",
+        "schedule=Constant",
+    ),
+}

@@ -1,0 +1,84 @@
+"""Compares what this working tree computes with what a commit does, to the last bit: `make golden BASE=<commit>`.
+
+Each case of `cases.py` is trained for 30 steps by both, one after the other on this machine. Compared are the tensors
+of the first batch, initial weights, logits, gradients, the losses and gradient norms of all steps, one evaluation, the
+final weights, and the final weights of the base's run when it is resumed here in its middle.
+
+The base is recorded by its own `tools/golden`, with its own names of settings; a commit that does not have that folder
+is recorded by the first version of it.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+TOP = Path(__file__).resolve().parents[2]
+LAYERS = ("batch", "weights", "logits", "gradients", "losses", "evaluation", "final")
+
+
+def git(*words: str) -> str:
+    return subprocess.run(["git", "-C", str(TOP), *words], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def recorded(tree: Path, out: Path, *options: str) -> dict[str, Any]:
+    """What the code of a tree computes."""
+    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(tree / "tools/golden/record.py"), str(out), *options]
+    subprocess.run(command, check=True, env=environment)
+    return dict(json.loads((out / "record.json").read_text()))
+
+
+def base_tree(base: str, place: Path) -> Path:
+    """The files of a commit, with the first version of `tools/golden` where it has none."""
+    place.mkdir()
+    commits = [git("rev-parse", "--verify", f"{base}^{{commit}}")]
+    if not git("ls-tree", commits[0], "tools/golden"):
+        commits += git("log", "--reverse", "--diff-filter=A", "--format=%H", "--", "tools/golden/record.py").split()[:1]
+    for commit, paths in zip(commits, (["src", "tests"], ["tools/golden"]), strict=False):
+        whole = [*paths, "tools/golden"] if len(commits) == 1 else paths
+        archive = subprocess.run(["git", "-C", str(TOP), "archive", commit, *whole], check=True, capture_output=True)
+        subprocess.run(["tar", "-x", "-C", str(place)], check=True, input=archive.stdout)
+    return place
+
+
+def differences(base: dict[str, Any], now: dict[str, Any]) -> dict[str, list[str]]:
+    """The layers that differ, by case; a case that only one of the two has, or that ends in an error, differs, too."""
+    found: dict[str, list[str]] = {}
+    for label in base.keys() | now.keys():
+        before, after = base.get(label), now.get(label)
+        if before is None or after is None:
+            found[label] = ["only in the base" if after is None else "only here"]
+        elif "error" in before or "error" in after:
+            found[label] = [f"base: {before.get('error', 'recorded')}; here: {after.get('error', 'recorded')}"]
+        else:
+            layers = [layer for layer in LAYERS if before[layer] != after[layer]]
+            if after["resumed"] != before["final"]:
+                layers.append("resumed")
+            if layers:
+                found[label] = layers
+    return dict(sorted(found.items()))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("base", help="the commit to compare with")
+    parser.add_argument("--only", default="", help="only cases with this text in their name")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="golden-") as folder:
+        place = Path(folder)
+        before = recorded(base_tree(given.base, place / "tree"), place / "base", "--only", given.only)
+        now = recorded(TOP, place / "now", "--only", given.only, "--resume", str(place / "base"))
+    found = differences(before, now)
+    for label, layers in found.items():
+        print(f"{label}: {', '.join(layers)}")
+    print(f"{len(now)} cases, {len(found)} differ from {given.base}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
