@@ -528,6 +528,9 @@ def test_nothing_comes_from_an_archive_but_what_is_expected(server: Server, plac
         assert left(place) == {"a.txt"}
         assert json.loads((place / "thing/fetched.json").read_text())["a.zip"]["files"] == {"a.txt": 1}
         (place / "thing/a.txt").unlink()
+    server.files["/f"] = zipped(("x/held/fetched.json", b"theirs"), ("x/held/b.txt", b"2"))
+    fetched(of(Remote("f.zip", f"{server.address}/f", unpack="zip", holds=("held",))))
+    assert left(place) == {"held/b.txt"}
 
 
 def test_compressed_files_and_zips_are_unpacked_too(server: Server, place: Path) -> None:

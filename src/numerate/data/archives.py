@@ -20,6 +20,7 @@ from typing import IO
 
 from numerate.data.datasets import Remote
 from numerate.errors import Fault, Mistake
+from numerate.tasks.fetched_files import RECORD
 from numerate.training import disk
 
 PART = ".part"
@@ -234,9 +235,10 @@ class _Told(io.RawIOBase):
 
 
 def _inside(name: str, holds: tuple[str, ...]) -> str | None:
-    """A path without its first folder, where it is one of `holds` or below one; None for any other."""
+    """A path without its first folder, where it is one of `holds` or below one; None for any other, and for records of
+    what was fetched, which nobody else writes."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
-    if name.startswith("/") or any(part.startswith(".") for part in parts):
+    if name.startswith("/") or any(part.startswith(".") or part == RECORD for part in parts):
         return None
     inner = "/".join(parts if len(parts) == 1 else parts[1:])
     return inner if any(inner == held or inner.startswith(f"{held}/") for held in holds) else None
