@@ -24,7 +24,6 @@ from numerate.models.trunk import Loop
 from numerate.positions.added import Learned
 from numerate.positions.bias import ALiBi
 from numerate.positions.rotary import Rotary
-from numerate.reports.claims import same_everywhere
 from numerate.reports.compare import comparison_text, write_comparison
 from numerate.reports.counts import by_count, counted, floor_line
 from numerate.reports.finding import finding, outcome
@@ -34,6 +33,7 @@ from numerate.reports.page import run_page
 from numerate.reports.plots import counts_figure, training_figure, write_plot
 from numerate.reports.records import read, read_each
 from numerate.reports.success import by_length, study_finding, success_rows
+from numerate.reports.symmetry import same_everywhere
 from numerate.tasks.counting import Counting
 from numerate.tokens.words import Words
 

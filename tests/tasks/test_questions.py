@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from numerate.tasks.draws import mix
 from numerate.tasks.plain import plain_text
-from numerate.tasks.questions import EMPTY, Example, Numbers, Questions, mix, text_hash
+from numerate.tasks.questions import EMPTY, Example, Numbers, Questions, text_hash
 
 
 def numbers(*rows: list[int], columns: int = 4) -> Numbers:

@@ -12,9 +12,9 @@ from numerate.data.documents import SEPARATOR, Read, documents, part_of
 from numerate.data.prepared import HELD_OUT, Kilobytes, Prepared, prepare_texts
 from numerate.data.vocabularies import KINDS, save_vocabulary, train_vocabulary
 from numerate.errors import Mistake, did_you_mean
-from numerate.tasks.corpora_by_name import PREPARED
 from numerate.tasks.corpus_files import published_split
 from numerate.tasks.folders import corpora_folder, data_folder
+from numerate.tasks.language_modelling import PREPARED
 from numerate.tokens.pieces import pieces
 from numerate.training import disk
 

@@ -18,10 +18,9 @@ from numerate.data.documents import Part, Read, documents, parts_of
 from numerate.data.new_folder import new_folder, refuse_taken
 from numerate.data.vocabularies import keep_tokenizer, library, tokenizer_file, train_vocabulary
 from numerate.errors import Mistake, did_you_mean
-from numerate.tasks.corpora_by_name import PREPARED
 from numerate.tasks.corpus_files import Corpus, is_whole, open_corpus
 from numerate.tasks.folders import corpora_folder, data_folder
-from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tasks.language_modelling import PREPARED, LanguageModelling
 from numerate.tokens.pieces import Pieces, pieces
 from numerate.tokens.tokenizer_files import CHARACTERS, characters
 from numerate.training.lock import Locked

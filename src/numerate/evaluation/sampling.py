@@ -30,7 +30,7 @@ from numerate.batch import Draw, Model, Output, Tokens
 from numerate.config import setting
 from numerate.errors import Fault, Mistake
 from numerate.evaluation.generate import Cached, Choose, Generated, Heard, Plain, Reader, likeliest, speak
-from numerate.tasks.questions import mix
+from numerate.tasks.draws import mix
 from numerate.vocabulary import END
 
 NEVER = float("-inf")

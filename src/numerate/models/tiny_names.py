@@ -169,3 +169,13 @@ def presets() -> dict[str, Any]:
 @cache
 def _names() -> frozenset[str]:
     return frozenset(run.name for run in RUNS)
+
+
+def beside(run: Run) -> Run | None:
+    """The published Transformer of a run's width and depth that went to the end, whose hours are known."""
+    same = [
+        other
+        for other in RUNS
+        if not other.relational_heads and (other.width, other.depth) == (run.width, run.depth) and other.last == 100_000
+    ]
+    return same[0] if same else None

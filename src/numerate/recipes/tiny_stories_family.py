@@ -7,7 +7,7 @@ made in `tiny_stories_paper`, which needs torch, when one is asked for.
 from functools import cache
 from typing import Any
 
-from numerate.models.tiny_names import RUNS, Run
+from numerate.models.tiny_names import RUNS, Run, beside
 
 CONTROLS = {
     "iso_parameters": "equal parameters",
@@ -49,13 +49,3 @@ def _controls() -> dict[str, tuple[Run, str]]:
         for control in CONTROLS
         if control != "iso_time" or beside(run) is not None
     }
-
-
-def beside(run: Run) -> Run | None:
-    """The published Transformer of a run's width and depth that went to the end, whose hours are known."""
-    same = [
-        other
-        for other in RUNS
-        if not other.relational_heads and (other.width, other.depth) == (run.width, run.depth) and other.last == 100_000
-    ]
-    return same[0] if same else None

@@ -15,9 +15,8 @@ from dataclasses import replace
 from numerate.evaluation.evaluator import Evaluation
 from numerate.models.decoder import Decoder
 from numerate.models.dual_attention_models import published
-from numerate.models.tiny_names import Run
+from numerate.models.tiny_names import Run, beside
 from numerate.recipes.tiny_stories_controls import Control, equal_in
-from numerate.recipes.tiny_stories_family import beside
 from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tokens.layout import Text
 from numerate.tokens.token_ids import TokenIds

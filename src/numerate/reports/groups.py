@@ -9,9 +9,9 @@ from typing import Any
 from numerate.errors import Mistake
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.labels import METRICS, Labels, Metric
-from numerate.reports.claims import same_everywhere
 from numerate.reports.grid import OOD, REGION_WORDS, Grid, Point, Region, are_parts, diagonal, grids, points, regions
 from numerate.reports.records import Cell, Records, settings_key
+from numerate.reports.symmetry import same_everywhere
 
 CONVERGED = 0.99
 """The exact match in distribution, on held-out questions, from which on a run has converged."""

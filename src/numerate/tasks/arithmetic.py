@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from numerate.config import Span, setting
 from numerate.errors import Mistake, did_you_mean
 from numerate.tasks import carry, decimals
-from numerate.tasks.draws import Draws
-from numerate.tasks.questions import Numbers, Questions, mix
+from numerate.tasks.draws import Draws, mix
+from numerate.tasks.questions import Numbers, Questions
 from numerate.tasks.task import Task, large_enough
 
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import Mistake
-from numerate.tasks.draws import Draws, key
-from numerate.tasks.questions import EMPTY, Numbers, Questions, mix
+from numerate.tasks.draws import Draws, key, mix
+from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.task import Task
 
 Listed = NDArray[np.int64]

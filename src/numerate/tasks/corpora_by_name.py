@@ -5,9 +5,6 @@ from functools import cache
 from numerate.tasks.language_modelling import LanguageModelling
 from numerate.tasks.task import Task
 
-PREPARED = ("tiny_stories", "tiny_stories_2048")
-"""The names that `numerate data prepare` knows."""
-
 
 @cache
 def presets() -> dict[str, Task]:

@@ -114,3 +114,13 @@ def _high_half(words: NDArray[np.uint64], factor: NDArray[np.uint64]) -> NDArray
 _FOURS = np.array([list(f"{n:04d}".encode()) for n in range(10_000)], dtype=np.uint8) - np.uint8(ord("0"))
 _FOURS = np.ascontiguousarray(_FOURS).view("<u4").reshape(-1)
 """The four digits of every number below 10,000 as one 32-bit word, for `digits`."""
+
+
+def mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection in which every bit moves every other."""
+    words = words ^ (words >> np.uint64(30))
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words

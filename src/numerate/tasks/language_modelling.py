@@ -26,6 +26,8 @@ ORDERS = ("shuffled", "published", "sequential")
 TEXTS = (".txt", ".json", ".jsonl", ".ndjson")
 """What files of texts end in, which are tokenised once before they are read."""
 
+PREPARED = ("tiny_stories", "tiny_stories_2048")
+"""The names that `numerate data prepare` knows."""
 _TOKENS = (".bin", ".npy")
 _SPLITS = ("train", "development", "test")
 
@@ -273,20 +275,14 @@ def located(name: str, where: str = "train") -> Path:
         raise Mistake(f"{where}: {name} is not there yet; `numerate data fetch {first}` gets it")
     raise Mistake(
         f"{where}: {name} is not there, nor below {corpora_folder()} or {data_folder()}; a folder of tokens (`numerate "
-        f"data tokenise` writes one) or a file of text is right.{did_you_mean(first, _prepared())}"
+        f"data tokenise` writes one) or a file of text is right.{did_you_mean(first, PREPARED)}"
     )
-
-
-def _prepared() -> tuple[str, ...]:
-    from numerate.tasks.corpora_by_name import PREPARED
-
-    return PREPARED
 
 
 def _refuse_unprepared(name: str, where: str) -> None:
     """Raises `Mistake` for a name of, or below, a corpus that `numerate data prepare` makes and has not made here."""
     first = next(iter(Path(name).parts), name)
-    if first in _prepared() and not (corpora_folder() / name).exists():
+    if first in PREPARED and not (corpora_folder() / name).exists():
         raise Mistake(f"{where}: {name} is not there yet; `numerate data prepare {first}` makes it")
 
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from numerate.config import Span, setting
 from numerate.errors import Mistake
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.draws import Draws, key
-from numerate.tasks.questions import Questions, mix
+from numerate.tasks.draws import Draws, key, mix
+from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import Mistake
+from numerate.tasks.draws import mix
 from numerate.tasks.texts import Example as Example
 from numerate.tasks.texts import Texts, TextSource
 from numerate.tasks.token_rows import TokenRows as TokenRows
@@ -218,16 +219,6 @@ class Questions:
 def text_hash(text: str) -> int:
     """A 64-bit hash of a text, the same on every machine."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-
-
-def mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection in which every bit moves every other."""
-    words = words ^ (words >> np.uint64(30))
-    words *= np.uint64(0xBF58476D1CE4E5B9)
-    words ^= words >> np.uint64(27)
-    words *= np.uint64(0x94D049BB133111EB)
-    words ^= words >> np.uint64(31)
-    return words
 
 
 def _odd_constants(count: int) -> NDArray[np.uint64]:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.tasks.draws import Draws, key
-from numerate.tasks.questions import mix
+from numerate.tasks.draws import Draws, key, mix
 
 
 def shuffled(places: NDArray[np.int64], count: int, key: int) -> NDArray[np.int64]:

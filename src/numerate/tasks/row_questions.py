@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from numerate.errors import Mistake
 from numerate.tasks import decimals
+from numerate.tasks.draws import mix
 from numerate.tasks.labelled_files import LabelledFile
-from numerate.tasks.questions import EMPTY, Numbers, Questions, mix, text_hash
+from numerate.tasks.questions import EMPTY, Numbers, Questions, text_hash
 from numerate.tasks.readers import is_object
 from numerate.tasks.row_files import Characters, RowFile
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from numerate.config import Span, setting
 from numerate.errors import Mistake
 from numerate.tasks import decimals
-from numerate.tasks.draws import Draws
-from numerate.tasks.questions import EMPTY, Numbers, Questions, mix
+from numerate.tasks.draws import Draws, mix
+from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.task import Task, large_enough
 from numerate.vocabulary import LABELS
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from numerate.tasks.draws import mix
+
 
 @dataclass(frozen=True, eq=False)
 class TokenRows:
@@ -46,8 +48,6 @@ class TokenRows:
 
     def hashes(self) -> NDArray[np.uint64]:
         """A 64-bit hash of the tokens of each row; zeros behind them do not change it."""
-        from numerate.tasks.questions import mix
-
         there = np.arange(self.ids.shape[1]) <= self.lengths[:, None]
         places = np.arange(1, self.ids.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         words = mix(self.ids.astype(np.uint64) + places)

@@ -12,9 +12,9 @@ from numerate.config import Span, setting
 from numerate.errors import Mistake, did_you_mean
 from numerate.tasks.arithmetic import OPERATORS, Arithmetic
 from numerate.tasks.contents import named
-from numerate.tasks.draws import Draws
+from numerate.tasks.draws import Draws, mix
 from numerate.tasks.labelled_files import LabelledFile, open_rows
-from numerate.tasks.questions import Questions, mix
+from numerate.tasks.questions import Questions
 from numerate.tasks.row_files import VOCABULARIES, RowFile, rows_at_once
 from numerate.tasks.row_orders import chances, in_order
 from numerate.tasks.row_questions import WAYS, hashes_of_either_order, questions_of, way_of

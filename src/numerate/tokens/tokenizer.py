@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from numerate.config import setting
 from numerate.errors import Mistake
-from numerate.tasks.questions import EMPTY, Example, Questions, mix
+from numerate.tasks.draws import mix
+from numerate.tasks.questions import EMPTY, Example, Questions
 from numerate.tasks.task import Task
 from numerate.tokens import insertion
 from numerate.tokens.numbers import Digits, Ids, NumberSpelling, id_type
