@@ -19,6 +19,7 @@ from numerate.errors import Mistake
 from numerate.evaluation.exam import Exam
 from numerate.laboratory.exporting import import_published
 from numerate.laboratory.run import Run
+from numerate.laboratory.weight_files import read_weights
 from numerate.models.decoder import Decoder
 from numerate.models.dual_attention_models import current
 from numerate.models.dual_attention_weights import from_published, to_published
@@ -260,3 +261,13 @@ def test_weights_in_several_files_are_read_together_and_none_from_outside_the_fo
         with pytest.raises(Mistake, match=told):
             import_published(place, recipe_of(PLAIN))
     assert numerate.load("latest").path == run.path
+
+
+@pytest.mark.parametrize("change", [lambda one: one * (1 + 1j), Tensor.to_sparse], ids=["complex", "sparse"])
+def test_tensors_that_are_no_dense_real_numbers_are_refused_by_name(
+    tmp_path: Path, change: Callable[[Tensor], Tensor]
+) -> None:
+    weights = {"a.weight": torch.ones(2, 2), "b.weight": change(torch.ones(2, 2))}
+    torch.save(weights, tmp_path / "ckpt.pt")
+    with pytest.raises(Mistake, match=r"b\.weight is a tensor of another kind \((complex|float32, sparse)"):
+        read_weights(tmp_path / "ckpt.pt")

@@ -109,7 +109,12 @@ def read_weights(place: Path) -> WeightFile:
     if place.is_dir() and (place / _LOGITS).is_file():
         logits = _tensors_in(place / _LOGITS)
     held: Mapping[str, Any] = inner if isinstance(inner := found.get("model"), Mapping) else found
-    weights = {name: tensor.float() for name, tensor in held.items() if isinstance(tensor, Tensor)}
+    tensors = {name: tensor for name, tensor in held.items() if isinstance(tensor, Tensor)}
+    for name, tensor in tensors.items():
+        if tensor.layout is not torch.strided or tensor.is_complex() or tensor.is_quantized:
+            kind = f"{tensor.dtype}, {tensor.layout}".replace("torch.", "")
+            raise Mistake(f"{place}: {name} is a tensor of another kind ({kind}); dense real numbers are right")
+    weights = {name: tensor.float() for name, tensor in tensors.items()}
     if not weights:
         raise Mistake(f"{place}: holds no weights; a file of named tensors, or of a model's under 'model', is right")
     return WeightFile(weights, logits, place)

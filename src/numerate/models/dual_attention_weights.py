@@ -261,9 +261,10 @@ def _ours(tensor: Tensor, piece: Piece, where: str) -> Tensor:
     tensor, rows = tensor.detach(), piece.size + piece.unread
     if tuple(tensor.shape) == piece.shape:
         tensor = tensor.flatten(0, 1)
-    if piece.size and tensor.shape[:1] != (rows,):
-        count = len(tensor) if tensor.dim() else 0
-        raise Mistake(f"{where}: {piece.theirs[0]} has {count} rows, the model {rows}; is it of another model?")
+    if not tensor.ndim:
+        raise Mistake(f"{where}: {piece.theirs[0]} is a single number; is it of another model?")
+    if piece.size and len(tensor) != rows:
+        raise Mistake(f"{where}: {piece.theirs[0]} has {len(tensor)} rows, the model {rows}; is it of another model?")
     return _in_order(tensor[: piece.size or None], piece.turned, _halves)
 
 
