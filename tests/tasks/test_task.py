@@ -150,6 +150,16 @@ def test_an_example_without_its_size_along_an_axis_is_refused_with_how_to_say_it
         Sized().examples("train", 0, 0, 4)
 
 
+def test_an_example_that_is_none_is_refused_with_what_is_right() -> None:
+    @dataclass(frozen=True)
+    class Bare(Task):
+        def example(self, rng: random.Random) -> Example:
+            return "1+1="  # type: ignore[return-value]
+
+    with pytest.raises(Mistake, match=r"^example: Bare gives a str; Example\(question, answer\) is right$"):
+        Bare().examples("train", 0, 0, 4)
+
+
 def test_a_newcomer_may_give_questions_with_number_slots_too() -> None:
     @dataclass(frozen=True)
     class Naming(Task):

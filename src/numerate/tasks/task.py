@@ -79,6 +79,9 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         `example`, and raises `Mistake` where an example does not say its size along each axis."""
         drawn = [self.example(random.Random(key(draws.key, row, i))) for row, i in enumerate(index)]
         for example in drawn:
+            if not isinstance(example, Example | Questions):
+                given = type(example).__name__
+                raise Mistake(f"example: {type(self).__name__} gives a {given}; Example(question, answer) is right")
             self._refuse_missing_facts(example)
         texts = [example for example in drawn if isinstance(example, Example)]
         if len(texts) == len(drawn):
