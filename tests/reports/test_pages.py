@@ -1,6 +1,7 @@
 """The HTML pages: whole, offline, true to the records, safe against what is in them; and figures for papers."""
 
 import json
+import os
 import re
 from html.parser import HTMLParser
 
@@ -55,6 +56,18 @@ def outline(path):
     page = Outline(path.read_text())
     assert page.open == []
     return page
+
+
+def test_a_folder_whose_name_is_no_utf_8_gets_a_page_and_a_figure(make_run, tmp_path):
+    made, folder = make_run("abacus", lambda n: n <= 7), tmp_path / os.fsdecode(b"\xe4-sums")
+    try:
+        made.parent.rename(folder)
+    except OSError:
+        pytest.skip("this file system has no such names")
+    run = folder / made.name
+    assert "\N{REPLACEMENT CHARACTER}-sums" in outline(write_page(run)).text
+    groups = grouped([read(run)])
+    figures.save(figures.comparison({g.label: g.grids[0] for g in groups}, length_chart(groups)), tmp_path / "a.png")
 
 
 def test_a_run_gets_one_page_that_fetches_nothing_and_runs_nothing(pair):

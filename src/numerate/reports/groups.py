@@ -261,7 +261,7 @@ def _by_settings(group: Group) -> list[Group]:
 def _label(runs: Sequence[Records], labels: Mapping[str, str]) -> str:
     names = {run.label for run in runs}
     # Seeds of one recipe may each have been given a name of their own; then the recipe's name is what they share.
-    name = names.pop() if len(names) == 1 else runs[0].folder.resolve().parent.name
+    name = names.pop() if len(names) == 1 else runs[0].recipe_folder
     return labels.get(name, name)
 
 

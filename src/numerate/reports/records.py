@@ -1,6 +1,7 @@
 """The records that a run leaves in its folder, read back: the only thing that reports know of a run."""
 
 import json
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -137,7 +138,12 @@ class Records:
     @property
     def label(self) -> str:
         """How the run is called: its `name`, else the recipe's folder, as in runs/<recipe>/<id>."""
-        return str(self.head.get("name") or self.folder.resolve().parent.name)
+        return str(self.head.get("name") or self.recipe_folder)
+
+    @property
+    def recipe_folder(self) -> str:
+        """The name of the folder that the run is in, as text, with a sign for bytes that are no UTF-8."""
+        return os.fsencode(self.folder.resolve().parent.name).decode("utf-8", "replace")
 
     @property
     def id(self) -> str:
