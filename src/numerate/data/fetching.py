@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -316,7 +317,7 @@ def _copy(source: Path, path: Path, remote: Remote | None, heard: Heard | None) 
     total = source.stat().st_size
     with open(source, "rb") as read, open(part, "wb") as written:
         pour(read, written, source.name, total, heard)
-    sha256 = sha256_of(part) if remote is None else _checked(part, remote, {})
+    sha256 = sha256_of(part) if remote is None else _checked(part, replace(remote, url=str(source)), {})
     _into_place(part, path)
     return {"url": str(source), "bytes": total, "sha256": sha256}
 
