@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -118,3 +118,30 @@ def of_pairs(heads: Heads) -> Float[Tensor, "#rows heads #query key head_width"]
     assert heads.by_distance is not None
     row = torch.arange(len(heads.by_distance), device=heads.keys.device)[:, None, None]
     return heads.by_distance.transpose(1, 2)[row, distances(heads)].permute(0, 3, 1, 2, 4)
+
+
+class Read(NamedTuple):
+    """What is read: keys and symbols have as many groups as divide the heads, one after the other."""
+
+    queries: Float[Tensor, "rows heads time width"]
+    keys: Float[Tensor, "rows groups time width"]
+    symbols: Float[Tensor, "rows groups time width"]
+    relation_queries: Float[Tensor, "rows relations time relation_width"]
+    relation_keys: Float[Tensor, "rows relations time relation_width"]
+
+
+class Said(NamedTuple):
+    """Symbols and relations attended to, and the logarithm of each query's sum of exponentials."""
+
+    symbols: Float[Tensor, "rows heads time width"]
+    relations: Float[Tensor, "rows heads time relations"]
+    sums: Float[Tensor, "rows heads time"]
+
+
+def in_groups(
+    found: Float[Tensor, "rows heads time width"], like: Float[Tensor, "rows groups time width"]
+) -> Float[Tensor, "rows groups time width"]:
+    """Gradients of heads as those of the groups that they share."""
+    if found.shape[1] == like.shape[1]:
+        return found.to(like.dtype)
+    return torch.unflatten(found, 1, (like.shape[1], -1)).sum(2).to(like.dtype)

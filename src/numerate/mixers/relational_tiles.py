@@ -9,7 +9,7 @@ logarithm of the sum of a query's exponentials.
 
 import os
 from importlib.util import find_spec
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -18,7 +18,7 @@ from torch.autograd.function import Function, once_differentiable
 
 from numerate.errors import Mistake
 from numerate.mixers.local import uncompiled
-from numerate.mixers.relational import FUNCTIONS, Activation, Heads, Kind
+from numerate.mixers.relational import FUNCTIONS, Activation, Heads, Kind, Read, Said, in_groups
 
 By = Literal["tiles", "triton"]
 
@@ -27,24 +27,6 @@ TILE = 64
 
 ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "gelu", "silu")
 """Relations that are activated one by one: a softmax of relations would need a running sum of its own."""
-
-
-class Read(NamedTuple):
-    """What is read: keys and symbols have as many groups as divide the heads, one after the other."""
-
-    queries: Float[Tensor, "rows heads time width"]
-    keys: Float[Tensor, "rows groups time width"]
-    symbols: Float[Tensor, "rows groups time width"]
-    relation_queries: Float[Tensor, "rows relations time relation_width"]
-    relation_keys: Float[Tensor, "rows relations time relation_width"]
-
-
-class Said(NamedTuple):
-    """Symbols and relations attended to, and the logarithm of each query's sum of exponentials."""
-
-    symbols: Float[Tensor, "rows heads time width"]
-    relations: Float[Tensor, "rows heads time relations"]
-    sums: Float[Tensor, "rows heads time"]
 
 
 def why_not_tiled(heads: Heads, kind: Kind, activation: Activation) -> str | None:
@@ -248,15 +230,6 @@ def backward(
             found.relation_queries[:, :, asked] += of_compared @ now.relation_keys[:, :, seen]
             found.relation_keys[:, :, seen] += of_compared.mT @ now.relation_queries[:, :, asked]
     return Read(*(in_groups(one, like) for one, like in zip(found, read, strict=True)))
-
-
-def in_groups(
-    found: Float[Tensor, "rows heads time width"], like: Float[Tensor, "rows groups time width"]
-) -> Float[Tensor, "rows groups time width"]:
-    """Gradients of heads as those of the groups that they share."""
-    if found.shape[1] == like.shape[1]:
-        return found.to(like.dtype)
-    return torch.unflatten(found, 1, (like.shape[1], -1)).sum(2).to(like.dtype)
 
 
 def _each(read: Read) -> Read:

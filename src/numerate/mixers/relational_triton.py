@@ -21,8 +21,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from numerate.mixers.relational import Activation
-from numerate.mixers.relational_tiles import Read, Said, in_groups
+from numerate.mixers.relational import Activation, Read, Said, in_groups
 
 HEADS, RELATIONS, TILE = 4, 4, 32
 """Of one program, at most: heads, relations; and its queries and keys of a tile. 4 x 4 x 32 x 32 products of weights
