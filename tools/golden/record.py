@@ -10,7 +10,6 @@ import argparse
 import hashlib
 import json
 import os
-import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -30,8 +29,6 @@ from numerate.training.trainer import Trainer
 from numerate.training.world import World
 
 STEPS = 30
-TIMES = re.compile(r"second|time|per_s|memory|date")
-"""Names of what differs between two runs of the same code."""
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
@@ -86,11 +83,11 @@ def first_step(recipe: Any, world: World) -> dict[str, Any]:
     weights = trainer.model.state_dict()
     found: dict[str, Any] = {"names": list(weights), "weights": digest(weights), "batch": [], "logits": []}
 
-    def heard(model: Any, given: Any, named: Any, output: Any) -> None:
+    def hook(model: Any, given: Any, named: Any, output: Any) -> None:
         found["batch"] += digest([given, named])
         found["logits"] += digest(output.logits)
 
-    handle = trainer.model.register_forward_hook(heard, with_kwargs=True)
+    handle = trainer.model.register_forward_hook(hook, with_kwargs=True)
     trainer.model.train()
     trainer.one_step(trainer.steps)
     handle.remove()
@@ -112,8 +109,8 @@ def whole_run(recipe: Any, runs: Path, names: list[str]) -> tuple[dict[str, Any]
 
 
 def values(lines: list[dict[str, Any]]) -> list[list[Any]]:
-    """What lines of records say, without their names, which may be changed, and without times."""
-    return [[value for name, value in line.items() if not TIMES.search(name)] for line in lines]
+    """The values of lines of records, without their names, which may be changed."""
+    return [list(line.values()) for line in lines]
 
 
 def resumed(recipe: Any, world: World, run: Path, names: list[str]) -> list[str]:

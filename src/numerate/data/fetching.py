@@ -146,7 +146,7 @@ def _from_address(
 ) -> dict[str, Any]:
     path = folder / remote.name
     if path.is_file():
-        sha256 = sha256_of(path)
+        sha256 = remote.sha256 or sha256_of(path)  # `_refuse_another` has compared it
     else:
         part = path.with_name(path.name + PART)
         tries, have = 0, _size(part)

@@ -281,8 +281,8 @@ def pretrained(auto: Any, weights: str, **options: Any) -> Any:
     try:
         with _quiet():
             if "gguf_file" not in options:
-                told, _ = transformers("model.weights").PretrainedConfig.get_config_dict(weights)
-                refuse_kernels(told, f"model.weights: {weights}")
+                config, _ = transformers("model.weights").PretrainedConfig.get_config_dict(weights)
+                refuse_kernels(config, f"model.weights: {weights}")
             held, found = auto.from_pretrained(
                 weights,
                 dtype=torch.float32,

@@ -28,6 +28,7 @@ TEXTS = (".txt", ".json", ".jsonl", ".ndjson")
 
 PREPARED = ("tiny_stories", "tiny_stories_2048")
 """The names that `numerate data prepare` knows."""
+
 _TOKENS = (".bin", ".npy")
 _SPLITS = ("train", "development", "test")
 
