@@ -24,7 +24,8 @@ from numerate.studies.folder import Asked, StudyFolder
 from numerate.tables import exporting
 from numerate.tables.exporting import write
 from numerate.tables.results import results_of
-from numerate.tables.table import Column, Lazily, Row, Table, type_of
+from numerate.tables.rows import Column, Lazily, Row, type_of
+from numerate.tables.table import Table
 from numerate.training import disk
 
 ATTENTION = {"kind": "Attention", "heads": 4, "dropout": 0.0}

@@ -11,8 +11,9 @@ from numerate.errors import Mistake
 from numerate.reports.colour import Look
 from numerate.tables.exporting import format_of, lines_of, write
 from numerate.tables.results import results_of
+from numerate.tables.rows import Row
 from numerate.tables.showing import as_text
-from numerate.tables.table import Row, Table, listed
+from numerate.tables.table import Table, listed
 
 ROWS = 200
 """Rows that a terminal is shown; a pipe and a file get all."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from numerate.studies.folder import NO_RESULT, Planned
 from numerate.studies.patch import patch
-from numerate.tables.table import Value
+from numerate.tables.rows import Value
 
 LEFT_OUT = {*NO_RESULT["Recipe"], *(f"training.{name}" for name in NO_RESULT["Training"]), "seed", "kind"}
 """Settings that change no result: what a run is called, how often it is written down. The seed is told by itself."""

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from numerate.errors import Mistake, did_you_mean
-from numerate.tables.table import Column, Row, Table, Value, type_of
+from numerate.tables.rows import Column, NamedRows, Row, T, Value, type_of
+from numerate.tables.showing import as_latex, as_markdown, as_text
 from numerate.training import disk
 
 FORMATS = {".txt": "text", ".csv": "csv", ".md": "markdown", ".tex": "latex", ".jsonl": "jsonl", ".parquet": "parquet"}
@@ -46,7 +47,7 @@ def format_of(format: str | None, path: str | Path | None = None) -> str:
     return FORMATS[ending]
 
 
-def write(table: Table, path: str | Path, format: str | None = None) -> Path:
+def write(table: NamedRows, path: str | Path, format: str | None = None) -> Path:
     """Writes a table to a file, as a whole or not at all, and returns its path; folders on the way are made.
 
     The format is that of the ending (.txt, .csv, .md, .tex, .jsonl, .parquet) unless `format` says another. A file that
@@ -87,14 +88,14 @@ def _is_a_record(path: Path) -> bool:
     return (folder / "plan.jsonl").is_file() and path.name in _OF_A_STUDY
 
 
-def lines_of(table: Table, format: str) -> Iterator[str]:
+def lines_of(table: NamedRows, format: str) -> Iterator[str]:
     """A table as pieces of text with their line ends, in any format but Parquet."""
     if format == "text":
-        yield table.text() + "\n"
+        yield as_text(table) + "\n"
     elif format == "markdown":
-        yield table.markdown() + "\n"
+        yield as_markdown(table) + "\n"
     elif format == "latex":
-        yield table.latex() + "\n"
+        yield as_latex(table) + "\n"
     elif format == "csv":
         yield from _csv(table)
     elif format == "jsonl":
@@ -104,7 +105,7 @@ def lines_of(table: Table, format: str) -> Iterator[str]:
         raise Mistake("format: parquet is nothing to read in a terminal; out=results.parquet writes it to a file")
 
 
-def _csv(table: Table) -> Iterator[str]:
+def _csv(table: NamedRows) -> Iterator[str]:
     held = io.StringIO()
     writer = csv.writer(held, lineterminator="\n")
     writer.writerow(table.names)
@@ -123,15 +124,15 @@ def _plain(value: Value) -> Value:
     return ("true" if value else "false") if isinstance(value, bool) else value
 
 
-def _text_writer(format: str) -> Callable[[Table, BinaryIO], None]:
-    def put(table: Table, file: BinaryIO) -> None:
+def _text_writer(format: str) -> Callable[[NamedRows, BinaryIO], None]:
+    def put(table: NamedRows, file: BinaryIO) -> None:
         for text in lines_of(table, format):
             file.write(text.encode(errors="backslashreplace"))
 
     return put
 
 
-def _parquet(table: Table, file: BinaryIO) -> None:
+def _parquet(table: NamedRows, file: BinaryIO) -> None:
     parquet = imported("pyarrow.parquet", "format: parquet")
     schema = _schema(table.columns)
     with parquet.ParquetWriter(file, schema) as writer:
@@ -139,13 +140,13 @@ def _parquet(table: Table, file: BinaryIO) -> None:
             writer.write_table(_arrow(table.columns, part, schema))
 
 
-_WRITERS: dict[str, Callable[[Table, BinaryIO], None]] = {
+_WRITERS: dict[str, Callable[[NamedRows, BinaryIO], None]] = {
     **{name: _text_writer(name) for name in FORMATS.values()},
     "parquet": _parquet,
 }
 
 
-def frame_of(table: Table) -> Any:
+def frame_of(table: NamedRows) -> Any:
     """The table as a pandas DataFrame: where some are missing, whole numbers are `Int64` and truths `boolean`."""
     pandas = imported("pandas", "frame")
     rows = list(table.rows)
@@ -158,7 +159,7 @@ def frame_of(table: Table) -> Any:
     return pandas.DataFrame(columns)
 
 
-def queried(table: Table, sql: str) -> Table:
+def queried(table: T, sql: str) -> T:
     """The answer of DuckDB to a query on the table, which is called by its name, and on its `cells`."""
     duckdb = imported("duckdb", "query")
     imported("pyarrow", "query")
@@ -183,7 +184,9 @@ def queried(table: Table, sql: str) -> Table:
     finally:
         database.close()
     known = {column.name: column for one in tables.values() for column in one.columns}
-    return Table(tuple(_column(name, [row[i] for row in rows], known) for i, name in enumerate(names)), rows, "answer")
+    return table.others(
+        [_column(name, [row[i] for row in rows], known) for i, name in enumerate(names)], rows, "answer"
+    )
 
 
 def _column(name: str, values: list[Value], known: dict[str, Column]) -> Column:

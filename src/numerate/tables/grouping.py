@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Generic, Literal, get_args
 
 import numpy as np
 
 from numerate.errors import Mistake, did_you_mean
 from numerate.evaluation.statistics import interquartile_mean, median_spread, stratified_bootstrap, success_rate
 from numerate.reports.grid import REGIONS, bracket, percent
+from numerate.tables.rows import Column, Lazily, NamedRows, Row, T, Value, names_listed
 from numerate.tables.showing import follows, interval_text, value_text
-from numerate.tables.table import Column, Lazily, Row, Table, Value, names_listed
 
 Statistic = Literal["median", "iqm", "mean"]
 
@@ -35,14 +35,14 @@ _NOT_SETTINGS = ("run", "seed")
 
 
 def grouped(
-    table: Table,
+    table: T,
     by: Sequence[str],
     *,
     columns: Sequence[str] = (),
     statistic: str | None = None,
     threshold: float | None = None,
     success: str | None = None,
-) -> Table:
+) -> T:
     """A row per group of rows with equal values in the columns `by`.
 
     Of a table of runs: how many are `done`, `failed` and not done yet (`left`); `success`, the share of the runs that
@@ -80,7 +80,7 @@ def grouped(
     return _Grouping(table, at, measured, main, statistic, threshold or THRESHOLD, solved).found
 
 
-def solved_by(table: Table) -> list[str]:
+def solved_by(table: NamedRows) -> list[str]:
     """The columns that say whether a run succeeded, of which the first that it has counts: accuracy on unseen counts
     in the regions beyond training, farthest first, then what is right of what was trained, of labels all of them."""
     beyond = [name for name in REGIONS if name != "in_distribution"]
@@ -88,7 +88,7 @@ def solved_by(table: Table) -> list[str]:
     return [name for name in (*wanted, f"{SOLVED}.accuracy", SOLVED) if name in table.names]
 
 
-def _measured(table: Table, columns: Sequence[str], at: Sequence[int]) -> list[int]:
+def _measured(table: NamedRows, columns: Sequence[str], at: Sequence[int]) -> list[int]:
     """The columns of numbers that are summed up: those wanted, else all results but the ends of intervals."""
     if columns:
         found = [i for i in dict.fromkeys(i for name in columns for i in table.matching(name)) if i not in at]
@@ -148,10 +148,10 @@ class _Group:
 
 
 @dataclass(frozen=True)
-class _Grouping:
+class _Grouping(Generic[T]):
     """A table, the columns `at` which it is grouped, those that are summed up, and those of them that people see."""
 
-    table: Table
+    table: T
     at: Sequence[int]
     measured: Sequence[int]
     main: Sequence[int]
@@ -160,7 +160,7 @@ class _Grouping:
     solved: Sequence[str]
 
     @property
-    def found(self) -> Table:
+    def found(self) -> T:
         """Groups with all numbers; intervals take about a millisecond each and are computed when they are asked for."""
         rows: list[Row] = []
 
@@ -171,7 +171,7 @@ class _Grouping:
 
         every = Lazily(make)
 
-        def view(found: Table) -> Table:
+        def view(found: T) -> T:
             if found.rows is every and self.statistic is None:
                 ends = ["count", "median", "lowest", "highest"]
                 found = self.with_columns(self.main, ends, self.rows(self.main, ends))
@@ -217,7 +217,7 @@ class _Grouping:
 
     # In numbers -------------------------------------------------------------------------------------------------------
 
-    def with_columns(self, wanted: Sequence[int], ends: Sequence[str], rows: Iterable[Row]) -> Table:
+    def with_columns(self, wanted: Sequence[int], ends: Sequence[str], rows: Iterable[Row]) -> T:
         keys = [replace(self.table.columns[i], tells=True, main=True) for i in self.at]
         counts = ["done", "failed", "left"] if "status" in self.table.names else ["count"]
         columns = [*keys, *(Column(name, int, "count") for name in counts)]
@@ -229,7 +229,7 @@ class _Grouping:
             for end in ends:
                 kind = Column("", int, "count") if end == "count" else result
                 columns.append(replace(kind, name=f"{column.name}.{end}"))
-        return Table(tuple(columns), rows, "groups", notes=self.notes)
+        return self.table.others(columns, rows, "groups", self.notes)
 
     def rows(self, wanted: Sequence[int], ends: Sequence[str]) -> list[Row]:
         return [
@@ -275,7 +275,7 @@ class _Grouping:
 
     # In words ---------------------------------------------------------------------------------------------------------
 
-    def view(self, found: Table) -> Table:
+    def view(self, found: T) -> T:
         """What people see of groups: counts, successes, and each result in one column with its interval."""
         rows, names = list(found), found.names
         columns = [replace(column, type=str, shown="plain") for column in found.columns[: len(self.at)]]
@@ -295,7 +295,7 @@ class _Grouping:
         for column in (self.table.columns[i] for i in self.main):
             columns.append(Column(column.name))
             texts.append([self._told(column, row) for row in rows])
-        return Table(tuple(columns), list(zip(*texts, strict=True)), found.name, notes=self.notes)
+        return found.others(columns, list(zip(*texts, strict=True)), found.name, self.notes)
 
     def _told(self, column: Column, row: dict[str, Value]) -> str:
         ends = ("median", "lowest", "highest")

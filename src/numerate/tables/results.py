@@ -19,8 +19,9 @@ from numerate.studies.folder import Planned, StudyFolder, is_failed
 from numerate.studies.state import gone, silent
 from numerate.studies.status import runs_of
 from numerate.tables.differing import differing
+from numerate.tables.rows import Column, Lazily, Row, Value, type_of
 from numerate.tables.showing import short_names, telling, words
-from numerate.tables.table import Column, Lazily, Row, Table, Value, type_of
+from numerate.tables.table import Table
 from numerate.training.run import folder_name, runs_directory
 
 if TYPE_CHECKING:

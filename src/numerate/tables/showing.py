@@ -8,13 +8,13 @@ from textwrap import wrap
 
 from numerate.reports.grid import bracket, percent
 from numerate.reports.table import markdown_table, text_table, text_width
-from numerate.tables.table import Column, Row, Table, Value
+from numerate.tables.rows import Column, NamedRows, Row, T, Value
 
 LONGEST = 60
 """Letters of a text where the table is wider than the terminal and nobody asked for that column; more are cut."""
 
 
-def as_text(table: Table, width: int | None = None, most: int | None = None) -> str:
+def as_text(table: NamedRows, width: int | None = None, most: int | None = None) -> str:
     """Aligned columns, as many beside each other as fit into `width`, the others below with what tells rows apart
     repeated; the first `most` rows; then the notes."""
     shown = viewed(table)
@@ -35,14 +35,14 @@ def as_text(table: Table, width: int | None = None, most: int | None = None) -> 
     return "\n\n".join([*blocks, *(["\n".join(notes)] if notes else [])])
 
 
-def as_markdown(table: Table) -> str:
+def as_markdown(table: NamedRows) -> str:
     """A table of Markdown, with its notes as a paragraph below."""
     shown = viewed(table)
     names, rows, _ = _texts(shown, None)
     return "\n\n".join([markdown_table(names, rows), *(["\n".join(shown.notes)] if shown.notes else [])])
 
 
-def as_latex(table: Table) -> str:
+def as_latex(table: NamedRows) -> str:
     """A tabular of LaTeX with the rules of booktabs, numbers to the right; its notes as comments below."""
     shown = viewed(table)
     names, rows, _ = _texts(shown, None)
@@ -70,7 +70,7 @@ def _latex(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
-def as_html(table: Table, most: int | None = None) -> str:
+def as_html(table: NamedRows, most: int | None = None) -> str:
     """A plain table of HTML, for notebooks."""
     shown = viewed(table)
     names, rows, left = _texts(shown, most)
@@ -86,12 +86,12 @@ def as_html(table: Table, most: int | None = None) -> str:
     return f"<table><thead>{line('th', names)}</thead><tbody>{body}</tbody></table>{told}"
 
 
-def viewed(table: Table) -> Table:
+def viewed(table: T) -> T:
     """The table that people see of one: its view, or itself where columns were chosen."""
     return table if table.view is None else table.view(table)
 
 
-def telling(table: Table) -> Table:
+def telling(table: T) -> T:
     """Of many columns those that tell these rows apart, those that people want to see first, and how runs stand where
     not all are done. A setting that is the same in all rows of a label is left out: the label says it."""
     rows = list(table.rows)
@@ -154,7 +154,7 @@ def _evenly(numbers: Sequence[str]) -> list[str]:
     return [f"{n}{'0' * (max(places.values()) - places[n])}" if n in places else n for n in numbers]
 
 
-def short_names(table: Table) -> list[str]:
+def short_names(table: NamedRows) -> list[str]:
     """Settings by the ends of their paths where one alone ends so, as options may name them; others in full."""
     ends = [re.sub(r".*?([^.]+(\.\d+)*)$", r"\1", name) for name in table.names]
     return [
@@ -171,7 +171,7 @@ def _measure(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 
-def _texts(shown: Table, most: int | None) -> tuple[list[str], list[list[str]], int]:
+def _texts(shown: NamedRows, most: int | None) -> tuple[list[str], list[list[str]], int]:
     """The names of the columns, the rows as texts, and how many rows are left out."""
     rows: list[Row] = []
     left = 0
@@ -184,13 +184,15 @@ def _texts(shown: Table, most: int | None) -> tuple[list[str], list[list[str]], 
     return short_names(shown), texts, left
 
 
-def _notes(shown: Table, rows: int, left: int) -> list[str]:
+def _notes(shown: NamedRows, rows: int, left: int) -> list[str]:
     """How many rows are not shown, and what is said of those that are."""
     more = [f"... and {left:,} more {'row' if left == 1 else 'rows'}"] if left else []
     return [*more, *([] if rows else ["no rows"]), *(shown.notes if rows else ())]
 
 
-def _blocks(shown: Table, names: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[list[int]]:
+def _blocks(
+    shown: NamedRows, names: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
+) -> list[list[int]]:
     """Which columns stand beside each other."""
     every = list(range(len(names)))
     if width is None or _wide(names, rows, every) <= width:

@@ -1,65 +1,18 @@
-"""A table: rows of plain values under named columns, for people in a terminal and for programs.
+"""A table with all that can be done with it; see `numerate.tables.rows` for what it holds."""
 
-Shares are fractions from 0 to 1 in the rows and in files for programs, and per cent where people read them. A value
-that is missing is None, and nothing in a file.
-"""
-
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from math import isfinite
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from numerate.config.values import split, unquoted
-from numerate.errors import Mistake, did_you_mean
-
-Value = int | float | bool | str | None
-Row = tuple[Value, ...]
-Shown = Literal["plain", "share", "count", "measure"]
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table: its name, and the type of its values where they are not missing.
-
-    `shown` is how people read it: "plain" as it is, a "share" in per cent, a "count" with commas, a "measure" with four
-    digits. `tells` is true of what tells rows apart (label, seed, settings), `main` of what people want to see first.
-    `may_be` are values that it may have although no row has.
-    """
-
-    name: str
-    type: type = str
-    shown: Shown = "plain"
-    tells: bool = False
-    main: bool = False
-    may_be: tuple[str, ...] = ()
-
-    def read(self, value: Any) -> Value:
-        """A value of a record as one of this column; None where it is none."""
-        if value is None or (isinstance(value, float) and not isfinite(value)):
-            return None
-        if self.type is str:
-            return str(value)
-        if self.type is bool:
-            return bool(value)
-        if not isinstance(value, int | float):
-            return None
-        return float(value) if self.type is float else int(value)
-
-
-@dataclass(frozen=True)
-class Lazily:
-    """Rows that are made anew each time they are looked through, so that a million of them need no memory."""
-
-    make: Callable[[], Iterator[Row]]
-
-    def __iter__(self) -> Iterator[Row]:
-        return self.make()
+from numerate.config.values import split
+from numerate.errors import Mistake
+from numerate.tables import exporting, showing
+from numerate.tables.rows import NamedRows
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Table:
+class Table(NamedRows):
     """A table. Shows itself as one in a terminal and in a notebook; iterating gives each row as a dictionary.
 
     >>> table = numerate.results_of("abacus_laptop")
@@ -73,109 +26,6 @@ class Table:
     stands for all that is directly below it.
     """
 
-    columns: tuple[Column, ...]
-    rows: Iterable[Row]
-    name: str = "rows"
-    view: "Callable[[Table], Table] | None" = None
-    notes: tuple[str, ...] = ()
-    cells_of: "Callable[[Collection[str]], Table] | None" = None
-
-    def __len__(self) -> int:
-        return len(self.rows) if isinstance(self.rows, Sequence) else sum(1 for _ in self.rows)
-
-    def __iter__(self) -> Iterator[dict[str, Value]]:
-        names = self.names
-        return (dict(zip(names, row, strict=True)) for row in self.rows)
-
-    def __getitem__(self, name: str) -> list[Value]:
-        """The values of one column."""
-        at = self.at(name)
-        return [row[at] for row in self.rows]
-
-    @property
-    def names(self) -> list[str]:
-        return [column.name for column in self.columns]
-
-    def at(self, name: str, where: str = "columns") -> int:
-        """Which column is meant by a name. Raises `Mistake` where there is none, or may be several."""
-        found = self.matching(name, where)
-        if len(found) > 1:
-            raise Mistake(
-                f"{where}: {name!r} is several columns here; {names_listed(self.names[i] for i in found)}; give one"
-            )
-        return found[0]
-
-    def matching(self, name: str, where: str = "columns") -> list[int]:
-        """Which columns are meant by a name: one, or all that are directly below it. Raises `Mistake` for none."""
-        text = _fold(name)
-        names = [_fold(column) for column in self.names]
-        if text in names:
-            return [names.index(text)]
-        endings = [i for i, one in enumerate(names) if one.endswith(f".{text}")]
-        if len(endings) > 1:
-            told = names_listed((self.names[i] for i in endings), "or")
-            raise Mistake(f"{where}: {name!r} may be {told}; give one of these")
-        if endings:
-            return endings
-        below = [i for i, one in enumerate(names) if one.startswith(f"{text}.") and one.rpartition(".")[0] not in names]
-        if text and below:
-            return below
-        known = [*self.names, *(column.rpartition(".")[2] for column in self.names)]
-        hint = did_you_mean(name, known) or f" There are: {names_listed(self.names)}."
-        raise Mistake(f"{where}: there is no column {name!r}.{hint}")
-
-    # Other tables of it -----------------------------------------------------------------------------------------------
-
-    def select(self, *names: str) -> "Table":
-        """The columns of these names, in this order; `all` is every column."""
-        found: dict[int, None] = {}
-        for name in names:
-            found.update(dict.fromkeys(range(len(self.columns)) if name == "all" else self.matching(name, "columns")))
-        if not found:
-            raise Mistake(f"columns: none is chosen; there are: {names_listed(self.names)}.")
-        at = tuple(found)
-        columns = tuple(self.columns[i] for i in at)
-        return replace(self, columns=columns, rows=self._made(lambda row: tuple(row[i] for i in at)), view=None)
-
-    def where(self, *conditions: str) -> "Table":
-        """The rows in which columns have given values, or have not: `where("label!=Abacus", "model.width=64")`.
-
-        `null` is a missing value, which is unlike every other: `loss!=null` are the rows that have one. Raises
-        `Mistake` for a value that no row has.
-        """
-        tests = [self._test(condition) for condition in conditions]
-        return replace(
-            self, rows=self._kept(lambda row: all((row[at] == value) is equal for at, equal, value in tests))
-        )
-
-    def _test(self, condition: str) -> tuple[int, bool, Value]:
-        """The column that a condition is about, whether its values are to be equal, and to what."""
-        name, equals, text = condition.partition("=")
-        equal, name = not name.endswith("!"), name.removesuffix("!")
-        if not equals or not name.strip():
-            raise Mistake(f"where: {condition!r} is no condition; for example: where=label=Abacus,model.width=64")
-        at = self.at(name.strip(), "where")
-        column = self.columns[at]
-        value = _value(text.strip(), column)
-        if isinstance(self.rows, Sequence) and value not in column.may_be:
-            known = list(dict.fromkeys(row[at] for row in self.rows))
-            if value not in known and known:
-                texts = ["null" if one is None else _text(one) for one in known]
-                hint = did_you_mean(text, texts) or f" There are: {names_listed(texts)}."
-                raise Mistake(f"where: no row has {column.name}={text.strip()}.{hint}")
-        return at, equal, value
-
-    def sort(self, *names: str) -> "Table":
-        """Rows in order of columns; `-final.ood_test` begins with the largest. What is missing comes last."""
-        rows = list(self.rows)
-        for name in reversed(names):
-            falling = name.startswith("-")
-            at = self.at(name.removeprefix("-"), "sort")
-            there = [row for row in rows if row[at] is not None]
-            there.sort(key=lambda row, at=at: row[at], reverse=falling)  # type: ignore[misc]
-            rows = [*there, *(row for row in rows if row[at] is None)]
-        return replace(self, rows=rows)
-
     def group(
         self,
         *by: str,
@@ -185,89 +35,44 @@ class Table:
         success: str | None = None,
     ) -> "Table":
         """A row per group of rows with equal values; see `numerate.tables.grouping.grouped`."""
-        from numerate.tables.grouping import grouped
+        from numerate.tables.grouping import grouped  # needs numpy
 
         return grouped(self, by, columns=columns, statistic=statistic, threshold=threshold, success=success)
-
-    def cells(self) -> "Table":
-        """A row for each cell of each evaluation of these runs, read from their folders each time it is looked through.
-
-        Raises `Mistake` where the table is not of runs, or no longer has its column `run`.
-        """
-        if self.cells_of is None:
-            raise Mistake("cells: only a table of runs has cells")
-        if "run" not in self.names:
-            raise Mistake("cells: without the column run it is not known of which; take cells() before select(...)")
-        return self.cells_of({str(run) for run in self["run"]})
 
     def query(self, sql: str) -> "Table":
         """The answer of DuckDB to a query; this table is called by its `name`, of a study: `runs`, and `cells`.
 
         Raises `Mistake` where DuckDB and pyarrow are not installed, or the query is not understood.
         """
-        from numerate.tables.exporting import queried
-
-        return queried(self, sql)
-
-    def _made(self, change: Callable[[Row], Row]) -> Iterable[Row]:
-        if isinstance(self.rows, Sequence):
-            return [change(row) for row in self.rows]
-        return Lazily(lambda: (change(row) for row in self.rows))
-
-    def _kept(self, test: Callable[[Row], bool]) -> Iterable[Row]:
-        if isinstance(self.rows, Sequence):
-            return [row for row in self.rows if test(row)]
-        return Lazily(lambda: (row for row in self.rows if test(row)))
+        return exporting.queried(self, sql)
 
     # For programs and people ------------------------------------------------------------------------------------------
 
     def frame(self) -> Any:
         """The table as a pandas DataFrame. Raises `Mistake` where pandas is not installed."""
-        from numerate.tables.exporting import frame_of
-
-        return frame_of(self)
+        return exporting.frame_of(self)
 
     def write(self, path: str | Path, format: str | None = None) -> Path:
         """Writes a file, .txt, .csv, .md, .tex, .jsonl or .parquet by its ending, or as `format`: `exporting.write`."""
-        from numerate.tables.exporting import write
-
-        return write(self, path, format)
+        return exporting.write(self, path, format)
 
     def text(self, width: int | None = None, most: int | None = None) -> str:
         """For a terminal of so many columns: below each other what does not fit beside each other, `most` rows."""
-        from numerate.tables.showing import as_text
-
-        return as_text(self, width, most)
+        return showing.as_text(self, width, most)
 
     def markdown(self) -> str:
         """As Markdown, shares in per cent."""
-        from numerate.tables.showing import as_markdown
-
-        return as_markdown(self)
+        return showing.as_markdown(self)
 
     def latex(self) -> str:
         """As a LaTeX tabular with the rules of the package booktabs, shares in per cent."""
-        from numerate.tables.showing import as_latex
-
-        return as_latex(self)
+        return showing.as_latex(self)
 
     def __repr__(self) -> str:
         return self.text(width=100, most=30)
 
     def _repr_html_(self) -> str:
-        from numerate.tables.showing import as_html
-
-        return as_html(self, most=30)
-
-
-def type_of(values: Iterable[Value]) -> type:
-    """The type that a column of these values has: whole numbers and others together are float, all else is text."""
-    kinds = {type(value) for value in values if value is not None}
-    if kinds <= {int} and kinds:
-        return int if all(value is None or abs(int(value)) < 2**63 for value in values) else float
-    if kinds <= {int, float} and kinds:
-        return float
-    return bool if kinds == {bool} else str
+        return showing.as_html(self, most=30)
 
 
 def listed(text: str, what: str) -> list[str]:
@@ -276,34 +81,3 @@ def listed(text: str, what: str) -> list[str]:
     if parts is None:
         raise Mistake(f"{what}: {text!r} has brackets or quotes that do not close")
     return [part for part in parts if part]
-
-
-def _value(text: str, column: Column) -> Value:
-    text = plain if (plain := unquoted(text)) is not None else text
-    if text in ("", "null"):
-        return None
-    if column.type is bool:
-        if text.lower() not in ("true", "false"):
-            raise Mistake(f"where: {column.name} is true or false, not {text!r}")
-        return text.lower() == "true"
-    if column.type in (int, float):
-        try:
-            return float(text)
-        except ValueError:
-            raise Mistake(f"where: {column.name} is a number, not {text!r}") from None
-    return text
-
-
-def _text(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _fold(name: str) -> str:
-    return re.sub("-", "_", name.strip().lower())
-
-
-def names_listed(names: Iterable[str], word: str = "", most: int = 12) -> str:
-    names = list(names)
-    if word and len(names) <= most:
-        return f" {word} ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
