@@ -13,6 +13,7 @@ from numerate import cli
 from numerate.errors import Mistake
 from numerate.evaluation import language
 from numerate.executors import Local
+from numerate.laboratory.plan import Way
 from numerate.laboratory.run import Run, load
 from numerate.laboratory.train import train
 from numerate.reports.compare import comparison_page, comparison_text
@@ -74,8 +75,8 @@ def test_an_evaluation_goes_on_where_it_was(run: Run, monkeypatch: pytest.Monkey
         run.evaluate(heard=stops)
     assert len(run.folder.records("evaluation.jsonl")) == 3
     counted: list[int] = []
-    asked = Run.score
-    monkeypatch.setattr(Run, "score", lambda self, *given: (counted.append(1), asked(self, *given))[1])
+    asked = Way.score
+    monkeypatch.setattr(Way, "score", lambda self, *given: (counted.append(1), asked(self, *given))[1])
     assert len(run.evaluate()) == len(counted) + 3
 
 

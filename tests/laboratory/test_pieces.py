@@ -18,13 +18,12 @@ from typing import Any
 
 import pytest
 
-import numerate.laboratory.run as laboratory
 from numerate.config import Span
 from numerate.errors import Fault, Mistake
 from numerate.evaluation.evaluator import Evaluation
 from numerate.executors.executor import Desk, Executor, Failure, Finished, Work
 from numerate.executors.submission import key_of
-from numerate.laboratory import estimating, pieces, store
+from numerate.laboratory import estimating, pieces, plan, store
 from numerate.laboratory.pieces import Measuring, Piece, pieces_of
 from numerate.laboratory.plan import Inquiry, Way
 from numerate.laboratory.run import Run, load
@@ -122,13 +121,13 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The cells that are computed from here on."""
     cells: list[tuple[int, ...]] = []
-    real = laboratory.evaluate_cell
+    real = plan.evaluate_cell
 
     def counted(model: Any, exam: Any, cell: Any, **settings: Any) -> Any:
         cells.append(tuple(cell.values()))
         return real(model, exam, cell, **settings)
 
-    monkeypatch.setattr(laboratory, "evaluate_cell", counted)
+    monkeypatch.setattr(plan, "evaluate_cell", counted)
     return cells
 
 
@@ -309,13 +308,13 @@ def test_an_estimate_is_of_whole_cells_where_few_of_their_questions_are_tried(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    real = Run.score
+    real = Way.score
 
-    def noted(self: Run, way: Way, *given: Any) -> dict[str, Any]:
-        asked.append(way.plan.count)
-        return real(self, way, *given)
+    def noted(self: Way, *given: Any) -> dict[str, Any]:
+        asked.append(self.plan.count)
+        return real(self, *given)
 
-    monkeypatch.setattr(Run, "score", noted)
+    monkeypatch.setattr(Way, "score", noted)
     monkeypatch.setattr(estimating, "SAMPLED", 1e8)
     told = run.estimate("3x3", count=100_000)
     assert told.samples == 1
@@ -470,13 +469,13 @@ def test_a_worker_that_still_writes_keeps_its_folder(run: Run) -> None:
 
 def test_a_worker_holds_its_folder_while_it_writes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[bool] = []
-    real = laboratory.evaluate_cell
+    real = plan.evaluate_cell
 
     def looked(*given: Any, **more: Any) -> Any:
         held.extend(Lock(place / "lock").holder() is not None for place in run.path.glob("pieces/worker-here-a"))
         return real(*given, **more)
 
-    monkeypatch.setattr(laboratory, "evaluate_cell", looked)
+    monkeypatch.setattr(plan, "evaluate_cell", looked)
     run.evaluate("1:2", executor=Here(workers=1))
     assert True in held
 
@@ -515,11 +514,11 @@ SCRIPT = """
 import sys
 import time
 
-import numerate.laboratory.run as laboratory
 from numerate.executors import Local
-from numerate.laboratory import estimating, pieces, store
+from numerate.laboratory import pieces, plan, store
+from numerate.laboratory.run import load
 
-real = laboratory.evaluate_cell
+real = plan.evaluate_cell
 
 
 def slow(*given, **more):
@@ -527,9 +526,9 @@ def slow(*given, **more):
     return real(*given, **more)
 
 
-laboratory.evaluate_cell, pieces.SMALLEST, store.EVERY = slow, 1e6, 0.0
+plan.evaluate_cell, pieces.SMALLEST, store.EVERY = slow, 1e6, 0.0
 if __name__ == "__main__":
-    laboratory.load(sys.argv[1]).evaluate("1:6", checkpoint="all", executor=Local(workers=2))
+    load(sys.argv[1]).evaluate("1:6", checkpoint="all", executor=Local(workers=2))
     print("done")
 """
 

@@ -83,20 +83,20 @@ def test_twice_the_same_evaluation_leaves_the_same_bytes(run: Run) -> None:
 
 
 def test_an_evaluation_goes_on_by_cell(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    import numerate.laboratory.run as laboratory
+    from numerate.laboratory import plan
 
     whole = [dict(record) for record in run.evaluate()]
     file = run.folder.file("evaluation.jsonl")
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:4]) + lines[4][:20])
     computed = []
-    real = laboratory.evaluate_cell
+    real = plan.evaluate_cell
 
     def counted(model: object, exam: object, cell: object, **settings: object) -> object:
         computed.append(cell)
         return real(model, exam, cell, **settings)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(laboratory, "evaluate_cell", counted)
+    monkeypatch.setattr(plan, "evaluate_cell", counted)
     assert [dict(record) for record in run.evaluate()] == whole
     assert len(computed) == 5
     assert file.read_bytes() == b"".join(lines)
@@ -106,13 +106,13 @@ def test_pieces_cover_the_grid_and_are_gathered(run: Run) -> None:
     pieces = [record for number in (1, 2, 3) for record in run.evaluate(shard=f"{number}/3")]
     assert len(pieces) == 9
     assert not run.folder.file("evaluation.jsonl").exists()
-    import numerate.laboratory.run as laboratory
+    from numerate.laboratory import plan
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a piece was computed again")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(laboratory, "evaluate_cell", never)
+        patch.setattr(plan, "evaluate_cell", never)
         gathered = run.evaluate()
     assert sorted(map(str, gathered)) == sorted(map(str, pieces))
 

@@ -91,23 +91,23 @@ def test_a_sweep_leaves_records_that_say_how_the_model_was_run(run: Run) -> None
 def test_twice_the_same_sweep_leaves_the_same_bytes_and_computes_nothing(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import numerate.laboratory.run as laboratory
+    from numerate.laboratory import plan
 
     sweep = [f"{BASE}=3,20", "model.dropout=0.5"]
     run.evaluate("1:2", settings=sweep, predictions=True)
     files = [run.folder.file(name) for name in ("evaluation.jsonl", "predictions.jsonl")]
     before = [file.read_bytes() for file in files]
-    monkeypatch.setattr(laboratory, "evaluate_cell", None)
+    monkeypatch.setattr(plan, "evaluate_cell", None)
     run.evaluate("1:2", settings=sweep, predictions=True)
     assert [file.read_bytes() for file in files] == before
     assert not run.folder.file("samples.jsonl").exists(), "samples are those of the model as trained"
 
 
 def test_pieces_of_a_sweep_are_gathered(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    import numerate.laboratory.run as laboratory
+    from numerate.laboratory import plan
 
     pieces = [record for i in (1, 2) for record in run.evaluate(shard=f"{i}/2", settings=[f"{BASE}=3,10000"])]
-    monkeypatch.setattr(laboratory, "evaluate_cell", None)
+    monkeypatch.setattr(plan, "evaluate_cell", None)
     gathered = run.evaluate(settings=[f"{BASE}=3,10000"])
     assert sorted(map(json.dumps, gathered)) == sorted(map(json.dumps, pieces))
     assert len(gathered) == 18
@@ -142,11 +142,11 @@ def test_a_question_is_answered_by_the_model_as_it_is_run(run: Run) -> None:
 
 
 def test_best_that_is_final_is_not_computed_twice(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    import numerate.laboratory.run as laboratory
+    from numerate.laboratory import plan
 
     best = run.evaluate("1:2", checkpoint="best")
     assert best.records[0]["step"] == 8, "nothing is right beyond at any step, and ties go to the later one"
-    monkeypatch.setattr(laboratory, "evaluate_cell", None)
+    monkeypatch.setattr(plan, "evaluate_cell", None)
     final = run.evaluate("1:2")
     assert [{**one, "checkpoint": ""} for one in final] == [{**one, "checkpoint": ""} for one in best]
     assert {one["checkpoint"] for one in final} == {"final"}

@@ -122,6 +122,6 @@ def _small(way: Way, cell: Cell) -> Way:
 
 def _try(way: Way, model: Model, asked: Asking) -> None:
     if asked.score:
-        way.run.score(way, model, asked.cell, asked.placement)
+        way.score(model, asked.cell, asked.placement)
     if asked.say:
-        way.run.say(way, model, asked.cell, asked.placement)
+        way.say(model, asked.cell, asked.placement)

@@ -1,19 +1,16 @@
 """What a run says after prompts."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from numerate.errors import Mistake
 from numerate.evaluation.passages import Listen, Passage, passages_after
 from numerate.evaluation.prompts import context_of, most_of, refuse_too_long, writing_of
 from numerate.evaluation.sampling import Sampling
-
-if TYPE_CHECKING:
-    from numerate.laboratory.run import Run
+from numerate.laboratory.stored_run import StoredRun
 
 
 def continued(
-    run: "Run",
+    run: StoredRun,
     prompts: Sequence[str],
     sampling: Sampling,
     *,

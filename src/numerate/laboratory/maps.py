@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,14 +15,12 @@ from numerate.batch import Batch, Draw, Model, Tokens
 from numerate.errors import Mistake
 from numerate.evaluation.exam import SPARE, prompts_of
 from numerate.evaluation.generate import greedy
+from numerate.laboratory.stored_run import StoredRun
 from numerate.mixers.maps import LayerMaps, Sort, observed
 from numerate.models.held import Held
 from numerate.reports.map_records import FOLDER, FORMAT, packed
 from numerate.tasks.questions import Questions
 from numerate.vocabulary import END
-
-if TYPE_CHECKING:
-    from numerate.laboratory.run import Run
 
 MOST = 256
 """Tokens of a prompt, unless said otherwise: every pair of them has a number in every head."""
@@ -129,7 +127,7 @@ class Maps:
 
 
 def maps_of(
-    run: "Run",
+    run: StoredRun,
     prompt: str,
     *,
     checkpoint: str = "final",
@@ -175,7 +173,7 @@ def maps_of(
     )
 
 
-def keep(run: "Run", maps: Maps) -> None:
+def keep(run: StoredRun, maps: Maps) -> None:
     """Writes the record into the run's folder, from which reports draw it."""
     (run.path / FOLDER).mkdir(exist_ok=True)
     run.folder.write(f"{FOLDER}/{maps.name}.json", json.dumps(maps.record(), ensure_ascii=False))
@@ -191,7 +189,7 @@ def _observed(model: Model, tokens: Tokens, source: Tokens | None, placement: in
 
 
 def _read(
-    run: "Run", model: Model, prompt: str, answer: bool, most: int, placement: int
+    run: StoredRun, model: Model, prompt: str, answer: bool, most: int, placement: int
 ) -> tuple[Tokens, Tokens | None, int | None]:
     """What the model reads, what its encoder does, and where its own answer begins."""
     exam, device = run.exam, next(model.parameters()).device
@@ -243,7 +241,7 @@ def _row(ids: torch.Tensor) -> Tokens:
     return Tokens(ids, count, torch.zeros_like(count))
 
 
-def _symbols(run: "Run", tokens: Tokens) -> tuple[str, ...]:
+def _symbols(run: StoredRun, tokens: Tokens) -> tuple[str, ...]:
     """The symbols of a row; a number that is told beside its token is said instead of it."""
     symbols = run.exam.vocabulary.symbols
     length = int(tokens.lengths[0])
@@ -264,7 +262,7 @@ def _layer(one: LayerMaps, looped: bool) -> Layer:
     return Layer(f"{name}, turn {one.turn}" if looped else name, one.layer, one.turn, one.part, tuple(heads))
 
 
-def _without(run: "Run") -> str:
+def _without(run: StoredRun) -> str:
     """Why there are no maps, and which mixers have some."""
     from numerate import catalogue
 

@@ -13,6 +13,7 @@ from numerate.evaluation.grid import Cell, cut, mixed
 from numerate.executors.executor import Desk, Executor, Failure, Work
 from numerate.laboratory.plan import Asking, Inquiry, Missing, Plan, Told, Way
 from numerate.laboratory.store import RECORDS, SAID, Lines, Store, place_of
+from numerate.laboratory.stored_run import StoredRun
 from numerate.training import checkpoint
 from numerate.training.lock import Lock
 from numerate.training.run import RunFolder
@@ -143,10 +144,8 @@ class _Bench:
     """A worker at work: what it has loaded, and what had been recorded when it began."""
 
     def __init__(self, work: Measuring, desk: Desk) -> None:
-        from numerate.laboratory.run import Run
-
         self.folder, self.stop = RunFolder.open(Path(work.path)), desk.stop
-        runs = [Run(self.folder, device=work.device, changes=changes) for changes, _ in work.plans]
+        runs = [StoredRun(self.folder, device=work.device, changes=changes) for changes, _ in work.plans]
         self.plans = [(run, plan) for run, (_, plan) in zip(runs, work.plans, strict=True)]
         self.place = place_of(self.folder, desk.worker)
         store = Store(self.folder, None)
@@ -173,7 +172,7 @@ class _Bench:
                         raise KeyboardInterrupt
                     key = way.key(cell, placement)
                     if score and key not in self.known:
-                        records.add(way.run.score(way, self._model(way), cell, placement))
+                        records.add(way.score(self._model(way), cell, placement))
                     if say and key not in self.said:
                         said.add(self._answers(way, cell, placement))
                     done += 1
@@ -203,7 +202,7 @@ class _Bench:
             "method": method,
             **({"settings": dict(way.plan.settings)} if way.plan.settings else {}),
         }
-        return record | {"lines": way.run.say(way, self._model(way), cell, placement)}
+        return record | {"lines": way.say(self._model(way), cell, placement)}
 
 
 def spread(

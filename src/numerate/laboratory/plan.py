@@ -3,26 +3,25 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from numerate.batch import Model
 from numerate.config import expand
 from numerate.errors import Mistake
 from numerate.evaluation.costs import Reading, readings
-from numerate.evaluation.evaluator import METHODS, Method, grid_of, method_for, replaced_grid
-from numerate.evaluation.exam import size_of
+from numerate.evaluation.evaluator import METHODS, Method, evaluate_cell, grid_of, method_for, replaced_grid
+from numerate.evaluation.exam import questions_of, size_of
 from numerate.evaluation.grid import Cell, Grid, parse_shard, region, shard
-from numerate.evaluation.language import context_region, portions_of
+from numerate.evaluation.language import context_region, evaluate_portion, portions_of, read_portion
 from numerate.evaluation.likelihoods import FIRST
+from numerate.evaluation.samples import answers
 from numerate.laboratory.changes import FILE
 from numerate.laboratory.store import Key, Store
+from numerate.laboratory.stored_run import StoredRun
 from numerate.reports.records import settings_key
 from numerate.tasks.task import Task
 from numerate.training.checkpoint import Checkpoint
 from numerate.training.recipe import Recipe
-
-if TYPE_CHECKING:
-    from numerate.laboratory.run import Run
 
 FIXED = 2.5e8
 """What a cell takes besides its forwards (drawing its questions, laying them out, Python), in the floating-point
@@ -65,7 +64,7 @@ class Plan:
     counts: dict[Cell, int] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def of(cls, run: "Run", grid: str | None, count: int | None, method: Method) -> "Plan":
+    def of(cls, run: StoredRun, grid: str | None, count: int | None, method: Method) -> "Plan":
         recipe, task = run.recipe, run.recipe.task
         if method not in METHODS:
             raise Mistake(f"method: {method!r} is none of: {', '.join(METHODS)}")
@@ -84,7 +83,7 @@ class Plan:
             run.settings,
         )
 
-    def check(self, run: "Run") -> None:
+    def check(self, run: StoredRun) -> None:
         """Raises `Mistake` for a cell that the task has not or that is beyond the model; warns of places that no
         training example had."""
         self._refuse_missing(run.recipe.task)
@@ -115,7 +114,7 @@ class Plan:
                 parts = "+".join(near[:12])
                 raise Mistake(f"grid: {self.grid}: there is no question with {what}; there are {parts}{more}")
 
-    def cells(self, run: "Run", piece: str | None) -> list[Cell]:
+    def cells(self, run: StoredRun, piece: str | None) -> list[Cell]:
         """The cells of the grid, or those of one piece of it (`2/4`), the pieces of about equal cost. A context of
         running text is a cell for each portion of its chunks."""
         cells = self.grid.cells()
@@ -126,14 +125,14 @@ class Plan:
         number, of = parse_shard(piece)
         return shard(cells, number, of, {cell: cost.score for cell, cost in self.costs(run, cells).items()}.__getitem__)
 
-    def _portions(self, run: "Run", cell: Cell) -> list[Cell]:
+    def _portions(self, run: StoredRun, cell: Cell) -> list[Cell]:
         """Running text in portions: of each the first chunk, beside the context."""
         task = run.recipe.task.pinned(**dict(cell))
         found = [((*cell, (FIRST, first)), count) for first, count in portions_of(task, self.count)]
         self.counts.update(found)
         return [one for one, _ in found]
 
-    def costs(self, run: "Run", cells: Sequence[Cell]) -> dict[Cell, Cost]:
+    def costs(self, run: StoredRun, cells: Sequence[Cell]) -> dict[Cell, Cost]:
         """What each cell takes: the token-forwards of all its rows as long as the longest (turns of a loop and the
         quadratic part of attention included), and a fixed part. A function of the recipe and the cells alone."""
         operations = lru_cache(maxsize=None)(run.blank.operations)
@@ -147,7 +146,7 @@ class Plan:
             found[cell] = Cost(FIXED + (read if self.method == "one pass" else decoded), FIXED + decoded, read)
         return found
 
-    def count_of(self, run: "Run", cell: Cell) -> int:
+    def count_of(self, run: StoredRun, cell: Cell) -> int:
         """How many questions a cell is asked."""
         if cell not in self.counts and run.recipe.task.running:
             self._portions(run, tuple(part for part in cell if part[0] != FIRST))
@@ -190,7 +189,7 @@ class Asking(NamedTuple):
 class Way:
     """One model of an evaluation: the weights of a checkpoint under its label, run by the plan of this number."""
 
-    run: "Run"
+    run: StoredRun
     plan: Plan
     number: int
     label: str
@@ -217,6 +216,39 @@ class Way:
 
     def keys(self, cells: Sequence[Cell]) -> list[Key]:
         return [self.key(cell, placement) for cell, placement in self.asked(cells)]
+
+    def score(self, model: Model, cell: Cell, placement: int) -> dict[str, Any]:
+        """The record of one cell."""
+        plan, run = self.plan, self.run
+        if run.exam.running:
+            count = plan.count_of(run, cell)
+            record = evaluate_portion(model, run.exam, dict(cell), count=count, placement=placement)
+        else:
+            record = evaluate_cell(
+                model, run.exam, dict(cell), count=plan.count, seed=plan.seed, placement=placement, method=plan.method
+            )
+        return record | {
+            "seed": run.recipe.seed,
+            "checkpoint": self.label,
+            "step": self.step,
+            "questions": plan.seed,
+            "region": plan.region(cell),
+            **({"settings": dict(plan.settings)} if plan.settings else {}),
+        }
+
+    def say(self, model: Model, cell: Cell, placement: int) -> list[dict[str, Any]]:
+        """What the model answers to each question of a cell."""
+        plan, run = self.plan, self.run
+        place: dict[str, Any] = {"checkpoint": self.label, "step": self.step, "placement": placement}
+        place["method"] = plan.method
+        place |= {"settings": dict(plan.settings)} if plan.settings else {}
+        if run.exam.running:
+            count = plan.count_of(run, cell)
+            read = read_portion(model, run.exam, dict(cell), count=count, placement=placement)
+            return [line | place for line in read.lines(dict(cell))]
+        questions = questions_of(run.exam.task, dict(cell), count=plan.count, seed=plan.seed)
+        found = answers(model, run.exam, questions, placement, method=plan.method)
+        return [said.record(dict(cell)) | place for said in found]
 
 
 Missing = Sequence[tuple[Way, Sequence[Asking]]]
@@ -249,14 +281,14 @@ class Told:
 class Inquiry:
     """An evaluation that is asked for: a plan for each way of running the run, and with the checkpoints its models."""
 
-    plans: tuple[tuple["Run", Plan], ...]
+    plans: tuple[tuple[StoredRun, Plan], ...]
     checkpoints: tuple[Checkpoint, ...]
     ways: tuple[Way, ...]
 
     @classmethod
     def of(
         cls,
-        run: "Run",
+        run: StoredRun,
         grid: str | None,
         count: int | None,
         method: Method,
@@ -315,5 +347,5 @@ class Inquiry:
             for cell, placement, score, _ in asked:
                 if score:
                     model = model or way.run.model(way.found)
-                    store.add(way.key(cell, placement), way.run.score(way, model, cell, placement))
+                    store.add(way.key(cell, placement), way.score(model, cell, placement))
                     told.one()

@@ -1,23 +1,18 @@
 """A run that is there: its recipe, its weights, its results."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from math import exp
 from pathlib import Path
 from typing import Any
 
 from numerate.batch import Model
-from numerate.config import from_tree
-from numerate.errors import Mistake
-from numerate.evaluation.evaluator import Method, evaluate_cell
-from numerate.evaluation.exam import SPARE, Exam, questions_of
+from numerate.evaluation.evaluator import Method
+from numerate.evaluation.exam import SPARE, questions_of
 from numerate.evaluation.grid import Cell, parse_shard
-from numerate.evaluation.language import evaluate_portion, read_portion
 from numerate.evaluation.passages import Listen, Passage
 from numerate.evaluation.samples import Said, answers
 from numerate.evaluation.sampling import Sampling
 from numerate.executors.executor import Executor
-from numerate.laboratory.changes import changed, differences
 from numerate.laboratory.estimating import Estimate, estimate
 from numerate.laboratory.generating import continued
 from numerate.laboratory.maps import MOST, Maps, maps_of
@@ -25,15 +20,11 @@ from numerate.laboratory.pieces import refuse_shard, script, spread
 from numerate.laboratory.plan import Heard, Inquiry, Plan, Told, Way
 from numerate.laboratory.results import Results
 from numerate.laboratory.store import Key, Store, lines_of
-from numerate.models.held import build
-from numerate.models.strict_weights import weights_of
+from numerate.laboratory.stored_run import StoredRun
 from numerate.records.heads import read_metrics
 from numerate.tasks.questions import Questions
 from numerate.training import checkpoint
-from numerate.training.recipe import Recipe
-from numerate.training.refusals import refuse_other_contents, refuse_other_tokenizer
-from numerate.training.run import RunFolder, find, runs_directory
-from numerate.training.world import device_of
+from numerate.training.run import find, runs_directory
 
 
 def load(address: str | Path, runs_dir: str | Path | None = None, device: str | None = None) -> "Run":
@@ -45,88 +36,8 @@ def load(address: str | Path, runs_dir: str | Path | None = None, device: str | 
     return Run(find(address, runs_directory(runs_dir)), device=device)
 
 
-class Run:
+class Run(StoredRun):
     """A trained run. Shows itself in a notebook as its results."""
-
-    def __init__(self, folder: RunFolder, *, device: str | None = None, changes: Sequence[str] = ()) -> None:
-        self.folder = folder
-        self.device, self.changes = device, tuple(changes)
-
-    @property
-    def path(self) -> Path:
-        return self.folder.path
-
-    @cached_property
-    def trained_recipe(self) -> Recipe:
-        """The recipe that it was trained by."""
-        found = from_tree(self.folder.head()["recipe"], self.folder.file("recipe.yaml"), declared=Recipe)
-        assert isinstance(found, Recipe)
-        return found
-
-    @cached_property
-    def recipe(self) -> Recipe:
-        """The recipe that it is run by: as trained, unless `with_settings` changed it."""
-        return changed(self.trained_recipe, self.changes) if self.changes else self.trained_recipe
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """In what the model is run otherwise than it was trained: {} unless `with_settings` changed something."""
-        return differences(self.trained_recipe, self.recipe)
-
-    def with_settings(self, *settings: str) -> "Run":
-        """The same weights, run otherwise: more turns of a loop, another scale of the attention logits.
-
-        >>> run.with_settings("model.trunk.times=8").ask("321+654=")
-
-        Raises `Mistake` for settings that are not the model's, and for those by which it would have other weights.
-        """
-        if not settings:
-            return self
-        other = Run(self.folder, device=self.device, changes=(*self.changes, *settings))
-        blank = other.blank
-        try:
-            weights_of(blank, self.blank.state_dict(), "the trained model")
-        except Mistake as mistake:
-            raise Mistake(
-                f"{', '.join(settings)}: this model would have other weights ({mistake}); an evaluation may change "
-                "only what leaves their names and shapes alone"
-            ) from mistake
-        return other
-
-    @cached_property
-    def exam(self) -> Exam:
-        return Exam(self.recipe.task, self.recipe.tokenizer, self.recipe.layout)
-
-    @cached_property
-    def blank(self) -> Model:
-        """The model as initialised, on the CPU: what can be asked without any weights (placements, tables)."""
-        origin = checkpoint.last_state(self.folder.checkpoints).get("origin")
-        return build(self.recipe.model, self.exam.vocabulary, self.recipe.seed, origin)
-
-    def checkpoints(self, name: str = "final") -> list[checkpoint.Checkpoint]:
-        """The checkpoints meant by `final`, `best`, `all` or a step."""
-        found, warnings = checkpoint.by_name(self.folder.checkpoints, str(name))
-        for text in warnings:
-            self.warn(text)
-        return found
-
-    def refuse_other_contents(self) -> None:
-        """Raises `Mistake` where files that it was trained on have changed since it was begun."""
-        refuse_other_contents(self.trained_recipe.task, self.folder.head(), self.path)
-
-    def model(self, name: str | checkpoint.Checkpoint = "final") -> Model:
-        """The model with the weights of a checkpoint, ready to answer (dropout off).
-
-        Raises `Mistake` where it was trained with another tokenizer file of the same name, or on questions of files
-        that have changed since."""
-        found = name if isinstance(name, checkpoint.Checkpoint) else self.checkpoints(name)[0]
-        if not self.recipe.task.running and self.recipe.tokenizer.fingerprint() is None:
-            self.refuse_other_contents()  # its vocabulary is what its questions have
-        refuse_other_tokenizer(self.recipe.tokenizer, self.recipe.task, found)
-        weights = found.read(only=["weights"])["weights"]
-        model = build(self.recipe.model, self.exam.vocabulary, self.recipe.seed, found.state.get("origin"))
-        model.load_state_dict(weights_of(model, weights, str(found.path)))
-        return model.to(device_of(self.device or self.recipe.device)).eval()
 
     # Evaluation ---------------------------------------------------------------------------------------------------
 
@@ -176,11 +87,11 @@ class Run:
                 spread(inquiry, cells, missing, store, told, executor, said=predictions)
             said: set[Key] = set()
             for way in inquiry.ways if predictions else ():
-                said |= way.run._predict(way, cells, store, told)
+                said |= _write_predictions(way, cells, store, told)
             if shard is None:
                 for run, plan in inquiry.plans:
                     if not plan.settings and not run.exam.running:  # of running text samples are drawn in training
-                        run._sample(plan, inquiry.checkpoints[-1])
+                        _write_samples(run, plan, inquiry.checkpoints[-1])
             store.settle()
             store.clear(said)
         results = [store.known[key] for way in inquiry.ways for key in way.keys(cells)]
@@ -237,68 +148,6 @@ class Run:
             return None
         by = known.get("best_by", "accuracy")
         return {"step": known["best"], "score": known["best_score"], "chosen_on": known["best_split"], "by": by}
-
-    def score(self, way: Way, model: Model, cell: Cell, placement: int) -> dict[str, Any]:
-        """The record of one cell."""
-        plan = way.plan
-        if self.exam.running:
-            count = plan.count_of(self, cell)
-            record = evaluate_portion(model, self.exam, dict(cell), count=count, placement=placement)
-        else:
-            record = evaluate_cell(
-                model, self.exam, dict(cell), count=plan.count, seed=plan.seed, placement=placement, method=plan.method
-            )
-        return record | {
-            "seed": self.recipe.seed,
-            "checkpoint": way.label,
-            "step": way.step,
-            "questions": plan.seed,
-            "region": plan.region(cell),
-            **({"settings": dict(plan.settings)} if plan.settings else {}),
-        }
-
-    def say(self, way: Way, model: Model, cell: Cell, placement: int) -> list[dict[str, Any]]:
-        """What the model answers to each question of a cell."""
-        plan = way.plan
-        place: dict[str, Any] = {"checkpoint": way.label, "step": way.step, "placement": placement}
-        place["method"] = plan.method
-        place |= {"settings": dict(plan.settings)} if plan.settings else {}
-        if self.exam.running:
-            count = plan.count_of(self, cell)
-            read = read_portion(model, self.exam, dict(cell), count=count, placement=placement)
-            return [line | place for line in read.lines(dict(cell))]
-        questions = questions_of(self.exam.task, dict(cell), count=plan.count, seed=plan.seed)
-        found = answers(model, self.exam, questions, placement, method=plan.method)
-        return [said.record(dict(cell)) | place for said in found]
-
-    def _predict(self, way: Way, cells: Sequence[Cell], store: Store, told: Told) -> set[Key]:
-        """Writes what is said to every question; returns which of it workers had said already."""
-        model: Model | None = None
-        lines: list[dict[str, Any]] = []
-        there: set[Key] = set()
-        for key, (cell, placement) in zip(way.keys(cells), way.asked(cells), strict=True):
-            said = store.said_to(key)
-            if said is None:
-                model = model or self.model(way.found)
-                said = self.say(way, model, cell, placement)
-                told.one()
-            else:
-                there.add(key)
-            lines += said
-        store.write("predictions.jsonl", lines, ("checkpoint", "step", "placement", "settings"))
-        return there
-
-    def _sample(self, planned: Plan, found: checkpoint.Checkpoint, each: int = 4) -> None:
-        """A few answers from inside and from beyond what was trained, for the report."""
-        cells = planned.telling(self.recipe)
-        model = self.model(found)
-        records = []
-        for cell in cells:
-            questions = questions_of(self.exam.task, dict(cell), count=each, seed=planned.seed)
-            said = answers(model, self.exam, questions, method=planned.method)
-            records += [one.record(dict(cell)) | {"step": found.step} for one in said]
-        drawn, _ = self.folder.parted("samples.jsonl", lambda record: "prompt" in record)  # in training
-        self.folder.write("samples.jsonl", drawn + lines_of(records).encode())
 
     # Asking and showing -------------------------------------------------------------------------------------------
 
@@ -423,12 +272,6 @@ class Run:
 
         return write_page(self.path)
 
-    def warn(self, text: str) -> None:
-        """Says what a caller should know of, as a warning of Python's."""
-        import warnings
-
-        warnings.warn(text, stacklevel=3)
-
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
@@ -436,3 +279,34 @@ class Run:
         from numerate.reports.page import fragment
 
         return fragment(self.path)
+
+
+def _write_predictions(way: Way, cells: Sequence[Cell], store: Store, told: Told) -> set[Key]:
+    """Writes what is said to every question; returns which of it workers had said already."""
+    model: Model | None = None
+    lines: list[dict[str, Any]] = []
+    there: set[Key] = set()
+    for key, (cell, placement) in zip(way.keys(cells), way.asked(cells), strict=True):
+        said = store.said_to(key)
+        if said is None:
+            model = model or way.run.model(way.found)
+            said = way.say(model, cell, placement)
+            told.one()
+        else:
+            there.add(key)
+        lines += said
+    store.write("predictions.jsonl", lines, ("checkpoint", "step", "placement", "settings"))
+    return there
+
+
+def _write_samples(run: StoredRun, planned: Plan, found: checkpoint.Checkpoint, each: int = 4) -> None:
+    """A few answers from inside and from beyond what was trained, for the report."""
+    cells = planned.telling(run.recipe)
+    model = run.model(found)
+    records = []
+    for cell in cells:
+        questions = questions_of(run.exam.task, dict(cell), count=each, seed=planned.seed)
+        said = answers(model, run.exam, questions, method=planned.method)
+        records += [one.record(dict(cell)) | {"step": found.step} for one in said]
+    drawn, _ = run.folder.parted("samples.jsonl", lambda record: "prompt" in record)  # in training
+    run.folder.write("samples.jsonl", drawn + lines_of(records).encode())
