@@ -11,11 +11,10 @@ from torch.nn.functional import linear
 
 from numerate.config import setting
 from numerate.errors import Mistake
-from numerate.mixers.dual_decoding import Decoding, Maps, can_decode
-from numerate.mixers.dual_decoding import step as decoded
+from numerate.mixers.dual_decoding import Decoding, Maps, decoded, is_exact
 from numerate.mixers.inside import Inside, together, turned_in_pairs
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, at_places
-from numerate.mixers.relational import Activation, Heads, Kind, activated, causal
+from numerate.mixers.relational import FUNCTIONS, Activation, Heads, Kind, activated, causal
 from numerate.mixers.relational_fast import Form, attended, has_values, said_by
 from numerate.mixers.symbols import DistanceSymbols, SymbolicAttention, Symbols, SymbolsPart
 from numerate.positions.position import Position
@@ -209,18 +208,48 @@ class DualAttentionMixer(TokenMixer):
             cache[name] = part.new_zeros(rows, heads, context.capacity, size)
             cache[name][:, :, :time] = part
         said = self._said(x, held, context)
-        if not can_decode(self, x, context):
+        if not self._decodes(x, context):
             return said, cache
         symbols = cache.pop("symbols")
         cache["values"] = torch.cat([cache["values"], symbols.expand(len(x), -1, -1, -1)], dim=1)
-        return said, Decoding(**cache, maps=Maps(self, context))
+        return said, Decoding(**cache, maps=self._for_steps(context))
+
+    def _decodes(self, x: Tensor, context: Context) -> bool:
+        """Whether steps may take fewer operations: both sorts of heads, each with a key of its own; relations that are
+        not those of a softmax; a symbol for each token, nothing hidden and nothing added to scores."""
+        spec = self.spec
+        if (
+            spec.variant != "relational"
+            or spec.function() not in FUNCTIONS
+            or not isinstance(self.symbols, SymbolsPart)
+        ):
+            return False
+        if spec.shared_queries or spec.key_value_heads is not None or not self.own or context.hidden is not None:
+            return False
+        linear_maps = (one for name, one in self.named_children() if name not in ("symbols", "inside"))
+        if self.inside.biases or self.inside.contextual or any(type(one) is not nn.Linear for one in linear_maps):
+            return False
+        return is_exact(x, self.queries.weight) and not (self.training and spec.dropout)
+
+    def _for_steps(self, context: Context) -> Maps:
+        assert isinstance(self.symbols, SymbolsPart)
+        # Layers that share the part that gives symbols share what is made ready of it.
+        name = ("symbols", id(self.symbols))
+        if name not in context.prepared:
+            context.prepared[name] = self.symbols.for_steps()
+        asking = self.relation_queries
+        answering = asking if self.spec.symmetric else self.relation_keys
+        scale, relation_scale = self.size**-0.5, self.relation_width**-0.5
+        inward = (self.queries, scale), (self.keys, 1.0), (self.values, 1.0), (asking, relation_scale), (answering, 1.0)
+        by_head = torch.unflatten(self.relation_map.weight, 0, (self.other, self.size))
+        return Maps(context.prepared[name], inward, self.own_out, self.out, by_head)
 
     def step(
         self, x: Float[Tensor, "rows 1 width"], context: Context, state: Cache | Decoding
     ) -> tuple[Tensor, Cache | Decoding]:
         assert context.index is not None
         if isinstance(state, Decoding):
-            return decoded(self, x, context, state), state
+            return decoded(x, context, state, self.inside, self.symbol_values, self.spec.function()), state
         row, place = torch.arange(x.shape[0], device=x.device), together(context)
         for name, part in self._held(x, context).items():
             if place is None:
