@@ -1,0 +1,73 @@
+"""No two files import each other, however far around."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "src" / "numerate"
+
+
+def files() -> dict[str, Path]:
+    """Every file of the package by the name of its module; a folder's `__init__` has the name of the folder."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+def imported(module: str, path: Path) -> Iterator[str]:
+    """What the statements of a file may import, anywhere in it: modules, or names inside of them."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (f"{source}.{name.name}" for name in node.names)
+
+
+def graph() -> dict[str, set[str]]:
+    """Which files each file imports. The folders above an imported file do not count, only what is named: the names
+    of a package that `__getattr__` looks up are for its users, and none of its own files may import them from it."""
+    known = files()
+    found = {}
+    for module, path in known.items():
+        named = (name if name in known else name.rpartition(".")[0] for name in imported(module, path))
+        found[module] = {name for name in named if name in known}
+    return found
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """The strongly connected components of more than one file, and files that import themselves (Tarjan, 1972)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(one: str) -> None:
+        order[one] = lowest[one] = len(order)
+        stack.append(one)
+        for other in graph[one]:
+            if other not in order:
+                visit(other)
+                lowest[one] = min(lowest[one], lowest[other])
+            elif other in stack:
+                lowest[one] = min(lowest[one], order[other])
+        if lowest[one] == order[one]:
+            component = stack[stack.index(one) :]
+            del stack[len(stack) - len(component) :]
+            if len(component) > 1 or one in graph[one]:
+                found.append(sorted(component))
+
+    for one in graph:
+        if one not in order:
+            visit(one)
+    return found
+
+
+def test_no_two_files_import_each_other_not_even_late_or_for_types_alone() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a", "d"}, "e": {"d"}}) == [["a", "b", "c"], ["d"]]
+    found = [" <-> ".join(circle) for circle in circles(graph())]
+    assert not found, "\n".join(["files that import each other:", *found])
