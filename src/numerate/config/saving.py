@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from numerate import catalogue
+from numerate.config.old_names import old_kind, old_setting, old_value
 from numerate.config.settings import Span
 from numerate.config.user_parts import kind_of
 from numerate.config.values import alternatives, built, draft_from, is_spec, settings_of, under
@@ -171,13 +172,14 @@ def _essence(value: Any, counts: Callable[[type, Field[Any]], bool], known: Know
         found: str = known[id(value)][1]
         return found
     part = type(value)
-    kind, source = kind_of(part)
+    source = kind_of(part)[1]
+    named_before = {old_setting(part, name): (name, field) for name, (field, _) in settings_of(part).items()}
     settings = [
-        f"{json.dumps(name)}:{_essence(getattr(value, name), counts, known)}"
-        for name, (field, _) in sorted(settings_of(part).items())
+        f"{json.dumps(old)}:{_essence(old_value(part, name, getattr(value, name)), counts, known)}"
+        for old, (name, field) in sorted(named_before.items())
         if counts(part, field) and not (field.metadata.get("later") and getattr(value, name) == field.default)
     ]
-    named = json.dumps(kind.rpartition(":")[2])
+    named = json.dumps(old_kind(part))
     text = f'{{"kind":{named},"settings":{{{",".join(settings)}}},"source":{json.dumps(source)}}}'
     if known is not None:
         known[id(value)] = (value, text)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from numerate.batch import Draw, Tokens
 from numerate.config import setting
+from numerate.config.old_names import old_kind, old_setting, old_value
 from numerate.errors import Mistake
 from numerate.positions.counter import drawn, drawn_many
 from numerate.vocabulary import DIGIT, HELPER, SPECIAL
@@ -63,11 +64,11 @@ class Numbering(ABC):
     def _salt(self) -> int:
         # What was added later and stands at its default was not there when older runs drew.
         said = [
-            f"{field.name}={getattr(self, field.name)!r}"
+            f"{old_setting(type(self), field.name)}={old_value(type(self), field.name, getattr(self, field.name))!r}"
             for field in fields(self)  # type: ignore[arg-type]
             if not (field.metadata.get("later") and getattr(self, field.name) == field.default)
         ]
-        return zlib.crc32(f"{type(self).__qualname__}({', '.join(said)})".encode())
+        return zlib.crc32(f"{old_kind(type(self))}({', '.join(said)})".encode())
 
 
 @dataclass(frozen=True)

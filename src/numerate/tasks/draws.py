@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from numerate.config.old_names import old_kind, old_setting, old_value
+
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 
@@ -37,7 +39,9 @@ def _plain(value: Any) -> Any:
         return value
     if is_dataclass(value) and not isinstance(value, type):
         counted = [f for f in fields(value) if not (f.metadata.get("later") and getattr(value, f.name) == f.default)]
-        return {"kind": type(value).__name__} | {f.name: _plain(getattr(value, f.name)) for f in counted}
+        part = type(value)
+        names = {old_setting(part, f.name): old_value(part, f.name, getattr(value, f.name)) for f in counted}
+        return {"kind": old_kind(part)} | {name: _plain(setting) for name, setting in names.items()}
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     if isinstance(value, dict):
