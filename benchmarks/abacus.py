@@ -74,20 +74,20 @@ FIRST_DIGIT, LAST_DIGIT = 4, 13
 
 def small_model() -> Decoder:
     """The published model, 2 layers x 1 turn at width 128."""
-    feed_forward = FeedForward("geglu", times=HIDDEN / WIDTH, biases=False)
+    feed_forward = FeedForward("geglu", expansion=HIDDEN / WIDTH, bias=False)
     return Decoder(
-        width=WIDTH,
-        trunk=Loop(depth=LAYERS, times=1, inject="add"),
-        mixer=Attention(heads=HEADS),
+        hidden_size=WIDTH,
+        backbone=Loop(num_layers=LAYERS, num_loops=1, input_injection="add"),
+        mixer=Attention(num_heads=HEADS),
         feed_forward=feed_forward,
-        positions=(Learned(numbering=DigitIndex(max_offset=MOST_OFFSET), table=TABLE),),
+        positions=(Learned(position_ids=DigitIndex(max_offset=MOST_OFFSET), max_position_embeddings=TABLE),),
         norm_first=False,
-        norm_epsilon=EPSILON,
+        norm_eps=EPSILON,
         embedding_norm=True,
         head_feed_forward=feed_forward,
         final_norm=True,
-        adapter=True,
-        initialisation=DeepNorm(),
+        head_projection=True,
+        initialization=DeepNorm(),
     )
 
 
@@ -96,9 +96,9 @@ def recipe(digits: int, *, rate: float = 1e-3) -> Recipe:
     return Recipe(
         task=Arithmetic(operator="+", digits=Span(1, digits)),
         model=small_model(),
-        optimizer=AdamW(rate=rate, betas=(0.9, 0.98), epsilon=1e-12, decay=0.01, clip=0.5),
+        optimizer=AdamW(learning_rate=rate, betas=(0.9, 0.98), eps=1e-12, weight_decay=0.01, max_grad_norm=0.5),
         schedule=Constant(warmup=20),
-        training=Training(steps=10**9, batch=ROWS, window=BATCHES, threads=1),
+        training=Training(steps=10**9, batch_size=ROWS, shuffle_window=BATCHES, threads=1),
         device="cpu",
     )
 
@@ -190,7 +190,7 @@ class PublishedStep:
     """A training step of the published form: padded rows in random order, every place, one offset per batch."""
 
     def __init__(self, chosen: Recipe, *, fused: bool = False) -> None:
-        vocabulary = chosen.tokenizer.vocabulary(chosen.task)
+        vocabulary = chosen.tokenizer.build_vocabulary(chosen.task)
         own = chosen.model.build(vocabulary, chosen.seed)
         assert isinstance(own, DecoderModel)
         self.model = Published(own, fused=fused).train()
@@ -201,7 +201,7 @@ class PublishedStep:
         width = columns(chosen.task.digits.high)  # type: ignore[attr-defined]
         self.batches = [(*padded_rows(batch, width), batch.real) for batch in made]
         self.offsets = np.random.default_rng(1)
-        self.clip = chosen.optimizer.clip
+        self.clip = chosen.optimizer.max_grad_norm
 
     def loss(self, ids: Tensor, targets: Tensor, offset: int) -> Tensor:
         return cross_entropy(self.model(ids, offset).flatten(0, 1), targets.flatten(), ignore_index=IGNORE)

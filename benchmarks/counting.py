@@ -60,17 +60,22 @@ TASKS = {
 }
 MODELS = {
     "LSTM": Decoder(
-        width=128,
-        trunk=Stack(depth=1),
-        mixer=LSTM(project=False, initialisation="torch"),
+        hidden_size=128,
+        backbone=Stack(num_layers=1),
+        mixer=LSTM(output_projection=False, initialization="torch"),
         feed_forward=None,
         norm="none",
         residual=False,
     ),
     "transformer": Decoder(
-        width=64, trunk=Stack(depth=2), mixer=Attention(heads=4, biases=True), feed_forward=FeedForward("relu")
+        hidden_size=64,
+        backbone=Stack(num_layers=2),
+        mixer=Attention(num_heads=4, bias=True),
+        feed_forward=FeedForward("relu"),
     ),
-    "S4": Decoder(width=128, trunk=Stack(depth=1), mixer=S4(dropout=0.1), feed_forward=None, final_norm=False),
+    "S4": Decoder(
+        hidden_size=128, backbone=Stack(num_layers=1), mixer=S4(dropout=0.1), feed_forward=None, final_norm=False
+    ),
 }
 CLAIMS = {
     ("LSTM", "mod10"): 4.0,
@@ -90,7 +95,7 @@ Step = Callable[[int], None]
 
 def made(spec: Decoder, task: Task, cauchy: bool = False) -> DecoderModel:
     """The model, in training; with the published kernel of S4 if asked."""
-    model = spec.build(Words().vocabulary(task), seed=0).train()
+    model = spec.build(Words().build_vocabulary(task), seed=0).train()
     if cauchy:
         for part in model.modules():
             if isinstance(part, S4Mixer):
@@ -116,7 +121,7 @@ def by_cauchy(part: S4Mixer) -> Callable[[Tensor, Context], Tensor]:
 
 def stepping(model: DecoderModel, task: Task, batches: Sequence[Batch], asked_only: bool) -> Step:
     """A training step as the trainer takes it, without logging."""
-    objective = Supervised(asked_only=asked_only).build(Words().vocabulary(task))
+    objective = Supervised(targets_only=asked_only).build(Words().build_vocabulary(task))
     optimizer = AdamW().build(model, model.settings_by_parameter())
 
     def step(number: int) -> None:
@@ -143,7 +148,7 @@ def grouped(task: Task) -> list[Batch]:
 
 def fixed(task: Task) -> list[Batch]:
     """The same examples in the order in which they are drawn, padded as published."""
-    vocabulary = Words().vocabulary(task)
+    vocabulary = Words().build_vocabulary(task)
     rows = Words().rows(task.examples("train", 0, 0, BATCHES * ROWS), vocabulary)
     batches = []
     for first in range(0, BATCHES * ROWS, ROWS):

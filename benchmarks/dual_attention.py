@@ -72,18 +72,18 @@ HALF = ("symbolic-512", "relative-512")
 
 def ours(name: str, tokens: int, width: int = WIDTH, words: int = WORDS) -> Any:
     mixers = {
-        "plain": Attention(heads=8),
-        "symbolic": DualAttention(4, 4, SymbolicAttention(count=tokens)),
-        "relative": DualAttention(4, 4, PositionRelativeSymbols(farthest=tokens, later_too=True)),
+        "plain": Attention(num_heads=8),
+        "symbolic": DualAttention(4, 4, SymbolicAttention(num_symbols=tokens)),
+        "relative": DualAttention(4, 4, PositionRelativeSymbols(max_distance=tokens, future_distances=True)),
     }
     model = Decoder(
-        width=width,
-        trunk=Stack(depth=DEPTH),
+        hidden_size=width,
+        backbone=Stack(num_layers=DEPTH),
         mixer=mixers[name],
-        feed_forward=FeedForward("swiglu", times=(8 * width // 3) / width, biases=False),
+        feed_forward=FeedForward("swiglu", expansion=(8 * width // 3) / width, bias=False),
         positions=(Rotary(),),
-        tied=True,
-        initialisation=Normal(),
+        tie_word_embeddings=True,
+        initialization=Normal(),
     ).build(Vocabulary.of([f"w{number}" for number in range(words - Vocabulary.of([]).size)]), seed=0)
 
     class Ours(torch.nn.Module):

@@ -57,7 +57,9 @@ Score = Callable[[], object]
 
 def exam_and_model() -> tuple[Exam, DecoderModel]:
     exam = Exam(Arithmetic(digits=Span(1, 100)), Characters(), Continuation())
-    spec = Decoder(width=WIDTH, trunk=Stack(depth=LAYERS), mixer=Attention(heads=HEADS), positions=(Rotary(),))
+    spec = Decoder(
+        hidden_size=WIDTH, backbone=Stack(num_layers=LAYERS), mixer=Attention(num_heads=HEADS), positions=(Rotary(),)
+    )
     return exam, spec.build(exam.vocabulary, seed=0).eval()
 
 

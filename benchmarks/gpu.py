@@ -47,27 +47,27 @@ BUDGET = 8e18
 def published(*, compiled: bool, smoke: bool) -> Recipe:
     """8 blocks x 2 turns, width 1024, 16 heads; or a shape like it that any CPU can train."""
     width, heads, depth, parts, part = (32, 4, 2, 2, 8) if smoke else (1024, 16, 8, 16, 512)
-    feed_forward = FeedForward("geglu", times=1.0, biases=False)
+    feed_forward = FeedForward("geglu", expansion=1.0, bias=False)
     model = Decoder(
-        width=width,
-        trunk=Loop(depth=depth, times=2, inject="add", state="noise"),
-        mixer=Attention(heads=heads),
+        hidden_size=width,
+        backbone=Loop(num_layers=depth, num_loops=2, input_injection="add", initial_state="noise"),
+        mixer=Attention(num_heads=heads),
         feed_forward=feed_forward,
-        positions=(Learned(numbering=DigitIndex(max_offset=100), table=512),),
+        positions=(Learned(position_ids=DigitIndex(max_offset=100), max_position_embeddings=512),),
         norm_first=False,
-        norm_epsilon=1e-12,
+        norm_eps=1e-12,
         embedding_norm=True,
         head_feed_forward=feed_forward,
         final_norm=True,
-        adapter=True,
-        initialisation=DeepNorm(),
+        head_projection=True,
+        initialization=DeepNorm(),
     )
     training = Training(
         steps=None,
-        operations=BUDGET,
-        batch=parts * part,
-        accumulate=parts,
-        window=4,
+        flops=BUDGET,
+        batch_size=parts * part,
+        gradient_accumulation_steps=parts,
+        shuffle_window=4,
         precision="bf16",
         compile=compiled,
     )
@@ -75,7 +75,7 @@ def published(*, compiled: bool, smoke: bool) -> Recipe:
         task=Arithmetic(operator="+", digits=Span(1, 3 if smoke else 20)),
         model=model,
         objective=Progressive(),
-        optimizer=AdamW(rate=1e-4, betas=(0.9, 0.98), epsilon=1e-12, decay=0.01, clip=0.5),
+        optimizer=AdamW(learning_rate=1e-4, betas=(0.9, 0.98), eps=1e-12, weight_decay=0.01, max_grad_norm=0.5),
         schedule=Trapezoid(warmup=0.1),
         training=training,
         device="cpu" if smoke else "cuda",

@@ -52,7 +52,7 @@ def built(contender: str, width: int, depth: int, time: int, words: int) -> Any:
     spec = corrected(width=width, depth=depth, dropout=0.0, context=time, **heads)
     if told is not None:
         assert isinstance(spec.mixer, DualAttention)
-        spec = replace(spec, mixer=replace(spec.mixer, form=told[1]))
+        spec = replace(spec, mixer=replace(spec.mixer, backend=told[1]))
     return spec.build(Vocabulary.of([f"w{number}" for number in range(words - Vocabulary.of([]).size)]), seed=0)
 
 

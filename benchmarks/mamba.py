@@ -105,7 +105,7 @@ def main() -> None:
     repetitions = parser.parse_args().repetitions
     torch.set_num_threads(1)
     vocabulary = Vocabulary.of([f"w{number}" for number in range(WORDS - Vocabulary.of([]).size)])
-    spec = Decoder(width=WIDTH, norm="rms", feed_forward=None, tied=True, mixer=Mamba())
+    spec = Decoder(hidden_size=WIDTH, norm="rms", feed_forward=None, tie_word_embeddings=True, mixer=Mamba())
     model = spec.build(vocabulary, seed=0)
     ids = torch.randint(1, WORDS, (ROWS, TIME + 1), generator=torch.Generator().manual_seed(0))
     targets = ids[:, 1:]

@@ -59,9 +59,9 @@ def sized(width: int, batch: int, seed: int, *more: str) -> Recipe:
     return recipe(
         "addition_abacus",
         "task.digits=1:3",
-        f"model.width={width}",
-        f"model.mixer.heads={2 if width == 16 else 4}",
-        f"training.batch={batch}",
+        f"model.hidden_size={width}",
+        f"model.mixer.num_heads={2 if width == 16 else 4}",
+        f"training.batch_size={batch}",
         f"seed={seed}",
         "device=cpu",
         "training.threads=1",
@@ -80,7 +80,7 @@ def timed(work: Callable[[], object]) -> Times:
 
 def trainers(width: int, batch: int, count: int, first: int) -> list[Trainer]:
     """Runs in memory that only step and sum."""
-    only = (f"training.steps={STEPS}", f"training.evaluate_every={STEPS}", "evaluation.during=1")
+    only = (f"training.steps={STEPS}", f"training.evaluate_every={STEPS}", "evaluation.validation_examples=1")
     return [Trainer(sized(width, batch, first + seed, *only), World.join("cpu")) for seed in range(count)]
 
 

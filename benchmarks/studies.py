@@ -37,9 +37,16 @@ AT_MOST = {"local": 1.15, "ray": 1.3}
 def tiny(steps: int) -> Recipe:
     one = addition_rotary()
     training = replace(
-        one.training, steps=steps, batch=16, window=16, threads=1, log_every=100, evaluate_every=steps, target=None
+        one.training,
+        steps=steps,
+        batch_size=16,
+        shuffle_window=16,
+        threads=1,
+        log_every=100,
+        evaluate_every=steps,
+        target_accuracy=None,
     )
-    evaluation = replace(one.evaluation, grid="1:4x1:4", count=20, during=32)
+    evaluation = replace(one.evaluation, grid="1:4x1:4", examples_per_cell=20, validation_examples=32)
     return replace(one, model=replace(one.model, width=16), training=training, evaluation=evaluation, title="tiny")
 
 

@@ -85,10 +85,10 @@ def main() -> None:
     )
     print(json.dumps({"what": "the tokenizer alone", "milliseconds": round(alone, 2), "least": round(least, 2)}))
     for spelling in SPELLINGS:
-        tokenizer = Subwords(tokenizer=told.tokenizer, numbers=spelling)
+        tokenizer = Subwords(tokenizer=told.tokenizer, number_format=spelling)
         speller = tokenizer.speller
         found, least = median(speller.encode, told.repetitions, shapes)
-        vocabulary = tokenizer.vocabulary([])
+        vocabulary = tokenizer.build_vocabulary([])
 
         def rows(drawn: list[str], tokenizer: Subwords = tokenizer, vocabulary: Vocabulary = vocabulary) -> Rows:
             return tokenizer.rows([Example(text, "") for text in drawn], vocabulary)

@@ -53,10 +53,12 @@ Step = Callable[[int], int]
 
 def ours(batches: Sequence[Batch], asked_only: bool) -> Step:
     """A training step as the trainer takes it, without clipping and logging."""
-    vocabulary = TOKENIZER.vocabulary(Arithmetic())
-    spec = Decoder(width=WIDTH, trunk=Stack(depth=LAYERS), mixer=Attention(heads=HEADS), positions=(Rotary(),))
+    vocabulary = TOKENIZER.build_vocabulary(Arithmetic())
+    spec = Decoder(
+        hidden_size=WIDTH, backbone=Stack(num_layers=LAYERS), mixer=Attention(num_heads=HEADS), positions=(Rotary(),)
+    )
     model = spec.build(vocabulary, seed=0)
-    objective = Supervised(asked_only=asked_only).build(vocabulary)
+    objective = Supervised(targets_only=asked_only).build(vocabulary)
     optimizer = AdamW().build(model, model.settings_by_parameter())
 
     def step(number: int) -> int:
@@ -89,7 +91,7 @@ def theirs(batches: Sequence[tuple[Tensor, Tensor, int]], flash: bool) -> Step:
         rotary_emb_dim=WIDTH // HEADS,
         ff_mult=4,
     )
-    size = TOKENIZER.vocabulary(Arithmetic()).size
+    size = TOKENIZER.build_vocabulary(Arithmetic()).size
     model = TransformerWrapper(num_tokens=size, max_seq_len=LONGEST, attn_layers=layers, use_abs_pos_emb=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
 
@@ -112,7 +114,7 @@ def grouped(task: Arithmetic) -> list[Batch]:
 
 def in_random_order(task: Arithmetic, longest: int | None) -> list[tuple[Tensor, Tensor, int]]:
     """The same examples, not grouped, padded to a fixed length or to the longest row of each batch."""
-    vocabulary = TOKENIZER.vocabulary(task)
+    vocabulary = TOKENIZER.build_vocabulary(task)
     rows = TOKENIZER.rows(task.examples("train", 0, 0, BATCHES * ROWS), vocabulary)
     order = np.random.default_rng(0).permutation(BATCHES * ROWS)
     batches = []

@@ -355,7 +355,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     if given.prompt == "chat" and not tokenizer.chat_template:
         parser.error("--prompt chat: this tokenizer has no template of a chat; --prompt plain needs none")
     try:
-        held = WordProblems(folder=given.data).holdings
+        held = WordProblems(data_dir=given.data).holdings
     except Mistake as error:
         parser.error(f"--data: {error}")
     rows, every = (rows_of(stock, tokenizer, given.prompt, given.longest) for stock in (held.train, held.test))

@@ -126,7 +126,7 @@ NOT_SPECS = {"Recipe", "Study"}
 class Slope(Position):
     """A bias on the scores that grows with the distance, so that promises run on biases even before there is one."""
 
-    numbering: Any = Sequential()
+    position_ids: Any = Sequential()
 
     def build_attention(self, heads: int, head_width: int) -> Bias:
         return SlopeBias(heads)
@@ -156,95 +156,97 @@ class RunningParity(Task):
 
 FURTHER: dict[str, list[Any]] = {
     "Task": [
-        Arithmetic(digits=Span(1, 2), zero=True),
+        Arithmetic(digits=Span(1, 2), include_zero=True),
         Arithmetic(digits=3, lengths="uniform"),
         Arithmetic("-", digits=Span(1, 3)),
         Arithmetic("x", digits=Span(1, 9), lengths="value"),
         Arithmetic(digits=Span(2, 9), no_carry=True),
         Sorting(digits=Span(3, 5), items=Span(2, 4), lengths="uniform"),
-        BitwiseOr(operator="|", digits=Span(1, 4), most=9),
+        BitwiseOr(operator="|", digits=Span(1, 4), max_examples=9),
         RunningParity(),
     ],
     "Tokenizer": [
-        Characters(Digits("answer reversed", 1, 2, places=30)),
-        Characters(Digits(hints=True), begin=True),
-        Subwords(str(Path(__file__).parent / "tokens" / "tiny"), PerDigit(), keep="occurring", begin=True),
+        Characters(Digits("answer reversed", 1, 2, min_digits=30)),
+        Characters(Digits(index_hints=True), add_bos_token=True),
+        Subwords(
+            str(Path(__file__).parent / "tokens" / "tiny"), PerDigit(), vocabulary="occurring", add_bos_token=True
+        ),
     ],
-    "Layout": [Continuation(ask="all")],
+    "Layout": [Continuation(targets="all")],
     "Numbering": [
         DigitIndex(max_offset=7),
         DigitIndex(max_offset=7, per="batch"),
-        Shifted(max_shift=9, evaluate_at=1),
+        Shifted(max_shift=9, num_eval_offsets=1),
         Shifted(max_shift=0),
         Coupled(max_offset=7),
         RandomSubset(max_length=40, stride=2),
         RandomSubset(max_length=20, size=16, per="batch"),
-        Sequential(helpers="next"),
-        Shifted(max_shift=9, within=40, helpers="next"),
-        RandomSubset(max_length=40, helpers="next"),
+        Sequential(helper_positions="next"),
+        Shifted(max_shift=9, shift_within=40, helper_positions="next"),
+        RandomSubset(max_length=40, helper_positions="next"),
     ],
     "Position": [
-        Rotary(share=0.5, base=100.0),
+        Rotary(partial_rotary_factor=0.5, base=100.0),
         Sinusoidal(scale=0.3),
         Slope(),
-        Slope(numbering=DigitIndex()),
-        FIRE(shared=True, hidden=4, threshold=3.0),
-        T5Bias(numbering=Coupled(max_offset=3), buckets=8, max_distance=6, sides="two", shared=True),
+        Slope(position_ids=DigitIndex()),
+        FIRE(shared=True, hidden_size=4, threshold=3.0),
+        T5Bias(position_ids=Coupled(max_offset=3), num_buckets=8, max_distance=6, bidirectional="two", shared=True),
     ],
     "Mixer": [
-        Attention(heads=1),
-        Attention(heads=2, biases=True),
-        Attention(heads=2, logit_scale=1.7),
-        Attention(heads=2, logit_scale="log", log_from=2),
-        Attention(heads=2, layer_scale=True),
-        LSTM(cells=12),
-        LSTM(project=False, biases=False),
-        S4(pairs=3, step_spread=500.0, dropout=0.2),
-        S4D(pairs=2, eigenvalues="lin", rule="bilinear"),
-        S4D(eigenvalues="inv"),
-        RNN(project=False, initialisation="torch"),
-        GRU(cells=12, initialisation="torch"),
-        MinGRU(cells=12, positive=True, eigenvalues="[-1,1]", longest=20),
-        LRU(cells=12, gated=True),
-        SLSTM(cells=12, heads=3, convolution=None, forget="exponential"),
-        SLSTM(heads=2, project=False),
-        Mamba(state=3, expand=1, convolution=1, rank=2, eigenvalues="[-1,1]"),
-        Mamba2(state=3, head_width=16, convolution=2, eigenvalues="[-1,1]"),
-        DeltaNet(heads=2, head_width=5, eigenvalues="[-1,1]", convolution=None),
-        GatedDeltaNet(heads=1, eigenvalues="[-1,1]", convolution=2, kernel="torch"),
-        DeltaProduct(heads=2, householders=3, gated=True, eigenvalues="[0,1]"),
-        DualAttention(2, 2, PositionRelativeSymbols(farthest=3), symmetric=True, key_value_heads=1, biases=True),
-        DualAttention(0, 2, PositionalSymbols(), relations=4, activation="softmax"),
-        DualAttention(2, 2, PositionalSymbols("waves"), variant="rca", shared_queries=True, out_biases=True),
-        DualAttention(1, 3, SymbolicAttention(5, layers="library"), variant="rca", activation="gelu"),
-        DualAttention(2, 2, PositionRelativeSymbols(later_too=True), variant="disrca", key_value_heads=2),
-        DualAttention(2, 2, SymbolicAttention(trainable=False, normalised=True), relation_width=8, form="plain"),
-        Alternating((LSTM(), Attention(heads=2))),
-        Alternating((RWKV7(head_width=4, value_rank=3), ChannelMix(version=7, times=2.0))),
-        Alternating((RWKV6(head_width=8, decay_rank=3, shift_rank=2), ChannelMix(version=6))),
+        Attention(num_heads=1),
+        Attention(num_heads=2, bias=True),
+        Attention(num_heads=2, logit_scale=1.7),
+        Attention(num_heads=2, logit_scale="log", log_scale_start=2),
+        Attention(num_heads=2, scale_by_inverse_layer_index=True),
+        LSTM(hidden_size=12),
+        LSTM(output_projection=False, bias=False),
+        S4(state_pairs=3, dt_ratio=500.0, dropout=0.2),
+        S4D(state_pairs=2, initialization="lin", discretization="bilinear"),
+        S4D(initialization="inv"),
+        RNN(output_projection=False, initialization="torch"),
+        GRU(hidden_size=12, initialization="torch"),
+        MinGRU(hidden_size=12, positive_candidates=True, eigenvalue_range="[-1,1]", max_initial_memory=20),
+        LRU(state_size=12, gated=True),
+        SLSTM(hidden_size=12, num_heads=3, conv_kernel=None, forget_gate="exponential"),
+        SLSTM(num_heads=2, output_projection=False),
+        Mamba(state_size=3, expand=1, conv_kernel=1, time_step_rank=2, eigenvalue_range="[-1,1]"),
+        Mamba2(state_size=3, head_dim=16, conv_kernel=2, eigenvalue_range="[-1,1]"),
+        DeltaNet(num_heads=2, head_dim=5, eigenvalue_range="[-1,1]", conv_kernel=None),
+        GatedDeltaNet(num_heads=1, eigenvalue_range="[-1,1]", conv_kernel=2, backend="torch"),
+        DeltaProduct(num_heads=2, num_householder=3, gated=True, eigenvalue_range="[0,1]"),
+        DualAttention(2, 2, PositionRelativeSymbols(max_distance=3), symmetric=True, num_key_value_heads=1, bias=True),
+        DualAttention(0, 2, PositionalSymbols(), num_relations=4, activation="softmax"),
+        DualAttention(2, 2, PositionalSymbols("waves"), variant="rca", shared_queries=True, out_bias=True),
+        DualAttention(1, 3, SymbolicAttention(5, sharing="library"), variant="rca", activation="gelu"),
+        DualAttention(2, 2, PositionRelativeSymbols(future_distances=True), variant="disrca", num_key_value_heads=2),
+        DualAttention(2, 2, SymbolicAttention(trainable=False, normalized=True), relation_dim=8, backend="plain"),
+        Alternating((LSTM(), Attention(num_heads=2))),
+        Alternating((RWKV7(head_dim=4, value_rank=3), ChannelMix(version=7, expansion=2.0))),
+        Alternating((RWKV6(head_dim=8, decay_rank=3, shift_rank=2), ChannelMix(version=6))),
     ],
     "Trunk": [
-        Stack(depth=1),
-        Stack(depth=3, inject="add"),
-        Stack(depth=3, inject="linear"),
-        Stack(inject="ffn"),
-        Stack(depth=3, inject="add", state="noise"),
-        Loop(depth=2, times=3, inject="none"),
-        Loop(depth=2, times=2, inject="linear", state="noise"),
-        Loop(times=2, inject="ffn"),
-        Loop(times=3, inject="none", state="noise"),
+        Stack(num_layers=1),
+        Stack(num_layers=3, input_injection="add"),
+        Stack(num_layers=3, input_injection="linear"),
+        Stack(input_injection="ffn"),
+        Stack(num_layers=3, input_injection="add", initial_state="noise"),
+        Loop(num_layers=2, num_loops=3, input_injection="none"),
+        Loop(num_layers=2, num_loops=2, input_injection="linear", initial_state="noise"),
+        Loop(num_loops=2, input_injection="ffn"),
+        Loop(num_loops=3, input_injection="none", initial_state="noise"),
     ],
     "Loss": [
-        CrossEntropy(over="examples"),
-        CrossEntropy(smoothing=0.1),
-        CrossEntropy(over="examples", smoothing=0.1),
+        CrossEntropy(mean_over="examples"),
+        CrossEntropy(label_smoothing=0.1),
+        CrossEntropy(mean_over="examples", label_smoothing=0.1),
         NumberToken("mse"),
         NumberToken("mae", fused="none"),
-        NumberToken("huber", over="labels", place_base=10.0, first="low"),
+        NumberToken("huber", mean_over="labels", digit_weight_ratio=10.0, digit_order="low"),
         NumberToken("was-cdf", gaussian_sigma=1.0),
-        NumberToken(reweigh=True, squash=2.0, place_base=2.0),
+        NumberToken(reweigh=True, squash_factor=2.0, digit_weight_ratio=2.0),
         GaussianCrossEntropy(sigma=2.0, fused="none"),
-        NumberLevel(reweigh=True, first="low"),
+        NumberLevel(reweigh=True, digit_order="low"),
         NumberLevel(published="yes"),
         SoftLabels("del"),
         XVal(scale="number", token="+"),
@@ -265,11 +267,11 @@ TINY_TOKENIZER = str(Path(__file__).parent / "tokens" / "tiny")
 
 BY_DEFAULT: dict[str, Callable[[], Any]] = {
     "ChannelMix": lambda: Alternating((RWKV4(), ChannelMix())),
-    "Jokes": lambda: Jokes(folder=str(TEXTS)),
-    "Mathematics": lambda: Mathematics(("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), folder=str(TEXTS)),
+    "Jokes": lambda: Jokes(data_dir=str(TEXTS)),
+    "Mathematics": lambda: Mathematics(("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), data_dir=str(TEXTS)),
     "QuestionFiles": lambda: QuestionFiles(train_file=str(TEXTS / "questions.jsonl")),
-    "Reading": lambda: Reading(folder=str(TEXTS)),
-    "WordProblems": lambda: WordProblems(answer="number", folder=str(TEXTS)),
+    "Reading": lambda: Reading(data_dir=str(TEXTS)),
+    "WordProblems": lambda: WordProblems(answer_format="number", data_dir=str(TEXTS)),
     "Regression": lambda: Regression(token="+"),
     "Subwords": lambda: Subwords(tokenizer=TINY_TOKENIZER),
     "XVal": lambda: XVal(token="+"),
@@ -284,37 +286,47 @@ RUNNING = {"LanguageModelling", "TokenIds", "Text"}
 """What is of running text alone, without questions and answers: its own tests hold it to promises."""
 
 FURTHER_MODELS = [
-    Decoder(width=16, norm="rms", positions=(Rotary(),), embedding_norm=True),
-    Decoder(width=16, norm="rms", norm_first=False, positions=(Rotary(),)),
-    Decoder(width=16, norm="layer", norm_first=False, positions=(Sinusoidal(),)),
-    Decoder(width=16, norm="none", positions=(Learned(),)),
-    Decoder(width=16, norm="none", norm_first=False, mixer=LSTM()),
-    Decoder(width=16, tied=True, positions=(Learned(numbering=DigitIndex(max_offset=5)), Rotary())),
-    Decoder(width=16, dropout=0.2, mixer=Attention(heads=2, dropout=0.2), positions=(Rotary(),)),
-    Decoder(width=16, feed_forward=None, positions=(Rotary(),)),
-    Decoder(width=16, feed_forward=FeedForward("relu", biases=False), positions=(Rotary(),)),
-    Decoder(width=16, feed_forward=FeedForward("swiglu", times=8 / 3), positions=(Slope(), Sinusoidal())),
-    Decoder(width=16, feed_forward=FeedForward("geglu"), mixer=LSTM()),
-    Decoder(width=16, mixer=LSTM(), trunk=Loop(times=2, inject="linear", state="noise")),
+    Decoder(hidden_size=16, norm="rms", positions=(Rotary(),), embedding_norm=True),
+    Decoder(hidden_size=16, norm="rms", norm_first=False, positions=(Rotary(),)),
+    Decoder(hidden_size=16, norm="layer", norm_first=False, positions=(Sinusoidal(),)),
+    Decoder(hidden_size=16, norm="none", positions=(Learned(),)),
+    Decoder(hidden_size=16, norm="none", norm_first=False, mixer=LSTM()),
+    Decoder(
+        hidden_size=16, tie_word_embeddings=True, positions=(Learned(position_ids=DigitIndex(max_offset=5)), Rotary())
+    ),
+    Decoder(hidden_size=16, dropout=0.2, mixer=Attention(num_heads=2, dropout=0.2), positions=(Rotary(),)),
+    Decoder(hidden_size=16, feed_forward=None, positions=(Rotary(),)),
+    Decoder(hidden_size=16, feed_forward=FeedForward("relu", bias=False), positions=(Rotary(),)),
+    Decoder(hidden_size=16, feed_forward=FeedForward("swiglu", expansion=8 / 3), positions=(Slope(), Sinusoidal())),
+    Decoder(hidden_size=16, feed_forward=FeedForward("geglu"), mixer=LSTM()),
+    Decoder(hidden_size=16, mixer=LSTM(), backbone=Loop(num_loops=2, input_injection="linear", initial_state="noise")),
     Decoder(  # the published Abacus model, in small
-        width=16,
-        trunk=Loop(depth=2, times=2, state="noise"),
-        feed_forward=FeedForward("geglu", times=1.0, biases=False),
-        positions=(Learned(numbering=DigitIndex(max_offset=5)), Rotary()),
+        hidden_size=16,
+        backbone=Loop(num_layers=2, num_loops=2, initial_state="noise"),
+        feed_forward=FeedForward("geglu", expansion=1.0, bias=False),
+        positions=(Learned(position_ids=DigitIndex(max_offset=5)), Rotary()),
         norm_first=False,
         embedding_norm=True,
-        initialisation=DeepNorm(),
-        norm_epsilon=1e-12,
+        initialization=DeepNorm(),
+        norm_eps=1e-12,
         final_norm=True,
-        head_feed_forward=FeedForward("geglu", times=1.0, biases=False),
-        adapter=True,
+        head_feed_forward=FeedForward("geglu", expansion=1.0, bias=False),
+        head_projection=True,
     ),
-    Decoder(width=16, positions=(Learned(numbering=Shifted(max_shift=5)), Rotary(numbering=DigitIndex()), Slope())),
-    Decoder(width=16, mixer=LSTM(), feed_forward=None, norm="none", residual=False),
+    Decoder(
+        hidden_size=16,
+        positions=(Learned(position_ids=Shifted(max_shift=5)), Rotary(position_ids=DigitIndex()), Slope()),
+    ),
+    Decoder(hidden_size=16, mixer=LSTM(), feed_forward=None, norm="none", residual=False),
     published(width=16, depth=2, self_heads=2, relational_heads=2, context=64, norm_first=False),
     corrected(width=16, depth=1, self_heads=2, relational_heads=2, context=64, positions="learned"),
-    Decoder(width=16, positions=(Sinusoidal(),), embedding_scale="root"),
-    Decoder(width=16, trunk=Stack(depth=3), mixer=Alternating((Attention(heads=2), LSTM())), positions=(Rotary(),)),
+    Decoder(hidden_size=16, positions=(Sinusoidal(),), embedding_scale="root"),
+    Decoder(
+        hidden_size=16,
+        backbone=Stack(num_layers=3),
+        mixer=Alternating((Attention(num_heads=2), LSTM())),
+        positions=(Rotary(),),
+    ),
 ]
 
 
@@ -349,13 +361,19 @@ def every_model() -> list[Any]:
         for numbering in [part() for part in catalogue.variants("Numbering")] + [DigitIndex(max_offset=7)]
         if "numbering" in position.__dataclass_fields__ and numbering != position().numbering and numbering.causal
     ]
-    models += [Decoder(width=16), *(Decoder(width=16, positions=(position,)) for position in plain + numbered)]
+    models += [
+        Decoder(hidden_size=16),
+        *(Decoder(hidden_size=16, positions=(position,)) for position in plain + numbered),
+    ]
     others = [part for part in catalogue.variants("Mixer") if part is not Attention]
     for mixer in (BY_DEFAULT.get(part.__name__, part)() for part in others):
-        models += [Decoder(width=16, mixer=mixer, positions=positions) for positions in ((), (Sinusoidal(),))]
-    models += [Decoder(width=16, mixer=mixer, positions=(Sinusoidal(),)) for mixer in FURTHER["Mixer"]]
-    models += [Decoder(width=16, trunk=trunk, positions=(Rotary(),)) for trunk in every("Trunk")]
-    models += [Decoder(width=16, initialisation=part(), tied=True) for part in catalogue.variants("Initialisation")]
+        models += [Decoder(hidden_size=16, mixer=mixer, positions=positions) for positions in ((), (Sinusoidal(),))]
+    models += [Decoder(hidden_size=16, mixer=mixer, positions=(Sinusoidal(),)) for mixer in FURTHER["Mixer"]]
+    models += [Decoder(hidden_size=16, backbone=trunk, positions=(Rotary(),)) for trunk in every("Trunk")]
+    models += [
+        Decoder(hidden_size=16, initialization=part(), tie_word_embeddings=True)
+        for part in catalogue.variants("Initialisation")
+    ]
     return models + FURTHER_MODELS
 
 

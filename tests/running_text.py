@@ -22,11 +22,11 @@ def task_in(folder: Path, context: int = 16) -> LanguageModelling:
         text = folder / f"{name}.txt"
         text.write_text("\n<|endoftext|>\n".join(part))
         write_corpus([text], folder / name, CHARACTERS, processes=1)
-    return LanguageModelling(str(folder / "train"), str(folder / "validation"), CHARACTERS, context=context)
+    return LanguageModelling(str(folder / "train"), str(folder / "validation"), CHARACTERS, context_length=context)
 
 
 def recipe_of(task: LanguageModelling, steps: int = 4) -> Recipe:
-    training = Training(steps=steps, batch=4, evaluate_every=2, log_every=1, threads=1)
-    model = Decoder(width=16, trunk=Stack(depth=1))
-    recipe = Recipe(task, TokenIds(), Text(), model, training=training, evaluation=Evaluation(batches=3))
+    training = Training(steps=steps, batch_size=4, evaluate_every=2, log_every=1, threads=1)
+    model = Decoder(hidden_size=16, backbone=Stack(num_layers=1))
+    recipe = Recipe(task, TokenIds(), Text(), model, training=training, evaluation=Evaluation(validation_batches=3))
     return replace(recipe, title="text")

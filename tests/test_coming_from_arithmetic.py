@@ -22,8 +22,8 @@ torch.set_num_threads(1)
 PAGE = Page("coming-from-arithmetic.md")
 
 TINY = {
-    "train": "preset=debug training.steps=1 training.window=1 evaluation.during=1",
-    "run": "preset=debug training.steps=1 training.window=1 evaluation.during=1 workers=1",
+    "train": "preset=debug training.steps=1 training.shuffle_window=1 evaluation.validation_examples=1",
+    "run": "preset=debug training.steps=1 training.shuffle_window=1 evaluation.validation_examples=1 workers=1",
     "evaluate": "grid=1:2x1:2 count=2",
     "data": "count=20",
 }
@@ -54,7 +54,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of runs with one in it, trained for a moment and evaluated."""
     runs = tmp_path_factory.mktemp("in_distribution")
     recipe = numerate.recipe("addition_lt_abacus_4x4")
-    tiny = ["training.steps=2", "evaluation.during=2", "evaluation.grid=1:2x1:2"]
+    tiny = ["training.steps=2", "evaluation.validation_examples=2", "evaluation.grid=1:2x1:2"]
     train(override(debug(recipe), tiny), runs_dir=runs, quiet=True).run.evaluate(count=2)
     return runs
 
@@ -70,7 +70,7 @@ def folder(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 def made_small(line: str) -> list[str]:
     """The words of a command as on the page, with what makes it small."""
-    more = {"run": ["evaluation.grid=1:1x1:1", "evaluation.count=2"], "data": ["out=written"]}
+    more = {"run": ["evaluation.grid=1:1x1:1", "evaluation.examples_per_cell=2"], "data": ["out=written"]}
     return in_small(line, TINY, more.get(line.split()[0], []))
 
 

@@ -20,8 +20,9 @@ torch.set_num_threads(1)
 PAGE = Page("coming-from-inductive-counting.md")
 
 TINY = {
-    "train": "preset=debug training.steps=1 training.batch=2 evaluation.during=1",
-    "run": "preset=debug training.steps=1 training.batch=2 evaluation.during=1 evaluation.count=2 workers=1",
+    "train": "preset=debug training.steps=1 training.batch_size=2 evaluation.validation_examples=1",
+    "run": "preset=debug training.steps=1 training.batch_size=2 evaluation.validation_examples=1 "
+    "evaluation.examples_per_cell=2 workers=1",
     "evaluate": "grid=50+51 count=2",
 }
 """What is added to a command, so that it is done in a moment."""
@@ -46,7 +47,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of runs with one in it, of a task with an auxiliary one, trained for a moment and evaluated."""
     runs = tmp_path_factory.mktemp("in_distribution")
     recipe = debug(numerate.recipe("counting_samesymbol_plain3_addbigram_rope"))
-    tiny = ["training.steps=2", "training.checkpoint_every=1", "evaluation.during=2", "model.width=16"]
+    tiny = [
+        "training.steps=2",
+        "training.checkpoint_every=1",
+        "evaluation.validation_examples=2",
+        "model.hidden_size=16",
+    ]
     train(override(recipe, tiny), runs_dir=runs, quiet=True).run.evaluate("50:51", count=2)
     return runs
 

@@ -38,9 +38,11 @@ DUAL, FINEWEB = "tiny_stories_d64_l4_4+4_symbolic", "fineweb_edu_dual_343m"
 STORIES = [f"Story {n}: once upon a time there were {n} cats and a dog." for n in range(200)]
 
 TINY = {
-    "train": "preset=debug training.steps=1 training.batch=4 training.accumulate=1 training.part=null "
-    "training.precision=fp32 training.compile=false evaluation.during=2 task.context=16 model.trunk.depth=1 "
-    "samples.tokens=2",
+    "train": "preset=debug training.steps=1 training.batch_size=4 training.gradient_accumulation_steps=1 "
+    "training.micro_batch_size=null "
+    "training.precision=fp32 training.compile=false evaluation.validation_examples=2 task.context_length=16 "
+    "model.backbone.num_layers=1 "
+    "samples.max_new_tokens=2",
     "evaluate": "count=2",
     "data": "out=written",
     "tokens": "out=written",
@@ -48,7 +50,9 @@ TINY = {
 }
 """What is added to a command, so that it is done in a moment."""
 
-TINY_FINEWEB = "model.width=64 model.trunk.depth=1 model.mixer.relations=8 model.mixer.symbols.count=8"
+TINY_FINEWEB = (
+    "model.hidden_size=64 model.backbone.num_layers=1 model.mixer.num_relations=8 model.mixer.symbols.num_symbols=8"
+)
 
 SECTIONS = ("Arguments of train.py", "The package dual-attention", "Faults that are not here")
 
@@ -100,7 +104,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         texts = [part_of(place / "stories.txt")]
         prepare_texts(texts, corpora_folder() / "tiny_stories_2048", tokenizer=CHARACTERS, processes=1)
         small = [word for word in TINY["train"].split() if "preset" not in word and "context" not in word]
-        recipe = override(debug(numerate.recipe(DUAL)), [*small, "task.context=32"])
+        recipe = override(debug(numerate.recipe(DUAL)), [*small, "task.context_length=32"])
         train(recipe, runs_dir=place / "in_distribution", quiet=True).run.evaluate(count=2)
     return place
 
@@ -130,8 +134,8 @@ def made_small(line: str) -> list[str]:
         words.remove("out=written")
     if words[0] == "import" and any(FINEWEB in word for word in words):
         words += TINY_FINEWEB.split()
-    if words[0] == "train" and "model.mixer.relations=128" in words:
-        words.append("model.mixer.relations=2")
+    if words[0] == "train" and "model.mixer.num_relations=128" in words:
+        words.append("model.mixer.num_relations=2")
     untrained = [word for word in line.split() if word == "training.steps=0"]
     return [re.sub(r"^most=\d+$", "most=4", word) for word in words] + untrained
 

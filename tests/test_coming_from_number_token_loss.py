@@ -30,8 +30,10 @@ PAGE = Page("coming-from-number-token-loss.md")
 HERE = Path(__file__).parent
 MODULE = "recipes.number_loss_"
 
-SMALL_STEPS = "preset=debug training.steps=1 training.batch=2 evaluation.during=1 training.checkpoint_every=1"
-TINY_T5 = "model.width=16 model.depth=1 model.heads=2 model.head_width=8 model.inner=16"
+SMALL_STEPS = (
+    "preset=debug training.steps=1 training.batch_size=2 evaluation.validation_examples=1 training.checkpoint_every=1"
+)
+TINY_T5 = "model.hidden_size=16 model.num_layers=1 model.num_heads=2 model.head_dim=8 model.intermediate_size=16"
 TINY = {"train": SMALL_STEPS, "evaluate": "grid=1+14 count=2"}
 """What is added to a command, so that it is done in a moment."""
 
@@ -123,7 +125,7 @@ def offline(name: str, *given: str) -> list[str]:
         return []
     if any(word.startswith("model.weights=") for word in given):
         return ["tokenizer.tokenizer=tokens"]
-    small = TINY_T5.replace("model.head_width=8 ", "") if "numformer" in name else f"model.weights=null {TINY_T5}"
+    small = TINY_T5.replace("model.head_dim=8 ", "") if "numformer" in name else f"model.weights=null {TINY_T5}"
     return ["tokenizer.tokenizer=tokens", "evaluation.grid=null", *small.split()]
 
 

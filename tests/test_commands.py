@@ -241,8 +241,8 @@ def test_sample_of_a_recipe_shows_the_number_that_a_token_carries(shell: Shell) 
 
 
 def test_show_gives_every_setting_its_meaning_and_the_papers_bibtex(shell: Shell) -> None:
-    text = shell("show", "addition_abacus", "model.width=64").out
-    width = next(line for line in text.splitlines() if line.startswith("model.width "))
+    text = shell("show", "addition_abacus", "model.hidden_size=64").out
+    width = next(line for line in text.splitlines() if line.startswith("model.hidden_size "))
     assert width.split()[1] == "64"
     assert "width of the residual stream" in width
     assert "@inproceedings{mcleish2024transformers" in text
@@ -287,35 +287,38 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("list --parts nowhere.py", ("nowhere.py", "there is no such file")),
     ("train addition_abacus init_from=nothing", ("nothing",)),
     # types
-    ("train addition_abacus model.width=wide", ("model.width", "'wide'")),
-    ("train addition_abacus model.width=1.5", ("model.width", "1.5")),
+    ("train addition_abacus model.hidden_size=wide", ("model.hidden_size", "'wide'")),
+    ("train addition_abacus model.hidden_size=1.5", ("model.hidden_size", "1.5")),
     ("train addition_abacus training.compile=perhaps", ("training.compile", "'perhaps'")),
     ("train addition_abacus model.norm=batch", ("model.norm", "'batch'", "layer")),
     ("train addition_abacus training.precision=fp8", ("training.precision", "bf16")),
-    ("train addition_abacus model.width", ("model.width", "=")),
+    ("train addition_abacus model.hidden_size", ("model.hidden_size", "=")),
     ("sample Arithmetic count=many", ("count", "'many'")),
     ("run quickstart workers=two", ("workers", "'two'")),
     ("run quickstart retry=maybe", ("retry", "'maybe'", "true or false")),
     ("status quickstart watch=maybe", ("watch", "'maybe'")),
     # values
-    ("train addition_abacus model.mixer.heads=0", ("model.mixer.heads", "1 or more")),
-    ("train addition_abacus model.mixer.heads=3", ("model.mixer.heads", "128", "4")),
-    ("train addition_abacus model.width=130", ("width 130", "heads")),
-    ("train addition_abacus model.width=0", ("model.width",)),
-    ("train addition_abacus model.trunk.depth=0", ("model.trunk.depth",)),
+    ("train addition_abacus model.mixer.num_heads=0", ("model.mixer.num_heads", "1 or more")),
+    ("train addition_abacus model.mixer.num_heads=3", ("model.mixer.num_heads", "128", "4")),
+    ("train addition_abacus model.hidden_size=130", ("width 130", "heads")),
+    ("train addition_abacus model.hidden_size=0", ("model.hidden_size",)),
+    ("train addition_abacus model.backbone.num_layers=0", ("model.backbone.num_layers",)),
     ("train addition_abacus task.digits=5:1", ("task.digits", "5:1", "1:5")),
     ("train addition_abacus task.digits=0:3", ("task.digits", "at least 1")),
     ("train addition_abacus task.operator=%", ("task.operator", "'%'")),
-    ("train addition_abacus model.positions.0.table=4", ("model.positions.0", "table=")),
+    ("train addition_abacus model.positions.0.max_position_embeddings=4", ("model.positions.0", "table=")),
     ("train addition_rotary model.mixer=LSTM", ("model.positions.0", "LSTM")),
     ("train addition_abacus training.steps=-1", ("training.steps",)),
     ("train addition_abacus training.steps=null", ("training.steps", "budget")),
-    ("train addition_abacus training.batch=10 training.accumulate=3", ("training.accumulate",)),
+    (
+        "train addition_abacus training.batch_size=10 training.gradient_accumulation_steps=3",
+        ("training.gradient_accumulation_steps",),
+    ),
     ("train addition_abacus training.precision=fp16 device=cpu", ("training.precision", "fp16", "bf16")),
-    ("train addition_abacus optimizer.rate=-1", ("optimizer.rate",)),
-    ("train addition_abacus optimizer.epsilon=-1", ("optimizer.epsilon",)),
-    ("train addition_abacus model.initialisation.embeddings=-1", ("model.initialisation.embeddings",)),
-    ("train addition_abacus model.feed_forward.times=inf", ("model.feed_forward.times",)),
+    ("train addition_abacus optimizer.learning_rate=-1", ("optimizer.learning_rate",)),
+    ("train addition_abacus optimizer.eps=-1", ("optimizer.eps",)),
+    ("train addition_abacus model.initialization.embedding_std=-1", ("model.initialization.embedding_std",)),
+    ("train addition_abacus model.feed_forward.expansion=inf", ("model.feed_forward.expansion",)),
     ("train addition_abacus training.epochs=inf", ("training.epochs",)),
     ("train addition_abacus seed=0,,1", ("seed",)),
     ("train addition_abacus seeds=0", ("seed",)),
@@ -326,7 +329,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("status", ("numerate status quickstart",)),
     ("status quickstart", ("no study in runs", "numerate run quickstart")),
     ("status quickstart again=true", ("'again=true'", "watch=")),
-    ("train model.width=64", ("numerate train addition_abacus",)),
+    ("train model.hidden_size=64", ("numerate train addition_abacus",)),
     ("evaluate", ("numerate evaluate latest",)),
     ("compare", ("numerate compare",)),
     ("evaluate latest", ("there is no run here yet", "numerate train")),
@@ -336,7 +339,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("train addition_abacus --dryrun", ("--dryrun", "Did you mean '--dry-run'?")),
     ("train addition_abacus --steps 5", ("'--steps'", "without dashes: training.steps=5")),
     ("train --steps=5 addition_abacus", ("'--steps=5'", "without dashes: training.steps=5")),
-    ("run quickstart --width 64", ("'--width'", "without dashes: model.width=64")),
+    ("run quickstart --width 64", ("'--width'", "without dashes: model.hidden_size=64")),
     ("evaluate latest --count 200", ("'--count'", "without dashes: count=200")),
 ]
 
@@ -366,10 +369,10 @@ BAD_OF_A_RUN: list[tuple[str, tuple[str, ...]]] = [
     ("evaluate RUN predictions=perhaps", ("predictions", "true or false")),
     ("evaluate RUN grid=equal:101:160", ("grid", "equal:101:160", "64 places", "table=162")),
     ("evaluate RUN grid=1:5,7:9", ("grid", "parts are joined by +")),
-    ("evaluate RUN model.width=64", ("model.width=64", "other weights")),
+    ("evaluate RUN model.hidden_size=64", ("model.hidden_size=64", "other weights")),
     ("evaluate RUN task.digits=1:9", ("task.digits", "below model.")),
     ("evaluate RUN model.mixer.logit_scael=2", ("Did you mean 'logit_scale'?",)),
-    ("ask RUN 1+2= model.width=64", ("model.width=64", "other weights")),
+    ("ask RUN 1+2= model.hidden_size=64", ("model.hidden_size=64", "other weights")),
     ("plot gird RUN", ("'gird'", "Did you mean 'grid'?")),
     ("plot grid RUN out=a.jpg", ("a.jpg", "png, svg, pdf")),
     ("plot grid RUN out=", ("out", "grid.png")),
@@ -443,8 +446,8 @@ def with_an_impossible_value(head: dict[str, Any]) -> None:
         (of_a_later_version, ("99", "update numerate")),
         (of_an_unknown_kind, ("model.mixer", "'Mamba9'", "Alternating, Attention")),
         (with_an_unknown_setting, ("model", "wings")),
-        (with_a_value_of_another_type, ("model.width", "wide")),
-        (with_an_impossible_value, ("model.mixer.heads",)),
+        (with_a_value_of_another_type, ("model.hidden_size", "wide")),
+        (with_an_impossible_value, ("model.mixer.num_heads",)),
     ],
 )
 def test_a_recipe_of_another_version_is_refused_by_name(
@@ -653,7 +656,8 @@ class Halves(Task):
         return torch.zeros(2) @ torch.zeros(3)
 
 def recipe():
-    return Recipe(task=Halves(), model=Decoder(width=8), training=Training(steps=2, batch=2, window=1, threads=1))
+    return Recipe(task=Halves(), model=Decoder(hidden_size=8), training=Training(steps=2, batch_size=2,
+    shuffle_window=1, threads=1))
 
 def broken():
     return Recipe(task=Arithmetic(), model=7 + "8")
@@ -786,8 +790,8 @@ def test_a_study_stands_for_its_done_runs_under_its_labels(address: str, shell: 
     assert len(runs_meant([address, str(places[0]), address]).folders) == 2
     compared = shell("compare", address)
     assert compared.status == 0, compared.err
-    told = "1 of 3 runs failed and is not in anything below: Abacus (model.width=32) seed 1 (the loss is nan). "
-    told += "No run is left of Abacus (model.width=32)."
+    told = "1 of 3 runs failed and is not in anything below: Abacus (model.hidden_size=32) seed 1 (the loss is nan). "
+    told += "No run is left of Abacus (model.hidden_size=32)."
     page = Path("compare.html").read_text()
     assert f'<p class="warning"><strong>{told}</strong></p>' in page
     assert "<h1>Abacus</h1>" in page

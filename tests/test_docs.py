@@ -166,7 +166,7 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
         texts = {"tokenizer", "field", "separator", "processes"}
         own = {"tokenise": texts, "prepare": texts | {"size", "held_out"}}
         own["fetch"] = {"unpacked_size", "unpacked_members"}
-        running = {"train", "validation", "tokenizer", "context", "order"} if given.words[0] == "stats" else set()
+        running = {"train", "validation", "tokenizer", "context_length", "order"} if given.words[0] == "stats" else set()
         assert keys <= {*OWN, "format", "digits", "vocabulary", "answer"} | own.get(given.words[0], set()) | running
         if given.words[0] == "fetch":
             assert {word for word in given.words[1:] if "=" not in word} <= set(DATASETS)
@@ -231,7 +231,7 @@ def test_the_mixer_on_the_page_keeps_the_promise_that_both_its_forms_agree(folde
 
     load_user_parts("my_mixer.py")
     recipe = numerate.recipe("addition_abacus", "model.mixer=LinearAttention")
-    vocabulary = recipe.tokenizer.vocabulary(Arithmetic())
+    vocabulary = recipe.tokenizer.build_vocabulary(Arithmetic())
     model = recipe.model.build(vocabulary, seed=0).eval()
     ids = torch.tensor([[4, 5, 14, 6, 17, 9], [5, 14, 6, 17, 0, 0]])
     tokens = Tokens(ids, torch.tensor([6, 4]), torch.arange(2))
@@ -247,14 +247,17 @@ def test_the_mixer_on_the_page_keeps_the_promise_that_both_its_forms_agree(folde
 def test_recipes_of_ones_own_are_named_by_file_and_function(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "my_recipe.py:lstm"]) == 0
     assert "LSTM" in capsys.readouterr().out
-    wider = numerate.recipe("my_recipe.py:wider", "model.trunk.depth=4")
-    assert (wider.model.width, wider.model.trunk.depth) == (256, 4)  # type: ignore[attr-defined]
-    assert override(wider, ["model.width=128", "model.trunk.depth=2", "title=addition_abacus"]) == numerate.recipe(
-        "addition_abacus"
-    )
+    wider = numerate.recipe("my_recipe.py:wider", "model.backbone.num_layers=4")
+    assert (wider.model.hidden_size, wider.model.backbone.num_layers) == (256, 4)  # type: ignore[attr-defined]
+    assert override(
+        wider, ["model.hidden_size=128", "model.backbone.num_layers=2", "title=addition_abacus"]
+    ) == numerate.recipe("addition_abacus")
 
 
-SHORTER = {'"training.steps=3000"': '"training.steps=3", "training.batch=8", "evaluation.during=8"', '"1:8"': '"1:2"'}
+SHORTER = {
+    '"training.steps=3000"': '"training.steps=3", "training.batch_size=8", "evaluation.validation_examples=8"',
+    '"1:8"': '"1:2"',
+}
 """What makes the example of the README a matter of seconds."""
 
 
@@ -329,7 +332,7 @@ HOMES = (
     "tokens.tokenizer",
     "tokens.layout",
     "losses.loss",
-    "positions.numbering",
+    "positions.position_ids",
     "positions.position",
     "mixers.mixer",
     "models.trunk",

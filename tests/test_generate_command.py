@@ -40,15 +40,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     np.tile(np.concatenate([[known.begin], ids]), 40).astype(np.uint16).tofile(folder / "train.bin")
     np.tile(np.concatenate([[known.begin], ids]), 3).astype(np.uint16).tofile(folder / "val.bin")
     recipe = Recipe(
-        task=LanguageModelling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context=32),
+        task=LanguageModelling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context_length=32),
         tokenizer=TokenIds(),
         layout=Text(),
-        model=Decoder(width=32, trunk=Stack(depth=1), positions=(Rotary(),)),
-        training=Training(steps=80, batch=8, threads=1, evaluate_every=80, checkpoint_every=80),
-        evaluation=Evaluation(during=4),
+        model=Decoder(hidden_size=32, backbone=Stack(num_layers=1), positions=(Rotary(),)),
+        training=Training(steps=80, batch_size=8, threads=1, evaluate_every=80, checkpoint_every=80),
+        evaluation=Evaluation(validation_examples=4),
         device="cpu",
     )
-    optimizer = replace(recipe.optimizer, rate=1e-2)
+    optimizer = replace(recipe.optimizer, learning_rate=1e-2)
     return train(replace(recipe, optimizer=optimizer), runs_dir=folder, quiet=True).run
 
 

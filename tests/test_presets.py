@@ -24,7 +24,7 @@ def test_a_published_name_stands_for_a_part_with_its_settings() -> None:
 
 def test_what_is_given_with_the_name_changes_those_settings_alone() -> None:
     made = override(Recipe(), ["task=long_sums(zero=true)", "task.no_carry=true"])
-    assert made.task == Arithmetic("+", digits=Span(1, 20), zero=True, no_carry=True)
+    assert made.task == Arithmetic("+", digits=Span(1, 20), include_zero=True, no_carry=True)
 
 
 def test_a_name_in_a_list_of_parts_is_one_too() -> None:

@@ -29,11 +29,11 @@ LEARNED = 0.05
 
 def trained(mixer: Any) -> tuple[Any, Exam, list[float]]:
     exam = Exam(TASK, Characters(), Continuation())
-    position = Learned(numbering=DigitIndex(max_offset=2), table=16)
-    model = Decoder(width=48, mixer=mixer, positions=(position,)).build(exam.vocabulary, 0).train()
+    position = Learned(position_ids=DigitIndex(max_offset=2), max_position_embeddings=16)
+    model = Decoder(hidden_size=48, mixer=mixer, positions=(position,)).build(exam.vocabulary, 0).train()
     stream = Stream(TASK, exam.tokenizer, exam.layout, seed=0, batch_size=BATCH)
     objective = Supervised().build(exam.vocabulary)
-    optimizer = AdamW(rate=5e-3).build(model, model.settings_by_parameter())
+    optimizer = AdamW(learning_rate=5e-3).build(model, model.settings_by_parameter())
     place, losses = Place(), []
     for step in range(STEPS):
         batch = stream.batch(place)

@@ -166,17 +166,17 @@ def test_what_is_no_setting_is_refused_with_a_likely_one(any_part: Any) -> None:
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
-        ("lr", "optimizer.rate"),
-        ("learning_rate", "optimizer.rate"),
-        ("optimizer.lr", "optimizer.rate"),
-        ("batch_size", "training.batch"),
-        ("per-device-train-batch-size", "training.batch"),
-        ("hidden_size", "model.width"),
-        ("model.n_embd", "model.width"),
-        ("num_layers", "model.trunk.depth"),
-        ("n_layer", "model.trunk.depth"),
-        ("num_heads", "model.mixer.heads"),
-        ("weight_decay", "optimizer.decay"),
+        ("lr", "optimizer.learning_rate"),
+        ("learning_rate", "optimizer.learning_rate"),
+        ("optimizer.lr", "optimizer.learning_rate"),
+        ("batch_size", "training.batch_size"),
+        ("per-device-train-batch-size", "training.batch_size"),
+        ("hidden_size", "model.hidden_size"),
+        ("model.n_embd", "model.hidden_size"),
+        ("num_layers", "model.backbone.num_layers"),
+        ("n_layer", "model.backbone.num_layers"),
+        ("num_heads", "model.mixer.num_heads"),
+        ("weight_decay", "optimizer.weight_decay"),
         ("warmup_steps", "schedule.warmup"),
         ("max_steps", "training.steps"),
         ("epochs", "training.epochs"),
@@ -189,4 +189,4 @@ def test_a_word_of_pytorch_or_hugging_face_is_answered_with_the_setting(word: st
 
 def test_every_setting_that_such_a_word_names_is_there() -> None:
     known = {line[0] for recipe in (Recipe(), override(Recipe(), ["model=T5"])) for line in describe_settings(recipe)}
-    assert {path for paths in NAMES_ELSEWHERE.values() for path in paths} <= known | {"model.depth"}
+    assert {path for paths in NAMES_ELSEWHERE.values() for path in paths} <= known | {"model.num_layers"}

@@ -63,7 +63,7 @@ PUBLISHED = {
     "budget-linear": Linear(warmup=0.1),
     "budget-cosine-decay": Cosine(warmup=0.1),
     "budget-one-cycle": Triangle(),
-    "budget-triangle2": Triangle(peak=0.75, start=0.25),
+    "budget-triangle2": Triangle(peak=0.75, initial_lr_ratio=0.25),
 }
 """The published schedules of the clock, as schedules of progress: hours of 24 are the share of the budget."""
 
@@ -74,7 +74,7 @@ def test_the_published_schedules_of_the_clock_are_ours_of_progress(shared: Path,
     assert len(case["input"]["hours"]) == len(case["expected"][name]) == 7
     for hours, factor in zip(case["input"]["hours"], case["expected"][name], strict=True):
         steps = 10**8
-        assert PUBLISHED[name].factor(round(hours / 24 * steps), steps) == pytest.approx(factor, abs=1e-6), hours
+        assert PUBLISHED[name].multiplier(round(hours / 24 * steps), steps) == pytest.approx(factor, abs=1e-6), hours
 
 
 def published(shared: Path, name: str) -> dict[str, Any]:
@@ -89,15 +89,18 @@ def published(shared: Path, name: str) -> dict[str, Any]:
         (Constant(warmup=0), {0: 1.0, 99: 1.0}),
         (Constant(warmup=0.1), {0: 1 / 11, 9: 10 / 11, 10: 1.0}),
         (Linear(warmup=20), {20: 1.0, 60: 0.5, 80: 0.25, 100: 0.0}),
-        (Linear(warmup=0, floor=0.2), {0: 1.0, 50: 0.6, 100: 0.2}),
+        (Linear(warmup=0, min_lr_ratio=0.2), {0: 1.0, 50: 0.6, 100: 0.2}),
         (Cosine(warmup=20), {20: 1.0, 40: (1 + math.cos(math.pi / 4)) / 2, 60: 0.5, 100: 0.0}),
-        (Cosine(warmup=0, floor=0.1), {0: 1.0, 50: 0.55, 100: 0.1}),
-        (Trapezoid(warmup=10, decay_from=0.6, floor=0.02), {10: 1.0, 60: 1.0, 80: 0.51, 100: 0.02}),
+        (Cosine(warmup=0, min_lr_ratio=0.1), {0: 1.0, 50: 0.55, 100: 0.1}),
+        (Trapezoid(warmup=10, decay_from=0.6, min_lr_ratio=0.02), {10: 1.0, 60: 1.0, 80: 0.51, 100: 0.02}),
         (Trapezoid(warmup=80, decay_from=0.6), {79: 80 / 81, 80: 1.0, 90: 0.5, 100: 0.0}),
         (Trapezoid(warmup=0, decay_from=1.0), {0: 1.0, 100: 1.0}),
         (Trapezoid(warmup=0.1), {0: 1 / 11, 10: 1.0, 90: 1.0, 95: 0.5, 100: 0.0}),
         (Triangle(), {0: 1 / 51, 50: 1.0, 75: 0.5, 100: 0.0}),
-        (Triangle(peak=0.75, start=0.25, floor=0.1), {0: 0.25 + 0.75 / 76, 75: 1.0, 80: 0.82, 100: 0.1}),
+        (
+            Triangle(peak=0.75, initial_lr_ratio=0.25, min_lr_ratio=0.1),
+            {0: 0.25 + 0.75 / 76, 75: 1.0, 80: 0.82, 100: 0.1},
+        ),
         (Triangle(peak=20), {10: 11 / 21, 20: 1.0, 60: 0.5}),
     ],
 )
@@ -127,20 +130,22 @@ def test_only_matrices_and_tables_decay_or_what_a_part_says(
 
 
 def test_the_decayed_and_the_others_by_name(vocabulary: Any) -> None:
-    model = Decoder(width=8, positions=(Learned(table=9),)).build(vocabulary, 0)
-    decaying = {name for name, group in groups(AdamW(decay=0.3), model).items() if group["weight_decay"] == 0.3}
+    model = Decoder(hidden_size=8, positions=(Learned(max_position_embeddings=9),)).build(vocabulary, 0)
+    decaying = {name for name, group in groups(AdamW(weight_decay=0.3), model).items() if group["weight_decay"] == 0.3}
     assert "embedding.weight" in decaying
     assert "input_positions.0.vectors.weight" in decaying
     assert "trunk.blocks.1.mixer.inward.weight" in decaying
     assert not {name for name in decaying if "norm" in name or name.endswith("bias")}
-    recurrent = groups(AdamW(), Decoder(width=8, mixer=LSTM()).build(vocabulary, 0))
+    recurrent = groups(AdamW(), Decoder(hidden_size=8, mixer=LSTM()).build(vocabulary, 0))
     assert recurrent["trunk.blocks.0.mixer.recurrence.bias_ih_l0"]["weight_decay"] == 0.0
     assert recurrent["trunk.blocks.0.mixer.recurrence.weight_hh_l0"]["weight_decay"] > 0.0
 
 
 def test_a_part_may_wish_for_another_rate_and_no_decay() -> None:
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
-    optimizer = AdamW(rate=0.1, decay=0.5).build(model, {"0.weight": (0.25, False), "1.weight": (1.0, True)})
+    optimizer = AdamW(learning_rate=0.1, weight_decay=0.5).build(
+        model, {"0.weight": (0.25, False), "1.weight": (1.0, True)}
+    )
     found = {(group["factor"], group["weight_decay"], len(group["params"])) for group in optimizer.param_groups}
     assert found == {(0.25, 0.0, 1), (1.0, 0.5, 1)}
 
@@ -152,7 +157,7 @@ def test_one_step_by_hand() -> None:
         model.weight.copy_(torch.tensor([[2.0], [-4.0]]))
         model.bias.copy_(torch.tensor([1.0, 1.0]))
     settings = {"weight": (1.0, True), "bias": (1.0, False)}
-    optimizer = AdamW(rate=0.1, decay=0.5, epsilon=1e-12).build(model, settings)
+    optimizer = AdamW(learning_rate=0.1, weight_decay=0.5, eps=1e-12).build(model, settings)
     (3.0 * model.weight.sum() - 7.0 * model.bias.sum()).backward()
     optimizer.step()
     torch.testing.assert_close(model.weight.detach(), torch.tensor([[2.0 * 0.95 - 0.1], [-4.0 * 0.95 - 0.1]]))

@@ -155,7 +155,13 @@ class Payload:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("security") / "runs"
-    tiny = ["model.width=16", "training.steps=2", "training.batch=8", "training.window=1", "evaluation.during=4"]
+    tiny = [
+        "model.hidden_size=16",
+        "training.steps=2",
+        "training.batch_size=8",
+        "training.shuffle_window=1",
+        "evaluation.validation_examples=4",
+    ]
     numerate.train(numerate.recipe("addition_rotary", *tiny), runs_dir=runs, quiet=True)
     return runs
 

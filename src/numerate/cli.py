@@ -18,7 +18,7 @@ from typing import NoReturn
 from numerate import terminal
 from numerate.errors import Fault, Mistake, did_you_mean, in_words, users_line
 
-OVERRIDES = """settings are path=value: model.width=64, training.steps=500, task.digits=1:8
+OVERRIDES = """settings are path=value: model.hidden_size=64, training.steps=500, task.digits=1:8
 a variant by its class name: model.mixer=LSTM, 'model.positions=[Rotary(base=500)]'
 a list's item by its index: model.positions.0.base=500; several values are a sweep: seed=0,1,2, seeds=3"""
 
@@ -104,7 +104,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": (
         "train, evaluate and report: a recipe, or a study of several",
         "RECIPE|STUDY [SETTING ...] [workers=..] [executor=local|ray|slurm] [executor.SETTING=..] [retry=true]",
-        "numerate run quickstart\nnumerate run quickstart seeds=3\nnumerate run addition_abacus model.width=64,128\n"
+        "numerate run quickstart\nnumerate run quickstart seeds=3\nnumerate run addition_abacus "
+        "model.hidden_size=64,128\n"
         "numerate run quickstart workers=1 preset=debug\n"
         "numerate run abacus_laptop seeds=10 executor=ray executor.address=auto timeout=3600\n"
         "numerate run abacus_laptop seeds=100 executor=slurm executor.partition=cpu --dry-run   (the job script)\n"
@@ -132,10 +133,12 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "search for good settings of a recipe: the best by a development score, never by the test grid",
         "RECIPE SETTING=between(..)|log(..)|a,b,c ... [trials=..] [workers=..] [metric=..] [sampler=..] [pruner=..] "
         "[seeds=..] [name=..]",
-        "numerate search addition_abacus 'optimizer.rate=log(1e-4,1e-2)' model.width=32,64 trials=30\n"
-        "numerate search addition_abacus 'training.batch=between(16,128,16)' training.steps=500 trials=20 workers=2\n"
-        "numerate search addition_abacus 'optimizer.decay=between(0,0.1)' seeds=3 pruner=median name=mine\n"
-        "numerate search addition_abacus model.width=32,64 'training.batch=between(16,64,16)' sampler=grid metric=loss",
+        "numerate search addition_abacus 'optimizer.learning_rate=log(1e-4,1e-2)' model.hidden_size=32,64 trials=30\n"
+        "numerate search addition_abacus 'training.batch_size=between(16,128,16)' training.steps=500 trials=20 "
+        "workers=2\n"
+        "numerate search addition_abacus 'optimizer.weight_decay=between(0,0.1)' seeds=3 pruner=median name=mine\n"
+        "numerate search addition_abacus model.hidden_size=32,64 'training.batch_size=between(16,64,16)' "
+        "sampler=grid metric=loss",
     ),
     "compare": (
         "several runs and seeds side by side: median, spread, success rate",
@@ -171,7 +174,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "ask": (
         "what a run answers to a question, how sure it is, and the truth",
         "RUN QUESTION ... [checkpoint=..] [model.SETTING=.. ...]",
-        "numerate ask latest '321+654='\nnumerate ask latest '321+654=' model.trunk.times=4,8\n"
+        "numerate ask latest '321+654='\nnumerate ask latest '321+654=' model.backbone.num_loops=4,8\n"
         "numerate ask latest '12345+9=' '7+8=' checkpoint=best",
     ),
     "generate": (
@@ -206,7 +209,7 @@ DRY = {
 
 
 SKIPPING = ("sample", "data", "train", "run")
-"""The commands that take `--skip-bad`, which is the setting `task.skip_bad=true` of tasks over files."""
+"""The commands that take `--skip-bad`, which is the setting `task.skip_invalid=true` of tasks over files."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -288,7 +291,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         known += ["--skip-bad"] if options.command in SKIPPING else []
         told = _as_setting(unknown, words, options.command) or f".{did_you_mean(unknown, known)}"
         parser.error(f"there is no option {unknown!r} here{told}")
-    skipping = ["task.skip_bad=true"] if getattr(options, "skip_bad", False) else []
+    skipping = ["task.skip_invalid=true"] if getattr(options, "skip_bad", False) else []
     options.words = [*getattr(options, "words", []), *more, *skipping]
     return options
 

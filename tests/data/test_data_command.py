@@ -31,7 +31,7 @@ def refused(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_task_is_written_with_its_settings(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = "Arithmetic digits=2 tokenizer.numbers.order=normal count=1k out=sums seed=4 split=development"
+    words = "Arithmetic digits=2 tokenizer.number_format.digit_order=normal count=1k out=sums seed=4 split=development"
     assert main(["data", "write", *words.split()]) == 0
     rows = open_rows("sums")
     assert (len(rows), rows.head["seed"], rows.head["split"]) == (1000, 4, "development")
@@ -41,7 +41,7 @@ def test_a_task_is_written_with_its_settings(here: Path, capsys: pytest.CaptureF
 
 
 def test_a_recipe_is_written_as_its_run_reads_it(here: Path) -> None:
-    words = "addition_abacus seed=5 task.digits=2 tokenizer.begin=true count=10 format=memmap out=x"
+    words = "addition_abacus seed=5 task.digits=2 tokenizer.add_bos_token=true count=10 format=memmap out=x"
     assert main(["data", "write", *words.split()]) == 0
     rows = open_rows("x")
     assert rows.head["task"]["digits"] == 2
@@ -95,7 +95,7 @@ def test_the_few_rows_of_a_labelled_task_are_written_once_unless_count_draws_the
         ["Counting", "number=before", "begin=<bos>", "helper=pad"],
         ["SelectiveCounting", "items=4", "most=null", "modulus=4"],
         ["counting_samesymbol_plain3_addbigram_nullseq"],
-        ["RaspCounting", "tokenizer.begin=true"],
+        ["RaspCounting", "tokenizer.add_bos_token=true"],
     ],
 )
 @pytest.mark.parametrize("form", ["text", "memmap"])
@@ -139,7 +139,7 @@ def test_a_task_over_files_is_looked_at_and_written_with_the_files_that_its_sett
     assert re.search(r"the first: [^\n]*\? -> \d", capsys.readouterr().out), "a question apart from its answer"
     assert main(["data", "write", *mine, "out=q"]) == 0, capsys.readouterr().err
     assert len(open_rows("q")) > 0
-    assert main(["data", "stats", "gsm8k", f"folder={texts}", "tokenizer.numbers.order=normal"]) == 0
+    assert main(["data", "stats", "gsm8k", f"folder={texts}", "tokenizer.number_format.digit_order=normal"]) == 0
 
 
 def test_several_files_are_drawn_in_folders_of_their_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,9 @@ def test_several_files_are_drawn_in_folders_of_their_own(here: Path, monkeypatch
 
 
 def test_files_are_written_in_another_spelling(here: Path) -> None:
-    assert main(["data", "write", "rows.txt", "tokenizer.numbers.order=normal", "out=x", "format=text"]) == 0
+    assert (
+        main(["data", "write", "rows.txt", "tokenizer.number_format.digit_order=normal", "out=x", "format=text"]) == 0
+    )
     assert (here / "x" / "rows.txt").read_text() == "123+456=579\n12+9=21\n9+1=10\n9+1=10\n"
 
 

@@ -289,7 +289,7 @@ def test_questions_that_were_edited_since_they_were_fetched_are_refused(server: 
     with pytest.raises(Mistake, match=r"test\.jsonl: is not what was fetched .* move it away"):
         _ = WordProblems().holdings
     shutil.copytree(place / "gsm8k", place / "mine", ignore=shutil.ignore_patterns("fetched.json"))
-    assert len(WordProblems(folder=str(place / "mine")).holdings.test) == 20
+    assert len(WordProblems(data_dir=str(place / "mine")).holdings.test) == 20
 
 
 def test_two_processes_do_not_fetch_into_one_folder(server: Server, place: Path) -> None:

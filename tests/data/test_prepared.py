@@ -42,7 +42,7 @@ def written(path: Path, texts: list[str]) -> list[Part]:
 
 
 def read(corpus: object, known: object) -> set[str]:
-    return {known.decode(one) for shard in corpus.shards for one in known.documents(shard.ids)}  # type: ignore[attr-defined]
+    return {known.decode(one) for shard in corpus.shards for one in known.documents(shard.vocabulary)}  # type: ignore[attr-defined]
 
 
 def test_a_document_is_in_one_part_and_the_same_ones_are_held_out_whatever_stands_beside_them(tmp_path: Path) -> None:
@@ -116,9 +116,15 @@ def test_a_text_without_separators_is_divided_by_position_trained_on_and_continu
     assert f"divided by position: the last {len(PLAY[cut:].encode()):,} bytes are held out" in said
     known = pieces("one")
     assert "\u00e9" in known.symbols, "every character of the text is in the vocabulary"
-    task = "LanguageModelling(train=one/train,validation=one/validation,context=24)"
-    settings = [f"task={task}", "training.steps=2", "training.batch=4", "training.evaluate_every=2"]
-    small = ["model.width=32", "model.mixer.heads=2", "model.trunk.depth=1", "evaluation.grid=null", "name=play"]
+    task = "LanguageModelling(train=one/train,validation=one/validation,context_length=24)"
+    settings = [f"task={task}", "training.steps=2", "training.batch_size=4", "training.evaluate_every=2"]
+    small = [
+        "model.hidden_size=32",
+        "model.mixer.num_heads=2",
+        "model.backbone.num_layers=1",
+        "evaluation.grid=null",
+        "name=play",
+    ]
     assert main(["train", "tiny_stories_laptop_width", *settings, *small]) == 0
     assert main(["generate", "play", "ROMEO:", "tokens=5"]) == 0
     assert "ROMEO:" in capsys.readouterr().out

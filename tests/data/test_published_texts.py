@@ -18,7 +18,9 @@ from numerate.tasks.text_task import TextTask
 
 TEXTS = Path(__file__).parents[1] / "tasks" / "texts"
 
-MATHEMATICS = Mathematics(("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), folder=str(TEXTS), development=0.1)
+MATHEMATICS = Mathematics(
+    ("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), data_dir=str(TEXTS), development_fraction=0.1
+)
 
 
 def texts(task: TextTask, split: str) -> list[tuple[str, str]]:
@@ -34,16 +36,16 @@ WRITTEN: list[tuple[Any, str, list[str]]] = [
         ["test_extrapolate.txt", "test_interpolate.txt", "train.txt", "val.txt"],
     ),
     (
-        WordProblems(folder=str(TEXTS)),
+        WordProblems(data_dir=str(TEXTS)),
         "grade_school_math/data/preprocessed",
         ["test_clean.jsonl", "train_t_clean.jsonl", "val_t_clean.jsonl"],
     ),
     (
-        Reading(folder=str(TEXTS), development=0.0),
+        Reading(data_dir=str(TEXTS), development_fraction=0.0),
         "multirc/data/preprocessed",
         ["test_clean.jsonl", "train_clean.jsonl", "val_clean.jsonl"],
     ),
-    (Jokes(folder=str(TEXTS)), "rjokes-dataset/data", ["dev.jsonl", "test.jsonl", "train.jsonl"]),
+    (Jokes(data_dir=str(TEXTS)), "rjokes-dataset/data", ["dev.jsonl", "test.jsonl", "train.jsonl"]),
 ]
 
 
@@ -55,7 +57,7 @@ def test_files_are_written_with_their_names_and_read_again(
     assert sorted(path.name for path in (tmp_path / "out" / folder).iterdir()) == names
     assert all(written.values())
     for place in (tmp_path / "out", tmp_path / "out" / folder):
-        again = replace(task, folder=str(place))
+        again = replace(task, data_dir=str(place))
         for split in ("train", "development", "test"):
             assert texts(again, split) == texts(task, split)
     if isinstance(task, Mathematics):
@@ -86,7 +88,7 @@ def test_lines_are_those_of_the_published_programs() -> None:
     (lines,) = published_texts.files(MATHEMATICS)["mathematics_dataset-v1.0/test_extrapolate.txt"]()
     assert lines[0].decode().split("\n")[0].startswith("What is ")
     assert lines[0].count(b"\n") == 2
-    (jokes,) = published_texts.files(Jokes(folder=str(TEXTS)))["rjokes-dataset/data/dev.jsonl"]()
+    (jokes,) = published_texts.files(Jokes(data_dir=str(TEXTS)))["rjokes-dataset/data/dev.jsonl"]()
     assert json.loads(jokes[0]) == {"question": "Why did number 40 cross the road? It was odd.", "answer": "0"}
 
 

@@ -96,7 +96,7 @@ def test_a_file_of_sums_says_what_the_sums_say(drawn: Any, tmp_path: Path) -> No
     texts, found = drawn
     (tmp_path / "rows.txt").write_text("\n".join(texts) + "\n")
     for order in ("auto", "text"):
-        task = Written(path=str(tmp_path / "rows.txt"), order=order)  # type: ignore[arg-type]
+        task = Written(path=str(tmp_path / "rows.txt"), digit_order=order)  # type: ignore[arg-type]
         again = statistics(Source.of_file("sums", Spelled(task))).tree()
         expected = found.tree()
         if order == "text":  # text is not added

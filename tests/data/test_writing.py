@@ -66,10 +66,12 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-@pytest.mark.parametrize("tokenizer", [Characters(), Characters(begin=True, numbers=Digits(order="normal"))])
+@pytest.mark.parametrize(
+    "tokenizer", [Characters(), Characters(add_bos_token=True, number_format=Digits(digit_order="normal"))]
+)
 def test_what_is_written_is_what_a_run_sees(split: str, tokenizer: Characters, tmp_path: Path) -> None:
     write(source(tokenizer=tokenizer, split=split, seed=3), tmp_path / "rows")
-    vocabulary = tokenizer.vocabulary(TASK)
+    vocabulary = tokenizer.build_vocabulary(TASK)
     seen = tokenizer.rows(TASK.examples(split, 3, 0, 500), vocabulary)
     found = open_rows(tmp_path / "rows")
     assert len(found) == 500

@@ -19,7 +19,7 @@ from numerate.vocabulary import END, PAD, Vocabulary
 
 pytest.importorskip("transformers", reason="the extra huggingface is not installed")
 
-TINY = T5(width=16, depth=2, heads=2, head_width=8, inner=32)
+TINY = T5(hidden_size=16, num_layers=2, num_heads=2, head_dim=8, intermediate_size=32)
 LLAMA = PretrainedDecoder(
     config='{"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, '
     '"intermediate_size": 32}'
@@ -128,7 +128,7 @@ def every_answer(model: Model, prompts: Tokens, vocabulary: Vocabulary, most: in
 @torch.no_grad()
 def test_enough_beams_find_the_best_answer_of_all_on_a_model_of_the_house(make_tokens: Any) -> None:
     vocabulary = Vocabulary.of_words(["a", "b"])
-    model = Decoder(width=16, positions=(Rotary(),)).build(vocabulary, 3).eval()
+    model = Decoder(hidden_size=16, positions=(Rotary(),)).build(vocabulary, 3).eval()
     prompts = Tokens(torch.tensor([[4, 5, 4]]), torch.tensor([3]), torch.tensor([0]))
     best, answer = max(every_answer(model, prompts, vocabulary, 3))
     found = beam_search(model, prompts, 3, beams=40)

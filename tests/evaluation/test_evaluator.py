@@ -35,7 +35,7 @@ def exam() -> Exam:
 
 @pytest.fixture
 def model(exam: Exam) -> Any:
-    return Decoder(width=16, positions=(Rotary(),)).build(exam.vocabulary, 0).eval()
+    return Decoder(hidden_size=16, positions=(Rotary(),)).build(exam.vocabulary, 0).eval()
 
 
 class Knowing(Model):
@@ -138,7 +138,7 @@ def test_cells_too_small_to_hold_anything_out_are_called_seen(exam: Exam, model:
 
 
 def test_each_placement_is_measured_at_its_own_places(exam: Exam) -> None:
-    spec = Decoder(width=16, positions=(Learned(numbering=Shifted(max_shift=30, evaluate_at=2)),))
+    spec = Decoder(hidden_size=16, positions=(Learned(position_ids=Shifted(max_shift=30, num_eval_offsets=2)),))
     model = spec.build(exam.vocabulary, 0).eval()
     records = [evaluate_cell(model, exam, CELL, count=60, placement=i) for i in range(model.placements())]
     assert [record["placement"] for record in records] == [0, 1]
@@ -147,7 +147,10 @@ def test_each_placement_is_measured_at_its_own_places(exam: Exam) -> None:
 
 def test_offsets_of_training_never_enter_an_evaluation(exam: Exam) -> None:
     with_offset, without = (
-        Decoder(width=16, positions=(Learned(numbering=DigitIndex(max_offset=most), table=64),)) for most in (30, 0)
+        Decoder(
+            hidden_size=16, positions=(Learned(position_ids=DigitIndex(max_offset=most), max_position_embeddings=64),)
+        )
+        for most in (30, 0)
     )
     records = [
         evaluate_cell(spec.build(exam.vocabulary, 0).eval(), exam, CELL, count=40) for spec in (with_offset, without)
@@ -174,7 +177,7 @@ def test_prompts_are_the_questions_without_their_answers(exam: Exam) -> None:
 
 
 def test_an_exam_asks_for_answers_whatever_training_asked(exam: Exam) -> None:
-    trained_on_all = Exam(exam.task, exam.tokenizer, Continuation(ask="all"))
+    trained_on_all = Exam(exam.task, exam.tokenizer, Continuation(targets="all"))
     questions = exam.task.examples("test", 0, 0, 5)
     assert torch.equal(trained_on_all.batch(questions).targets, exam.batch(questions).targets)
 
@@ -189,7 +192,7 @@ def test_one_pass_holds_where_there_is_one_tokenisation(exam: Exam) -> None:
     several = Exam(exam.task, Several(), Continuation())
     assert not one_pass_holds(several)
     assert one_pass_holds(Exam(exam.task, Several(), Aligned()))
-    model = Decoder(width=16).build(several.vocabulary, 0).eval()
+    model = Decoder(hidden_size=16).build(several.vocabulary, 0).eval()
     assert evaluate_cell(model, several, CELL, count=5)["method"] == "decoding", "and it says so"
 
 
@@ -205,7 +208,7 @@ def test_labels_are_read_off_one_forward_and_decoding_is_refused(any_task: Any) 
     if questions.labels is None:
         pytest.skip("its answers are continuations")
     exam = Exam(any_task, Words(), Aligned())
-    model = Decoder(width=16).build(exam.vocabulary, 0).eval()
+    model = Decoder(hidden_size=16).build(exam.vocabulary, 0).eval()
     record = evaluate_cell(model, exam, {}, count=30)
     assert record["method"] == "one pass"
     with pytest.raises(Mistake, match=r"^method: 'decoding' is for answers said token by token; layout=Aligned has"):

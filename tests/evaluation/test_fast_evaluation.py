@@ -25,9 +25,9 @@ from numerate.tokens.layout import Continuation
 from numerate.tokens.tokenizer import Characters
 
 MODELS: dict[str, tuple[Mixer, tuple[Position, ...]]] = {
-    "rotary": (Attention(heads=2), (Rotary(),)),
-    "abacus": (Attention(heads=2), (Learned(numbering=DigitIndex(), table=64),)),
-    "shifted": (Attention(heads=2), (Learned(numbering=Shifted(9), table=64),)),
+    "rotary": (Attention(num_heads=2), (Rotary(),)),
+    "abacus": (Attention(num_heads=2), (Learned(position_ids=DigitIndex(), max_position_embeddings=64),)),
+    "shifted": (Attention(num_heads=2), (Learned(position_ids=Shifted(9), max_position_embeddings=64),)),
     "recurrent": (LSTM(), ()),
 }
 
@@ -38,7 +38,7 @@ def exam() -> Exam:
 
 def model(name: str, exam: Exam) -> Model:
     mixer, positions = MODELS[name]
-    spec = Decoder(width=16, mixer=mixer, positions=positions, trunk=Stack(depth=2))
+    spec = Decoder(hidden_size=16, mixer=mixer, positions=positions, backbone=Stack(num_layers=2))
     return spec.build(exam.vocabulary, seed=1).double().eval()
 
 

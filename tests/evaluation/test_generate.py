@@ -62,7 +62,7 @@ def test_ragged_prompts_are_answered_as_each_row_alone_by_hand(any_model: Any, b
 
 @pytest.fixture
 def model(build: Any) -> Any:
-    return eager_to_end(build(Decoder(width=16, positions=(Rotary(),))))
+    return eager_to_end(build(Decoder(hidden_size=16, positions=(Rotary(),))))
 
 
 def test_a_row_stops_at_its_end_and_the_others_go_on(model: Any, make_tokens: Any) -> None:

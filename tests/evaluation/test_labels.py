@@ -116,7 +116,7 @@ def test_a_record_comes_back_as_it_was(marks: list[list[bool]], trained: int) ->
 
 def test_a_cell_of_few_starts_has_each_once_and_one_of_many_so_many_draws() -> None:
     """140 starts can be counted on by 60 up to 200, but only 5 by 195."""
-    task = Counting(count=50, number="before", starts=Span(1, 199), most=200)
+    task = Counting(count=50, number="before", starts=Span(1, 199), max_number=200)
     for count, rows, each_once in ((195, 5, True), (60, 100, False)):
         found = questions_of(task, {"count": count}, count=100)
         assert len(found) == rows
@@ -172,7 +172,7 @@ class Memoriser(Model):
 
 def test_the_record_of_a_memoriser_stands_at_its_floor() -> None:
     """Trained on 1 to 4, asked 7 symbols from each start that ends at most at 10: three rows."""
-    task = Counting(count=Span(1, 4), number="before", starts=Span(1, 5), most=10)
+    task = Counting(count=Span(1, 4), number="before", starts=Span(1, 5), max_number=10)
     exam = Exam(task, Words(), Aligned())
     (batch,) = chunks(exam, questions_of(task, {"count": 7}, count=50), Memoriser(exam, exam.batch(task.whole()), 0))
     record = evaluate_cell(Memoriser(exam, batch, 4), exam, {"count": 7}, count=50)
@@ -193,7 +193,7 @@ def test_the_record_of_a_memoriser_stands_at_its_floor() -> None:
 
 def test_a_record_without_labels_is_as_it_always_was() -> None:
     exam = Exam(Arithmetic(digits=Span(1, 2)), Characters(), Continuation())
-    model = Decoder(width=16).build(exam.vocabulary, 0).eval()
+    model = Decoder(hidden_size=16).build(exam.vocabulary, 0).eval()
     assert list(evaluate_cell(model, exam, {"first_digits": 1, "second_digits": 2}, count=4)) == [
         "cell", "correct", "count", "low", "high", "first_correct", "digit_accuracy", "first_wrong", "placement",
         "seen", "method",
@@ -201,7 +201,7 @@ def test_a_record_without_labels_is_as_it_always_was() -> None:
 
 
 def test_a_model_that_looks_ahead_is_named_with_labels_and_refused_without() -> None:
-    spec = Decoder(width=16, positions=(Scalar(numbering=Zooming()),))
+    spec = Decoder(hidden_size=16, positions=(Scalar(position_ids=Zooming()),))
     counting = Exam(Counting(count=Span(1, 4), modulus=3), Words(), Aligned())
     model = spec.build(counting.vocabulary, 0).eval()
     record = evaluate_cell(model, counting, {"count": 6}, count=4)

@@ -71,7 +71,7 @@ def test_never_more_logits_are_made_at_once_than_said(read: tuple[Exam, Any], mo
 
     monkeypatch.setattr(language, "_losses", watched)
     monkeypatch.setitem(language.HEAD, "cpu", 5000)
-    read_portion(model, exam, {"context": 16, "chunk": 0}, count=30)
+    read_portion(model, exam, {"context_length": 16, "chunk": 0}, count=30)
     assert len(seen) > 5
     assert max(seen) <= 5000
 
@@ -92,7 +92,7 @@ def test_portions_together_are_the_whole_and_no_chunk_counts_twice(read: tuple[E
     chunks = exam.task.chunks("test")  # type: ignore[attr-defined]
 
     def part(first: int, count: int) -> tuple[int, Likelihoods]:
-        record = evaluate_portion(model, exam, {"context": 16, "chunk": first}, count=count)
+        record = evaluate_portion(model, exam, {"context_length": 16, "chunk": first}, count=count)
         return first, Likelihoods.of_sums(record["language"])
 
     whole = part(0, chunks)[1]
@@ -167,11 +167,13 @@ def test_all_held_out_text_has_the_bytes_of_its_documents_and_no_space_between_t
     text = tmp_path / "stories.txt"
     text.write_text("<|endoftext|>".join(STORIES))
     corpus = write_corpus([text], tmp_path / "tokens", str(tmp_path / "words"), processes=1)
-    task = LanguageModelling(str(tmp_path / "tokens"), str(tmp_path / "tokens"), str(tmp_path / "words"), context=16)
+    task = LanguageModelling(
+        str(tmp_path / "tokens"), str(tmp_path / "tokens"), str(tmp_path / "words"), context_length=16
+    )
     recipe = recipe_of(task)
     exam = Exam(task, recipe.tokenizer, recipe.layout)
     model = build(recipe.model, exam.vocabulary, 0, None).eval()
-    found = read_portion(model, exam, {"context": 16, "chunk": 0}, count=task.chunks("test"))
+    found = read_portion(model, exam, {"context_length": 16, "chunk": 0}, count=task.chunks("test"))
     ids = corpus.shards[0].ids
     one_by_one = [known.decode(document) for document in known.documents(ids)]
     assert one_by_one == STORIES

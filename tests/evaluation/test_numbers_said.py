@@ -37,7 +37,7 @@ def test_the_numbers_beside_tokens_are_in_the_text_up_to_its_end() -> None:
 @pytest.mark.parametrize(("said", "right"), [(2.5, True), (2.5000001, True), (2.51, False), (None, False)])
 def test_a_number_beside_a_token_is_right_if_it_is_the_number_asked_for(said: float | None, right: bool) -> None:
     class Carrying(Saying):
-        def vocabulary(self, task: Any) -> Vocabulary:
+        def build_vocabulary(self, task: Any) -> Vocabulary:
             plain = Vocabulary.of(["x", "="])
             kinds, values = plain.kinds.copy(), plain.values.copy()
             kinds[plain.ids["x"]], values[plain.ids["x"]] = NUMBER, np.nan

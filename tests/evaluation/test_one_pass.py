@@ -106,7 +106,7 @@ def test_one_pass_is_greedy_decoding(any_model: Any, build: Any) -> None:
 def test_answers_that_end_are_right_only_with_their_end(build: Any, any_mixer: Any) -> None:
     from numerate.models.decoder import Decoder
 
-    model = build(Decoder(width=16, mixer=any_mixer))
+    model = build(Decoder(hidden_size=16, mixer=any_mixer))
     batch, sorts, _ = eager_to_end(model)[0]
     last = [[i for i in row if i != IGNORE][-1] for row in batch.asked_targets.tolist()]
     right = mark(model, EXAM, batch).right.tolist()
@@ -121,7 +121,7 @@ def test_answers_that_end_are_right_only_with_their_end(build: Any, any_mixer: A
 def test_digits_are_counted_where_digits_are_asked(build: Any, any_mixer: Any) -> None:
     from numerate.models.decoder import Decoder
 
-    model = build(Decoder(width=16, mixer=any_mixer))
+    model = build(Decoder(hidden_size=16, mixer=any_mixer))
     batch, _, _ = questions_for(model, 0)
     marks = mark(model, EXAM, batch)
     with torch.no_grad():

@@ -31,12 +31,12 @@ from numerate.vocabulary import END
 
 
 def exam_of(order: Any = "reversed") -> Exam:
-    return Exam(Arithmetic(digits=Span(1, 4)), Characters(numbers=Digits(order=order)), Continuation())
+    return Exam(Arithmetic(digits=Span(1, 4)), Characters(number_format=Digits(digit_order=order)), Continuation())
 
 
 @pytest.fixture
 def model() -> Any:
-    made = Decoder(width=16, positions=(Rotary(),)).build(exam_of().vocabulary, 0).eval()
+    made = Decoder(hidden_size=16, positions=(Rotary(),)).build(exam_of().vocabulary, 0).eval()
     with torch.no_grad():
         made.head.weight[END] *= 4.0
     return made
@@ -120,8 +120,8 @@ def test_samples_agree_with_the_record_of_their_cell(model: Any) -> None:
 
 def test_labels_are_shown_where_they_are_asked_for() -> None:
     task = Counting(count=Span(1, 5), number="before", helper="pad")
-    exam = Exam(task, Words(begin=True), Aligned(hide=("<pad>",)))
-    model = Decoder(width=16).build(exam.vocabulary, 0).eval()
+    exam = Exam(task, Words(add_bos_token=True), Aligned(blocked_tokens=("<pad>",)))
+    model = Decoder(hidden_size=16).build(exam.vocabulary, 0).eval()
     (said,) = answers(model, exam, task.read("5 <pad> a <pad>"))
     batch = exam.batch(task.read("5 <pad> a <pad>"))
     best = model(model.place(batch.tokens, Draw.fixed())).logits.argmax(-1)[0]
@@ -154,7 +154,11 @@ def test_the_number_that_was_said_stands_there_and_is_what_is_judged(monkeypatch
 
     for room in (marks, samples):
         monkeypatch.setattr(room, "greedy", greedy)
-    model = T5(width=16, depth=1, heads=2, head_width=8, inner=16, places=None).build(exam.vocabulary, 0).eval()
+    model = (
+        T5(hidden_size=16, num_layers=1, num_heads=2, head_dim=8, intermediate_size=16, max_position_embeddings=None)
+        .build(exam.vocabulary, 0)
+        .eval()
+    )
     record = evaluate_cell(model, exam, cell, count=6)
     said = answers(model, exam, questions)
     assert [one.right for one in said] == [a == b for a, b in zip(right[:, 0], wrong[:, 0], strict=True)]
@@ -168,7 +172,11 @@ def test_the_number_that_was_said_stands_there_and_is_what_is_judged(monkeypatch
 
 def test_masked_answers_say_the_number_of_their_head() -> None:
     exam = exam_of_numbers(Masked())
-    model = Numformer(width=16, depth=1, heads=2, inner=16, context=64).build(exam.vocabulary, 0).eval()
+    model = (
+        Numformer(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16, max_position_embeddings=64)
+        .build(exam.vocabulary, 0)
+        .eval()
+    )
     questions = exam.task.pinned(module=1).examples("test", 0, 0, 3)
     batch = exam.batch(questions)
     carrier, end = batch.asked_targets[0, 0], batch.asked_targets[0, 1]

@@ -41,11 +41,11 @@ def alone(prompts: Tokens, row: int) -> Tokens:
 
 @pytest.fixture
 def model(build: Any) -> Any:
-    return build(Decoder(width=16, positions=(Rotary(),)))
+    return build(Decoder(hidden_size=16, positions=(Rotary(),)))
 
 
 def test_a_cache_changes_no_token_of_any_mixer(any_mixer: Any, build: Any, make_tokens: Any) -> None:
-    model, prompts = build(Decoder(width=16, mixer=any_mixer)), make_tokens(LENGTHS)
+    model, prompts = build(Decoder(hidden_size=16, mixer=any_mixer)), make_tokens(LENGTHS)
     cached, plain = generate(model, prompts, 6, MIXED), generate_uncached(model, prompts, 6, MIXED)
     assert rows(cached) == rows(plain)
     torch.testing.assert_close(cached.log_probability, plain.log_probability)
@@ -194,7 +194,7 @@ def test_log_probability_is_the_models_own_whatever_is_sampled(model: Any, make_
 
 @torch.no_grad()
 def test_a_window_reads_the_last_tokens_as_if_the_text_began_there(build: Any, make_tokens: Any) -> None:
-    model = build(Decoder(width=16, positions=(Learned(table=8),)))
+    model = build(Decoder(hidden_size=16, positions=(Learned(max_position_embeddings=8),)))
     prompts, sampling = make_tokens([2, 6, 1]), Sampling(seed=2)
     with pytest.raises(Mistake, match="place 8"):
         generate(model, prompts, 9, sampling, stop=())

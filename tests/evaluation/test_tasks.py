@@ -38,7 +38,7 @@ def exam_of(task: Task) -> Exam:
 
 
 def model_of(exam: Exam, positions: Any = (Rotary(),)) -> Model:
-    model: Model = Decoder(width=16, positions=positions).build(exam.vocabulary, seed=2).eval()
+    model: Model = Decoder(hidden_size=16, positions=positions).build(exam.vocabulary, seed=2).eval()
     return model
 
 

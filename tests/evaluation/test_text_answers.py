@@ -74,7 +74,7 @@ def saying(monkeypatch: pytest.MonkeyPatch, exam: Exam, answers: Sequence[str], 
 
 
 def model_of(exam: Exam) -> Any:
-    return Decoder(width=16).build(exam.vocabulary, 0).eval()
+    return Decoder(hidden_size=16).build(exam.vocabulary, 0).eval()
 
 
 def test_what_was_said_to_texts_stands_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_cells_of_texts_pool_as_if_they_were_one(monkeypatch: pytest.MonkeyPatch
 
 def test_arithmetic_has_the_errors_of_its_wrong_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Said in the model's spelling, units first; an answer that is no number as a whole is invalid."""
-    exam = exam_of(Arithmetic(digits=Span(3, 3)), tokenizer=Characters(numbers=Digits(order="reversed")))
+    exam = exam_of(Arithmetic(digits=Span(3, 3)), tokenizer=Characters(number_format=Digits(digit_order="reversed")))
     questions = exam.task.pinned(first_digits=3, second_digits=3).examples("test", 0, 0, 4)
     batch = exam.batch(questions)
     right = [

@@ -17,11 +17,11 @@ def test_words_that_concern_the_executor_are_taken_out_and_all_others_stay_in_th
         "seeds=2",
         "executor=local",
         "executor.threads=2",
-        "model.width=64",
+        "model.hidden_size=64",
         "timeout=60",
     ]
     rest, executor = executor_of(words)
-    assert rest == ["quickstart", "seeds=2", "model.width=64"]
+    assert rest == ["quickstart", "seeds=2", "model.hidden_size=64"]
     assert executor == Local(workers=3, threads=2, timeout=60.0)
     assert executor_asked(words)
     assert not executor_asked(rest)
@@ -30,9 +30,17 @@ def test_words_that_concern_the_executor_are_taken_out_and_all_others_stay_in_th
 
 @pytest.mark.parametrize("name", ["ray", "Ray", "RAY", "ray()"])
 def test_an_executor_goes_by_its_name_in_any_case_and_its_settings_in_any_order(name: str) -> None:
-    words = ["executor.gpus=0.25", f"executor={name}", "executor.address=auto", "executor.memory=4e9", "workers=null"]
-    assert executor_of(words) == ([], Ray(gpus=0.25, address="auto", memory=4e9))
-    assert executor_of(["executor=ray(cpus=0.5, gpus=1)", "timeout=9"])[1] == Ray(cpus=0.5, gpus=1.0, timeout=9.0)
+    words = [
+        "executor.num_gpus=0.25",
+        f"executor={name}",
+        "executor.address=auto",
+        "executor.memory=4e9",
+        "workers=null",
+    ]
+    assert executor_of(words) == ([], Ray(num_gpus=0.25, address="auto", memory=4e9))
+    assert executor_of(["executor=ray(cpus=0.5, gpus=1)", "timeout=9"])[1] == Ray(
+        num_cpus=0.5, num_gpus=1.0, timeout=9.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,7 +57,7 @@ def test_an_executor_goes_by_its_name_in_any_case_and_its_settings_in_any_order(
         (["timeout=10m"], "timeout: '10m' is no float .*; for example timeout=600, in seconds$"),
         (["executor.timeout=10m"], "executor.timeout: '10m' is no .*; for example executor.timeout=600, in seconds$"),
         (["executor.memory=0"], "executor.memory: 0 is nothing; bytes above 0 are right, as 4e9"),
-        (["executor=ray", "executor.gpus=1.5"], "executor.gpus: 1.5 is above 1 and no whole number"),
+        (["executor=ray", "executor.num_gpus=1.5"], "executor.num_gpus: 1.5 is above 1 and no whole number"),
     ],
 )
 def test_words_that_make_no_executor_say_what_would(words: list[str], said: str) -> None:

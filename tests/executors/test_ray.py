@@ -58,7 +58,7 @@ def test_results_are_those_of_local_and_each_worker_opens_the_work_once(tmp_path
 
 @pytest.mark.usefixtures("cluster")
 def test_a_worker_keeps_to_its_threads() -> None:
-    found = list(Ray(workers=1, threads=2, cpus=0.5).run(Deeds(), [("where",)]))
+    found = list(Ray(workers=1, threads=2, num_cpus=0.5).run(Deeds(), [("where",)]))
     _, pid, environment, _, threads = found[0].result
     assert (environment, threads) == ("2", 2)
     assert pid != os.getpid()
@@ -124,7 +124,7 @@ def test_work_that_cannot_be_opened_says_why() -> None:
 @pytest.mark.usefixtures("cluster")
 def test_a_worker_that_no_node_can_hold_is_refused_with_what_there_is() -> None:
     with pytest.raises(Mistake, match=r"no node of the Ray cluster can hold a worker that reserves CPU=1, GPU=0.5"):
-        list(Ray(gpus=0.5).run(Deeds(), [("square", 1)]))
+        list(Ray(num_gpus=0.5).run(Deeds(), [("square", 1)]))
 
 
 @pytest.mark.usefixtures("cluster")
@@ -137,7 +137,7 @@ def test_workers_that_find_no_place_are_spoken_of(monkeypatch: pytest.MonkeyPatc
             stop.ask()
 
     with pytest.warns(UserWarning, match="no worker has begun for .* s: each reserves CPU=64, and the Ray cluster has"):
-        found = list(Ray(workers=1, cpus=64).run(Deeds(), [("square", 1)], stop=stop, tick=ask))
+        found = list(Ray(workers=1, num_cpus=64).run(Deeds(), [("square", 1)], stop=stop, tick=ask))
     assert done(found) == {0: "not begun"}
 
 

@@ -39,7 +39,7 @@ from numerate.studies.work import RunWork, Told  # noqa: E402
 from numerate.training import disk  # noqa: E402
 from numerate.training.stopping import Stop  # noqa: E402
 
-HERE = Slurm(cluster="local", chunks=1, workers=1, minutes=5)
+HERE = Slurm(cluster="local", array_tasks=1, workers=1, minutes=5)
 """The stand-in: a task is a process of this machine."""
 
 
@@ -104,14 +104,14 @@ def test_the_script_says_what_was_asked_for_and_writes_nothing(tmp_path: Path, m
         account="sums",
         qos="low",
         constraint="a100",
-        chunks=5,
-        at_once=2,
+        array_tasks=5,
+        array_parallelism=2,
         minutes=90,
-        cpus=8,
-        gpus=2,
+        cpus_per_task=8,
+        gpus_per_task=2,
         workers=6,
-        gigabytes=24,
-        extra=("exclude=node7", "--exclusive"),
+        mem_gb=24,
+        sbatch_options=("exclude=node7", "--exclusive"),
         setup=("module load cuda", "source venv/bin/activate"),
         python="venv/bin/python",
     )
@@ -174,7 +174,7 @@ def test_tasks_are_as_many_as_keeps_every_worker_busy_for_a_while() -> None:
     def tasks(count: int, **settings: Any) -> int:
         return Slurm(**settings)._tasks(count)
 
-    assert tasks(200, cpus=8) == 6  # 33 items for 8 workers
+    assert tasks(200, cpus_per_task=8) == 6  # 33 items for 8 workers
     assert tasks(10, cpus=8) == 1
     assert tasks(200, cpus=8, threads=4) == 25
     assert tasks(40, cpus=8, gpus=1) == 10  # a worker per GPU
@@ -206,10 +206,10 @@ def test_what_is_missing_is_said_before_anything_is_written(tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"chunks": 0}, "chunks: 0 is too few"),
+        ({"array_tasks": 0}, "chunks: 0 is too few"),
         ({"minutes": 0}, "minutes: 0 is too few"),
-        ({"gpus": -1}, "gpus: -1"),
-        ({"gigabytes": 0}, "gigabytes: 0"),
+        ({"gpus_per_task": -1}, "gpus: -1"),
+        ({"mem_gb": 0}, "gigabytes: 0"),
         ({"setup": ("a\nb",)}, "no single line"),
         ({"cluster": "lokal"}, "Did you mean 'local'"),
     ],
@@ -398,7 +398,7 @@ SCRIPT = """
             self.text = text
 
     if __name__ == "__main__":
-        executor = Slurm(cluster="local", chunks=1, workers=1, minutes=5)
+        executor = Slurm(cluster="local", array_tasks=1, workers=1, minutes=5)
         for one in executor.run(Notes(sys.argv[1]), ["a"], folder=Path(sys.argv[1])):
             print(one.result.text, flush=True)
 """
@@ -533,7 +533,7 @@ PARTS = """
 def test_an_array_runs_as_its_script_was_shown_with_work_of_a_users_file(cluster: Path, tmp_path: Path) -> None:
     (tmp_path / "my_parts.py").write_text(textwrap.dedent(PARTS))
     work = load_user_parts(tmp_path / "my_parts.py").Double()
-    executor = Slurm(chunks=2, workers=1, cpus=1)
+    executor = Slurm(array_tasks=2, workers=1, cpus_per_task=1)
     shown = executor.script(work, [1, 2, 3], tmp_path).splitlines()
     assert results(list(executor.run(work, [1, 2, 3], folder=tmp_path))) == {0: 2, 1: 4, 2: 6}
     sent = (tmp_path / "slurm/1/logs/77_submission.sh").read_text().splitlines()
@@ -556,7 +556,7 @@ def test_a_task_whose_node_fails_takes_its_own_items_and_silence_of_squeue_is_no
     failing = threading.Thread(target=fail)
     failing.start()
     found = []
-    for one in Slurm(chunks=2, workers=1).run(diary, ["until never", "until go"], folder=tmp_path):
+    for one in Slurm(array_tasks=2, workers=1).run(diary, ["until never", "until go"], folder=tmp_path):
         assert not (cluster / "mute").exists()
         happen(diary, "go")
         found.append(one)
@@ -567,7 +567,7 @@ def test_a_task_whose_node_fails_takes_its_own_items_and_silence_of_squeue_is_no
 
 def test_what_sbatch_refuses_is_told_in_its_words_and_leaves_nothing(cluster: Path, tmp_path: Path) -> None:
     with pytest.raises(Fault, match="did not take the job: sbatch: error: invalid partition specified: nowhere"):
-        list(Slurm(partition="nowhere", chunks=2).run(Diary(""), ["a", "b"], folder=tmp_path))
+        list(Slurm(partition="nowhere", array_tasks=2).run(Diary(""), ["a", "b"], folder=tmp_path))
     assert [path.name for path in (tmp_path / "slurm").iterdir()] == ["lock"]
 
 

@@ -59,12 +59,18 @@ LENGTHS = (9, 4, 6)
 DUAL = DualAttention(symbols=SymbolicAttention(trainable=False))
 
 SPECS = {
-    "dual attention": Decoder(width=16, mixer=DUAL, positions=(Rotary(),), tied=True),
-    "distances": Decoder(width=16, mixer=DualAttention(symbols=PositionRelativeSymbols()), positions=(Rotary(),)),
-    "LSTM": Decoder(width=16, mixer=LSTM()),
-    "alternating": Decoder(width=16, mixer=Alternating(mixers=(Mamba(), Attention(heads=2)))),
-    "loop": Decoder(width=16, trunk=Loop(depth=1, times=3, inject="linear", state="noise"), mixer=Attention(heads=2)),
-    "Abacus": Decoder(width=16, mixer=Attention(heads=2), positions=(Learned(numbering=DigitIndex(max_offset=9)),)),
+    "dual attention": Decoder(hidden_size=16, mixer=DUAL, positions=(Rotary(),), tie_word_embeddings=True),
+    "distances": Decoder(hidden_size=16, mixer=DualAttention(symbols=PositionRelativeSymbols()), positions=(Rotary(),)),
+    "LSTM": Decoder(hidden_size=16, mixer=LSTM()),
+    "alternating": Decoder(hidden_size=16, mixer=Alternating(mixers=(Mamba(), Attention(num_heads=2)))),
+    "loop": Decoder(
+        hidden_size=16,
+        backbone=Loop(num_layers=1, num_loops=3, input_injection="linear", initial_state="noise"),
+        mixer=Attention(num_heads=2),
+    ),
+    "Abacus": Decoder(
+        hidden_size=16, mixer=Attention(num_heads=2), positions=(Learned(position_ids=DigitIndex(max_offset=9)),)
+    ),
 }
 
 pytestmark = [
@@ -242,12 +248,12 @@ def test_a_folder_whose_weights_are_not_all_taken_is_not_imported(capsys: pytest
 
     export(run_of(recipe_of()), "exported")
     whole = load_file("exported/model.safetensors")
-    symbols = "model.trunk.blocks.1.mixer.symbols.symbols"
+    symbols = "model.backbone.blocks.1.mixer.symbols.symbols"
     for name, value, told in (
         ("model.head.weight", whole["model.embedding.weight"] + 1, "head.weight differs from embedding.weight"),
         (symbols, whole[symbols] + 1, "blocks.1.mixer.symbols.symbols differs from trunk.blocks.0"),
         ("final_norm.weight", whole["model.final_norm.weight"] + 1, "final_norm.weight differs from"),
-        ("model.adapter.lora_A", torch.ones(2), "the model does not have adapter.lora_A"),
+        ("model.head_projection.lora_A", torch.ones(2), "the model does not have adapter.lora_A"),
     ):
         save_file({**whole, name: value}, "exported/model.safetensors", metadata={"format": "pt"})
         assert main(["import", "exported"]) == 2
@@ -256,7 +262,7 @@ def test_a_folder_whose_weights_are_not_all_taken_is_not_imported(capsys: pytest
     save_file(whole, "exported/model.safetensors", metadata={"format": "pt"})
     save_file({"ids": ids, "logits": opened("exported")(ids).logits.detach()}, "logits.safetensors")
     assert main(["import", "exported", "check=logits.safetensors", "name=same"]) == 0
-    assert main(["import", "exported", "check=logits.safetensors", "model.mixer.symbols.heads=2"]) == 2
+    assert main(["import", "exported", "check=logits.safetensors", "model.mixer.symbols.num_heads=2"]) == 2
     assert "logits differ from logits.safetensors" in capsys.readouterr().err
 
 
@@ -275,9 +281,12 @@ TEXTS = ["12+34=", "1+2=\n", "7?é=", ""]
 
 @pytest.mark.parametrize("begin", [False, True])
 def test_the_tokenizer_of_characters_and_words_gives_our_ids(begin: bool) -> None:
-    for tokenizer, texts in ((Characters(begin=begin), TEXTS), (Words(begin=begin), ["a 12 b", "a  zz b", ""])):
+    for tokenizer, texts in (
+        (Characters(add_bos_token=begin), TEXTS),
+        (Words(add_bos_token=begin), ["a 12 b", "a  zz b", ""]),
+    ):
         task = Arithmetic()
-        vocabulary = tokenizer.vocabulary(task if isinstance(tokenizer, Characters) else ["a", "12", "b"])
+        vocabulary = tokenizer.build_vocabulary(task if isinstance(tokenizer, Characters) else ["a", "12", "b"])
         theirs = tokenizer_of(tokenizer, task, vocabulary)
         theirs.save_pretrained("tokenizer")
         theirs = transformers.AutoTokenizer.from_pretrained("tokenizer")
@@ -313,7 +322,7 @@ def _stored_tokenizer(folder: Path) -> Path:
 def test_running_text_takes_its_stored_tokenizer_along_and_ends_where_a_document_begins(tmp_path: Path) -> None:
     stored = _stored_tokenizer(tmp_path / "stored")
     Path("text.txt").write_text("Once upon a time there was a cat. " * 20)
-    task = LanguageModelling(train="text.txt", tokenizer=str(stored), context=16)
+    task = LanguageModelling(train="text.txt", tokenizer=str(stored), context_length=16)
     recipe = recipe_of(SPECS["dual attention"], task=task, tokenizer=TokenIds(), layout=Text())
     model = opened(export(run_of(recipe), "exported"))
     theirs, ours = transformers.AutoTokenizer.from_pretrained("exported"), task.pieces()
@@ -362,8 +371,8 @@ def test_what_was_fine_tuned_by_trainer_comes_back_bit_for_bit_and_starts_anothe
     again = numerate.train(
         replace(
             recipe_of(init_from="back", task=Arithmetic(digits=2)),
-            training=replace(Recipe().training, steps=1, batch=4),
-            evaluation=replace(Recipe().evaluation, during=4, grid="1x1"),
+            training=replace(Recipe().training, steps=1, batch_size=4),
+            evaluation=replace(Recipe().evaluation, validation_examples=4, grid="1x1"),
         ),
         quiet=True,
     )
@@ -455,7 +464,7 @@ def test_weights_of_the_published_code_become_a_run_of_a_recipe_with_their_archi
 
 
 def test_what_a_model_cannot_take_is_refused_and_not_ignored() -> None:
-    vocabulary = Characters().vocabulary(Arithmetic())
+    vocabulary = Characters().build_vocabulary(Arithmetic())
     model = NumerateForCausalLM(config_of(to_tree(recipe_of()), vocabulary)).eval()
     ids = torch.tensor([[5, 6, 7]])
     for given, said in (

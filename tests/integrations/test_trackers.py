@@ -195,7 +195,7 @@ def test_a_run_keeps_its_key_in_a_tracker_and_another_folder_has_another() -> No
 
 def test_settings_and_records_become_flat() -> None:
     assert flat({"model": {"width": 64, "positions": [{"base": 2}], "sizes": [1, 2]}}) == {
-        "model.width": 64,
+        "model.hidden_size": 64,
         "model.positions.0.base": 2,
         "model.sizes": [1, 2],
     }

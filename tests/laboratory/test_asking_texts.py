@@ -31,9 +31,11 @@ torch.set_num_threads(1)
 SMALL = Recipe(
     task=MathematicsStandIn(kinds=("mul",), digits=Span(1, 2)),
     tokenizer=Characters(),
-    model=Decoder(width=16),
-    training=Training(steps=2, batch=8, window=4, threads=1, log_every=1, evaluate_every=2, checkpoint_every=2),
-    evaluation=Evaluation(grid="1", count=4, during=4),
+    model=Decoder(hidden_size=16),
+    training=Training(
+        steps=2, batch_size=8, shuffle_window=4, threads=1, log_every=1, evaluate_every=2, checkpoint_every=2
+    ),
+    evaluation=Evaluation(grid="1", examples_per_cell=4, validation_examples=4),
     device="cpu",
 )
 
@@ -70,7 +72,7 @@ def test_a_number_head_says_its_number_and_what_cannot_decode_is_not_searched(
     pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
     numbers = replace(
         SMALL,
-        model=Numformer(width=16, depth=1, heads=2, inner=16, context=64),
+        model=Numformer(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16, max_position_embeddings=64),
         tokenizer=Subwords("characters", Numbers()),
         layout=Masked(),
         objective=Supervised(XVal()),

@@ -33,9 +33,9 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
     Path("mine.jsonl").write_text(questions())
     return Recipe(
         task=QuestionFiles(train_file="mine.jsonl"),
-        model=Decoder(width=16, positions=(Rotary(),)),
-        training=Training(steps=2, batch=4, window=2, threads=1, log_every=2, evaluate_every=2),
-        evaluation=Evaluation(count=4, during=4),
+        model=Decoder(hidden_size=16, positions=(Rotary(),)),
+        training=Training(steps=2, batch_size=4, shuffle_window=2, threads=1, log_every=2, evaluate_every=2),
+        evaluation=Evaluation(examples_per_cell=4, validation_examples=4),
         title="mine",
     )
 

@@ -46,12 +46,12 @@ def stories(folder: Path) -> Recipe:
         each = np.concatenate([[known.begin], ids[: len(ids) // count]])
         np.concatenate([each] * count).astype(np.uint16).tofile(folder / f"{name}.bin")
     return Recipe(
-        task=LanguageModelling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context=CONTEXT),
+        task=LanguageModelling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context_length=CONTEXT),
         tokenizer=TokenIds(),
         layout=Text(),
-        model=Decoder(width=32, trunk=Stack(depth=1), positions=(Rotary(),)),
-        training=Training(steps=1, batch=8, threads=1, evaluate_every=1, checkpoint_every=1),
-        evaluation=Evaluation(during=4),
+        model=Decoder(hidden_size=32, backbone=Stack(num_layers=1), positions=(Rotary(),)),
+        training=Training(steps=1, batch_size=8, threads=1, evaluate_every=1, checkpoint_every=1),
+        evaluation=Evaluation(validation_examples=4),
         samples=Samples(when="never"),
         device="cpu",
     )
@@ -63,7 +63,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("stories")
     recipe = stories(folder)
     training = replace(recipe.training, steps=100, evaluate_every=100, checkpoint_every=100)
-    optimizer = replace(recipe.optimizer, rate=1e-2)
+    optimizer = replace(recipe.optimizer, learning_rate=1e-2)
     return train(replace(recipe, training=training, optimizer=optimizer), runs_dir=folder, quiet=True).run
 
 
@@ -146,7 +146,9 @@ def test_beyond_the_context_is_warned_of_and_a_table_that_ends_is_refused_before
         run.generate("The 12", most=60, greedy=True, window=CONTEXT)
     with pytest.warns(UserWarning, match=f"rows of training had {CONTEXT}"):
         assert len(run.generate("The 12", most=60, greedy=True)[0].tokens) > CONTEXT
-    recipe = replace(stories(tmp_path), model=Decoder(width=16, positions=(Learned(table=CONTEXT),)))
+    recipe = replace(
+        stories(tmp_path), model=Decoder(hidden_size=16, positions=(Learned(max_position_embeddings=CONTEXT),))
+    )
     other = train(recipe, runs_dir=tmp_path, quiet=True).run
     with pytest.raises(Mistake, match=rf"do not fit.*table.*window={CONTEXT}"):
         other.generate("The 12", most=60)
@@ -177,10 +179,10 @@ def test_impossible_wishes_are_refused(run: Run, wrong: dict[str, Any], told: st
 def test_a_run_on_sums_answers_questions_and_goes_on_with_texts(tmp_path: Path) -> None:
     recipe = Recipe(
         task=Arithmetic(digits=Span(1, 2)),
-        model=Decoder(width=16),
-        training=Training(steps=1, batch=8, threads=1),
-        evaluation=Evaluation(grid="1:2x1:2", count=4, during=8),
-        samples=Samples(when="end", prompts=("1+2=",), tokens=5),
+        model=Decoder(hidden_size=16),
+        training=Training(steps=1, batch_size=8, threads=1),
+        evaluation=Evaluation(grid="1:2x1:2", examples_per_cell=4, validation_examples=8),
+        samples=Samples(when="end", prompts=("1+2=",), max_new_tokens=5),
     )
     run = train(recipe, runs_dir=tmp_path, quiet=True).run
     [passage] = run.generate("12+34=", greedy=True)
@@ -203,9 +205,9 @@ def test_a_run_that_labels_places_has_nothing_to_go_on_with(tmp_path: Path) -> N
         task=Counting(),
         tokenizer=Words(),
         layout=Aligned(),
-        model=Decoder(width=16),
-        training=Training(steps=1, batch=8, threads=1),
-        evaluation=Evaluation(count=4, during=8),
+        model=Decoder(hidden_size=16),
+        training=Training(steps=1, batch_size=8, threads=1),
+        evaluation=Evaluation(examples_per_cell=4, validation_examples=8),
     )
     run = train(recipe, runs_dir=tmp_path, quiet=True).run
     with pytest.raises(Mistake, match="Aligned has every place said by itself"):

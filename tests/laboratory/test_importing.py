@@ -87,7 +87,7 @@ NOT_THEIRS: dict[str, tuple[Decoder, Decoder, str]] = {
         r"wq_attn\.weight differs.* model\.mixer\.shared_queries=false would",
     ),
     "an untied head": (
-        replace(PLAIN, tied=False),
+        replace(PLAIN, tie_word_embeddings=False),
         PLAIN,
         r"final_out\.weight differs.* model\.tied=false would take it",
     ),

@@ -27,15 +27,17 @@ from numerate.tokens.words import Words
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 
-PLACES = Sinusoidal(numbering=Shifted(max_shift=8, evaluate_at=2))
+PLACES = Sinusoidal(position_ids=Shifted(max_shift=8, num_eval_offsets=2))
 SMALL = Recipe(
     task=Counting(count=Span(1, 10), modulus=3),
     tokenizer=Words(),
     layout=Aligned(),
-    model=Decoder(width=16, trunk=Stack(depth=1), mixer=Attention(heads=2), positions=(PLACES,)),
-    training=Training(steps=24, batch=8, window=2, threads=1, log_every=6, evaluate_every=6, keep=None),
-    optimizer=AdamW(rate=0.01),
-    evaluation=Evaluation(grid="8:15", count=12, during=8),
+    model=Decoder(hidden_size=16, backbone=Stack(num_layers=1), mixer=Attention(num_heads=2), positions=(PLACES,)),
+    training=Training(
+        steps=24, batch_size=8, shuffle_window=2, threads=1, log_every=6, evaluate_every=6, keep_checkpoints=None
+    ),
+    optimizer=AdamW(learning_rate=0.01),
+    evaluation=Evaluation(grid="8:15", examples_per_cell=12, validation_examples=8),
     title="modular",
     seed=5,  # which does best in between: neither the first nor the last step is right by chance
 )
@@ -141,7 +143,7 @@ def test_a_run_of_labels_has_a_report(run: Run) -> None:
 
 
 def test_a_model_that_looks_ahead_is_refused_where_answers_continue_their_questions(tmp_path: Path) -> None:
-    zooming = Decoder(width=16, positions=(Scalar(numbering=Zooming()),))
+    zooming = Decoder(hidden_size=16, positions=(Scalar(position_ids=Zooming()),))
     with pytest.raises(Mistake, match=r"Zooming.*cannot answer by continuing a text"):
         train(Recipe(task=Arithmetic(digits=1), model=zooming, training=SMALL.training), runs_dir=tmp_path, quiet=True)
     seen = train(replace(SMALL, model=zooming, title="zooming"), runs_dir=tmp_path, quiet=True).run.evaluate()

@@ -57,7 +57,7 @@ def test_the_whole_text_is_read_in_portions_that_any_way_of_spreading_leaves_the
     chunks = chunks_of(run)
     (line,) = results.regions()
     assert len(results) == -(-chunks // 8)
-    assert (line["language"]["chunks"], line["region"], line["context"]) == (chunks, "in_distribution", 16)
+    assert (line["language"]["chunks"], line["region"], line["context_length"]) == (chunks, "in_distribution", 16)
     left = run.folder.file("evaluation.jsonl").read_bytes()
     for number in (1, 2, 3):
         run.folder.file("evaluation.jsonl").unlink(missing_ok=True) if number == 1 else None
@@ -93,7 +93,7 @@ def test_fewer_chunks_and_other_contexts_are_records_of_their_own_and_none_count
     (few,) = run.evaluate(count=10).regions()
     assert few["language"]["chunks"] == 10
     lines = run.evaluate("8+16+32").regions()
-    assert [(line["context"], line["region"]) for line in lines] == [
+    assert [(line["context_length"], line["region"]) for line in lines] == [
         (8, "below"),
         (16, "in_distribution"),
         (32, "ood_test"),

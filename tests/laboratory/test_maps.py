@@ -34,9 +34,11 @@ from numerate.training.recipe import Recipe, Training
 
 SMALL = Recipe(
     task=Arithmetic(digits=Span(1, 2)),
-    model=Decoder(width=16, mixer=DualAttention()),
-    training=Training(steps=0, batch=4, window=4, threads=1, log_every=1, evaluate_every=1, checkpoint_every=1),
-    evaluation=Evaluation(grid="1:1x1:1", count=4, during=4),
+    model=Decoder(hidden_size=16, mixer=DualAttention()),
+    training=Training(
+        steps=0, batch_size=4, shuffle_window=4, threads=1, log_every=1, evaluate_every=1, checkpoint_every=1
+    ),
+    evaluation=Evaluation(grid="1:1x1:1", examples_per_cell=4, validation_examples=4),
     device="cpu",
 )
 
@@ -105,16 +107,16 @@ def test_what_cannot_be_shown_is_refused_with_what_can(run: Run, tmp_path: Path)
         run.maps("12+34=", most=5)
     with pytest.raises(Mistake, match=r"^layer: 7 has no maps; there are: 0, 1$"):
         run.maps("12+34=", layers=[7])
-    other = trained(tmp_path, model=Decoder(width=16, mixer=LSTM()))
+    other = trained(tmp_path, model=Decoder(hidden_size=16, mixer=LSTM()))
     with pytest.raises(Mistake, match=r"^model.mixer: LSTM does not attend, .* Attention, DualAttention$"):
         other.maps("12+34=")
 
 
 def test_turns_of_a_loop_have_maps_of_their_own_also_of_more_than_were_trained(tmp_path: Path) -> None:
-    run = trained(tmp_path, model=Decoder(width=16, trunk=Loop(depth=1, times=2)))
+    run = trained(tmp_path, model=Decoder(hidden_size=16, backbone=Loop(num_layers=1, num_loops=2)))
     assert [layer.name for layer in run.maps("1+2=").layers] == ["layer 0, turn 0", "layer 0, turn 1"]
-    more = run.maps("1+2=", settings=["model.trunk.times=3"])
-    assert (len(more.layers), dict(more.settings)) == (3, {"model.trunk.times": 3})
+    more = run.maps("1+2=", settings=["model.backbone.num_loops=3"])
+    assert (len(more.layers), dict(more.settings)) == (3, {"model.backbone.num_loops": 3})
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "llama", "masked"])
@@ -125,11 +127,16 @@ def test_held_models_say_the_weights_that_they_use(tmp_path: Path, kind: str) ->
     llama += '"num_key_value_heads": 2, "intermediate_size": 32}'
     gpt2 = '{"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2}'
     specs: dict[str, dict[str, Any]] = {
-        "t5": {"model": T5(width=16, depth=2, heads=2, head_width=8, inner=32), "layout": Pair()},
+        "t5": {
+            "model": T5(hidden_size=16, num_layers=2, num_heads=2, head_dim=8, intermediate_size=32),
+            "layout": Pair(),
+        },
         "gpt2": {"model": PretrainedDecoder(config=gpt2)},
         "llama": {"model": PretrainedDecoder(config=llama)},
         "masked": {
-            "model": Numformer(width=16, depth=2, heads=2, inner=32, number_embedding=None, number_head=None),
+            "model": Numformer(
+                hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, number_embedding=None, number_head=None
+            ),
             "layout": Masked(),
         },
     }
@@ -176,8 +183,8 @@ def test_running_text_is_read_behind_its_beginning_and_without_a_prompt_as_it_is
     text, tokens = tmp_path / "stories.txt", tmp_path / "tokens"
     text.write_text("a cat. " * 40 + "\n<|endoftext|>\n" + "a dog. " * 20)
     write_corpus([text], tokens, CHARACTERS, processes=1)
-    task = LanguageModelling(str(tokens), str(tokens), CHARACTERS, context=16)
-    run = trained(tmp_path, task=task, tokenizer=TokenIds(), layout=Text(), evaluation=Evaluation(batches=1))
+    task = LanguageModelling(str(tokens), str(tokens), CHARACTERS, context_length=16)
+    run = trained(tmp_path, task=task, tokenizer=TokenIds(), layout=Text(), evaluation=Evaluation(validation_batches=1))
     maps = run.maps("a cat")
     assert (maps.tokens[1:], maps.answered) == (("a", " ", "c", "a", "t"), None)
     assert run.maps().tokens[:6] == maps.tokens

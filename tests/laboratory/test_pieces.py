@@ -41,11 +41,20 @@ from numerate.training.stopping import Stop
 
 SMALL = Recipe(
     task=Arithmetic(digits=Span(1, 2)),
-    model=Decoder(width=32, positions=(Learned(numbering=DigitIndex(max_offset=8), table=20),)),
-    training=Training(
-        steps=8, batch=16, window=4, threads=1, log_every=4, evaluate_every=4, checkpoint_every=4, keep=None
+    model=Decoder(
+        hidden_size=32, positions=(Learned(position_ids=DigitIndex(max_offset=8), max_position_embeddings=20),)
     ),
-    evaluation=Evaluation(grid="1:3x1:3", count=12, during=16),
+    training=Training(
+        steps=8,
+        batch_size=16,
+        shuffle_window=4,
+        threads=1,
+        log_every=4,
+        evaluate_every=4,
+        checkpoint_every=4,
+        keep_checkpoints=None,
+    ),
+    evaluation=Evaluation(grid="1:3x1:3", examples_per_cell=12, validation_examples=16),
     name="small",
     title="adding",
 )
@@ -224,7 +233,7 @@ def test_an_executor_leaves_the_same_bytes(copy: Callable[[str], Run], asked: di
 def test_all_placements_are_spread(tmp_path: Path) -> None:
     from numerate.positions.numbering import Shifted
 
-    positions = (Learned(numbering=Shifted(max_shift=10, evaluate_at=2), table=40),)
+    positions = (Learned(position_ids=Shifted(max_shift=10, num_eval_offsets=2), max_position_embeddings=40),)
     run = train(replace(SMALL, model=replace(SMALL.model, positions=positions)), runs_dir=tmp_path, quiet=True).run
     assert {record["placement"] for record in run.evaluate("1x1", executor=Here(workers=1))} == {0, 1}
 

@@ -35,11 +35,20 @@ from numerate.vocabulary import Vocabulary
 
 SMALL = Recipe(
     task=Arithmetic(digits=Span(1, 2)),
-    model=Decoder(width=32, positions=(Learned(numbering=DigitIndex(max_offset=3), table=12),)),
-    training=Training(
-        steps=8, batch=16, window=4, threads=1, log_every=2, evaluate_every=4, checkpoint_every=4, keep=None
+    model=Decoder(
+        hidden_size=32, positions=(Learned(position_ids=DigitIndex(max_offset=3), max_position_embeddings=12),)
     ),
-    evaluation=Evaluation(grid="1:3x1:3", count=12, during=16),
+    training=Training(
+        steps=8,
+        batch_size=16,
+        shuffle_window=4,
+        threads=1,
+        log_every=2,
+        evaluate_every=4,
+        checkpoint_every=4,
+        keep_checkpoints=None,
+    ),
+    evaluation=Evaluation(grid="1:3x1:3", examples_per_cell=12, validation_examples=16),
     name="small",
     title="adding",
 )
@@ -222,7 +231,7 @@ def test_an_impossible_evaluation_is_refused_and_harms_nothing(run: Run, setting
 
 
 def test_every_fixed_placement_is_evaluated(tmp_path: Path) -> None:
-    positions = (Learned(numbering=Shifted(max_shift=10, evaluate_at=2), table=40),)
+    positions = (Learned(position_ids=Shifted(max_shift=10, num_eval_offsets=2), max_position_embeddings=40),)
     recipe = replace(SMALL, model=replace(SMALL.model, positions=positions))
     run = train(recipe, runs_dir=tmp_path, quiet=True).run
     assert {record["placement"] for record in run.evaluate("1x1")} == {0, 1}
@@ -261,7 +270,7 @@ def test_a_finished_run_is_not_trained_again_and_a_larger_budget_goes_on(run: Ru
 def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     estimate = dry_run(SMALL)
-    model = SMALL.model.build(SMALL.tokenizer.vocabulary(SMALL.task), 0)
+    model = SMALL.model.build(SMALL.tokenizer.build_vocabulary(SMALL.task), 0)
     assert estimate.parameters == sum(p.numel() for p in model.parameters())
     assert estimate.operations > 0
     assert "FLOP a step" in str(estimate)
@@ -310,11 +319,11 @@ def test_the_last_line_of_a_log_has_the_last_values_measured(tmp_path: Path) -> 
 def test_the_debug_preset_makes_large_models_small_and_asks_for_sizes_that_there_are() -> None:
     large = debug(replace(SMALL, model=T5("base"), task=Multiplication()))
     assert isinstance(large.model, T5)
-    assert (large.model.width, large.model.depth) == (32, 1)
+    assert (large.model.hidden_size, large.model.num_layers) == (32, 1)
     assert large.model.weights is None
     small = debug(replace(SMALL, model=Numformer(), task=MathematicsStandIn(kinds=("mul",))))
     assert isinstance(small.model, Numformer)
-    assert small.model.width == 32
+    assert small.model.hidden_size == 32
     assert small.evaluation.grid == "1:1", "the one kind that is trained"
 
 
@@ -384,13 +393,13 @@ def test_a_grid_of_parts_that_files_have_not_is_refused_with_what_takes_those_th
 
 
 def test_rows_of_files_are_asked_once_and_a_grid_of_another_task_is_said_to_be_replaced(tmp_path: Path) -> None:
-    jokes = Jokes(folder=str(Path(__file__).parents[1] / "tasks" / "texts"))
+    jokes = Jokes(data_dir=str(Path(__file__).parents[1] / "tasks" / "texts"))
     recipe = replace(
         number_loss_small_was(),
         task=jokes,
-        model=T5(width=8, depth=1, decoder_depth=1, heads=1, head_width=8, inner=8),
-        training=replace(SMALL.training, steps=1, batch=2, evaluate_every=1),
-        evaluation=Evaluation(grid="1:12x1:12", count=43_246, during=43_246),
+        model=T5(hidden_size=8, num_layers=1, num_decoder_layers=1, num_heads=1, head_dim=8, intermediate_size=8),
+        training=replace(SMALL.training, steps=1, batch_size=2, evaluate_every=1),
+        evaluation=Evaluation(grid="1:12x1:12", examples_per_cell=43_246, validation_examples=43_246),
         device="cpu",
     )
     said: list[str] = []
@@ -516,20 +525,24 @@ def test_an_answer_with_several_tokenisations_is_decoded_and_not_computed_twice(
 
 
 def test_a_default_grid_beyond_the_table_and_sizes_that_hold_nothing_out_are_told_at_the_start(tmp_path: Path) -> None:
-    model = replace(SMALL.model, positions=(Learned(numbering=DigitIndex(), table=3),))
+    model = replace(SMALL.model, positions=(Learned(position_ids=DigitIndex(), max_position_embeddings=3),))
     said: list[str] = []
     recipe = replace(
         SMALL,
         task=Arithmetic(digits=1),
         model=model,
-        evaluation=Evaluation(during=8),
-        training=Training(steps=1, batch=8),
+        evaluation=Evaluation(validation_examples=8),
+        training=Training(steps=1, batch_size=8),
     )
     train(recipe, runs_dir=tmp_path, quiet=True, say=said.append)
     assert any("too few questions to hold any out" in text for text in said)
     assert any("the best step is chosen in distribution" in text and "beyond the table" in text for text in said)
     said.clear()
-    wider = replace(recipe, task=Arithmetic(digits=Span(1, 2)), model=replace(model, positions=(Learned(table=9),)))
+    wider = replace(
+        recipe,
+        task=Arithmetic(digits=Span(1, 2)),
+        model=replace(model, positions=(Learned(max_position_embeddings=9),)),
+    )
     train(wider, runs_dir=tmp_path, quiet=True, say=said.append)
     assert any("evaluation.grid (by default)" in text and "beyond the table" in text for text in said)
 
@@ -562,8 +575,14 @@ def test_a_run_with_a_part_of_ones_own_opens_from_anywhere_once_its_file_is_name
         "    pass\n"
     )
     command = [sys.executable, "-m", "numerate"]
-    settings = ["model.width=16", "training.steps=2", "training.batch=8", "training.window=1", "evaluation.during=4"]
-    positions = "model.positions=[Rotary(numbering=Mine)]"
+    settings = [
+        "model.hidden_size=16",
+        "training.steps=2",
+        "training.batch_size=8",
+        "training.shuffle_window=1",
+        "evaluation.validation_examples=4",
+    ]
+    positions = "model.positions=[Rotary(position_ids=Mine)]"
     train_line = [*command, "train", "addition_rotary", "--parts", "mine.py", positions, *settings, f"runs_dir={runs}"]
     done = subprocess.run(train_line, cwd=project, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

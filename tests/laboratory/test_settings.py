@@ -28,11 +28,18 @@ from numerate.training.recipe import Recipe, Training
 
 SMALL = Recipe(
     task=Arithmetic(digits=Span(1, 2)),
-    model=Decoder(width=32, positions=(Rotary(),)),
+    model=Decoder(hidden_size=32, positions=(Rotary(),)),
     training=Training(
-        steps=8, batch=16, window=4, threads=1, log_every=4, evaluate_every=4, checkpoint_every=4, keep=None
+        steps=8,
+        batch_size=16,
+        shuffle_window=4,
+        threads=1,
+        log_every=4,
+        evaluate_every=4,
+        checkpoint_every=4,
+        keep_checkpoints=None,
     ),
-    evaluation=Evaluation(grid="1:3x1:3", count=12, during=16),
+    evaluation=Evaluation(grid="1:3x1:3", examples_per_cell=12, validation_examples=16),
     name="turning",
     title="adding",
 )
@@ -116,9 +123,9 @@ def test_pieces_of_a_sweep_are_gathered(run: Run, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("model.width=64", r"model.width=64: this model would have other weights"),
+        ("model.hidden_size=64", r"model.hidden_size=64: this model would have other weights"),
         ("model.positions=[]", None),
-        ("model.trunk.depth=3", r"model.trunk.depth=3: this model would have other weights"),
+        ("model.backbone.num_layers=3", r"model.backbone.num_layers=3: this model would have other weights"),
         ("task.digits=1:9", r"task.digits: an evaluation changes how the model is run, by settings below model\."),
         ("seed=3", r"seed: an evaluation changes how the model is run"),
         ("model.widht=3", r"model.widht: .*Did you mean 'width'"),
@@ -178,7 +185,7 @@ def test_without_an_evaluation_as_trained_the_report_is_about_what_there_is(run:
 
 def test_settings_are_named_as_shortly_as_tells_them_apart() -> None:
     assert settings_words({}) == ""
-    assert settings_words({"model.trunk.times": 8}) == "times=8"
+    assert settings_words({"model.backbone.num_loops": 8}) == "times=8"
     assert settings_words({"model.positions.0.base": 5.0, "model.positions.1.base": 6.0}) == "0.base=5, 1.base=6"
 
 
@@ -197,35 +204,37 @@ def test_the_command_sweeps_and_labels(run: Run, capsys: pytest.CaptureFixture[s
 
 
 def test_a_loop_goes_round_more_often_and_attention_gets_sharper(tmp_path: Path) -> None:
-    looped = replace(SMALL, model=Decoder(width=16, mixer=Attention(heads=2), trunk=Loop(depth=1, times=2)))
+    looped = replace(
+        SMALL, model=Decoder(hidden_size=16, mixer=Attention(num_heads=2), backbone=Loop(num_layers=1, num_loops=2))
+    )
     run = train(looped, runs_dir=tmp_path, quiet=True).run
-    sweep = ["model.trunk.times=2,3", "model.mixer.logit_scale=1,1.4,log"]
+    sweep = ["model.backbone.num_loops=2,3", "model.mixer.logit_scale=1,1.4,log"]
     results = run.evaluate("equal:1:3", settings=sweep)
     assert settings_of(results) == [
         {},
         {"model.mixer.logit_scale": 1.4},
         {"model.mixer.logit_scale": "log"},
-        {"model.trunk.times": 3},
-        {"model.mixer.logit_scale": 1.4, "model.trunk.times": 3},
-        {"model.mixer.logit_scale": "log", "model.trunk.times": 3},
+        {"model.backbone.num_loops": 3},
+        {"model.mixer.logit_scale": 1.4, "model.backbone.num_loops": 3},
+        {"model.mixer.logit_scale": "log", "model.backbone.num_loops": 3},
     ]
     labels = [group.label for group in grouped([read(run.path)])]
     assert labels[0] == "turning"
     assert "turning, logit_scale=1.4, times=3" in labels
     asked = run.exam.batch(run.exam.task.examples("test", 0, 0, 8)).tokens
-    ways = [run.with_settings(*choice).model()(asked).logits for choice in ([], ["model.trunk.times=3"])]
+    ways = [run.with_settings(*choice).model()(asked).logits for choice in ([], ["model.backbone.num_loops=3"])]
     assert not ways[0].allclose(ways[1], atol=1e-4)
 
 
 def test_the_tasks_of_a_mixture_are_told_apart(tmp_path: Path) -> None:
     both = Mixture((Arithmetic(digits=Span(1, 2)), Arithmetic("-", digits=Span(1, 2))))
     run = train(replace(SMALL, task=both), runs_dir=tmp_path, quiet=True).run
-    results = run.evaluate("2x2", count=20, settings=["task.only=0,1"])
-    assert settings_of(results) == [{"task.only": 0}, {"task.only": 1}]
-    said = run.with_settings("task.only=1").exam.task.examples("test", 0, 0, 20)
+    results = run.evaluate("2x2", count=20, settings=["task.task_index=0,1"])
+    assert settings_of(results) == [{"task.task_index": 0}, {"task.task_index": 1}]
+    said = run.with_settings("task.task_index=1").exam.task.examples("test", 0, 0, 20)
     assert set(said.facts["task"].tolist()) == {1}
     with pytest.raises(Mistake, match="there is no task 2"):
-        run.evaluate("2x2", settings=["task.only=2"])
+        run.evaluate("2x2", settings=["task.task_index=2"])
     with pytest.raises(Mistake, match=r"^task\.weights: an evaluation changes how the model is run"):
         run.evaluate("2x2", settings=["task.weights=[1,3]"])
 
@@ -234,8 +243,8 @@ def test_a_grid_of_parts_is_refused_by_its_largest_cell_with_the_number_that_wou
     from numerate.positions.added import Learned
     from numerate.positions.numbering import DigitIndex
 
-    positions = (Learned(numbering=DigitIndex(max_offset=3), table=12),)
-    run = train(replace(SMALL, model=Decoder(width=16, positions=positions)), runs_dir=tmp_path, quiet=True).run
+    positions = (Learned(position_ids=DigitIndex(max_offset=3), max_position_embeddings=12),)
+    run = train(replace(SMALL, model=Decoder(hidden_size=16, positions=positions)), runs_dir=tmp_path, quiet=True).run
     with pytest.raises(Mistake, match=r"^grid: 1:2x1:2\+equal:101:160: .*table=162 "):
         run.evaluate("1:2+equal:101:160")
     assert not run.folder.file("evaluation.jsonl").exists()

@@ -26,19 +26,19 @@ torch.set_num_threads(1)
 
 SMALL = [
     "task.digits=1:3",
-    "model.width=16",
-    "model.trunk.depth=1",
-    "model.mixer.heads=2",
-    "training.batch=8",
-    "training.window=4",
+    "model.hidden_size=16",
+    "model.backbone.num_layers=1",
+    "model.mixer.num_heads=2",
+    "training.batch_size=8",
+    "training.shuffle_window=4",
     "training.steps=20",
     "training.log_every=5",
     "training.evaluate_every=10",
     "training.checkpoint_every=5",
-    "training.keep=null",
-    "evaluation.during=16",
+    "training.keep_checkpoints=null",
+    "evaluation.validation_examples=16",
     "schedule=Constant(warmup=4)",
-    "optimizer.epsilon=1e-3",  # a gradient of nothing but rounding would else be a whole step of Adam
+    "optimizer.eps=1e-3",  # a gradient of nothing but rounding would else be a whole step of Adam
     "device=cpu",
 ]
 
@@ -49,8 +49,8 @@ def small(*more: str) -> Recipe:
 
 VARIED = [
     small(),
-    small("seed=1", "optimizer.rate=0.003", "schedule=Cosine(warmup=2)"),
-    small("seed=2", "optimizer.decay=0.2", "optimizer.clip=null", "training.steps=12", "name=short"),
+    small("seed=1", "optimizer.learning_rate=0.003", "schedule=Cosine(warmup=2)"),
+    small("seed=2", "optimizer.weight_decay=0.2", "optimizer.max_grad_norm=null", "training.steps=12", "name=short"),
 ]
 """Runs of one stack."""
 
@@ -175,8 +175,15 @@ def test_what_is_done_is_left_as_it_is_and_the_others_go_on(
 
 def test_a_target_that_is_reached_ends_its_own_run(tmp_path: Path) -> None:
     easy = [
-        small(f"seed={seed}", "task.digits=1", "task.zero=true", "optimizer.rate=0.01", "training.steps=150", target)
-        for seed, target in ((0, "training.target=0.04"), (1, "training.target=null"))
+        small(
+            f"seed={seed}",
+            "task.digits=1",
+            "task.include_zero=true",
+            "optimizer.learning_rate=0.01",
+            "training.steps=150",
+            target,
+        )
+        for seed, target in ((0, "training.target_accuracy=0.04"), (1, "training.target_accuracy=null"))
     ]
     found = stacked(easy, tmp_path / "as one")
     expected = [alone(one, tmp_path / "alone") for one in easy]
@@ -205,7 +212,9 @@ def test_a_run_given_twice_is_trained_once(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_is_the_fault_of_its_run_alone(each_alone: list[Trained], tmp_path: Path) -> None:
-    wild = small("seed=7", "optimizer.rate=1e38", "optimizer.clip=null", "schedule=Constant(warmup=0)")
+    wild = small(
+        "seed=7", "optimizer.learning_rate=1e38", "optimizer.max_grad_norm=null", "schedule=Constant(warmup=0)"
+    )
     free: list[bool] = []
 
     def listen(index: int, kind: str, record: Mapping[str, Any]) -> None:
@@ -292,44 +301,44 @@ def test_a_part_that_cannot_be_stacked_fails_all_at_once_and_frees_their_folders
 
 ALIKE = [
     "seed=3",
-    "optimizer.rate=0.1",
+    "optimizer.learning_rate=0.1",
     "optimizer.betas=[0.5,0.6]",
-    "optimizer.epsilon=1e-4",
-    "optimizer.decay=0.3",
-    "optimizer.clip=null",
+    "optimizer.eps=1e-4",
+    "optimizer.weight_decay=0.3",
+    "optimizer.max_grad_norm=null",
     "schedule=Triangle()",
-    "model.initialisation=Normal(0.1)",
+    "model.initialization=Normal(0.1)",
     "training.steps=7",
     "training.tokens=5000",
-    "training.target=0.5",
+    "training.target_accuracy=0.5",
     "training.minutes=3",
-    "training.window=8",
+    "training.shuffle_window=8",
     "training.log_every=1",
     "training.checkpoint_every=null",
-    "evaluation.during=8",
-    "evaluation.count=3",
+    "evaluation.validation_examples=8",
+    "evaluation.examples_per_cell=3",
     "name=mine",
     "group=ours",
     "title=other",
 ]
 OTHER = [
     "task.digits=1:4",
-    "model.width=32",
-    "model.trunk.depth=2",
-    "model.mixer.heads=4",
+    "model.hidden_size=32",
+    "model.backbone.num_layers=2",
+    "model.mixer.num_heads=4",
     "model.mixer.logit_scale=2.0",
     "model.positions=[]",
-    "tokenizer.begin=true",
-    "layout.ask=all",
-    "objective.asked_only=false",
-    "training.batch=16",
+    "tokenizer.add_bos_token=true",
+    "layout.targets=all",
+    "objective.targets_only=false",
+    "training.batch_size=16",
     "training.precision=bf16",
     "training.threads=2",
 ]
 NOT = {
     "training.compile=true": "training.compile",
     "training.precision=fp16": "training.precision",
-    "training.accumulate=2": "training.accumulate",
+    "training.gradient_accumulation_steps=2": "training.gradient_accumulation_steps",
     "model.dropout=0.1": "model.dropout",
     "model.mixer.dropout=0.1": "model.mixer.dropout",
     "model.mixer=LSTM": "model.mixer",
@@ -362,7 +371,9 @@ def test_runs_that_cannot_be_stacked_say_why_not(change: str, where: str, tmp_pa
 
 
 def test_a_batch_that_grows_cannot_be_stacked() -> None:
-    assert (why_not_stacked(small("training.ramp=0.5", "training.ramp_from=4")) or "").startswith("training.ramp_from")
+    assert (why_not_stacked(small("training.batch_size_warmup=0.5", "training.initial_batch_size=4")) or "").startswith(
+        "training.initial_batch_size"
+    )
 
 
 @pytest.mark.parametrize("name", catalogue.kinds()["Recipe"])

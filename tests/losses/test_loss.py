@@ -158,7 +158,7 @@ def test_half_precision_is_summed_in_full(any_loss: Any, vocabulary: Any) -> Non
 
 
 def built(over: Any, vocabulary: Any) -> Any:
-    return CrossEntropy(over=over).build(vocabulary)
+    return CrossEntropy(mean_over=over).build(vocabulary)
 
 
 def test_over_tokens_it_is_torchs_mean(vocabulary: Any) -> None:
@@ -205,7 +205,7 @@ def test_smoothing_asks_a_share_of_the_whole_vocabulary_alike(over: Literal["tok
     tokens = Tokens(targets.clamp(min=0), torch.tensor([3, 3]), torch.arange(2))
     counts = {"tokens": 3, "examples": 2}
     batch = Batch(tokens, targets, torch.zeros(2, 1, dtype=torch.long), targets[:, :1], counts, 6)
-    part = CrossEntropy(over=over, smoothing=0.2).build(Vocabulary.of(["+"]))
+    part = CrossEntropy(mean_over=over, label_smoothing=0.2).build(Vocabulary.of(["+"]))
     said = logits.log_softmax(-1)
     each = [-0.8 * said[r, t, targets[r, t]] - 0.2 * said[r, t].mean() for r, t in ((0, 0), (0, 1), (1, 0))]
     expected = sum(each) if over == "tokens" else (each[0] + each[1]) / 2 + each[2]
@@ -215,4 +215,4 @@ def test_smoothing_asks_a_share_of_the_whole_vocabulary_alike(over: Literal["tok
 @pytest.mark.parametrize("share", [-0.1, 1.0])
 def test_no_share_of_smoothing_is_refused(share: float) -> None:
     with pytest.raises(Mistake, match=r"smoothing: .* is not a share"):
-        CrossEntropy(smoothing=share)
+        CrossEntropy(label_smoothing=share)

@@ -54,7 +54,7 @@ def test_all_ways_of_computing_it_agree(vocabulary: Any) -> None:
     hidden, head, batch = drawn()
     found: dict[str, Any] = {}
     for fused in ("none", "logits", "head", "auto"):
-        part = NumberToken(reweigh=True, place_base=3.0, fused=fused).build(vocabulary)  # type: ignore[arg-type]
+        part = NumberToken(reweigh=True, digit_weight_ratio=3.0, fused=fused).build(vocabulary)  # type: ignore[arg-type]
         terms = part(Output(hidden, head), batch)
         total = terms["cross_entropy"] + terms["number"]
         found[fused] = (total, *torch.autograd.grad(total, (hidden, head.weight, head.bias)))
@@ -88,7 +88,7 @@ def test_it_is_the_mean_over_labels_and_the_mean_over_number_tokens(vocabulary: 
         cross_entropy(logits.flatten(0, 1), targets.flatten()).item(), rel=1e-5
     )
     numbers = int((table.of_labels(targets) >= 0).sum())
-    labels = means(NumberToken(over="labels"), vocabulary, output, batch)
+    labels = means(NumberToken(mean_over="labels"), vocabulary, output, batch)
     assert labels["number"] == pytest.approx(number * numbers / 13, rel=1e-5)
     assert NumberToken(weight=2.0).build(vocabulary).weights == {"cross_entropy": 1.0, "number": 2.0}
 
@@ -220,8 +220,8 @@ def test_published_without_a_number_is_an_attached_zero() -> None:
     ("make", "says"),
     [
         (lambda: NumberToken(weight=-0.1), "weight: -0.1 is no factor"),
-        (lambda: NumberToken(place_base=0.0), "place_base: 0.0 is no weight"),
-        (lambda: NumberToken(squash=0.5), "squash: 0.5 makes all numbers alike"),
+        (lambda: NumberToken(digit_weight_ratio=0.0), "digit_weight_ratio: 0.0 is no weight"),
+        (lambda: NumberToken(squash_factor=0.5), "squash_factor: 0.5 makes all numbers alike"),
         (lambda: GaussianCrossEntropy(sigma=-1.0), "sigma: -1.0 is no width"),
         (lambda: SoftLabels(temperature=0.0), "temperature: 0.0 is none"),
         (lambda: XVal(weight=-1.0), "weight: -1.0 is no factor"),

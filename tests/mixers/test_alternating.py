@@ -16,7 +16,7 @@ from numerate.vocabulary import Vocabulary
 
 
 def test_layers_take_the_mixers_in_turn() -> None:
-    layers = Alternating((LSTM(), Attention(heads=2))).build_layers(16, 5, ())
+    layers = Alternating((LSTM(), Attention(num_heads=2))).build_layers(16, 5, ())
     assert [isinstance(layer, SelfAttention) for layer in layers] == [False, True, False, True, False]
 
 
@@ -40,8 +40,8 @@ def test_each_mixer_is_told_its_layer_and_depth_among_its_own(monkeypatch: pytes
 def test_one_mixer_in_turn_is_that_mixer() -> None:
     vocabulary = Vocabulary.of(["+"])
     alone, in_turn = (
-        Decoder(width=16, mixer=mixer, positions=(Rotary(),)).build(vocabulary, 3)
-        for mixer in (Attention(heads=2), Alternating((Attention(heads=2),)))
+        Decoder(hidden_size=16, mixer=mixer, positions=(Rotary(),)).build(vocabulary, 3)
+        for mixer in (Attention(num_heads=2), Alternating((Attention(num_heads=2),)))
     )
     for (name, own), (other, same) in zip(alone.named_parameters(), in_turn.named_parameters(), strict=True):
         assert name == other
@@ -49,8 +49,8 @@ def test_one_mixer_in_turn_is_that_mixer() -> None:
 
 
 def test_fewer_layers_than_mixers_are_refused() -> None:
-    with pytest.raises(Mistake, match=r"2 mixers take turns in 1 layers.*model\.trunk\.depth=2 or more is right"):
-        Decoder(width=16, trunk=Stack(depth=1), mixer=Alternating()).build(Vocabulary.of(["+"]), 0)
+    with pytest.raises(Mistake, match=r"2 mixers take turns in 1 layers.*model\.backbone\.num_layers=2 or more is right"):
+        Decoder(hidden_size=16, backbone=Stack(num_layers=1), mixer=Alternating()).build(Vocabulary.of(["+"]), 0)
 
 
 def test_no_mixer_and_lists_within_lists_are_refused() -> None:
@@ -61,7 +61,7 @@ def test_no_mixer_and_lists_within_lists_are_refused() -> None:
 
 
 def test_it_attends_if_any_does_and_hides_if_all_do() -> None:
-    both, attention = Alternating((LSTM(), Attention())), Alternating((Attention(), Attention(heads=2)))
+    both, attention = Alternating((LSTM(), Attention())), Alternating((Attention(), Attention(num_heads=2)))
     assert both.attends()
     assert not both.hides()
     assert attention.hides()

@@ -62,12 +62,12 @@ def places(time: int, count: int) -> Context:
 @pytest.mark.parametrize("heads", [1, 2, 4])
 @pytest.mark.parametrize("biases", [False, True])
 def test_it_is_the_written_out_softmax(heads: int, biases: bool) -> None:
-    part, x = made(Attention(heads=heads, biases=biases), 8), inputs(2, 5, 8)
+    part, x = made(Attention(num_heads=heads, bias=biases), 8), inputs(2, 5, 8)
     torch.testing.assert_close(part(x, places(5, 0)), written_out(part, x), atol=1e-10, rtol=1e-10)
 
 
 def test_hidden_keys_are_left_out_of_the_written_out_softmax() -> None:
-    part, x = made(Attention(heads=2), 8), inputs(2, 5, 8)
+    part, x = made(Attention(num_heads=2), 8), inputs(2, 5, 8)
     hidden = torch.tensor([[True, False, True, False, False], [False, True, True, True, True]])
     context = places(5, 0)
     context.hidden = hidden
@@ -77,7 +77,7 @@ def test_hidden_keys_are_left_out_of_the_written_out_softmax() -> None:
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("themselves", [False, True])
 def test_hidden_tokens_see_themselves_or_not_however_they_are_read(themselves: bool, biased: bool) -> None:
-    spec, positions = Attention(heads=2, hidden_see_themselves=themselves), (Nearness(),) if biased else ()
+    spec, positions = Attention(num_heads=2, blocked_attend_to_themselves=themselves), (Nearness(),) if biased else ()
     part, x = made(spec, 8, positions), inputs(2, 6, 8)
     # The first row begins with nothing that may be seen but each token itself.
     hidden = torch.tensor([[True, True, False, True, False, True], [False, True, True, False, True, True]])
@@ -103,14 +103,19 @@ def test_hidden_tokens_see_themselves_or_not_however_they_are_read(themselves: b
 
 @pytest.mark.parametrize("layer", [0, 1, 3])
 def test_the_logits_of_a_layer_are_divided_by_its_number(layer: int) -> None:
-    part, x = made(Attention(heads=2, layer_scale=True, logit_scale=1.7), 8, (Nearness(),), layer), inputs(2, 5, 8)
+    part, x = (
+        made(Attention(num_heads=2, scale_by_inverse_layer_index=True, logit_scale=1.7), 8, (Nearness(),), layer),
+        inputs(2, 5, 8),
+    )
 
     def bias(head: int, i: int, j: int) -> float:
         return [-0.5, 0.25][head] * (i - j)
 
     expected = written_out(part, x, bias=bias, scale=lambda visible: 1.7 / (layer + 1))
     torch.testing.assert_close(part(x, places(5, 1)), expected, atol=1e-10, rtol=1e-10)
-    growing = made(Attention(heads=2, layer_scale=True, logit_scale="log", log_from=2), 8, (), layer)
+    growing = made(
+        Attention(num_heads=2, scale_by_inverse_layer_index=True, logit_scale="log", log_scale_start=2), 8, (), layer
+    )
     scale = [max(1.0, math.log2(visible)) / (layer + 1) for visible in range(1, 6)]
     expected = written_out(growing, x, scale=lambda visible: scale[visible - 1])
     torch.testing.assert_close(growing(x, places(5, 0)), expected, atol=1e-6, rtol=1e-6)
@@ -123,12 +128,12 @@ def test_rotary_turns_queries_and_keys_of_the_written_out_softmax() -> None:
         sines, cosines = angles.sin(), angles.cos()
         return torch.cat([left * cosines - right * sines, right * cosines + left * sines], dim=1)
 
-    part, x = made(Attention(heads=2), 8, (Rotary(base=100.0),)), inputs(2, 5, 8)
+    part, x = made(Attention(num_heads=2), 8, (Rotary(base=100.0),)), inputs(2, 5, 8)
     torch.testing.assert_close(part(x, places(5, 1)), written_out(part, x, turned=turned), atol=1e-6, rtol=1e-6)
 
 
 class Nearness(Position):
-    numbering = DigitIndex()
+    position_ids = DigitIndex()
 
     def build_attention(self, heads: int, head_width: int) -> Bias:
         return NearnessBias()
@@ -141,21 +146,24 @@ class NearnessBias(Bias):
 
 
 def test_biases_are_added_to_the_written_out_scores() -> None:
-    part, x = made(Attention(heads=2), 8, (Nearness(),)), inputs(2, 5, 8)
+    part, x = made(Attention(num_heads=2), 8, (Nearness(),)), inputs(2, 5, 8)
     expected = written_out(part, x, bias=lambda head, i, j: [-0.5, 0.25][head] * (i - j))
     torch.testing.assert_close(part(x, places(5, 1)), expected, atol=1e-10, rtol=1e-10)
 
 
 def test_several_biases_add_up() -> None:
-    part, x = made(Attention(heads=2), 8, (Nearness(), Rotary(share=0.5), Nearness())), inputs(2, 5, 8)
-    single = made(Attention(heads=2), 8, (Nearness(), Rotary(share=0.5)))
+    part, x = (
+        made(Attention(num_heads=2), 8, (Nearness(), Rotary(partial_rotary_factor=0.5), Nearness())),
+        inputs(2, 5, 8),
+    )
+    single = made(Attention(num_heads=2), 8, (Nearness(), Rotary(partial_rotary_factor=0.5)))
     single.load_state_dict(part.state_dict())
     assert not torch.allclose(part(x, places(5, 3)), single(x, places(5, 2)))
 
 
 def test_the_logit_scale_multiplies_scores_and_biases_alike() -> None:
     x = inputs(2, 6, 8)
-    part = made(Attention(heads=2, logit_scale=1.7), 8, (ALiBi(steepness=3.0),))
+    part = made(Attention(num_heads=2, logit_scale=1.7), 8, (ALiBi(slope_scale=3.0),))
     slopes = [3 * 2**-4, 3 * 2**-8]
     expected = written_out(part, x, bias=lambda head, i, j: -slopes[head] * (i - j), scale=lambda visible: 1.7)
     torch.testing.assert_close(part(x, places(6, 1)), expected)
@@ -163,7 +171,7 @@ def test_the_logit_scale_multiplies_scores_and_biases_alike() -> None:
 
 def test_a_logit_scale_of_log_grows_with_the_keys_that_a_query_sees() -> None:
     x = inputs(2, 9, 8)
-    part = made(Attention(heads=2, logit_scale="log", log_from=4), 8, (ALiBi(),))
+    part = made(Attention(num_heads=2, logit_scale="log", log_scale_start=4), 8, (ALiBi(),))
 
     def scale(visible: int) -> float:
         return max(1.0, math.log(visible) / math.log(4))
@@ -171,13 +179,13 @@ def test_a_logit_scale_of_log_grows_with_the_keys_that_a_query_sees() -> None:
     slopes = [2**-4, 2**-8]
     expected = written_out(part, x, bias=lambda head, i, j: -slopes[head] * (i - j), scale=scale)
     torch.testing.assert_close(part(x, places(9, 1)), expected)
-    plain = made(Attention(heads=2), 8, (ALiBi(),))
+    plain = made(Attention(num_heads=2), 8, (ALiBi(),))
     torch.testing.assert_close(part(x, places(9, 1))[:, :4], plain(x, places(9, 1))[:, :4])
     assert not torch.allclose(part(x, places(9, 1))[:, 4:], plain(x, places(9, 1))[:, 4:])
 
 
 def test_dropout_drops_in_training_only() -> None:
-    part, x = made(Attention(heads=2, dropout=0.5), 8), inputs(2, 5, 8)
+    part, x = made(Attention(num_heads=2, dropout=0.5), 8), inputs(2, 5, 8)
     calm = part(x, places(5, 0))
     assert torch.equal(calm, part(x, places(5, 0)))
     part.train()
@@ -189,10 +197,10 @@ def test_dropout_drops_in_training_only() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Attention(heads=0), "^heads: 0"),
+        (lambda: Attention(num_heads=0), "^num_heads: 0"),
         (lambda: Attention(dropout=1.0), "^dropout: 1.0"),
         (
-            lambda: Attention(heads=3).build(8, 0, 1, ()),
+            lambda: Attention(num_heads=3).build(8, 0, 1, ()),
             "width 8 does not divide into 3 heads; 1, 2, 4, 8 heads would do",
         ),
     ],

@@ -78,7 +78,7 @@ def test_it_is_the_feed_forward_of_transformers() -> None:
 def test_hidden_widths_are_the_published_ones() -> None:
     widths = [made(128, 0, 2, ChannelMix(version)).inward.out_features for version in (4, 6, 7)]
     assert widths == [512, 448, 512]
-    assert made(128, 0, 2, ChannelMix(6, times=2.0)).inward.out_features == 256
+    assert made(128, 0, 2, ChannelMix(6, expansion=2.0)).inward.out_features == 256
 
 
 @VERSIONS
@@ -101,8 +101,8 @@ def test_impossible_settings_and_hidden_keys_are_refused() -> None:
     object.__setattr__(spec, "version", 5)  # the types checked in tests would refuse it before
     with pytest.raises(Mistake, match=r"^version: RWKV-5 has no channel mix here; 4, 6 and 7 have"):
         spec.__post_init__()
-    with pytest.raises(Mistake, match=r"^times: a hidden width of 0.0 widths is nothing"):
-        ChannelMix(times=0.0)
+    with pytest.raises(Mistake, match=r"^expansion: a hidden width of 0.0 widths is nothing"):
+        ChannelMix(expansion=0.0)
     context = Context(torch.tensor([3]), (), hidden=torch.tensor([[False, True, False]]))
     for read in (made(8, 0, 1, ChannelMix()), made(8, 0, 1, ChannelMix()).prefill):
         with pytest.raises(Mistake, match="cannot hide any"):

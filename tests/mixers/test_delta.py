@@ -14,11 +14,11 @@ from numerate.mixers.delta import DeltaMixer, DeltaNet, DeltaProduct, GatedDelta
 from numerate.mixers.mixer import Context
 
 SPECS = [
-    DeltaNet(heads=2),
-    DeltaNet(heads=2, eigenvalues="[-1,1]", convolution=None, head_width=5),
-    GatedDeltaNet(heads=2),
-    DeltaProduct(heads=2, householders=3),
-    DeltaProduct(heads=2, eigenvalues="[0,1]", gated=True),
+    DeltaNet(num_heads=2),
+    DeltaNet(num_heads=2, eigenvalue_range="[-1,1]", conv_kernel=None, head_dim=5),
+    GatedDeltaNet(num_heads=2),
+    DeltaProduct(num_heads=2, num_householder=3),
+    DeltaProduct(num_heads=2, eigenvalue_range="[0,1]", gated=True),
 ]
 
 
@@ -45,7 +45,7 @@ def unit(x: Tensor) -> Tensor:
 def test_it_is_the_written_out_equations(spec: Any) -> None:
     part, x = made(spec), inputs(1, 7)
     steps, gated = spec.parts()
-    width = spec.head_width or 3
+    width = spec.head_dim or 3
     mixing, *gates = (x[0] @ part.inward.weight.T).split([(1 + 2 * steps) * 2 * width] + [2 * width] * gated, dim=1)
     if spec.convolution is not None:
         weight, before = part.convolution.weight, torch.cat([torch.zeros(3, mixing.shape[1]), mixing])
@@ -94,15 +94,18 @@ def test_its_state_does_not_grow(spec: Any) -> None:
     part = made(spec)
     states = [part.prefill(inputs(2, time), context([time, time]))[1] for time in (3, 50)]
     assert states[0].memory.shape == states[1].memory.shape
-    assert (states[0].inputs is None) == (states[1].inputs is None) == (spec.convolution is None)
+    assert (states[0].inputs is None) == (states[1].inputs is None) == (spec.conv_kernel is None)
     if states[0].inputs is not None:
         assert states[0].inputs.shape == states[1].inputs.shape
 
 
 def test_a_product_of_one_is_delta_net() -> None:
-    one, net = made(DeltaProduct(householders=1, heads=2)), made(DeltaNet(heads=2, eigenvalues="[-1,1]"))
+    one, net = (
+        made(DeltaProduct(num_householder=1, num_heads=2)),
+        made(DeltaNet(num_heads=2, eigenvalue_range="[-1,1]")),
+    )
     gated, gated_net = (
-        made(DeltaProduct(householders=1, heads=2, gated=True, eigenvalues="[0,1]")),
+        made(DeltaProduct(num_householder=1, num_heads=2, gated=True, eigenvalue_range="[0,1]")),
         made(GatedDeltaNet(2)),
     )
     x = inputs(2, 9)
@@ -111,7 +114,7 @@ def test_a_product_of_one_is_delta_net() -> None:
 
 
 def test_half_precision_is_computed_in_full_where_it_matters() -> None:
-    part = made(DeltaProduct(heads=2, gated=True)).float()
+    part = made(DeltaProduct(num_heads=2, gated=True)).float()
     x = inputs(2, 40).float()
     expected = part(x, context([40, 40]))
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -124,31 +127,34 @@ def test_half_precision_is_computed_in_full_where_it_matters() -> None:
 
 
 def test_gates_begin_as_published_and_do_not_decay() -> None:
-    part = made(GatedDeltaNet(heads=4), width=16)
+    part = made(GatedDeltaNet(num_heads=4), width=16)
     times = softplus(part.time_bias.detach())
     assert 0.001 <= float(times.min()) <= float(times.max()) <= 0.1
     assert float(part.log_rate.detach().exp().max()) <= 16
     assert part.claimed() == {"log_rate", "time_bias", "convolution.weight"}
     assert part.settings_by_parameter() == {"log_rate": (1.0, False), "time_bias": (1.0, False)}
-    assert made(DeltaNet(heads=2)).settings_by_parameter() == {}
+    assert made(DeltaNet(num_heads=2)).settings_by_parameter() == {}
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_its_fused_map_has_parts_of_one_size(spec: Any) -> None:
     part = made(spec)
     names = part.fused()["inward"]
-    assert part.inward.out_features == len(names) * spec.heads * part.head_width
+    assert part.inward.out_features == len(names) * spec.num_heads * part.head_width
     assert [names.count(name) for name in ("queries", "keys", "values", "")] == [1, part.steps, part.steps, part.gated]
 
 
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        (lambda: DeltaNet(heads=0), "heads: 0 heads remember nothing"),
-        (lambda: DeltaNet(head_width=0), "head_width: 0 is no width"),
-        (lambda: GatedDeltaNet(convolution=0), "convolution: 0 taps see nothing"),
-        (lambda: DeltaProduct(householders=0), "householders: a token that writes 0 times"),
-        (lambda: made(DeltaNet(heads=4)), "model.mixer.heads: width 6 does not divide into 4 heads; 1, 2, 3, 6 heads"),
+        (lambda: DeltaNet(num_heads=0), "num_heads: 0 heads remember nothing"),
+        (lambda: DeltaNet(head_dim=0), "head_dim: 0 is no width"),
+        (lambda: GatedDeltaNet(conv_kernel=0), "conv_kernel: 0 taps see nothing"),
+        (lambda: DeltaProduct(num_householder=0), "num_householder: a token that writes 0 times"),
+        (
+            lambda: made(DeltaNet(num_heads=4)),
+            "model.mixer.num_heads: width 6 does not divide into 4 heads; 1, 2, 3, 6 heads",
+        ),
     ],
 )
 def test_impossible_settings_are_refused(spec: Any, said: str) -> None:
@@ -166,10 +172,10 @@ def test_names_that_there_are_not_are_refused(field: str, value: str) -> None:
 
 def test_only_a_kernel_that_must_run_keeps_models_from_being_stacked() -> None:
     assert DeltaNet().why_not_stacked() is None
-    assert "vmap" in (DeltaNet(kernel="fla").why_not_stacked() or "")
+    assert "vmap" in (DeltaNet(backend="fla").why_not_stacked() or "")
 
 
-@pytest.mark.parametrize("spec", [*SPECS, DeltaNet(heads=2, eigenvalues="[-1,1]"), DeltaProduct(heads=2)])
+@pytest.mark.parametrize("spec", [*SPECS, DeltaNet(num_heads=2, eigenvalue_range="[-1,1]"), DeltaProduct(num_heads=2)])
 def test_the_kernels_of_flash_linear_attention_say_the_same(spec: Any) -> None:
     if not torch.cuda.is_available():
         pytest.skip("its kernels run on a CUDA device only")

@@ -65,7 +65,7 @@ def loaded(spec: DualAttention, width: int, weights: dict[str, torch.Tensor], sy
     for name, tensor in weights.items():
         _, is_own, rest = name.rpartition("self_attention.")
         (own if is_own else other)[rest.removeprefix("relational_attention.")] = tensor
-    size, groups = part.size, spec.key_value_heads
+    size, groups = part.size, spec.num_key_value_heads
     with torch.no_grad():
         for sort, at in (
             (own, slice(0, part.own * size)),
@@ -116,10 +116,10 @@ def test_relational_attention_is_the_published(shared: Path, name: str, form: An
         config["total_n_heads"] - heads,
         heads,
         symmetric=config.get("symmetric_rels", False),
-        key_value_heads=config.get("n_kv_heads"),
-        biases=biases,
-        out_biases=biases,
-        form=form,
+        num_key_value_heads=config.get("n_kv_heads"),
+        bias=biases,
+        out_bias=biases,
+        backend=form,
     )
     x, symbols = made.pop("x"), made.pop("symbols")
     said = read(loaded(spec, 16, made, symbols), x)
@@ -128,7 +128,7 @@ def test_relational_attention_is_the_published(shared: Path, name: str, form: An
 
 def test_self_attention_with_shared_keys_is_the_published(shared: Path) -> None:
     _, made, expected = case_of(shared, "self_attention_gqa_rope_causal")
-    spec = DualAttention(2, 2, key_value_heads=1, biases=True, out_biases=True)
+    spec = DualAttention(2, 2, num_key_value_heads=1, bias=True, out_bias=True)
     x = made.pop("x")
     part = loaded(spec, 16, {f"self_attention.{name}": weight for name, weight in made.items()}, x)
     torch.testing.assert_close(read(part, x)[..., :8], torch.tensor(expected["out"]).double(), **PUBLISHED)
@@ -146,7 +146,7 @@ def test_self_attention_with_shared_keys_is_the_published(shared: Path) -> None:
 def test_dual_attention_is_the_published(shared: Path, name: str, spec: dict[str, Any], form: Any) -> None:
     _, made, expected = case_of(shared, f"dual_attention_{name}")
     x, symbols = made.pop("x"), made.pop("symbols")
-    part = loaded(DualAttention(**spec, form=form), 16, made, symbols)
+    part = loaded(DualAttention(**spec, backend=form), 16, made, symbols)
     torch.testing.assert_close(read(part, x), torch.tensor(expected["out"]).double(), **PUBLISHED)
 
 
@@ -154,7 +154,7 @@ def test_dual_attention_is_the_published(shared: Path, name: str, spec: dict[str
 def test_rca_is_the_published(shared: Path, form: Any) -> None:
     _, made, expected = case_of(shared, "rca_softmax")
     x, symbols = made.pop("x"), made.pop("symbols")
-    part = loaded(DualAttention(variant="rca", form=form), 16, made, symbols)
+    part = loaded(DualAttention(variant="rca", backend=form), 16, made, symbols)
     torch.testing.assert_close(read(part, x)[..., 8:], torch.tensor(expected["out"]).double(), **PUBLISHED)
 
 
@@ -195,7 +195,9 @@ def test_a_head_as_written_out_one_number_at_a_time() -> None:
     """One relational head of width 2 beside one of self-attention; two relations of width 3 through tanh."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        spec = DualAttention(1, 1, SymbolicAttention(3, heads=1), relations=2, relation_width=3, activation="tanh")
+        spec = DualAttention(
+            1, 1, SymbolicAttention(3, num_heads=1), num_relations=2, relation_dim=3, activation="tanh"
+        )
         part: Any = spec.build(4, 0, 1, ()).double()
         x = torch.randn(1, 4, 4, dtype=torch.float64)
     said = part(x, context(1, 4, 0))[0, :, 2:]
@@ -217,7 +219,7 @@ def test_a_head_as_written_out_one_number_at_a_time() -> None:
 def test_positions_turn_attention_and_never_relations() -> None:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        part: Any = DualAttention(0, 2, relations=2).build(8, 0, 1, (Rotary(),)).double()
+        part: Any = DualAttention(0, 2, num_relations=2).build(8, 0, 1, (Rotary(),)).double()
     x = torch.randn(1, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         part.queries.weight.zero_()
@@ -227,9 +229,9 @@ def test_positions_turn_attention_and_never_relations() -> None:
 
 SPECS = [
     DualAttention(2, 2),
-    DualAttention(2, 2, PositionRelativeSymbols(farthest=30)),
-    DualAttention(2, 2, activation="silu", key_value_heads=1),
-    DualAttention(2, 2, PositionRelativeSymbols(farthest=200), variant="rca"),
+    DualAttention(2, 2, PositionRelativeSymbols(max_distance=30)),
+    DualAttention(2, 2, activation="silu", num_key_value_heads=1),
+    DualAttention(2, 2, PositionRelativeSymbols(max_distance=200), variant="rca"),
     DualAttention(2, 2, variant="disrca", activation="softmax"),
 ]
 
@@ -253,9 +255,9 @@ def test_rows_of_many_pieces_are_read_as_token_by_token(spec: DualAttention) -> 
 
 DECODED = [
     DualAttention(2, 2),
-    DualAttention(1, 3, SymbolicAttention(5, scale=0.3, normalised=True), relations=2, relation_width=7),
-    DualAttention(2, 2, symmetric=True, biases=True, out_biases=True, activation="gelu"),
-    DualAttention(3, 1, PositionalSymbols(), relations=5, relation_width=2, activation="silu"),
+    DualAttention(1, 3, SymbolicAttention(5, scale=0.3, normalized=True), num_relations=2, relation_dim=7),
+    DualAttention(2, 2, symmetric=True, bias=True, out_bias=True, activation="gelu"),
+    DualAttention(3, 1, PositionalSymbols(), num_relations=5, relation_dim=2, activation="silu"),
 ]
 
 
@@ -280,14 +282,14 @@ def test_one_more_token_by_fused_maps_says_the_same(spec: DualAttention, lengths
 
 
 CACHED = [
-    DualAttention(2, 2, symmetric=True, key_value_heads=1, biases=True, out_biases=True),
-    DualAttention(2, 2, shared_queries=True, relations=1, activation="gelu"),
-    DualAttention(0, 4, PositionalSymbols(), relations=8, relation_width=3),
-    DualAttention(2, 2, PositionRelativeSymbols(farthest=4), key_value_heads=1, activation="relu"),
-    DualAttention(2, 2, PositionRelativeSymbols(farthest=4), variant="disrca", key_value_heads=1),
+    DualAttention(2, 2, symmetric=True, num_key_value_heads=1, bias=True, out_bias=True),
+    DualAttention(2, 2, shared_queries=True, num_relations=1, activation="gelu"),
+    DualAttention(0, 4, PositionalSymbols(), num_relations=8, relation_dim=3),
+    DualAttention(2, 2, PositionRelativeSymbols(max_distance=4), num_key_value_heads=1, activation="relu"),
+    DualAttention(2, 2, PositionRelativeSymbols(max_distance=4), variant="disrca", num_key_value_heads=1),
     DualAttention(2, 2, variant="disrca", symmetric=True, activation="sigmoid"),
-    DualAttention(2, 2, activation="relu", form="plain"),
-    DualAttention(2, 2, PositionalSymbols("waves"), variant="rca", key_value_heads=1),
+    DualAttention(2, 2, activation="relu", backend="plain"),
+    DualAttention(2, 2, PositionalSymbols("waves"), variant="rca", num_key_value_heads=1),
     DualAttention(2, 2, variant="rca", activation="tanh", shared_queries=True),
 ]
 
@@ -311,10 +313,10 @@ def test_prompts_of_any_length_go_on_token_by_token(spec: DualAttention, lengths
 
 
 QUICK = [
-    DualAttention(2, 2, symmetric=True, key_value_heads=1),
-    DualAttention(2, 2, relations=3, relation_width=5, activation="tanh", shared_queries=True),
+    DualAttention(2, 2, symmetric=True, num_key_value_heads=1),
+    DualAttention(2, 2, num_relations=3, relation_dim=5, activation="tanh", shared_queries=True),
     DualAttention(0, 4, variant="disrca"),
-    Attention(4, biases=True),
+    Attention(4, bias=True),
 ]
 
 
@@ -393,18 +395,27 @@ def test_layers_share_their_symbols() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: DualAttention(-1), "^self_heads: -1"),
-        (lambda: DualAttention(0, 0), "^self_heads: no heads at all"),
-        (lambda: DualAttention(relations=0), "^relations: 0"),
+        (lambda: DualAttention(-1), "^num_self_heads: -1"),
+        (lambda: DualAttention(0, 0), "^num_self_heads: no heads at all"),
+        (lambda: DualAttention(num_relations=0), "^num_relations: 0"),
         (lambda: DualAttention(dropout=1.0), "^dropout: 1.0"),
-        (lambda: DualAttention(4, 4, key_value_heads=3), "^key_value_heads: 3 cannot be shared evenly by 4 self_heads"),
+        (
+            lambda: DualAttention(4, 4, num_key_value_heads=3),
+            "^key_value_heads: 3 cannot be shared evenly by 4 self_heads",
+        ),
         (lambda: DualAttention(2, 4, shared_queries=True), "^shared_queries: 4 relational heads"),
-        (lambda: DualAttention(variant="rca", relations=3), "^relations: rca compares once for each head"),
+        (lambda: DualAttention(variant="rca", num_relations=3), "^num_relations: rca compares once for each head"),
         (lambda: DualAttention(variant="rca", symmetric=True), "^symmetric: rca has no relations"),
-        (lambda: DualAttention(variant="disrca", symmetric=True, key_value_heads=1), "^key_value_heads: symmetric"),
-        (lambda: DualAttention(form="values", activation="tanh"), "^form: relational through tanh has no form values"),
+        (
+            lambda: DualAttention(variant="disrca", symmetric=True, num_key_value_heads=1),
+            "^num_key_value_heads: symmetric",
+        ),
+        (
+            lambda: DualAttention(backend="values", activation="tanh"),
+            "^form: relational through tanh has no form values",
+        ),
         (lambda: DualAttention(3, 2).build(16, 0, 1, ()), "width 16 does not divide into 3 and 2 heads"),
-        (lambda: DualAttention(relations=3).build(16, 0, 1, ()), r"^model\.mixer\.relations: .* 8 wide .* into 3"),
+        (lambda: DualAttention(num_relations=3).build(16, 0, 1, ()), r"^model\.mixer\.relations: .* 8 wide .* into 3"),
     ],
 )
 def test_what_cannot_be_built_is_refused(make: Any, words: str) -> None:

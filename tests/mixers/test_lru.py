@@ -29,7 +29,7 @@ def context(lengths: list[int], **more: Any) -> Context:
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_it_is_the_equations_of_the_paper(gated: bool) -> None:
-    part, x = made(cells=5, gated=gated, phase=3.0), inputs(2, 23)
+    part, x = made(state_size=5, gated=gated, phase=3.0), inputs(2, 23)
     one = torch.exp(-torch.exp(part.decay) + 1j * torch.exp(part.phase))
     b = torch.complex(part.inward.weight[::2], part.inward.weight[1::2])
     c = torch.complex(part.out.weight[:, ::2], -part.out.weight[:, 1::2])
@@ -47,7 +47,7 @@ def test_it_is_the_equations_of_the_paper(gated: bool) -> None:
 
 
 def test_eigenvalues_begin_evenly_spread_over_the_ring() -> None:
-    found = made(cells=4000, least=0.5, most=0.9, phase=1.0).eigenvalues()
+    found = made(state_size=4000, least=0.5, most=0.9, phase=1.0).eigenvalues()
     radius, phase = found.abs().detach(), found.angle().detach()
     assert 0.5 <= float(radius.min()) < 0.51
     assert 0.89 < float(radius.max()) <= 0.9
@@ -59,14 +59,14 @@ def test_eigenvalues_begin_evenly_spread_over_the_ring() -> None:
 
 
 def test_states_begin_as_large_as_what_is_written() -> None:
-    part = made(width=32, cells=300, least=0.8, most=0.95)
+    part = made(width=32, state_size=300, least=0.8, most=0.95)
     x = torch.randn(8, 200, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     states = part._states(x, context([200] * 8))[:, 100:].detach()
     assert float(states.abs().square().mean().sqrt()) == pytest.approx(1.0, rel=0.05)
 
 
 def test_a_cell_that_turns_by_a_tenth_counts_modulo_ten() -> None:
-    part = made(cells=1)
+    part = made(state_size=1)
     with torch.no_grad():
         part.decay.fill_(-40), part.phase.fill_(math.log(2 * math.pi / 10)), part.factor.zero_(), part.skip.zero_()
         part.inward.weight.zero_(), part.out.weight.zero_()
@@ -79,7 +79,7 @@ def test_a_cell_that_turns_by_a_tenth_counts_modulo_ten() -> None:
 
 
 def test_a_gate_that_is_shut_lets_a_cell_stand_still() -> None:
-    part = made(cells=4, gated=True)
+    part = made(state_size=4, gated=True)
     with torch.no_grad():
         part.gate.weight.zero_()
         part.gate.weight[:, 0] = -60
@@ -92,7 +92,7 @@ def test_a_gate_that_is_shut_lets_a_cell_stand_still() -> None:
 
 
 def test_what_makes_the_ring_learns_slower_and_does_not_decay() -> None:
-    part = made(rate=0.25)
+    part = made(learning_rate_factor=0.25)
     assert part.settings_by_parameter() == {
         "decay": (0.25, False),
         "phase": (0.25, False),
@@ -106,7 +106,7 @@ def test_what_makes_the_ring_learns_slower_and_does_not_decay() -> None:
 @pytest.mark.parametrize("gated", [False, True])
 def test_radii_of_nothing_and_of_one_are_finite(gated: bool) -> None:
     for least, most in ((0.0, 1.0), (1.0, 1.0)):
-        part, x = made(least=least, most=most, gated=gated), inputs(2, 40)
+        part, x = made(r_min=least, most=most, gated=gated), inputs(2, 40)
         said = part(x, context([40, 40]))
         said.sum().backward()
         assert said.isfinite().all()
@@ -116,9 +116,9 @@ def test_radii_of_nothing_and_of_one_are_finite(gated: bool) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"cells": 0}, "^cells: 0 cells"),
-        ({"least": 0.9, "most": 0.5}, "^least: radii from 0.9 to 0.5 are no ring"),
-        ({"most": 1.1}, "^least: radii from 0.5 to 1.1"),
+        ({"state_size": 0}, "^cells: 0 cells"),
+        ({"least": 0.9, "r_max": 0.5}, "^least: radii from 0.9 to 0.5 are no ring"),
+        ({"r_max": 1.1}, "^least: radii from 0.5 to 1.1"),
         ({"phase": 7.0}, "^phase: 7.0 is no largest phase"),
         ({"rate": 0.0}, "^rate: 0.0 is no factor"),
     ],

@@ -148,7 +148,7 @@ def test_its_own_initialisation_is_the_published_one() -> None:
 
 
 def test_the_published_model_has_246528_parameters() -> None:
-    spec = Decoder(width=128, norm="rms", feed_forward=None, tied=True, mixer=Mamba())
+    spec = Decoder(hidden_size=128, norm="rms", feed_forward=None, tie_word_embeddings=True, mixer=Mamba())
     model = spec.build(Vocabulary.of([f"w{number}" for number in range(89)]), seed=0)
     assert model.embedding.weight.shape[0] == 103
     assert sum(parameter.numel() for parameter in model.parameters()) == 246_528
@@ -188,7 +188,7 @@ def test_half_precision_keeps_the_recurrence_whole() -> None:
     [
         ({"state": 0}, r"^state: 0 numbers remember nothing"),
         ({"expand": 0}, r"^expand: 0 times the width"),
-        ({"convolution": 0}, r"^convolution: 0 tokens"),
+        ({"conv_kernel": 0}, r"^convolution: 0 tokens"),
         ({"rank": 0}, r"^rank: 0 is no rank"),
     ],
 )

@@ -68,7 +68,7 @@ def test_the_layer_is_the_loop_over_its_decays_in_rows_of_several_chunks(eigenva
 
 
 def test_decays_of_nothing_or_nearly_nothing_have_the_gradients_of_the_loop() -> None:
-    part = made(eigenvalues="[-1,1]", head_width=32).double()
+    part = made(eigenvalue_range="[-1,1]", head_width=32).double()
     assert part.heads == 1
     with torch.no_grad():
         part.decay_log.zero_()
@@ -88,7 +88,7 @@ def test_it_is_the_layer_of_transformers(head_width: int) -> None:
     models = pytest.importorskip("transformers.models.mamba2.modeling_mamba2", reason="compares with transformers")
     from transformers import Mamba2Config
 
-    part = made(head_width=head_width).double()
+    part = made(head_dim=head_width).double()
     config = Mamba2Config(
         hidden_size=16, num_heads=32 // head_width, head_dim=head_width, n_groups=1, chunk_size=4, vocab_size=8
     )
@@ -114,7 +114,7 @@ def test_it_is_the_layer_of_transformers(head_width: int) -> None:
 
 
 def test_its_own_initialisation_is_the_published_one() -> None:
-    part = made(128, head_width=1)
+    part = made(128, head_dim=1)
     decays = part.decay_log.detach().exp()
     assert 1 <= float(decays.min()) < 1.5
     assert 15.5 < float(decays.max()) <= 16
@@ -135,8 +135,8 @@ def test_heads_divide_the_channels_of_any_width(width: int, heads: int, head_wid
 
 
 def test_heads_that_do_not_divide_are_refused_with_those_that_do() -> None:
-    with pytest.raises(Mistake, match=r"^model.mixer.head_width: 32 channels .* heads of 5; 1, 2, 4, 8, 16, 32 would"):
-        made(16, head_width=5)
+    with pytest.raises(Mistake, match=r"^model.mixer.head_dim: 32 channels .* heads of 5; 1, 2, 4, 8, 16, 32 would"):
+        made(16, head_dim=5)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_heads_that_do_not_divide_are_refused_with_those_that_do() -> None:
     [
         ({"state": 0}, r"^state: 0 numbers remember nothing"),
         ({"expand": 0}, r"^expand: 0 times the width"),
-        ({"convolution": 0}, r"^convolution: 0 tokens"),
+        ({"conv_kernel": 0}, r"^convolution: 0 tokens"),
         ({"head_width": 0}, r"^head_width: 0 channels are no head"),
     ],
 )
@@ -161,8 +161,8 @@ def test_hidden_tokens_are_refused_rather_than_read() -> None:
 
 
 def test_a_kernel_that_cannot_run_here_is_refused() -> None:
-    with pytest.raises(Mistake, match=r"model.mixer.kernel: fla"):
-        made(kernel="fla")(torch.zeros(1, 3, 16), context(3))
+    with pytest.raises(Mistake, match=r"model.mixer.backend: fla"):
+        made(backend="fla")(torch.zeros(1, 3, 16), context(3))
 
 
 @ON_A_DEVICE

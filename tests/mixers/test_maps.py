@@ -60,12 +60,12 @@ def joined(said: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("spec", "position"),
     [
-        (Attention(heads=4), None),
-        (Attention(heads=2, logit_scale="log", log_from=2, layer_scale=True), Rotary()),
-        (Attention(heads=4, hidden_see_themselves=False), ALiBi()),
-        (Attention(heads=4, logit_scale=1.5), FIRE()),
-        (Attention(heads=4), T5Bias()),
-        (Attention(heads=4), CoPE(most=4)),
+        (Attention(num_heads=4), None),
+        (Attention(num_heads=2, logit_scale="log", log_scale_start=2, scale_by_inverse_layer_index=True), Rotary()),
+        (Attention(num_heads=4, blocked_attend_to_themselves=False), ALiBi()),
+        (Attention(num_heads=4, logit_scale=1.5), FIRE()),
+        (Attention(num_heads=4), T5Bias()),
+        (Attention(num_heads=4), CoPE(max_positions=4)),
     ],
 )
 def test_the_output_of_attention_follows_from_its_map(spec: Attention, position: Position | None, hidden: bool) -> None:
@@ -73,7 +73,7 @@ def test_the_output_of_attention_follows_from_its_map(spec: Attention, position:
     assert isinstance(part, SelfAttention)
     x, context = read(positions=position is not None, hidden=hidden)
     weights = part.maps(x, context)["attention"]
-    values = part.inward(x).chunk(3, dim=-1)[2].unflatten(-1, (spec.heads, -1)).transpose(1, 2)
+    values = part.inward(x).chunk(3, dim=-1)[2].unflatten(-1, (spec.num_heads, -1)).transpose(1, 2)
     torch.testing.assert_close(part.out(joined(weights @ values)), part(x, context))
     shares(weights)
 
@@ -86,9 +86,9 @@ def shares(weights: Tensor) -> None:
 DUAL: list[dict[str, Any]] = [
     {},
     {"symbols": PositionalSymbols(), "activation": "tanh", "relations": 3, "relation_width": 2, "form": "chunks"},
-    {"symbols": PositionRelativeSymbols(farthest=3), "symmetric": True, "activation": "softmax"},
+    {"symbols": PositionRelativeSymbols(max_distance=3), "symmetric": True, "activation": "softmax"},
     {"self_heads": 4, "relational_heads": 4, "key_value_heads": 2, "form": "values"},
-    {"shared_queries": True, "symbols": SymbolicAttention(normalised=True, layers="own", scale=0.7)},
+    {"shared_queries": True, "symbols": SymbolicAttention(normalized=True, sharing="own", scale=0.7)},
     {"self_heads": 0, "relational_heads": 4, "variant": "rca"},
     {"variant": "rca", "activation": "relu"},
     {"variant": "disrca", "activation": "sigmoid"},
@@ -102,7 +102,7 @@ def test_the_output_of_dual_attention_follows_from_its_maps(settings: dict[str, 
     assert isinstance(part, DualAttentionMixer)
     x, context = read(hidden=True)
     maps = part.maps(x, context)
-    own, other, said = spec.self_heads, spec.relational_heads, []
+    own, other, said = spec.num_self_heads, spec.num_relational_heads, []
 
     def split(made: Tensor) -> Tensor:
         return torch.unflatten(made, -1, (-1, part.size)).transpose(1, 2)
@@ -139,18 +139,18 @@ def test_the_output_of_dual_attention_follows_from_its_maps(settings: dict[str, 
 
 
 def model_of(**settings: Any) -> tuple[Any, Tokens]:
-    model = Decoder(width=16, **settings).build(Vocabulary.of("+="), 0).eval()
+    model = Decoder(hidden_size=16, **settings).build(Vocabulary.of("+="), 0).eval()
     tokens = Tokens(torch.tensor([[5, 14, 6, 15]]), torch.tensor([4]), torch.zeros(1, dtype=torch.int64))
     return model, model.place(tokens, Draw.fixed())
 
 
 def test_a_loop_leaves_maps_for_every_turn_and_a_hybrid_for_the_layers_that_attend() -> None:
-    model, tokens = model_of(trunk=Loop(depth=2, times=3), mixer=Attention(heads=2), positions=(Rotary(),))
+    model, tokens = model_of(trunk=Loop(num_layers=2, num_loops=3), mixer=Attention(num_heads=2), positions=(Rotary(),))
     with observed(model) as seen:
         model(tokens)
     assert [(one.layer, one.turn) for one in seen.layers] == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
     assert not torch.equal(seen.layers[0].maps["attention"], seen.layers[2].maps["attention"])
-    model, tokens = model_of(trunk=Stack(depth=4), mixer=Alternating((LSTM(), Attention(heads=2))))
+    model, tokens = model_of(trunk=Stack(num_layers=4), mixer=Alternating((LSTM(), Attention(num_heads=2))))
     with observed(model) as seen:
         model(tokens)
     assert [one.layer for one in seen.layers] == [1, 3]

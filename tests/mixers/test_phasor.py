@@ -54,7 +54,7 @@ def test_an_exclusive_token_that_turns_wholly_writes_nothing() -> None:
     assert bool((written.abs() < 1e-12).all())
 
 
-@pytest.mark.parametrize("settings", [{"cells": 0}, {"phase": 0.0}, {"rate": 0.0}, {"closed": math.inf}])
+@pytest.mark.parametrize("settings", [{"state_size": 0}, {"max_phase": 0.0}, {"learning_rate_factor": 0.0}, {"write_gate_offset": math.inf}])
 def test_what_cannot_turn_is_refused(settings: dict[str, float]) -> None:
     with pytest.raises(Mistake, match=next(iter(settings))):
         Phasor(**settings)  # type: ignore[arg-type]

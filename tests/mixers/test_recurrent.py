@@ -16,7 +16,7 @@ CELLS = {RNN: nn.RNNCell, GRU: nn.GRUCell, LSTM: nn.LSTMCell}
 def made(cells: int | None = None, width: int = 6) -> RecurrentMixer:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        return LSTM(cells=cells).build(width, 0, 1, ()).double()
+        return LSTM(hidden_size=cells).build(width, 0, 1, ()).double()
 
 
 def inputs(rows: int, time: int, width: int = 6) -> torch.Tensor:
@@ -51,7 +51,7 @@ def test_it_is_the_written_out_equations() -> None:
 @pytest.mark.parametrize("biases", [True, False])
 @pytest.mark.parametrize("spec", list(CELLS), ids=lambda spec: spec.__name__)
 def test_each_is_torchs_cell_token_by_token(spec: Any, biases: bool) -> None:
-    part, x = spec(cells=9, biases=biases).build(6, 0, 1, ()).double(), inputs(3, 7)
+    part, x = spec(hidden_size=9, biases=biases).build(6, 0, 1, ()).double(), inputs(3, 7)
     cell = CELLS[spec](6, 9, bias=biases).double()
     cell.load_state_dict({name.removesuffix("_l0"): tensor for name, tensor in part.recurrence.state_dict().items()})
     state, expected = None, []
@@ -76,13 +76,15 @@ def test_without_a_linear_map_it_is_torchs_bare_net_of_the_published_size(spec: 
 
 
 def test_a_width_that_the_bare_net_does_not_write_is_refused() -> None:
-    with pytest.raises(Mistake, match=r"^model.mixer.cells: without a linear map back .* 9 cells do not fit .* 6"):
-        GRU(cells=9, project=False).build(6, 0, 1, ())
+    with pytest.raises(
+        Mistake, match=r"^model.mixer.hidden_size: without a linear map back .* 9 cells do not fit .* 6"
+    ):
+        GRU(hidden_size=9, output_projection=False).build(6, 0, 1, ())
 
 
 @pytest.mark.parametrize("spec", list(CELLS), ids=lambda spec: spec.__name__)
 def test_the_state_behind_each_row_is_that_of_the_row_alone(spec: Any) -> None:
-    part, x = spec(cells=5).build(6, 0, 1, ()).double(), inputs(3, 7)
+    part, x = spec(hidden_size=5).build(6, 0, 1, ()).double(), inputs(3, 7)
     mixed, state = part.prefill(x, context([3, 7, 1]))
     for row, length in enumerate([3, 7, 1]):
         out, alone = part.recurrence(x[row : row + 1, :length])
@@ -112,7 +114,7 @@ def test_its_own_initialisation() -> None:
 
 @pytest.mark.parametrize(("spec", "gates"), [(RNN, 1), (GRU, 3)])
 def test_a_house_rnn_and_gru_begin_orthogonal_and_without_bias(spec: Any, gates: int) -> None:
-    net = spec(cells=64).build(100, 0, 1, ()).double().recurrence
+    net = spec(hidden_size=64).build(100, 0, 1, ()).double().recurrence
     assert float(net.weight_ih_l0.detach().std()) == pytest.approx(100**-0.5, rel=0.05)
     assert len(net.weight_hh_l0.split(64)) == gates
     for gate in net.weight_hh_l0.split(64):
@@ -134,7 +136,7 @@ def test_it_costs_what_its_matrices_cost() -> None:
 
 def test_no_cells_are_refused() -> None:
     with pytest.raises(Mistake, match=r"^cells: 0 cells remember nothing"):
-        LSTM(cells=0)
+        LSTM(hidden_size=0)
     assert bool(made(1)(inputs(1, 2), context([2])).isfinite().all())
 
 

@@ -307,7 +307,7 @@ def test_what_the_kernel_cannot_do_is_refused(form: Any) -> None:
         with pytest.raises(Mistake, match=word):
             said_by(unfit, "relational", activation, form)
     with pytest.raises(Mistake, match=r"^form: rca through softmax has no form"):
-        DualAttention(variant="rca", form=form)
+        DualAttention(variant="rca", backend=form)
 
 
 def test_without_a_device_the_kernel_is_refused_in_words() -> None:

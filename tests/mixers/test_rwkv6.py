@@ -28,7 +28,7 @@ def inputs(time: int, fast: float = 1.0) -> tuple[Tensor, ...]:
 def made(width: int = 8, layer: int = 1, depth: int = 3, spec: RWKV6 | None = None) -> RWKV6Mixer:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        return (spec or RWKV6(head_width=4, decay_rank=3, shift_rank=2)).build(width, layer, depth, ()).double()
+        return (spec or RWKV6(head_dim=4, decay_rank=3, shift_rank=2)).build(width, layer, depth, ()).double()
 
 
 def test_it_is_the_sum_over_all_earlier_tokens_written_out() -> None:
@@ -90,7 +90,7 @@ def test_the_whole_part_is_its_equations_written_out() -> None:
 
 
 def test_the_published_start_in_the_middle_of_three_layers() -> None:
-    part = made(width=10, spec=RWKV6(head_width=5, published=True))
+    part = made(width=10, spec=RWKV6(head_dim=5, published=True))
     assert float(part.decay.bias[0].detach()) == -6
     assert float(part.decay.bias[9].detach()) == pytest.approx(-1)
     assert part.bonus[[0, 1, 9]].tolist() == pytest.approx([0.5, 0.5 * 8 / 9 + 0.1, 0.0])
@@ -120,7 +120,7 @@ def test_the_model_draws_the_maps_unless_they_begin_as_published() -> None:
 
 def test_the_published_model_of_inductive_counting_has_1_116_416_parameters() -> None:
     mixer = Alternating((RWKV6(published=True), ChannelMix(version=6, published=True)))
-    spec = Decoder(width=128, trunk=Stack(depth=8), mixer=mixer, feed_forward=None, embedding_norm=True)
+    spec = Decoder(hidden_size=128, backbone=Stack(num_layers=8), mixer=mixer, feed_forward=None, embedding_norm=True)
     texts = [chr(200 + number) for number in range(103 - 14)]
     model = spec.build(Vocabulary.of(texts), seed=0)
     assert sum(parameter.numel() for parameter in model.parameters()) == 1_116_416
@@ -131,14 +131,14 @@ def test_impossible_settings_are_refused() -> None:
         with pytest.raises(Mistake, match=rf"^{name}: 0 channels hold nothing"):
             RWKV6(**{name: 0})
     with pytest.raises(Mistake, match=r"kernel: fla (needs the package|runs in fp32)"):
-        made(spec=RWKV6(kernel="fla"))(drawn(1, 3, 8), Context(torch.tensor([3]), ()))
+        made(spec=RWKV6(backend="fla"))(drawn(1, 3, 8), Context(torch.tensor([3]), ()))
 
 
 @pytest.mark.skipif(
     not (torch.cuda.is_available() and installed()), reason="flash-linear-attention needs a CUDA device"
 )
 def test_the_kernel_is_the_form_in_torch() -> None:
-    parts = [made(64, spec=RWKV6(head_width=32, kernel=kernel)).float().cuda() for kernel in ("fla", "torch")]
+    parts = [made(64, spec=RWKV6(head_dim=32, backend=kernel)).float().cuda() for kernel in ("fla", "torch")]
     x, context = drawn(2, 70, 64).float().cuda(), Context(torch.tensor([70, 33], device="cuda"), ())
     (said, (_, state)), (expected, (_, last)) = (part.prefill(x, context) for part in parts)
     torch.testing.assert_close(said[0], expected[0], atol=2e-2, rtol=2e-2)

@@ -30,7 +30,7 @@ def inputs(time: int, fast: float = 0.0) -> tuple[Tensor, ...]:
 def made(width: int = 8, layer: int = 0, depth: int = 3, spec: RWKV7 | None = None) -> RWKV7Mixer:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        return (spec or RWKV7(head_width=4)).build(width, layer, depth, ()).double()
+        return (spec or RWKV7(head_dim=4)).build(width, layer, depth, ()).double()
 
 
 @pytest.mark.parametrize("time", [1, 5, 16, 41])
@@ -119,7 +119,7 @@ def test_later_layers_mix_in_the_values_of_the_first(form: str) -> None:
 
 
 def test_the_published_start_in_the_middle_of_three_layers() -> None:
-    part = made(width=10, layer=1, spec=RWKV7(head_width=5, published=True))
+    part = made(width=10, layer=1, spec=RWKV7(head_dim=5, published=True))
     channel, zigzag = torch.arange(10) / 9, torch.tensor([-1, -0.25, 0, 0.25, 1] * 2)
     assert part.mixture is not None
     for found, expected in (
@@ -169,14 +169,14 @@ def test_impossible_settings_are_refused() -> None:
         with pytest.raises(Mistake, match=rf"^{name}: 0 channels hold nothing"):
             RWKV7(**{name: 0})
     with pytest.raises(Mistake, match=r"kernel: fla (needs the package|runs in fp32)"):
-        made(spec=RWKV7(kernel="fla"))(drawn(1, 3, 8), Context(torch.tensor([3]), ()))
+        made(spec=RWKV7(backend="fla"))(drawn(1, 3, 8), Context(torch.tensor([3]), ()))
 
 
 @pytest.mark.skipif(
     not (torch.cuda.is_available() and installed()), reason="flash-linear-attention needs a CUDA device"
 )
 def test_the_kernel_is_the_form_in_torch() -> None:
-    parts = [made(64, spec=RWKV7(head_width=32, kernel=kernel)).float().cuda() for kernel in ("fla", "torch")]
+    parts = [made(64, spec=RWKV7(head_dim=32, backend=kernel)).float().cuda() for kernel in ("fla", "torch")]
     x, context = drawn(2, 70, 64).float().cuda(), Context(torch.tensor([70, 33], device="cuda"), ())
     (said, (_, state)), (expected, (_, last)) = (part.prefill(x, context) for part in parts)
     torch.testing.assert_close(said[0], expected[0], atol=3e-2, rtol=3e-2)

@@ -50,8 +50,8 @@ def read(path: Path) -> dict[str, Tensor]:
 
 def filled(weights: dict[str, Tensor], width: int, layers: int, time_mix: Any, channel_mix: Any) -> Model:
     mixer = Alternating((time_mix, channel_mix))
-    trunk = Stack(depth=2 * layers)
-    spec = Decoder(width=width, trunk=trunk, mixer=mixer, feed_forward=None, embedding_norm=True)
+    trunk = Stack(num_layers=2 * layers)
+    spec = Decoder(hidden_size=width, backbone=trunk, mixer=mixer, feed_forward=None, embedding_norm=True)
     model: Any = spec.build(BYTES, seed=0)
     blocks = model.trunk.blocks
     with torch.no_grad():
@@ -105,7 +105,7 @@ def fill_7(time: Any, channel: Any, weights: dict[str, Tensor], name: str) -> No
 @pytest.mark.parametrize(
     ("name", "width", "layers", "time_mix", "channel_mix"),
     [
-        ("4v0-660K", 128, 4, RWKV4(), ChannelMix(4, times=2.0)),
+        ("4v0-660K", 128, 4, RWKV4(), ChannelMix(4, expansion=2.0)),
         ("7v0-834K", 64, 12, RWKV7(), ChannelMix(7)),
     ],
 )

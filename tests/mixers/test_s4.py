@@ -249,7 +249,7 @@ def test_gradients_of_feedback_and_of_kernels_are_their_differences() -> None:
 def test_a_model_of_one_layer_has_the_published_number_of_weights() -> None:
     vocabulary = Vocabulary.of([str(number) for number in range(99)])
     assert vocabulary.size == 103
-    spec = Decoder(width=128, trunk=Stack(depth=1), mixer=S4(), feed_forward=None, final_norm=False)
+    spec = Decoder(hidden_size=128, backbone=Stack(num_layers=1), mixer=S4(), feed_forward=None, final_norm=False)
     assert sum(parameter.numel() for parameter in spec.build(vocabulary, 0).parameters()) == 92_672
 
 
@@ -265,7 +265,7 @@ def test_its_own_initialisation() -> None:
 
 
 def test_the_recurrence_learns_slowly_and_only_c_decays() -> None:
-    wishes = made(S4(rate=0.3)).settings_by_parameter()
+    wishes = made(S4(learning_rate_factor=0.3)).settings_by_parameter()
     assert wishes.pop("output_map") == (0.3, True)
     assert wishes == dict.fromkeys(("log_decay", "frequency", "low_rank", "input_map", "log_step"), (0.3, False))
 
@@ -293,10 +293,10 @@ def test_bf16_keeps_the_recurrence_in_single_precision() -> None:
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ({"pairs": 0}, "pairs"),
-        ({"step_spread": 0.5}, "step_spread"),
-        ({"shortest_step": 0.0}, "shortest_step"),
-        ({"rate": -1.0}, "rate"),
+        ({"state_pairs": 0}, "pairs"),
+        ({"dt_ratio": 0.5}, "step_spread"),
+        ({"dt_min": 0.0}, "shortest_step"),
+        ({"learning_rate_factor": -1.0}, "rate"),
         ({"dropout": 1.0}, "dropout"),
     ],
 )

@@ -13,7 +13,9 @@ from numerate.mixers.s4d import S4D, S4DMixer
 from numerate.mixers.state_space import legs, paired
 
 EXACT = {"atol": 1e-9, "rtol": 1e-9}
-EVERY = [S4D(eigenvalues=start, rule=rule) for start in ("lin", "inv", "legs") for rule in ("zoh", "bilinear")]
+EVERY = [
+    S4D(initialization=start, discretization=rule) for start in ("lin", "inv", "legs") for rule in ("zoh", "bilinear")
+]
 
 
 def made(spec: S4D, width: int = 3) -> S4DMixer:
@@ -29,7 +31,7 @@ def continuous(part: S4DMixer) -> tuple[Any, Any, Any]:
 
 
 def test_eigenvalues_begin_as_published() -> None:
-    lin, inv, found = (continuous(made(S4D(eigenvalues=start)))[0][0] for start in ("lin", "inv", "legs"))
+    lin, inv, found = (continuous(made(S4D(initialization=start)))[0][0] for start in ("lin", "inv", "legs"))
     np.testing.assert_allclose(lin[:3], [-0.5, -0.5 + 1j * np.pi, -0.5 + 2j * np.pi], atol=1e-6)
     np.testing.assert_allclose(inv[:2].imag, [64 / np.pi * 63, 64 / np.pi * (64 / 3 - 1)], rtol=1e-6)
     p = np.sqrt(np.arange(64) + 0.5)
@@ -38,7 +40,7 @@ def test_eigenvalues_begin_as_published() -> None:
     assert np.sort(inv.imag)[-1] == pytest.approx(np.sort(found.imag)[-1], rel=0.05), "inv is to come near to legs"
 
 
-@pytest.mark.parametrize("spec", EVERY, ids=lambda spec: f"{spec.eigenvalues} {spec.rule}")
+@pytest.mark.parametrize("spec", EVERY, ids=lambda spec: f"{spec.initialization} {spec.rule}")
 def test_the_kernel_is_the_discretised_recurrence_written_out(spec: S4D) -> None:
     signal = pytest.importorskip("scipy.signal", reason="scipy discretises for comparison; pip install scipy")
     part = made(spec)
@@ -46,7 +48,7 @@ def test_the_kernel_is_the_discretised_recurrence_written_out(spec: S4D) -> None
     kernel = part.kernel(40).detach().numpy()
     for channel in range(3):
         system = (np.diag(eigenvalues[channel]), np.ones((32, 1)), np.ones((1, 32)), np.zeros((1, 1)))
-        if spec.rule == "zoh":
+        if spec.discretization == "zoh":
             forward, inward, *_ = signal.cont2discrete(system, steps[channel], method="zoh")
         else:
             # scipy's bilinear rule moves half of each input into the next output; the factors are the same.
@@ -83,7 +85,7 @@ def test_it_stays_stable_whatever_is_learned(spec: S4D) -> None:
 
 
 def test_only_c_decays() -> None:
-    wishes = made(S4D(rate=0.2)).settings_by_parameter()
+    wishes = made(S4D(learning_rate_factor=0.2)).settings_by_parameter()
     assert wishes.pop("output_map") == (0.2, True)
     assert wishes == dict.fromkeys(("log_decay", "frequency", "log_step"), (0.2, False))
 

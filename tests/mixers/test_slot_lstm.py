@@ -10,7 +10,7 @@ from numerate.mixers.slot_lstm import SlotLSTM, SlotLSTMMixer
 
 def made(slots: int, width: int = 8) -> SlotLSTMMixer:
     torch.manual_seed(0)
-    return SlotLSTM(slots=slots).build(width, 0, 1, ()).double()
+    return SlotLSTM(num_slots=slots).build(width, 0, 1, ()).double()
 
 
 def context(rows: int, time: int) -> Context:
@@ -51,7 +51,7 @@ def test_shares_are_of_the_token_alone_and_sum_to_one() -> None:
     torch.testing.assert_close(part.shares(x[:, 3:4]), shares[:, 3:4])
 
 
-@pytest.mark.parametrize("settings", [{"slots": 0}, {"cells": 0}, {"sharpness": 0.0}])
+@pytest.mark.parametrize("settings", [{"num_slots": 0}, {"hidden_size": 0}, {"sharpness": 0.0}])
 def test_what_remembers_nothing_is_refused(settings: dict[str, float]) -> None:
     with pytest.raises(Mistake, match=next(iter(settings))):
         SlotLSTM(**settings)  # type: ignore[arg-type]

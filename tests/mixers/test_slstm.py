@@ -16,7 +16,7 @@ EXACT = {"atol": 1e-11, "rtol": 1e-11}
 def made(width: int = 6, layer: int = 0, depth: int = 1, **settings: Any) -> SLSTMMixer:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        part = SLSTM(**{"heads": 2, **settings}).build(width, layer, depth, ()).double()
+        part = SLSTM(**{"num_heads": 2, **settings}).build(width, layer, depth, ()).double()
         torch.nn.init.normal_(part.scale)
     return part
 
@@ -145,8 +145,8 @@ def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
         ({"cells": 0}, "^cells: 0 cells"),
         ({"heads": 0}, "^heads: 0 heads"),
         ({"convolution": 0}, "^convolution: 0 tokens"),
-        ({"heads": 4}, "^model.mixer.heads: 6 cells do not divide into 4 heads; 1, 2, 3, 6 heads would do"),
-        ({"cells": 8, "project": False}, "^model.mixer.cells: without a linear map back"),
+        ({"heads": 4}, "^model.mixer.num_heads: 6 cells do not divide into 4 heads; 1, 2, 3, 6 heads would do"),
+        ({"cells": 8, "project": False}, "^model.mixer.hidden_size: without a linear map back"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: Any, said: str) -> None:

@@ -57,7 +57,7 @@ def test_symbolic_attention_is_the_published(shared: Path) -> None:
 
 def test_positional_symbols_are_the_published(shared: Path) -> None:
     config, made, expected = case_of(shared, "positional_symbols")
-    part: Any = PositionalSymbols(table=config["max_length"]).build(3).double()
+    part: Any = PositionalSymbols(max_position_embeddings=config["max_length"]).build(3).double()
     part.load_state_dict({"vectors.weight": made["symbol_library.weight"]})
     x = torch.zeros(2, 3, 3, dtype=torch.float64)
     torch.testing.assert_close(part(x, here(2, 3)).expand(2, -1, -1), expected, **PUBLISHED)
@@ -66,7 +66,7 @@ def test_positional_symbols_are_the_published(shared: Path) -> None:
 def test_position_relative_symbols_are_the_published_of_all_that_came_before(shared: Path) -> None:
     config, made, expected = case_of(shared, "position_relative_symbols")
     table, time = made["rel_pos_enc.rel_pos_embeddings"], config["length"]
-    whole: Any = PositionRelativeSymbols(config["max_rel_pos"], later_too=True).build(3).double()
+    whole: Any = PositionRelativeSymbols(config["max_rel_pos"], future_distances=True).build(3).double()
     half: Any = PositionRelativeSymbols(config["max_rel_pos"]).build(3).double()
     whole.load_state_dict({"vectors": table})
     half.load_state_dict({"vectors": table[:3]})
@@ -79,7 +79,7 @@ def test_position_relative_symbols_are_the_published_of_all_that_came_before(sha
 
 @pytest.mark.parametrize("time", [1, 3, 4, 9])
 def test_a_table_of_distances_is_as_long_as_is_asked_for(time: int) -> None:
-    part: Any = PositionRelativeSymbols(farthest=3).build(2)
+    part: Any = PositionRelativeSymbols(max_distance=3).build(2)
     rows = [max(0, 3 - distance) for distance in range(time - 1, -1, -1)]
     assert torch.equal(part(time), part.vectors[rows])
 
@@ -97,7 +97,7 @@ def test_a_scale_takes_the_place_of_the_root() -> None:
 def test_symbols_are_chosen_by_the_stream_or_by_what_the_mixer_reads() -> None:
     x, stream = drawn(2, 3, 8), drawn(2, 3, 8) + 1
     raw: Any = SymbolicAttention(5).build(8).double()
-    normed: Any = SymbolicAttention(5, normalised=True).build(8).double()
+    normed: Any = SymbolicAttention(5, normalized=True).build(8).double()
     normed.load_state_dict(raw.state_dict())
     context = here(2, 3, stream=stream)
     torch.testing.assert_close(normed(x, context), raw(x, here(2, 3)))
@@ -106,8 +106,8 @@ def test_symbols_are_chosen_by_the_stream_or_by_what_the_mixer_reads() -> None:
 
 def test_a_model_reads_the_stream_before_the_norm_at_once_and_token_by_token(make_tokens: Any, vocabulary: Any) -> None:
     def built(normalised: bool) -> Any:
-        mixer = DualAttention(symbols=SymbolicAttention(6, normalised=normalised))
-        spec = Decoder(width=16, mixer=mixer, trunk=Stack(depth=2), initialisation=Normal(deviation=0.3))
+        mixer = DualAttention(symbols=SymbolicAttention(6, normalized=normalised))
+        spec = Decoder(hidden_size=16, mixer=mixer, backbone=Stack(num_layers=2), initialization=Normal(std=0.3))
         return spec.build(vocabulary, 0).double().eval()
 
     raw, normed = built(False), built(True)
@@ -134,7 +134,7 @@ def test_frozen_symbols_are_saved_and_never_learn() -> None:
 @pytest.mark.parametrize(("layers", "parameters"), [("shared", 4), ("library", 1 + 3 * 3), ("own", 3 * 4)])
 @pytest.mark.parametrize("trainable", [True, False])
 def test_layers_share_what_is_said(layers: Any, parameters: int, trainable: bool) -> None:
-    parts: Any = SymbolicAttention(5, layers=layers, trainable=trainable).build_layers(8, 3)
+    parts: Any = SymbolicAttention(5, sharing=layers, trainable=trainable).build_layers(8, 3)
     found = {id(one) for part in parts for one in part.parameters()}
     frozen = 0 if trainable else (3 if layers == "own" else 1)
     assert len(found) == parameters - frozen
@@ -152,7 +152,7 @@ def test_waves_have_no_end_and_a_table_has() -> None:
         torch.tensor([2.0, 0.02, 2.0, 0.02]).sin() * torch.tensor([1, 1, 0, 0])
         + torch.tensor([2.0, 0.02, 2.0, 0.02]).cos() * torch.tensor([0, 0, 1, 1]),
     )
-    learned: Any = PositionalSymbols(table=4).build(4)
+    learned: Any = PositionalSymbols(max_position_embeddings=4).build(4)
     with pytest.raises(Mistake, match=r"^model\.mixer\.symbols\.table: place 4 has no symbol in a table of 4 places"):
         learned(torch.zeros(1, 5, 4), here(1, 5))
     newest = here(2, 3, index=torch.tensor([0, 2]), seen=3)
@@ -162,13 +162,13 @@ def test_waves_have_no_end_and_a_table_has() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: SymbolicAttention(count=0), "^count: 0"),
-        (lambda: SymbolicAttention(heads=0), "^heads: 0"),
+        (lambda: SymbolicAttention(num_symbols=0), "^num_symbols: 0"),
+        (lambda: SymbolicAttention(num_heads=0), "^num_heads: 0"),
         (lambda: SymbolicAttention(scale=0.0), "^scale: 0.0"),
-        (lambda: SymbolicAttention(heads=3).build(8), r"^model\.mixer\.symbols\.heads: width 8 .* into 3 heads"),
-        (lambda: PositionalSymbols(table=0), "^table: 0"),
+        (lambda: SymbolicAttention(num_heads=3).build(8), r"^model\.mixer\.symbols\.heads: width 8 .* into 3 heads"),
+        (lambda: PositionalSymbols(max_position_embeddings=0), "^max_position_embeddings: 0"),
         (lambda: PositionalSymbols("waves").build(3), r"^model\.mixer\.symbols\.vectors: .* width 3 is odd"),
-        (lambda: PositionRelativeSymbols(farthest=0), "^farthest: at 0"),
+        (lambda: PositionRelativeSymbols(max_distance=0), "^max_distance: at 0"),
     ],
 )
 def test_what_cannot_be_built_is_refused(make: Any, words: str) -> None:

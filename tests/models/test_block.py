@@ -35,7 +35,7 @@ def mapped(function: Any, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("biases", [True, False])
 @torch.no_grad()
 def test_each_feed_forward_is_its_formula(activation: Any, biases: bool) -> None:
-    part, x = FeedForward(activation, times=1.5, biases=biases).build(4).double(), inputs(2, 3, 4)
+    part, x = FeedForward(activation, expansion=1.5, bias=biases).build(4).double(), inputs(2, 3, 4)
     hidden = x @ part.inward.weight.T + (part.inward.bias if biases else 0.0)
     if activation in GATED:
         between = mapped(GATED[activation], hidden[..., :6]) * hidden[..., 6:]
@@ -113,7 +113,7 @@ def test_a_block_may_lack_either_half() -> None:
 def test_injection_adds_the_input_again_before_every_further_block() -> None:
     x = inputs(2, 3, 4)
     for inject, expected in (("none", 27 * x), ("add", ((3 * x + x) * 3 + x) * 3)):
-        trunk = Stack(depth=3, inject=inject).build([block(True, norm="none") for _ in range(3)], 4)
+        trunk = Stack(num_layers=3, input_injection=inject).build([block(True, norm="none") for _ in range(3)], 4)
         torch.testing.assert_close(trunk(x, CONTEXT), expected)
         torch.testing.assert_close(trunk.prefill(x, CONTEXT)[0], expected)
         asked = torch.tensor([[0, 2], [1, 1]])

@@ -25,7 +25,7 @@ from numerate.vocabulary import Vocabulary
 
 def test_a_layer_written_out(build: Any, make_tokens: Any) -> None:
     """Pre-norm, one LSTM layer, GELU: embedding, x + mixer(norm(x)), x + feed-forward(norm(x)), norm, head."""
-    model = build(Decoder(width=8, trunk=Stack(depth=1), mixer=LSTM(), positions=(Sinusoidal(),)))
+    model = build(Decoder(hidden_size=8, backbone=Stack(num_layers=1), mixer=LSTM(), positions=(Sinusoidal(),)))
     tokens = make_tokens([6, 6])
     block = model.trunk.blocks[0]
     x = model.input_positions["0"](model.embedding(tokens.ids), torch.arange(6)[None])
@@ -44,15 +44,15 @@ def test_no_positions_no_order(build: Any, make_tokens: Any) -> None:
     tokens = make_tokens([6])
     turned = Tokens(tokens.ids[:, [3, 1, 0, 4, 2, 5]], tokens.lengths, tokens.row)
     assert not torch.equal(tokens.ids, turned.ids)
-    without = build(Decoder(width=16, trunk=Stack(depth=1)))
+    without = build(Decoder(hidden_size=16, backbone=Stack(num_layers=1)))
     torch.testing.assert_close(without(tokens).logits[:, -1], without(turned).logits[:, -1], atol=1e-10, rtol=0)
     for position in (Rotary(), Learned(), Sinusoidal()):
-        placed = build(Decoder(width=16, trunk=Stack(depth=1), positions=(position,)))
+        placed = build(Decoder(hidden_size=16, backbone=Stack(num_layers=1), positions=(position,)))
         assert not torch.allclose(placed(tokens).logits[:, -1], placed(turned).logits[:, -1], atol=1e-6)
 
 
 def test_a_tied_head_is_the_embedding(build: Any, make_tokens: Any, vocabulary: Any) -> None:
-    tied, free = build(Decoder(width=16, tied=True)), build(Decoder(width=16))
+    tied, free = build(Decoder(hidden_size=16, tie_word_embeddings=True)), build(Decoder(hidden_size=16))
     assert tied.head.weight is tied.embedding.weight
     assert free.head.weight is not free.embedding.weight
     count = {model: sum(p.numel() for p in model.parameters()) for model in (tied, free)}
@@ -65,8 +65,8 @@ def test_a_tied_head_is_the_embedding(build: Any, make_tokens: Any, vocabulary: 
 
 
 def test_dropout_is_of_training_alone(build: Any, make_tokens: Any) -> None:
-    spec = Decoder(width=16, dropout=0.5, positions=(Rotary(),))
-    model, calm = build(spec), build(Decoder(width=16, positions=(Rotary(),)))
+    spec = Decoder(hidden_size=16, dropout=0.5, positions=(Rotary(),))
+    model, calm = build(spec), build(Decoder(hidden_size=16, positions=(Rotary(),)))
     tokens = make_tokens([6])
     assert torch.equal(model(tokens).logits, calm(tokens).logits)
     model.train()
@@ -76,7 +76,7 @@ def test_dropout_is_of_training_alone(build: Any, make_tokens: Any) -> None:
 
 
 def test_the_embedding_norm_norms_the_embedded_input(build: Any, make_tokens: Any) -> None:
-    model = build(Decoder(width=16, embedding_norm=True, positions=(Sinusoidal(),)))
+    model = build(Decoder(hidden_size=16, embedding_norm=True, positions=(Sinusoidal(),)))
     seen = []
     model.trunk.blocks[0].register_forward_pre_hook(lambda module, given: seen.append(given[0]))
     model(make_tokens([6]))
@@ -87,7 +87,7 @@ def test_the_embedding_norm_norms_the_embedded_input(build: Any, make_tokens: An
 @pytest.mark.parametrize("norm", ["layer", "rms", "none"])
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_the_norms_asked_for_are_there_and_no_others(norm: Any, norm_first: bool, vocabulary: Any) -> None:
-    model = Decoder(width=16, norm=norm, norm_first=norm_first, trunk=Stack(depth=3)).build(vocabulary, 0)
+    model = Decoder(hidden_size=16, norm=norm, norm_first=norm_first, backbone=Stack(num_layers=3)).build(vocabulary, 0)
     kinds = {"layer": torch.nn.LayerNorm, "rms": torch.nn.RMSNorm}
     found = [module for module in model.modules() if isinstance(module, tuple(kinds.values()))]
     assert len(found) == (0 if norm == "none" else 3 * 2 + norm_first)
@@ -97,7 +97,7 @@ def test_the_norms_asked_for_are_there_and_no_others(norm: Any, norm_first: bool
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_a_final_norm_is_there_if_asked_for_whatever_the_blocks_have(norm_first: bool, vocabulary: Any) -> None:
     for wanted, there in ((None, norm_first), (True, True), (False, False)):
-        spec = Decoder(width=16, norm_first=norm_first, final_norm=wanted, norm_epsilon=1e-3, embedding_norm=True)
+        spec = Decoder(hidden_size=16, norm_first=norm_first, final_norm=wanted, norm_eps=1e-3, embedding_norm=True)
         model = spec.build(vocabulary, 0)
         assert isinstance(model.final_norm, torch.nn.LayerNorm) == there
         assert {part.eps for part in model.modules() if isinstance(part, torch.nn.LayerNorm)} == {1e-3}
@@ -105,8 +105,8 @@ def test_a_final_norm_is_there_if_asked_for_whatever_the_blocks_have(norm_first:
 
 @torch.no_grad()
 def test_between_trunk_and_head_stand_feed_forward_norm_and_adapter(build: Any, make_tokens: Any) -> None:
-    fed = FeedForward("geglu", times=1.0, biases=False)
-    spec = Decoder(width=16, norm_first=False, head_feed_forward=fed, final_norm=True, adapter=True)
+    fed = FeedForward("geglu", expansion=1.0, bias=False)
+    spec = Decoder(hidden_size=16, norm_first=False, head_feed_forward=fed, final_norm=True, head_projection=True)
     model, tokens = build(spec), make_tokens([6, 3])
     seen = []
     model.trunk.register_forward_hook(lambda module, given, said: seen.append(said))
@@ -122,10 +122,10 @@ def test_what_was_added_later_leaves_older_runs_what_they_were() -> None:
     kept = ("norm_epsilon", "final_norm", "head_feed_forward", "adapter")
     added = {name: field for name, field in Decoder.__dataclass_fields__.items() if name in kept}
     assert all(field.metadata["later"] for field in added.values())
-    changed = {"norm_epsilon": 1e-12, "final_norm": False, "head_feed_forward": FeedForward(), "adapter": True}
+    changed = {"norm_eps": 1e-12, "final_norm": False, "head_feed_forward": FeedForward(), "adapter": True}
     others = {identity(Decoder(**{name: value})) for name, value in changed.items()}  # type: ignore[arg-type]
     assert len({identity(Decoder()), *others}) == 5
-    assert identity(Decoder(adapter=False, norm_epsilon=1e-5)) == identity(Decoder()) == "4394e9978cce"
+    assert identity(Decoder(head_projection=False, norm_eps=1e-5)) == identity(Decoder()) == "4394e9978cce"
 
 
 PUBLISHED = [
@@ -142,20 +142,20 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("layers", "turns", "ids", "abacus", "parameters", "millions"), PUBLISHED)
 def test_published_sizes(layers: int, turns: int, ids: int, abacus: bool, parameters: int, millions: str) -> None:
-    fed = FeedForward("geglu", times=1.0, biases=False)
+    fed = FeedForward("geglu", expansion=1.0, bias=False)
     spec = Decoder(
-        width=1024,
-        trunk=Loop(layers, turns, inject="add", state="noise"),
-        mixer=Attention(heads=16),
+        hidden_size=1024,
+        backbone=Loop(layers, turns, input_injection="add", initial_state="noise"),
+        mixer=Attention(num_heads=16),
         feed_forward=fed,
-        positions=(Learned(numbering=DigitIndex(max_offset=100), table=512),) if abacus else (),
+        positions=(Learned(position_ids=DigitIndex(max_offset=100), max_position_embeddings=512),) if abacus else (),
         norm_first=False,
         embedding_norm=True,
-        initialisation=DeepNorm(),
-        norm_epsilon=1e-12,
+        initialization=DeepNorm(),
+        norm_eps=1e-12,
         final_norm=True,
         head_feed_forward=fed,
-        adapter=True,
+        head_projection=True,
     )
     with torch.device("meta"):
         model = spec.build(Vocabulary.of([chr(0x4E00 + i) for i in range(ids - 14)]), 0)
@@ -166,15 +166,19 @@ def test_published_sizes(layers: int, turns: int, ids: int, abacus: bool, parame
 
 
 def test_several_positions_each_have_places_of_their_own(build: Any, make_tokens: Any) -> None:
-    model = build(Decoder(width=16, positions=(Learned(numbering=DigitIndex()), Sinusoidal(), Rotary())))
+    model = build(Decoder(hidden_size=16, positions=(Learned(position_ids=DigitIndex()), Sinusoidal(), Rotary())))
     placed = model.place(make_tokens([6, 6]), Draw.fixed())
     assert [places.shape[0] for places in placed.places] == [2, 1, 1]
     assert not torch.equal(placed.places[0], placed.places[1].expand(2, -1))
 
 
 def test_there_are_as_many_placements_as_the_numbering_with_most(build: Any, make_tokens: Any) -> None:
-    positions = (Learned(numbering=Shifted(max_shift=8, evaluate_at=3)), Rotary(numbering=Shifted(8, 2)), Sinusoidal())
-    model = build(Decoder(width=16, positions=positions))
+    positions = (
+        Learned(position_ids=Shifted(max_shift=8, num_eval_offsets=3)),
+        Rotary(position_ids=Shifted(8, 2)),
+        Sinusoidal(),
+    )
+    model = build(Decoder(hidden_size=16, positions=positions))
     assert model.placements() == 3
     first = [[int(p[0, 0]) for p in model.place(make_tokens([4]), Draw.fixed(i)).places] for i in range(3)]
     assert first == [[0, 0, 0], [4, 8, 0], [8, 0, 0]], "fewer placements start again"
@@ -182,7 +186,7 @@ def test_there_are_as_many_placements_as_the_numbering_with_most(build: Any, mak
 
 def test_operations_are_those_that_torch_counts(vocabulary: Any, make_tokens: Any) -> None:
     """Torch counts attention over all pairs of places; half of them, and the diagonal, are computed."""
-    model = Decoder(width=32, positions=(Rotary(),), feed_forward=FeedForward("geglu")).build(vocabulary, 0)
+    model = Decoder(hidden_size=32, positions=(Rotary(),), feed_forward=FeedForward("geglu")).build(vocabulary, 0)
     time, rows, depth = 24, 3, 2
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(make_tokens([time] * rows)).logits  # noqa: B018
@@ -193,11 +197,11 @@ def test_operations_are_those_that_torch_counts(vocabulary: Any, make_tokens: An
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Decoder(width=0), "^width: 0"),
+        (lambda: Decoder(hidden_size=0), "^hidden_size: 0"),
         (lambda: Decoder(dropout=1.0), "^dropout: 1.0"),
         (lambda: Decoder(mixer=LSTM(), positions=(Learned(), Rotary())), "^positions.1: Rotary acts inside attention"),
-        (lambda: Stack(depth=0), "^depth: 0"),
-        (lambda: FeedForward(times=0.0), "^times: "),
+        (lambda: Stack(num_layers=0), "^num_layers: 0"),
+        (lambda: FeedForward(expansion=0.0), "^expansion: "),
     ],
 )
 def test_impossible_values_are_refused_by_name(make: Any, words: str) -> None:
@@ -207,10 +211,10 @@ def test_impossible_values_are_refused_by_name(make: Any, words: str) -> None:
 
 def test_what_cannot_be_built_is_refused(vocabulary: Any, make_tokens: Any) -> None:
     with pytest.raises(Mistake, match="width 18 does not divide into 4 heads"):
-        Decoder(width=18, mixer=Attention(heads=4)).build(vocabulary, 0)
+        Decoder(hidden_size=18, mixer=Attention(num_heads=4)).build(vocabulary, 0)
     with pytest.raises(Mistake, match="9 must be even"):
-        Decoder(width=9, mixer=Attention(heads=3), positions=(Sinusoidal(),)).build(vocabulary, 0)
-    model = Decoder(width=8).build(vocabulary, 0)
+        Decoder(hidden_size=9, mixer=Attention(num_heads=3), positions=(Sinusoidal(),)).build(vocabulary, 0)
+    model = Decoder(hidden_size=8).build(vocabulary, 0)
     with pytest.raises(Mistake, match="a Decoder reads one text"):
         model(make_tokens([3]), make_tokens([3]))
     with pytest.raises(Mistake, match="a Decoder reads one text"):
@@ -221,9 +225,11 @@ def test_what_cannot_be_built_is_refused(vocabulary: Any, make_tokens: Any) -> N
 
 
 def test_without_a_residual_stream_a_block_replaces_what_it_reads() -> None:
-    spec = Decoder(width=8, trunk=Stack(depth=1), mixer=LSTM(), feed_forward=None, norm="none", residual=False)
+    spec = Decoder(
+        hidden_size=8, backbone=Stack(num_layers=1), mixer=LSTM(), feed_forward=None, norm="none", residual=False
+    )
     model, tokens = spec.build(Vocabulary.of(["+"]), 0), torch.tensor([[4, 5, 6]])
-    mixer = model.trunk.blocks[0].mixer  # type: ignore[union-attr, index]
+    mixer = model.backbone.blocks[0].mixer  # type: ignore[union-attr, index]
     mixed, _ = mixer.recurrence(model.embedding(tokens))  # type: ignore[union-attr, operator]
     said = model(Tokens(tokens, torch.tensor([3]), torch.tensor([0])))
     torch.testing.assert_close(said.logits, model.head(mixer.out(mixed)))  # type: ignore[union-attr, operator]
@@ -234,7 +240,7 @@ def test_the_root_scale_multiplies_the_tokens_before_positions_are_added() -> No
     tokens = Tokens(ids, torch.tensor([3]), torch.tensor([0]))
     added = []
     for scale, factor in ((1.0, 1), ("root", 4)):
-        model = Decoder(width=16, positions=(Sinusoidal(),), embedding_scale=scale).build(vocabulary, 0)
+        model = Decoder(hidden_size=16, positions=(Sinusoidal(),), embedding_scale=scale).build(vocabulary, 0)
         added.append(model._embedded(model.place(tokens, Draw.fixed()))[0] - model.embedding(ids) * factor)
     torch.testing.assert_close(added[1], added[0])
 

@@ -157,7 +157,7 @@ def test_a_model_learns_as_the_published_one_learns(shared: Path, name: str) -> 
     assert len(weights) - len(decaying) == expected["nodecay_tensors"]
     total = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     assert total.item() == pytest.approx(expected["total_grad_norm"], abs=5e-6)
-    AdamW(rate=1e-2, betas=(0.9, 0.95), decay=0.1).build(model, settings).step()
+    AdamW(learning_rate=1e-2, betas=(0.9, 0.95), weight_decay=0.1).build(model, settings).step()
     assert loss_of(model, case)[1].item() == pytest.approx(expected["loss_after_one_adamw_step"], abs=5e-6)
 
 
@@ -282,8 +282,8 @@ def test_weights_that_do_not_fit_are_refused(shared: Path) -> None:
         with pytest.raises(Mistake, match=rf"the model does not have {more}"):
             from_published(weights | {f"layers.{more}": torch.zeros(1)}, spec)
     with pytest.raises(Mistake, match="has 42 rows, the model 64"):
-        from_published(weights, override(Recipe(model=spec), ["model.feed_forward.hidden=64"]).model)  # type: ignore[arg-type]
-    for positions in ((), (Rotary(base=500.0),), (Rotary(share=0.5),)):
+        from_published(weights, override(Recipe(model=spec), ["model.feed_forward.intermediate_size=64"]).model)  # type: ignore[arg-type]
+    for positions in ((), (Rotary(base=500.0),), (Rotary(partial_rotary_factor=0.5),)):
         with pytest.raises(Mistake, match=r"positions: one, Rotary\(base=10000\) of whole heads or Learned"):
             from_published(weights, replace(spec, positions=positions))
     name = "layers.blocks.0.dual_attn.self_attention.wq.weight"
@@ -323,18 +323,18 @@ def test_frozen_symbols_do_not_learn_and_their_templates_do(
 
 def test_swiglu_s_hidden_width_is_cut_not_rounded() -> None:
     widths = [FeedForward("swiglu", 8 / 3, rounding=how).hidden_width(64) for how in ("nearest", "down")]  # type: ignore[arg-type]
-    assert [*widths, FeedForward(hidden=7).hidden_width(64)] == [171, 170, 7]
+    assert [*widths, FeedForward(intermediate_size=7).hidden_width(64)] == [171, 170, 7]
 
 
 def test_gelu_has_its_approximation_by_a_hyperbolic_tangent() -> None:
-    part = FeedForward("gelu", hidden=8, gelu="tanh").build(8)
+    part = FeedForward("gelu_approximate", intermediate_size=8, gelu_approximate="tanh").build(8)
     x = torch.linspace(-3, 3, 8)[None, None]
     expected = part.out(nn.functional.gelu(part.inward(x), approximate="tanh"))
     assert torch.equal(part(x), expected)
 
 
 def test_torch_s_own_initialisation_draws_biases_too(vocabulary: Vocabulary) -> None:
-    spec = Decoder(width=64, head_bias=True, initialisation=TorchDefault(), mixer=published().mixer)
+    spec = Decoder(hidden_size=64, head_bias=True, initialization=TorchDefault(), mixer=published().mixer)
     model: Any = spec.build(vocabulary, 0)
     fed, mixer = model.trunk.blocks[0].feed_forward, model.trunk.blocks[0].mixer
     for bias, reads in ((fed.inward.bias, 64), (fed.out.bias, 256), (mixer.queries.weight, 64)):
@@ -363,7 +363,7 @@ def test_the_corrected_model_s_output_maps_begin_small_and_its_gates_do_not() ->
         spreads = {"gate": gate.std(), "gated": gated.std(), "out": fed.out.weight.std()}
         for name, spread in spreads.items():
             assert spread.item() == pytest.approx(0.02 * 12**-0.5 if name == small else 0.02, rel=0.05)
-    assert Normal() == Normal(number="maps", divided="out")
+    assert Normal() == Normal(residual_count="maps", scaled_projection="out")
 
 
 @pytest.mark.parametrize(("made", "dropped"), [(current, 0.75), (corrected, 0.5)])

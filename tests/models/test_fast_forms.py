@@ -27,7 +27,7 @@ class Distances(Position):
     """A bias in the scores: a different number for every distance and head."""
 
     def __init__(self, numbering: Numbering) -> None:
-        self.numbering = numbering
+        self.position_ids = numbering
 
     def build_attention(self, heads: int, head_width: int) -> Bias:
         return DistanceTable(heads)
@@ -46,12 +46,12 @@ class DistanceTable(Bias):
 def additions(rows: int = 7) -> Batch:
     """Sums of 1 to 6 digits: rows of different lengths, and answers of different lengths."""
     task, tokenizer = Arithmetic(digits=Span(1, 6)), Characters()
-    written = tokenizer.rows(task.examples("train", 0, 0, rows), tokenizer.vocabulary(task))
+    written = tokenizer.rows(task.examples("train", 0, 0, rows), tokenizer.build_vocabulary(task))
     return Continuation().batch(written, torch.arange(rows).numpy())
 
 
 def decoder(spec: Decoder) -> DecoderModel:
-    return spec.build(Characters().vocabulary(Arithmetic()), seed=3).double()
+    return spec.build(Characters().build_vocabulary(Arithmetic()), seed=3).double()
 
 
 def gradients(model: torch.nn.Module, said: Tensor) -> dict[str, Tensor]:
@@ -62,13 +62,16 @@ def gradients(model: torch.nn.Module, said: Tensor) -> dict[str, Tensor]:
 
 
 ATTENTIONS: dict[str, tuple[Attention, tuple[Position, ...]]] = {
-    "plain": (Attention(heads=2), ()),
-    "with bias vectors": (Attention(heads=2, biases=True), ()),
-    "rotary": (Attention(heads=2), (Rotary(),)),
-    "rotary by digit": (Attention(heads=2), (Rotary(numbering=DigitIndex(max_offset=9)),)),
-    "two rotations, one in part": (Attention(heads=2), (Rotary(share=0.5), Rotary(numbering=Shifted(9)))),
-    "a bias in the scores": (Attention(heads=2), (Distances(Sequential()),)),
-    "a bias by digit": (Attention(heads=2), (Distances(DigitIndex(max_offset=9)), Rotary())),
+    "plain": (Attention(num_heads=2), ()),
+    "with bias vectors": (Attention(num_heads=2, bias=True), ()),
+    "rotary": (Attention(num_heads=2), (Rotary(),)),
+    "rotary by digit": (Attention(num_heads=2), (Rotary(position_ids=DigitIndex(max_offset=9)),)),
+    "two rotations, one in part": (
+        Attention(num_heads=2),
+        (Rotary(partial_rotary_factor=0.5), Rotary(position_ids=Shifted(9))),
+    ),
+    "a bias in the scores": (Attention(num_heads=2), (Distances(Sequential()),)),
+    "a bias by digit": (Attention(num_heads=2), (Distances(DigitIndex(max_offset=9)), Rotary())),
 }
 
 
@@ -82,7 +85,7 @@ def test_attention_at_asked_places_is_the_whole_attention_there(name: str, hidin
         rows, time = 5, 9
         x = torch.randn(rows, time, 8, dtype=torch.float64, requires_grad=True)
         places = tuple(
-            torch.randint(0, 12, (1 if isinstance(position.numbering, Sequential) else rows, time))
+            torch.randint(0, 12, (1 if isinstance(position.position_ids, Sequential) else rows, time))
             for position in positions
         )
         asked = torch.randint(0, time, (rows, 4))
@@ -114,7 +117,7 @@ def test_places_are_those_that_gathering_finds() -> None:
     assert at_places(x, asked)[1, 0].tolist() == [21.0, 22.0, 23.0]
 
 
-@pytest.mark.parametrize("mixer", [Attention(heads=2), LSTM()])
+@pytest.mark.parametrize("mixer", [Attention(num_heads=2), LSTM()])
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("feed_forward", [FeedForward(), None])
 def test_a_decoder_says_the_same_at_asked_places(
@@ -122,10 +125,10 @@ def test_a_decoder_says_the_same_at_asked_places(
 ) -> None:
     inside: tuple[Position, ...] = (Rotary(),) if mixer.attends() else ()
     spec = Decoder(
-        width=16,
+        hidden_size=16,
         mixer=mixer,
-        positions=(Learned(numbering=DigitIndex(max_offset=5), table=32), *inside),
-        trunk=Stack(depth=2, inject="add"),
+        positions=(Learned(position_ids=DigitIndex(max_offset=5), max_position_embeddings=32), *inside),
+        backbone=Stack(num_layers=2, input_injection="add"),
         norm_first=norm_first,
         feed_forward=feed_forward,
     )
@@ -142,7 +145,10 @@ def test_a_decoder_says_the_same_at_asked_places(
 
 
 def test_one_block_is_enough_to_ask_of() -> None:
-    model, batch = decoder(Decoder(width=16, trunk=Stack(depth=1), mixer=Attention(heads=2))), additions()
+    model, batch = (
+        decoder(Decoder(hidden_size=16, backbone=Stack(num_layers=1), mixer=Attention(num_heads=2))),
+        additions(),
+    )
     tokens = model.place(batch.tokens, Draw.fixed())
     torch.testing.assert_close(
         model(tokens, asked=batch.asked).logits, at_places(model(tokens).logits, batch.asked), atol=1e-11, rtol=1e-9
@@ -150,7 +156,7 @@ def test_one_block_is_enough_to_ask_of() -> None:
 
 
 def test_padding_changes_nothing_at_asked_places() -> None:
-    model, batch = decoder(Decoder(width=16, mixer=Attention(heads=2), positions=(Rotary(),))), additions()
+    model, batch = decoder(Decoder(hidden_size=16, mixer=Attention(num_heads=2), positions=(Rotary(),))), additions()
     longer = replace(batch.tokens, ids=torch.nn.functional.pad(batch.tokens.ids, (0, 5)))
     torch.testing.assert_close(
         model(longer, asked=batch.asked).logits, model(batch.tokens, asked=batch.asked).logits, atol=1e-11, rtol=1e-9
@@ -158,7 +164,7 @@ def test_padding_changes_nothing_at_asked_places() -> None:
 
 
 def test_dropout_in_attention_is_drawn_at_asked_places_too() -> None:
-    part = SelfAttention(Attention(heads=2, dropout=0.5), 8, ()).double()
+    part = SelfAttention(Attention(num_heads=2, dropout=0.5), 8, ()).double()
     x, asked = torch.randn(3, 6, 8, dtype=torch.float64), torch.tensor([[4, 5]] * 3)
     context = Context(torch.full((3,), 6), ())
     assert not torch.equal(part.forward_at(x, context, asked), part.eval().forward_at(x, context, asked))

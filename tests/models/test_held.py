@@ -33,26 +33,34 @@ LLAMA = (
     '"num_key_value_heads": 2, "intermediate_size": 32}'
 )
 GPT2 = '{"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}'
-SMALL_T5 = T5(width=16, depth=2, heads=2, head_width=8, inner=32)
-XVAL: dict[str, Any] = {"number_embedding": XValScaling(), "number_head": NumberHead(says="ln")}
+SMALL_T5 = T5(hidden_size=16, num_layers=2, num_heads=2, head_dim=8, intermediate_size=32)
+XVAL: dict[str, Any] = {"number_embedding": XValScaling(), "number_head": NumberHead(scale="ln")}
 
 T5S = [
     SMALL_T5,
-    replace(SMALL_T5, decoder_depth=1, feed_forward="geglu", places=30),
+    replace(SMALL_T5, num_decoder_layers=1, feed_forward="geglu", max_position_embeddings=30),
     replace(SMALL_T5, number_embedding=RegressionTransformerEmbedding()),
-    replace(SMALL_T5, **XVAL, places=30),
-    replace(SMALL_T5, number_embedding=FoNEEmbedding(), number_head=NumberHead(layers=2, reads="start")),
+    replace(SMALL_T5, **XVAL, max_position_embeddings=30),
+    replace(SMALL_T5, number_embedding=FoNEEmbedding(), number_head=NumberHead(num_layers=2, read_at="start")),
 ]
 DECODERS = [
     PretrainedDecoder(config=LLAMA),
     PretrainedDecoder(config=GPT2),
     PretrainedDecoder(config=GPT2, number_embedding=RegressionTransformerEmbedding(scale="linear")),
     PretrainedDecoder(config=LLAMA, **XVAL),
-    PretrainedDecoder(config=LLAMA, number_embedding=FoNEEmbedding(), number_head=NumberHead(reads="start")),
+    PretrainedDecoder(config=LLAMA, number_embedding=FoNEEmbedding(), number_head=NumberHead(read_at="start")),
 ]
 NUMFORMERS = [
-    Numformer(width=16, depth=2, heads=2, inner=32, context=32),
-    Numformer(width=16, depth=1, heads=4, inner=8, context=32, number_embedding=None, number_head=None),
+    Numformer(hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_position_embeddings=32),
+    Numformer(
+        hidden_size=16,
+        num_layers=1,
+        num_heads=4,
+        intermediate_size=8,
+        max_position_embeddings=32,
+        number_embedding=None,
+        number_head=None,
+    ),
 ]
 
 
@@ -153,7 +161,7 @@ def test_reading_at_once_is_reading_token_by_token(spec: Any, built: Any, length
     for step in range(5):
         place = sizes + step - 1
         torch.testing.assert_close(started.output.logits[:, 0], whole.logits[rows, place], **EXACT)
-        if whole.values is not None and spec.number_head.reads == "place":
+        if whole.values is not None and spec.number_head.read_at == "place":
             torch.testing.assert_close(started.output.values[:, 0], whole.values[rows, place], **EXACT)
         if step < 4:
             assert tokens.values is not None
@@ -176,7 +184,7 @@ def test_greedy_decoding_reads_its_own_numbers_back(spec: Any, built: Any) -> No
     plain = greedy_uncached(model, asked, 6, source=source, end=-1)
     assert torch.equal(cached.ids, plain.ids)
     assert (cached.values is None) == (spec.number_head is None)
-    if spec.number_head is not None and spec.number_head.reads == "place":
+    if spec.number_head is not None and spec.number_head.read_at == "place":
         torch.testing.assert_close(cached.values, plain.values, **EXACT)
         assert float(cached.values.std()) > 0
 
@@ -243,7 +251,7 @@ def test_weights_are_a_function_of_the_seed(spec: Any) -> None:
 def test_layers_that_are_computed_again_have_the_same_gradient(spec: Any) -> None:
     tokens, source, gradients = made([8, 8, 8, 8]), source_for(spec), []
     for checkpointing in (False, True):
-        model = replace(spec, checkpointing=checkpointing).build(VOCABULARY, 0).double().train()
+        model = replace(spec, gradient_checkpointing=checkpointing).build(VOCABULARY, 0).double().train()
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(1)  # dropout is drawn again alike
             cross_entropy(model(tokens, source).logits.flatten(0, 1), tokens.ids.flatten()).backward()
@@ -278,10 +286,10 @@ def test_what_is_counted_are_the_operations_of_pytorch(built: Any) -> None:
 
     wide = LLAMA.replace('"hidden_size": 16', '"hidden_size": 128')
     for spec in (
-        replace(SMALL_T5, width=128, inner=256, head_width=16),
+        replace(SMALL_T5, hidden_size=128, intermediate_size=256, head_dim=16),
         PretrainedDecoder(config=wide),
         PretrainedDecoder(config=GPT2.replace('"n_embd": 16', '"n_embd": 128')),
-        replace(NUMFORMERS[1], width=128, inner=256),
+        replace(NUMFORMERS[1], hidden_size=128, intermediate_size=256),
     ):
         model, tokens, source = built(spec), made([12, 12]), source_for(spec, 2)
         with FlopCounterMode(display=False) as counter, torch.no_grad():

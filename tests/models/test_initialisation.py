@@ -50,7 +50,7 @@ class ParticularMixer(TokenMixer):
 
 
 def test_it_touches_only_what_nobody_claims(any_initialisation: Any, vocabulary: Any) -> None:
-    model = Decoder(width=8, mixer=Particular(), initialisation=any_initialisation).build(vocabulary, 0)
+    model = Decoder(hidden_size=8, mixer=Particular(), initialization=any_initialisation).build(vocabulary, 0)
     for block in model.trunk.blocks:
         mixer = block.mixer
         for kept in (mixer.mine.weight, mixer.mine.bias, mixer.partly.bias):
@@ -63,7 +63,7 @@ def test_it_touches_only_what_nobody_claims(any_initialisation: Any, vocabulary:
 
 def test_claimed_parameters_are_alike_under_every_initialisation(any_mixer: Any, vocabulary: Any) -> None:
     models = [
-        Decoder(width=16, mixer=any_mixer, initialisation=kind()).build(vocabulary, 0) for kind in (FanIn, Normal)
+        Decoder(hidden_size=16, mixer=any_mixer, initialization=kind()).build(vocabulary, 0) for kind in (FanIn, Normal)
     ]
     first, second = (dict(model.named_parameters()) for model in models)
     claimed = models[0]._claimed()
@@ -74,7 +74,7 @@ def test_claimed_parameters_are_alike_under_every_initialisation(any_mixer: Any,
 
 
 def test_biases_start_at_nothing_but_for_torch_s_own_and_norms_at_one(any_initialisation: Any, vocabulary: Any) -> None:
-    model = Decoder(width=16, initialisation=any_initialisation).build(vocabulary, 0)
+    model = Decoder(hidden_size=16, initialization=any_initialisation).build(vocabulary, 0)
     for name, module in model.named_modules():
         if (
             isinstance(module, nn.Linear)
@@ -88,8 +88,8 @@ def test_biases_start_at_nothing_but_for_torch_s_own_and_norms_at_one(any_initia
 
 
 def test_a_tied_head_keeps_the_weights_of_the_embedding(any_initialisation: Any, vocabulary: Any) -> None:
-    tied = Decoder(width=16, tied=True, initialisation=any_initialisation).build(vocabulary, 0)
-    free = Decoder(width=16, initialisation=any_initialisation).build(vocabulary, 0)
+    tied = Decoder(hidden_size=16, tie_word_embeddings=True, initialization=any_initialisation).build(vocabulary, 0)
+    free = Decoder(hidden_size=16, initialization=any_initialisation).build(vocabulary, 0)
     assert torch.equal(tied.embedding.weight, free.embedding.weight)
 
 
@@ -104,7 +104,7 @@ def spread(part: Any) -> float:
     ("initialisation", "inward", "outward", "fed", "embedding"),
     [
         (FanIn(), WIDTH**-0.5, 0.5 * WIDTH**-0.5, 0.5 * (4 * WIDTH) ** -0.5, 1.0),
-        (FanIn(outward=1.0, embeddings=0.3), WIDTH**-0.5, WIDTH**-0.5, (4 * WIDTH) ** -0.5, 0.3),
+        (FanIn(residual_scale=1.0, embedding_std=0.3), WIDTH**-0.5, WIDTH**-0.5, (4 * WIDTH) ** -0.5, 0.3),
         (Normal(0.02), 0.02, 0.02 * 6**-0.5, 0.02 * 6**-0.5, 0.02),
         (Xavier(), (2 / (4 * WIDTH)) ** 0.5, (2 / (2 * WIDTH)) ** 0.5, (2 / (5 * WIDTH)) ** 0.5, WIDTH**-0.5),
     ],
@@ -113,7 +113,10 @@ def test_the_spread_of_each_kind_of_weight(
     initialisation: Any, inward: float, outward: float, fed: float, embedding: float, vocabulary: Any
 ) -> None:
     spec = Decoder(
-        width=WIDTH, trunk=Stack(depth=DEPTH), initialisation=initialisation, positions=(Learned(table=200),)
+        hidden_size=WIDTH,
+        backbone=Stack(num_layers=DEPTH),
+        initialization=initialisation,
+        positions=(Learned(max_position_embeddings=200),),
     )
     model = spec.build(vocabulary, 0)
     for block in model.trunk.blocks:
@@ -124,23 +127,25 @@ def test_the_spread_of_each_kind_of_weight(
     assert spread(model.input_positions["0"].vectors) == pytest.approx(embedding, rel=0.05)
 
 
-@pytest.mark.parametrize("positions", [(), (Rotary(),), (Learned(table=9), Rotary(share=0.5))])
+@pytest.mark.parametrize(
+    "positions", [(), (Rotary(),), (Learned(max_position_embeddings=9), Rotary(partial_rotary_factor=0.5))]
+)
 @pytest.mark.parametrize("trunk", [Stack(2), Loop(2, 8), Loop(1, 16, "linear")])
 def test_queries_and_keys_are_full_size_and_values_small_in_every_head(
     trunk: Any, positions: Any, vocabulary: Any
 ) -> None:
     """For every kind of position and each head: the published code gave the small ones to the wrong rows of some."""
     width, heads = 128, 4
-    fed = FeedForward("geglu", times=1.0, biases=False)
+    fed = FeedForward("geglu", expansion=1.0, bias=False)
     spec = Decoder(
-        width=width,
-        trunk=trunk,
-        mixer=Attention(heads=heads),
+        hidden_size=width,
+        backbone=trunk,
+        mixer=Attention(num_heads=heads),
         positions=positions,
         feed_forward=fed,
         head_feed_forward=fed,
-        adapter=True,
-        initialisation=DeepNorm(),
+        head_projection=True,
+        initialization=DeepNorm(),
     )
     model = spec.build(vocabulary, 0)
     gain, square = (8 * trunk.layers() * trunk.turns()) ** -0.25, (2 / (2 * width)) ** 0.5
@@ -167,5 +172,5 @@ def places(spec: Decoder, time: int) -> tuple[torch.Tensor, ...]:
 
 
 def test_a_spread_of_nothing_is_refused() -> None:
-    with pytest.raises(Mistake, match=r"^deviation: 0"):
-        Normal(deviation=0.0)
+    with pytest.raises(Mistake, match=r"^std: 0"):
+        Normal(std=0.0)

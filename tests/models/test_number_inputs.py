@@ -71,8 +71,8 @@ def test_a_fixed_vector_is_added_to_number_tokens_and_never_trained() -> None:
     assert list(part.state_dict()) == []
     with pytest.raises(Mistake, match=r"^model\.number_embedding: the tokenizer has no tokens such as _5_2_"):
         RegressionTransformerEmbedding().build(Vocabulary.of(["a"]), 4)
-    with pytest.raises(Mistake, match=r"^largest: 1"):
-        RegressionTransformerEmbedding(largest=1.0)
+    with pytest.raises(Mistake, match=r"^max_value: 1"):
+        RegressionTransformerEmbedding(max_value=1.0)
 
 
 @pytest.mark.parametrize(
@@ -106,22 +106,24 @@ def test_a_number_without_a_value_is_refused_and_texts_without_numbers_need_none
 
 def test_fourier_features_tell_every_digit() -> None:
     vocabulary = Vocabulary.of(["[NUM]"])
-    part = FoNEEmbedding(digits=3, decimals=2).build(vocabulary, 6)
+    part = FoNEEmbedding(integer_digits=3, fraction_digits=2).build(vocabulary, 6)
     features = part.features(torch.tensor([[417.25]], dtype=torch.float64))[0, 0].tolist()
     expected = [
         wave(2 * math.pi * 417.25 / period) for period in (0.1, 1, 10, 100, 1000) for wave in (math.cos, math.sin)
     ]
     assert features == pytest.approx(expected, abs=1e-9)
     numbers = torch.arange(-999, 1000, dtype=torch.float64)[None]
-    found = FoNEEmbedding(digits=4, decimals=0).build(vocabulary, 6).features(numbers)[0]
+    found = FoNEEmbedding(integer_digits=4, fraction_digits=0).build(vocabulary, 6).features(numbers)[0]
     assert float(torch.cdist(found, found).fill_diagonal_(9).min()) > 1e-3, "no two numbers look alike"
-    with pytest.raises(Mistake, match=r"^digits: 0 and 0 decimals"):
-        FoNEEmbedding(digits=0, decimals=0)
+    with pytest.raises(Mistake, match=r"^integer_digits: 0 and 0 decimals"):
+        FoNEEmbedding(integer_digits=0, fraction_digits=0)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_a_head_means_what_it_says_on_its_scale(layers: int) -> None:
-    plain, logarithm = (NumberHead(layers=layers, inner=5, says=says).build(4) for says in ("number", "ln"))
+    plain, logarithm = (
+        NumberHead(num_layers=layers, intermediate_size=5, scale=says).build(4) for says in ("number", "ln")
+    )
     said = plain(torch.randn(2, 3, 4))
     assert said.shape == (2, 3)
     assert torch.equal(plain.unscaled(said), said)
@@ -131,6 +133,6 @@ def test_a_head_means_what_it_says_on_its_scale(layers: int) -> None:
 
 
 def test_heads_that_cannot_be_are_refused() -> None:
-    for settings, said in (({"layers": 3}, "layers: 3"), ({"inner": 0}, "inner: 0")):
+    for settings, said in (({"num_layers": 3}, "layers: 3"), ({"inner": 0}, "inner: 0")):
         with pytest.raises(Mistake, match=f"^{said}"):
             NumberHead(**settings)

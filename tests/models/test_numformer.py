@@ -17,16 +17,16 @@ from numerate.vocabulary import UNKNOWN, Vocabulary
 
 SMALL = [
     "task.digits=1",
-    "model=Numformer(width=32,depth=2,heads=2,inner=64,context=16,number_embedding=null,number_head=null,dropout=0)",
-    "training.batch=64",
-    "training.window=4",
+    "model=Numformer(hidden_size=32,num_layers=2,num_heads=2,intermediate_size=64,max_position_embeddings=16,number_embedding=null,number_head=null,dropout=0)",
+    "training.batch_size=64",
+    "training.shuffle_window=4",
     "training.steps=150",
     "training.evaluate_every=75",
-    "evaluation.during=32",
+    "evaluation.validation_examples=32",
     "evaluation.grid=1:1x1:1",
-    "evaluation.count=40",
+    "evaluation.examples_per_cell=40",
     "schedule=Constant(warmup=10)",
-    "optimizer.rate=0.003",
+    "optimizer.learning_rate=0.003",
     "device=cpu",
 ]
 
@@ -38,7 +38,7 @@ def masked(*more: str) -> Recipe:
 @torch.no_grad()
 def test_what_it_says_does_not_depend_on_the_answer(tmp_path: Path) -> None:
     made = masked()
-    vocabulary = made.tokenizer.vocabulary(made.task)
+    vocabulary = made.tokenizer.build_vocabulary(made.task)
     model = made.model.build(vocabulary, 0).eval()
     rows = made.tokenizer.rows(made.task.examples("test", 0, 0, 20), vocabulary)
     other = rows.ids.copy()
@@ -66,7 +66,7 @@ def test_it_is_trained_and_evaluated_behind_masks_and_claims_are_allowed(tmp_pat
 
 
 def test_layouts_from_which_it_could_read_the_answer_are_refused(tmp_path: Path) -> None:
-    for layout in ("Continuation", "Continuation(ask=all)"):
+    for layout in ("Continuation", "Continuation(targets=all)"):
         with pytest.raises(Mistake, match=r"both directions.*layout=Masked is right"):
             train(masked(f"layout={layout}"), runs_dir=tmp_path, quiet=True)
 
@@ -81,7 +81,7 @@ def test_its_first_size_is_the_published_one() -> None:
 
 
 def test_as_published_it_has_no_final_norm_and_no_biases_in_the_vocabulary_head(vocabulary: Vocabulary) -> None:
-    sizes: dict[str, Any] = {"width": 16, "depth": 1, "heads": 2, "inner": 8, "context": 4, "number_embedding": None}
+    sizes: dict[str, Any] = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 8, "max_position_embeddings": 4, "number_embedding": None}
     ours = Numformer(**sizes).build(vocabulary, 0)
     theirs = Numformer(**sizes, final_norm=False, head_bias=False).build(vocabulary, 0)
     more = ours.state_dict().keys() - theirs.state_dict().keys()
@@ -97,11 +97,13 @@ def test_as_published_it_has_no_final_norm_and_no_biases_in_the_vocabulary_head(
 
 def test_shapes_that_cannot_be_are_refused(vocabulary: Vocabulary) -> None:
     with pytest.raises(Mistake, match=r"^model\.heads: width 10 does not divide into 3 heads"):
-        Numformer(width=10, heads=3).build(vocabulary, 0)
+        Numformer(hidden_size=10, num_heads=3).build(vocabulary, 0)
     with pytest.raises(Mistake, match=r"^depth: 0"):
-        Numformer(depth=0)
+        Numformer(num_layers=0)
     with pytest.raises(Mistake, match=r"the tokenizer has no \[NUM\]"):
-        Numformer(width=16, heads=2).build(vocabulary, 0)
-    model = Numformer(width=16, depth=1, heads=2, inner=8, context=4, number_embedding=None).build(vocabulary, 0)
+        Numformer(hidden_size=16, num_heads=2).build(vocabulary, 0)
+    model = Numformer(
+        hidden_size=16, num_layers=1, num_heads=2, intermediate_size=8, max_position_embeddings=4, number_embedding=None
+    ).build(vocabulary, 0)
     with pytest.raises(Mistake, match=r"^model\.context: 5 tokens are beyond the 4 places"):
         model(Tokens(torch.full((1, 5), 5), torch.tensor([5]), torch.tensor([0])))

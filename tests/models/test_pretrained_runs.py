@@ -63,15 +63,15 @@ def begun_from(weights: str, kind: str, *more: str) -> Recipe:
         "task.digits=1",
         f"model={model}(weights={weights})",
         f"layout={layout}",
-        f"tokenizer=Subwords(tokenizer={TOKENS},numbers=PerDigit)",
-        "training.batch=8",
-        "training.window=1",
+        f"tokenizer=Subwords(tokenizer={TOKENS},number_format=PerDigit)",
+        "training.batch_size=8",
+        "training.shuffle_window=1",
         "training.evaluate_every=2",
         "training.checkpoint_every=2",
-        "training.keep=null",
-        "evaluation.during=4",
+        "training.keep_checkpoints=null",
+        "evaluation.validation_examples=4",
         "evaluation.grid=1:1x1:1",
-        "evaluation.count=4",
+        "evaluation.examples_per_cell=4",
         "device=cpu",
     ]
     return recipe("addition_rotary", *given, *more)
@@ -124,7 +124,7 @@ def test_a_run_is_evaluated_asked_and_gone_on_with_when_the_weights_that_it_bega
 def test_a_dry_run_needs_the_configuration_alone(kind: str, tmp_path: Path) -> None:
     write_weights(tmp_path / "weights", kind)
     wanted = begun_from(str(tmp_path / "weights"), kind)
-    model = wanted.model.build(wanted.tokenizer.vocabulary(wanted.task), 0)
+    model = wanted.model.build(wanted.tokenizer.build_vocabulary(wanted.task), 0)
     for file in (tmp_path / "weights").iterdir():
         if file.name != "config.json":
             file.unlink()
@@ -139,7 +139,7 @@ def test_a_dry_run_knows_the_published_sizes_of_t5(name: str, monkeypatch: pytes
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     wanted = begun_from(name, "t5")
     estimate = dry_run(wanted)
-    rows = wanted.tokenizer.vocabulary(wanted.task).size
+    rows = wanted.tokenizer.build_vocabulary(wanted.task).size
     assert estimate.parameters == PUBLISHED_SIZES["3b"].parameters(rows)
     assert "not measured" in str(estimate)
 
@@ -182,7 +182,7 @@ def test_what_is_built_again_computes_the_same(kind: str, tmp_path: Path) -> Non
 
 def test_models_of_random_weights_are_built_by_their_recipe_alone() -> None:
     vocabulary = Vocabulary.of(["+"])
-    for spec in (T5(width=16, depth=1, heads=2, head_width=8, inner=16), PretrainedDecoder()):
+    for spec in (T5(hidden_size=16, num_layers=1, num_heads=2, head_dim=8, intermediate_size=16), PretrainedDecoder()):
         assert origin_of(spec.build(vocabulary, 0)) is None
 
 
@@ -190,7 +190,7 @@ def test_every_name_of_the_table_of_a_t5_is_one_parameter(tmp_path: Path) -> Non
     write_weights(tmp_path / "weights", "t5")
     vocabulary = over(20)
     model = T5(weights=str(tmp_path / "weights")).build(vocabulary, 0)
-    alike = T5(width=16, depth=1, heads=2, head_width=8, inner=16)
+    alike = T5(hidden_size=16, num_layers=1, num_heads=2, head_dim=8, intermediate_size=16)
     assert model.parameter_count() == alike.parameters(vocabulary.size) == alike.build(vocabulary, 0).parameter_count()
     state = model.state_dict(keep_vars=True)
     assert len({id(state[name]) for name in TABLES}) == 1

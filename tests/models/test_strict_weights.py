@@ -51,7 +51,10 @@ def model_of(spec: Decoder) -> nn.Module:
 
 TIED = current(width=16, depth=2, self_heads=2, relational_heads=2, context=8)
 CASES: dict[str, tuple[Decoder, str]] = {
-    "an untied head": (replace(TIED, tied=False), r"head\.weight differs from embedding\.weight.*; model\.tied=false"),
+    "an untied head": (
+        replace(TIED, tie_word_embeddings=False),
+        r"head\.weight differs from embedding\.weight.*; model\.tied=false",
+    ),
     "own symbols": (
         current(width=16, depth=2, self_heads=2, relational_heads=2, context=8, symbol_layers="own"),
         r"blocks\.1\.mixer\.symbols\.\w+(\.\w+)? differs from trunk\.blocks\.0.*; model\.mixer\.symbols\.layers=",

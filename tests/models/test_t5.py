@@ -25,7 +25,7 @@ from numerate.vocabulary import END, PAD, Vocabulary
 
 transformers = pytest.importorskip("transformers", reason="the extra huggingface is not installed")
 
-TINY = T5(width=16, depth=2, heads=2, head_width=8, inner=32)
+TINY = T5(hidden_size=16, num_layers=2, num_heads=2, head_dim=8, intermediate_size=32)
 ROWS = 40
 
 
@@ -39,7 +39,7 @@ def folder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_heads=2,
         d_kv=8,
         d_ff=32,
-        tie_word_embeddings=request.param == "tied",
+        tie_word_embeddings=request.param == "tie_word_embeddings",
     )
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(5)
@@ -119,7 +119,7 @@ def test_weights_that_cannot_be_taken_are_refused(folder: Path, tmp_path: Path) 
     with pytest.raises(Mistake, match=r"^tokenizer: has id 40, the weights have 40 rows"):
         T5(weights=str(folder)).build(over([ROWS]), 0)
     with pytest.raises(Mistake, match=r"^width: weights bring their own width"):
-        T5(weights=str(folder), width=16)
+        T5(weights=str(folder), hidden_size=16)
 
 
 def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,11 @@ def test_the_sizes_are_the_published_ones(size: Any, millions: float) -> None:
     assert T5(size=size).parameters(32128) / 1e6 == pytest.approx(millions, abs=0.06)
     made = SIZES[size]
     config = transformers.T5Config(
-        d_model=made.width, num_layers=made.depth, num_heads=made.heads, d_kv=made.head_width, d_ff=made.inner
+        d_model=made.hidden_size,
+        num_layers=made.num_layers,
+        num_heads=made.num_heads,
+        d_kv=made.head_dim,
+        d_ff=made.intermediate_size,
     )
     with torch.device("meta"):
         held = transformers.T5ForConditionalGeneration(config)
@@ -144,13 +148,13 @@ def test_the_sizes_are_the_published_ones(size: Any, millions: float) -> None:
 
 @pytest.mark.parametrize("feed_forward", ["relu", "geglu"])
 def test_parameters_are_counted_before_they_are_made(feed_forward: Any, vocabulary: Vocabulary) -> None:
-    spec = replace(TINY, feed_forward=feed_forward, decoder_depth=3)
+    spec = replace(TINY, feed_forward=feed_forward, num_decoder_layers=3)
     assert spec.build(vocabulary, 0).parameter_count() == spec.parameters(vocabulary.size)
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
     for settings, said in (
-        ({"depth": 0}, "depth: 0"),
+        ({"num_layers": 0}, "depth: 0"),
         ({"dropout": 1.0}, "dropout: 1.0"),
         ({"places": 0}, "places: 0"),
     ):
@@ -183,7 +187,7 @@ def test_one_forward_scores_what_decoding_says() -> None:
 
 @torch.no_grad()
 def test_a_regression_head_says_one_number_per_question_that_no_answer_changes(vocabulary: Vocabulary) -> None:
-    model = replace(TINY, number_head=NumberHead(reads="start", says="ln")).build(vocabulary, 0).double().eval()
+    model = replace(TINY, number_head=NumberHead(read_at="start", scale="ln")).build(vocabulary, 0).double().eval()
     source = Tokens(torch.randint(4, 19, (3, 6)), torch.tensor([6, 3, 4]), torch.arange(3))
     begun = Tokens(torch.full((3, 1), PAD), torch.ones(3, dtype=torch.long), torch.arange(3))
     numbers = model(begun, source).values
@@ -200,7 +204,7 @@ def test_a_regression_head_says_one_number_per_question_that_no_answer_changes(v
 def test_a_model_with_a_regression_head_answers_with_its_number_whatever_it_finds_likely() -> None:
     vocabulary = Vocabulary.of_words(["a", "b", "[NUM]"])
     number = vocabulary.ids["[NUM]"]
-    model = replace(TINY, number_head=NumberHead(reads="start")).build(vocabulary, 0).eval()
+    model = replace(TINY, number_head=NumberHead(read_at="start")).build(vocabulary, 0).eval()
     source = Tokens(torch.tensor([[4, 5, 4], [5, 4, PAD]]), torch.tensor([3, 2]), torch.arange(2))
     begun = Tokens(torch.full((2, 1), PAD), torch.ones(2, dtype=torch.long), torch.arange(2))
     meant = model(begun, source).values[:, 0]
@@ -215,7 +219,9 @@ def test_places_added_to_pretrained_weights_change_nothing_at_first_and_end_some
     source = Tokens(torch.randint(4, 19, (2, 6)), torch.tensor([6, 3]), torch.arange(2))
     tokens = Tokens(torch.randint(4, 19, (2, 4)), torch.tensor([4, 4]), torch.arange(2))
     vocabulary = over(list(range(3, 20)))
-    plain, placed = (T5(weights=str(folder), places=places).build(vocabulary, 0).eval() for places in (None, 6))
+    plain, placed = (
+        T5(weights=str(folder), max_position_embeddings=places).build(vocabulary, 0).eval() for places in (None, 6)
+    )
     assert torch.equal(plain(tokens, source).logits, placed(tokens, source).logits)
     with torch.no_grad():
         placed.places.weight.normal_()

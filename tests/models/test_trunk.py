@@ -28,7 +28,9 @@ STATES = ("zero", "noise")
 def looped(depth: int = 2, times: int = 3, inject: Any = "add", state: Any = "zero", **more: Any) -> Decoder:
     """A decoder whose parts all take part: rotary positions, post-norm with a final norm, a gated feed-forward."""
     settings = {"positions": (Rotary(),), "norm_first": False, "final_norm": True, "embedding_norm": True, **more}
-    return Decoder(width=16, trunk=Loop(depth, times, inject, state), feed_forward=FeedForward("geglu"), **settings)
+    return Decoder(
+        hidden_size=16, backbone=Loop(depth, times, inject, state), feed_forward=FeedForward("geglu"), **settings
+    )
 
 
 def embedded(model: Any, tokens: Tokens) -> tuple[torch.Tensor, Any]:
@@ -69,7 +71,10 @@ def test_a_loop_written_out(inject: str, state: str, build: Any, make_tokens: An
 @pytest.mark.parametrize("inject", ["linear", "ffn"])
 @torch.no_grad()
 def test_each_further_block_of_a_stack_has_an_injection_of_its_own(inject: Any, build: Any, make_tokens: Any) -> None:
-    model, tokens = build(Decoder(width=16, trunk=Stack(3, inject), positions=(Sinusoidal(),))), make_tokens([5, 3])
+    model, tokens = (
+        build(Decoder(hidden_size=16, backbone=Stack(3, inject), positions=(Sinusoidal(),))),
+        make_tokens([5, 3]),
+    )
     raw, context = embedded(model, tokens)
     x = model.trunk.blocks[0](raw, context)
     for block, injection in zip(model.trunk.blocks[1:], model.trunk.injections, strict=True):
@@ -81,7 +86,7 @@ def test_each_further_block_of_a_stack_has_an_injection_of_its_own(inject: Any, 
 @torch.no_grad()
 def test_one_turn_of_a_loop_is_a_stack(build: Any, make_tokens: Any) -> None:
     for inject in ("none", "add"):
-        once, stack = (build(Decoder(width=16, trunk=t)) for t in (Loop(3, 1, inject), Stack(3)))  # type: ignore[arg-type]
+        once, stack = (build(Decoder(hidden_size=16, backbone=t)) for t in (Loop(3, 1, inject), Stack(3)))  # type: ignore[arg-type]
         tokens = make_tokens([6, 2])
         assert torch.equal(once(tokens).logits, stack(tokens).logits)
 
@@ -104,7 +109,7 @@ def gradients(model: Any, said: torch.Tensor) -> dict[str, torch.Tensor]:
     return dict(zip(names, found, strict=True))
 
 
-@pytest.mark.parametrize("position", [Rotary(), FIRE(), FIRE(numbering=RandomSubset(20), shared=True)])
+@pytest.mark.parametrize("position", [Rotary(), FIRE(), FIRE(position_ids=RandomSubset(20), shared=True)])
 @pytest.mark.parametrize("inject", INJECTIONS)
 def test_gradients_are_those_of_the_last_turns_alone(inject: str, position: Any, build: Any, make_tokens: Any) -> None:
     model, tokens = build(looped(times=4, inject=inject, positions=(position,))), make_tokens([6, 3])
@@ -163,7 +168,7 @@ def test_a_divided_gradient_is_that_of_the_looped_parameters_alone(inject: str, 
 def test_another_number_of_turns_takes_the_same_weights(state: str, build: Any, make_tokens: Any) -> None:
     spec, tokens = looped(times=2, inject="linear", state=state), make_tokens([6, 3])
     trained = build(spec, seed=3)
-    longer = build(replace(spec, trunk=replace(spec.trunk, times=5)), seed=3)  # type: ignore[type-var]
+    longer = build(replace(spec, backbone=replace(spec.backbone, num_loops=5)), seed=3)  # type: ignore[type-var]
     longer.load_state_dict(trained.state_dict(), strict=True)
     assert (trained.turns(), longer.turns()) == (2, 5)
     assert torch.equal(longer(tokens).logits, trained(tokens, turns=5).logits)
@@ -199,7 +204,7 @@ def test_noise_is_never_drawn_again(build: Any, make_tokens: Any) -> None:
     assert not torch.allclose(calm(tokens).logits, first)
 
 
-@pytest.mark.parametrize("mixer", [Attention(heads=2), LSTM()])
+@pytest.mark.parametrize("mixer", [Attention(num_heads=2), LSTM()])
 @pytest.mark.parametrize("inject", INJECTIONS)
 @torch.no_grad()
 def test_each_turn_of_each_block_has_a_state_of_its_own(mixer: Any, inject: str, build: Any, make_tokens: Any) -> None:
@@ -219,10 +224,10 @@ def test_each_turn_of_each_block_has_a_state_of_its_own(mixer: Any, inject: str,
 
 @pytest.mark.parametrize("trunk", [Loop(2, 3, "linear"), Loop(1, 2, "ffn"), Loop(2, 2, "none"), Stack(3, "ffn")])
 def test_operations_count_every_turn_and_injection(trunk: Any, vocabulary: Any, make_tokens: Any) -> None:
-    fed = FeedForward("geglu", times=1.5)
-    model = Decoder(width=32, trunk=trunk, mixer=LSTM(), feed_forward=fed, head_feed_forward=fed, adapter=True).build(
-        vocabulary, 0
-    )
+    fed = FeedForward("geglu", expansion=1.5)
+    model = Decoder(
+        hidden_size=32, backbone=trunk, mixer=LSTM(), feed_forward=fed, head_feed_forward=fed, head_projection=True
+    ).build(vocabulary, 0)
     turns = (None, 1) if isinstance(trunk, Stack) else (None, 1, 5, (2, 3))
     recurrences = trunk.layers() * 2 * 8 * 3 * 2 * (4 * 32 * 2 * 32)
     for number in turns:
@@ -261,11 +266,11 @@ def test_of_a_loop_one_turn_is_compiled_and_only_for_training(
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Loop(depth=0), "^depth: 0"),
-        (lambda: Loop(times=0), "^times: 0"),
+        (lambda: Loop(num_layers=0), "^num_layers: 0"),
+        (lambda: Loop(num_loops=0), "^num_loops: 0"),
         (lambda: Turns.of(0, 4), "^turns: 0 without a gradient and 0 with one"),
         (lambda: Turns.of((-1, 2), 4), "^turns: -1 without"),
-        (lambda: Decoder(norm_epsilon=0.0), "^norm_epsilon: 0.0"),
+        (lambda: Decoder(norm_eps=0.0), "^norm_eps: 0.0"),
     ],
 )
 def test_impossible_numbers_of_turns_are_refused(make: Any, words: str) -> None:

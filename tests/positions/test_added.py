@@ -37,7 +37,7 @@ def test_sinusoidal_refuses_an_odd_width() -> None:
 
 
 def test_learned_adds_the_vector_of_the_place() -> None:
-    part = Learned(table=5).build_input(3)
+    part = Learned(max_position_embeddings=5).build_input(3)
     assert isinstance(part, LearnedTable)
     x = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
     places = torch.tensor([[0, 4, 2, 2], [1, 1, 0, 3]])
@@ -49,8 +49,8 @@ def test_vectors_that_begin_as_waves_are_still_waves_when_the_model_is_built(
     frozen: bool, any_initialisation: Initialisation, vocabulary: Any
 ) -> None:
     """In the published code a later initialisation overwrites them."""
-    position = Learned(table=20, begin="sine", frozen=frozen)
-    model = Decoder(width=6, mixer=LSTM(), positions=(position,), initialisation=any_initialisation).build(
+    position = Learned(max_position_embeddings=20, initialization="sine", frozen=frozen)
+    model = Decoder(hidden_size=6, mixer=LSTM(), positions=(position,), initialization=any_initialisation).build(
         vocabulary, 0
     )
     waves = Sinusoidal().build_input(6)(torch.zeros(1, 20, 6), torch.arange(20)[None])[0]
@@ -63,7 +63,7 @@ def test_vectors_that_begin_as_waves_are_still_waves_when_the_model_is_built(
 
 def test_frozen_vectors_that_begin_as_embeddings_are_those_of_the_model_that_learns_them(vocabulary: Any) -> None:
     tables = [
-        Decoder(width=8, positions=(Learned(table=20, frozen=frozen),))
+        Decoder(hidden_size=8, positions=(Learned(max_position_embeddings=20, frozen=frozen),))
         .build(vocabulary, 0)
         .input_positions["0"]
         .vectors
@@ -76,13 +76,13 @@ def test_frozen_vectors_that_begin_as_embeddings_are_those_of_the_model_that_lea
 
 def test_scalar_puts_the_share_of_the_places_where_the_last_feature_was() -> None:
     x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
-    found = Scalar(places=128).build_input(4)(x, torch.tensor([[0, 32, 128]]))
+    found = Scalar(max_positions=128).build_input(4)(x, torch.tensor([[0, 32, 128]]))
     assert torch.equal(found[..., :3], x[..., :3])
     assert found[..., 3].tolist() == [[0.0, 0.25, 1.0]] * 2
 
 
 def test_scalar_takes_the_fractions_of_zooming_as_they_are(vocabulary: Any) -> None:
-    model = Decoder(width=4, mixer=LSTM(), positions=(Scalar(numbering=Zooming()),)).build(vocabulary, 0)
+    model = Decoder(hidden_size=4, mixer=LSTM(), positions=(Scalar(position_ids=Zooming()),)).build(vocabulary, 0)
     tokens = model.place(eight(vocabulary, 3), Draw.fixed())
     assert tokens.places is not None
     found = model.input_positions["0"](torch.zeros(2, 3, 4), tokens.places[0])
@@ -94,18 +94,20 @@ def test_scalar_takes_the_fractions_of_zooming_as_they_are(vocabulary: Any) -> N
     "position", [Learned, Sinusoidal, ScaledSinusoidal, Rotary, FIRE, ALiBi, T5Bias], ids=lambda kind: kind.__name__
 )
 def test_a_position_that_wants_whole_places_refuses_fractions(position: Any) -> None:
-    with pytest.raises(Mistake, match=r"^positions.0.numbering: Zooming gives fractions .* Scalar takes fractions"):
-        Decoder(width=8, positions=(position(numbering=Zooming()),))
+    with pytest.raises(Mistake, match=r"^positions.0.position_ids: Zooming gives fractions .* Scalar takes fractions"):
+        Decoder(hidden_size=8, positions=(position(position_ids=Zooming()),))
 
 
 def test_a_model_that_looks_ahead_says_so_and_is_not_decoded(vocabulary: Any) -> None:
-    ahead = Decoder(width=4, mixer=LSTM(), positions=(Scalar(), Scalar(numbering=Zooming()))).build(vocabulary, 0)
+    ahead = Decoder(hidden_size=4, mixer=LSTM(), positions=(Scalar(), Scalar(position_ids=Zooming()))).build(
+        vocabulary, 0
+    )
     why = ahead.looks_ahead()
     assert why is not None
     assert why.startswith("the numbering Zooming of positions.1 tells every place")
     with pytest.raises(Mistake, match=r"^model: the numbering Zooming .* cannot be decoded"):
         ahead.start(eight(vocabulary), capacity=9)
-    causal = Decoder(width=4, mixer=LSTM(), positions=(Scalar(),)).build(vocabulary, 0)
+    causal = Decoder(hidden_size=4, mixer=LSTM(), positions=(Scalar(),)).build(vocabulary, 0)
     assert causal.looks_ahead() is None
     causal.start(eight(vocabulary), capacity=9)
 
@@ -113,15 +115,17 @@ def test_a_model_that_looks_ahead_says_so_and_is_not_decoded(vocabulary: Any) ->
 @torch.no_grad()
 def test_what_a_model_with_zooming_says_depends_on_what_comes_later(vocabulary: Any) -> None:
     """Why nothing that is measured on it is a claim."""
-    model = Decoder(width=4, mixer=LSTM(), positions=(Scalar(numbering=Zooming()),)).build(vocabulary, 0)
+    model = Decoder(hidden_size=4, mixer=LSTM(), positions=(Scalar(position_ids=Zooming()),)).build(vocabulary, 0)
     assert not torch.allclose(model(eight(vocabulary, 5)).logits[:, :3], model(eight(vocabulary, 3)).logits)
 
 
 def test_places_of_the_published_scheme_fit_a_table_of_as_many(vocabulary: Any) -> None:
     """Shifted within 10 places, a row of 8 tokens: 0 to 8; a table of 9 holds them, and one of 8 does not."""
     for size, fits in ((9, True), (8, False)):
-        numbering = Shifted(max_shift=1, within=10)
-        model = Decoder(width=8, positions=(Learned(numbering=numbering, table=size),)).build(vocabulary, 0)
+        numbering = Shifted(max_shift=1, shift_within=10)
+        model = Decoder(
+            hidden_size=8, positions=(Learned(position_ids=numbering, max_position_embeddings=size),)
+        ).build(vocabulary, 0)
         if fits:
             assert model.check(eight(vocabulary), trained=eight(vocabulary)) == []
         else:
@@ -137,19 +141,23 @@ def eight(vocabulary: Any, time: int = 8) -> Tokens:
 def test_a_table_that_is_too_small_is_refused_before_any_work(numbering: Any, vocabulary: Any) -> None:
     highest = 7 if isinstance(numbering, Sequential) else 8
     words = rf"model\.positions\.0: place {highest} is beyond the table of Learned.*table={highest + 1} are right"
-    model = Decoder(width=8, positions=(Learned(numbering=numbering, table=highest),)).build(vocabulary, 0)
+    model = Decoder(hidden_size=8, positions=(Learned(position_ids=numbering, max_position_embeddings=highest),)).build(
+        vocabulary, 0
+    )
     with pytest.raises(Mistake, match=words):
         model.check(eight(vocabulary))
     with pytest.raises(Mistake, match=words):
         model.place(eight(vocabulary), Draw.fixed())
-    large = Decoder(width=8, positions=(Learned(numbering=numbering, table=highest + 1),)).build(vocabulary, 0)
+    large = Decoder(
+        hidden_size=8, positions=(Learned(position_ids=numbering, max_position_embeddings=highest + 1),)
+    ).build(vocabulary, 0)
     assert large.check(eight(vocabulary)) == []
     assert large(eight(vocabulary)).logits.isfinite().all()
 
 
 def test_the_position_that_is_too_small_is_the_one_named(vocabulary: Any) -> None:
-    positions = (Learned(), Sinusoidal(), Learned(table=3))
-    model = Decoder(width=8, positions=positions).build(vocabulary, 0)
+    positions = (Learned(), Sinusoidal(), Learned(max_position_embeddings=3))
+    model = Decoder(hidden_size=8, positions=positions).build(vocabulary, 0)
     with pytest.raises(Mistake, match=r"model\.positions\.2: place 7 "):
         model.check(eight(vocabulary))
 
@@ -158,20 +166,31 @@ def test_the_position_that_is_too_small_is_the_one_named(vocabulary: Any) -> Non
 def test_the_table_must_hold_what_training_may_draw(numbering: Any, vocabulary: Any) -> None:
     calm = 8 if isinstance(numbering, DigitIndex) else 7
     needed = calm + 10 + 1
-    enough = Decoder(width=8, positions=(Learned(numbering=numbering, table=needed),)).build(vocabulary, 0)
+    enough = Decoder(hidden_size=8, positions=(Learned(position_ids=numbering, max_position_embeddings=needed),)).build(
+        vocabulary, 0
+    )
     assert enough.check(eight(vocabulary), trained=eight(vocabulary)) == []
-    short = Decoder(width=8, positions=(Learned(numbering=numbering, table=needed - 1),)).build(vocabulary, 0)
+    short = Decoder(
+        hidden_size=8, positions=(Learned(position_ids=numbering, max_position_embeddings=needed - 1),)
+    ).build(vocabulary, 0)
     with pytest.raises(Mistake, match=f"place {needed - 1} is beyond"):
         short.check(eight(vocabulary), trained=eight(vocabulary))
 
 
 @pytest.mark.parametrize(
     ("numbering", "first"),
-    [(Sequential(), 8), (DigitIndex(), 9), (DigitIndex(max_offset=3), 12), (Shifted(max_shift=3, evaluate_at=2), 11)],
+    [
+        (Sequential(), 8),
+        (DigitIndex(), 9),
+        (DigitIndex(max_offset=3), 12),
+        (Shifted(max_shift=3, num_eval_offsets=2), 11),
+    ],
 )
 def test_the_first_untrained_place_is_named(numbering: Any, first: int, vocabulary: Any) -> None:
     """Trained on rows of 8 digits: the last place trained is the 8th digit's, raised by the most that is drawn."""
-    model = Decoder(width=8, positions=(Learned(numbering=numbering, table=64),)).build(vocabulary, 0)
+    model = Decoder(hidden_size=8, positions=(Learned(position_ids=numbering, max_position_embeddings=64),)).build(
+        vocabulary, 0
+    )
     warnings_ = model.check(eight(vocabulary, 20), trained=eight(vocabulary, 8))
     assert len(warnings_) == 1
     assert f"place {first} is the first that no training example had" in warnings_[0]
@@ -182,16 +201,16 @@ def test_the_first_untrained_place_is_named(numbering: Any, first: int, vocabula
 
 
 def test_positions_without_a_table_take_any_place(vocabulary: Any) -> None:
-    model = Decoder(width=8, positions=(Sinusoidal(),)).build(vocabulary, 0)
+    model = Decoder(hidden_size=8, positions=(Sinusoidal(),)).build(vocabulary, 0)
     assert model.check(eight(vocabulary, 2000), trained=eight(vocabulary, 8)) == []
 
 
 @pytest.mark.parametrize(
     ("make", "field"),
     [
-        (lambda: Learned(table=0), "table"),
+        (lambda: Learned(max_position_embeddings=0), "max_position_embeddings"),
         (lambda: Sinusoidal(base=1.0), "base"),
-        (lambda: Scalar(places=0), "places"),
+        (lambda: Scalar(max_positions=0), "max_positions"),
         (lambda: Scalar().build_input(1), "width"),
     ],
 )

@@ -111,7 +111,7 @@ def test_alibi_slopes_are_the_published_ones(heads: int, expected: list[float]) 
 
 
 def test_alibi_is_minus_slope_times_distance() -> None:
-    part = ALiBi(steepness=2.0).build_attention(2, 8)
+    part = ALiBi(slope_scale=2.0).build_attention(2, 8)
     assert isinstance(part, Slopes)
     bias = part.bias(torch.tensor([[5]]), torch.tensor([[5, 4, 1, 7]]))
     assert bias[0, 0, 0].tolist() == pytest.approx([0, -2 / 16, -8 / 16, -4 / 16])
@@ -142,7 +142,9 @@ def test_t5_buckets_by_hand() -> None:
 def test_shared_means_one_set_of_parameters_for_all_layers(make: Any) -> None:
     counts = {}
     for shared in (False, True):
-        spec = Decoder(width=16, trunk=Stack(depth=3), mixer=Attention(heads=2), positions=(make(shared=shared),))
+        spec = Decoder(
+            hidden_size=16, backbone=Stack(num_layers=3), mixer=Attention(num_heads=2), positions=(make(shared=shared),)
+        )
         model = spec.build(Vocabulary.of(["+", "="]), seed=0)
         counts[shared] = sum(p.numel() for n, p in model.named_parameters() if ".biases." in n)
         layers = [block.mixer.biases["0"] for block in model.trunk.blocks]
@@ -153,15 +155,15 @@ def test_shared_means_one_set_of_parameters_for_all_layers(make: Any) -> None:
 @pytest.mark.parametrize(
     ("make", "field"),
     [
-        (lambda: FIRE(hidden=0), "hidden"),
+        (lambda: FIRE(hidden_size=0), "hidden_size"),
         (lambda: FIRE(threshold=0.0), "threshold"),
-        (lambda: ALiBi(steepness=-1.0), "steepness"),
-        (lambda: ALiBi(farthest=0), "farthest"),
-        (lambda: T5Bias(buckets=1), "buckets"),
-        (lambda: T5Bias(buckets=7, sides="two"), "buckets"),
+        (lambda: ALiBi(slope_scale=-1.0), "slope_scale"),
+        (lambda: ALiBi(max_distance=0), "max_distance"),
+        (lambda: T5Bias(num_buckets=1), "num_buckets"),
+        (lambda: T5Bias(num_buckets=7, bidirectional="two"), "num_buckets"),
         (lambda: T5Bias(max_distance=3), "max_distance"),
         (lambda: Attention(logit_scale=0.0), "logit_scale"),
-        (lambda: Attention(log_from=1), "log_from"),
+        (lambda: Attention(log_scale_start=1), "log_scale_start"),
     ],
 )
 def test_what_cannot_be_is_refused(make: Any, field: str) -> None:
@@ -171,7 +173,9 @@ def test_what_cannot_be_is_refused(make: Any, field: str) -> None:
 
 def test_the_network_of_distances_keeps_its_own_draw_under_every_initialisation() -> None:
     """Its inputs are from 0 up: with biases of 0, as a model's layers begin, half of its units would never learn."""
-    model = Decoder(width=16, mixer=Attention(heads=2), positions=(FIRE(),)).build(Vocabulary.of(["="]), seed=0)
+    model = Decoder(hidden_size=16, mixer=Attention(num_heads=2), positions=(FIRE(),)).build(
+        Vocabulary.of(["="]), seed=0
+    )
     part = model.trunk.blocks[0].mixer.biases["0"]
     assert float(part.inward.bias.detach().abs().min()) > 0
     assert float(part.inward.weight.detach().abs().max()) <= 1

@@ -21,16 +21,16 @@ def drawn(*shape: int, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
 
 
 def part(most: int = 3, width: int = 4) -> GatedPlaces:
-    made = CoPE(most=most).build_attention(HEADS, width)
+    made = CoPE(max_positions=most).build_attention(HEADS, width)
     assert isinstance(made, GatedPlaces)
     made.double().vectors.data = drawn(most, width, seed=9)
     return made
 
 
-def attention(positions: tuple[Position, ...] = (CoPE(most=3),), **settings: Any) -> SelfAttention:
+def attention(positions: tuple[Position, ...] = (CoPE(max_positions=3),), **settings: Any) -> SelfAttention:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        made = Attention(heads=HEADS, **settings).build(WIDTH, 0, 1, positions).double().eval()
+        made = Attention(num_heads=HEADS, **settings).build(WIDTH, 0, 1, positions).double().eval()
     for inside in made.contextual.values():
         inside.vectors.data = drawn(*inside.vectors.shape, seed=9)
     return made
@@ -88,7 +88,7 @@ def test_gates_that_are_all_open_count_tokens() -> None:
 
 
 def test_it_begins_without_positions() -> None:
-    plain, made = attention(()), Attention(heads=HEADS).build(WIDTH, 0, 1, (CoPE(),)).double()
+    plain, made = attention(()), Attention(num_heads=HEADS).build(WIDTH, 0, 1, (CoPE(),)).double()
     x = drawn(2, 7, WIDTH)
     made.load_state_dict(plain.state_dict(), strict=False)
     assert torch.equal(made.contextual["0"].vectors, torch.zeros(64, 4, dtype=torch.float64))
@@ -98,11 +98,11 @@ def test_it_begins_without_positions() -> None:
 @pytest.mark.parametrize(
     ("positions", "settings"),
     [
-        ((CoPE(most=3),), {}),
-        ((CoPE(most=3),), {"logit_scale": 1.7}),
-        ((CoPE(most=3),), {"logit_scale": "log", "log_from": 2}),
-        ((Rotary(), CoPE(most=9)), {}),
-        ((CoPE(most=3), CoPE(most=2)), {"layer_scale": True}),
+        ((CoPE(max_positions=3),), {}),
+        ((CoPE(max_positions=3),), {"logit_scale": 1.7}),
+        ((CoPE(max_positions=3),), {"logit_scale": "log", "log_from": 2}),
+        ((Rotary(), CoPE(max_positions=9)), {}),
+        ((CoPE(max_positions=3), CoPE(max_positions=2)), {"layer_scale": True}),
     ],
 )
 @pytest.mark.parametrize("hiding", [False, True])
@@ -148,7 +148,7 @@ def test_the_gradient_of_queries_keys_and_vectors_is_the_slope() -> None:
 
 
 def test_places_are_summed_exactly_where_a_model_runs_in_half_precision() -> None:
-    made = CoPE(most=400).build_attention(1, 4)
+    made = CoPE(max_positions=400).build_attention(1, 4)
     made.vectors.data[:, 0] = torch.arange(400) / 400
     queries = torch.full((1, 1, 400, 4), 20.0)
     visible = torch.ones(400, 400, dtype=torch.bool).tril()[None, None]
@@ -158,5 +158,5 @@ def test_places_are_summed_exactly_where_a_model_runs_in_half_precision() -> Non
 
 
 def test_impossible_values_are_refused_by_name() -> None:
-    with pytest.raises(Mistake, match=r"^most: between 1 places"):
-        CoPE(most=1)
+    with pytest.raises(Mistake, match=r"^max_positions: between 1 places"):
+        CoPE(max_positions=1)

@@ -175,7 +175,7 @@ def test_shifted_adds_one_offset_per_row_that_reaches_both_ends(make_tokens: Any
 
 
 def test_shifted_evaluates_at_evenly_spaced_offsets(make_tokens: Any, vocabulary: Any) -> None:
-    numbering, tokens = Shifted(max_shift=60, evaluate_at=3), make_tokens([2])
+    numbering, tokens = Shifted(max_shift=60, num_eval_offsets=3), make_tokens([2])
     found = [numbers(numbering, tokens, vocabulary, Draw.fixed(i)).tolist() for i in range(numbering.placements())]
     assert found == [[[0, 1]], [[30, 31]], [[60, 61]]]
 
@@ -304,8 +304,8 @@ def test_a_helper_gets_the_number_of_the_next_real_token(vocabulary: Any) -> Non
         repr(numbering): numbers(numbering, helped(text, vocabulary), vocabulary, Draw.fixed()).tolist()
         for numbering in (
             Sequential("next"),
-            Shifted(max_shift=9, helpers="next"),
-            RandomSubset(stride=2, helpers="next"),
+            Shifted(max_shift=9, helper_positions="next"),
+            RandomSubset(stride=2, helper_positions="next"),
         )
     }
     expected = [0, 1, 1, 2, 2, 3, 3, 3, 4]
@@ -327,7 +327,7 @@ def test_a_row_shifted_within_some_places_draws_every_offset_that_leaves_it_room
     text: str, helpers: Any, most: int, vocabulary: Any
 ) -> None:
     tokens = helped(text, vocabulary, rows=500)
-    numbering = Shifted(within=10, helpers=helpers)
+    numbering = Shifted(shift_within=10, helper_positions=helpers)
     calm = numbers(numbering, tokens, vocabulary, Draw.fixed())
     places = numbers(numbering, tokens, vocabulary, Draw(0, 3))
     assert torch.equal(places - calm, (places - calm)[:, :1].expand_as(places)), "one offset for a row"
@@ -336,14 +336,14 @@ def test_a_row_shifted_within_some_places_draws_every_offset_that_leaves_it_room
 
 def test_rows_shifted_within_some_places_have_each_their_own_room(make_tokens: Any, vocabulary: Any) -> None:
     tokens = replace(make_tokens([9, 1] * 400), row=torch.arange(800))
-    offsets = numbers(Shifted(within=10), tokens, vocabulary, Draw(0, 0))[:, 0]
+    offsets = numbers(Shifted(shift_within=10), tokens, vocabulary, Draw(0, 0))[:, 0]
     assert set(offsets[::2].tolist()) == {0}
     assert set(offsets[1::2].tolist()) == set(range(9))
 
 
 def test_a_random_subset_with_helpers_draws_one_place_more_than_there_are_real_tokens(vocabulary: Any) -> None:
     tokens = helped("5 x ", vocabulary, rows=4000)
-    places = numbers(RandomSubset(max_length=5, helpers="next"), tokens, vocabulary, Draw(0, 0))
+    places = numbers(RandomSubset(max_length=5, helper_positions="next"), tokens, vocabulary, Draw(0, 0))
     assert torch.equal(places[:, 1], places[:, 2])
     chosen = places[:, [0, 1, 3]].tolist()
     counts = {tuple(row): chosen.count(row) for row in chosen}
@@ -363,7 +363,7 @@ def test_zooming_says_how_far_along_a_row_each_real_token_stands(vocabulary: Any
     [
         (Shifted(), b"Shifted(max_shift=64, evaluate_at=3)"),
         (RandomSubset(4), b"RandomSubset(max_length=4, size=None, stride=1, per='row')"),
-        (Shifted(within=9), b"Shifted(max_shift=64, evaluate_at=3, within=9)"),
+        (Shifted(shift_within=9), b"Shifted(max_shift=64, evaluate_at=3, within=9)"),
     ],
 )
 def test_settings_that_came_later_change_no_draw_where_they_are_not_used(numbering: Any, checksum: bytes) -> None:
@@ -403,9 +403,9 @@ def published(shared: Path, name: str) -> dict[str, Any]:
         (lambda: RandomSubset(max_length=0), "max_length"),
         (lambda: RandomSubset(max_length=4, size=5), "size"),
         (lambda: RandomSubset(stride=0), "stride"),
-        (lambda: Shifted(evaluate_at=0), "evaluate_at"),
+        (lambda: Shifted(num_eval_offsets=0), "num_eval_offsets"),
         (lambda: DigitIndex(max_offset=-1), "max_offset"),
-        (lambda: Shifted(within=0), "within"),
+        (lambda: Shifted(shift_within=0), "shift_within"),
     ],
 )
 def test_impossible_values_are_refused_by_name(make: Callable[[], Numbering], field: str) -> None:
@@ -417,6 +417,6 @@ def test_rows_shifted_within_a_table_leave_their_padding_in_it(make_tokens: Any)
     tokens = make_tokens([3, 40, 100])
     kinds = torch.zeros_like(tokens.ids)
     for step in range(50):
-        places = Shifted(max_shift=27, within=128).number(tokens, kinds, Draw(0, step))
+        places = Shifted(max_shift=27, shift_within=128).number(tokens, kinds, Draw(0, step))
         assert int(places.max()) < 128
         assert not places[torch.arange(100) >= tokens.lengths[:, None]].any()

@@ -49,7 +49,7 @@ def test_scores_depend_on_distance_alone() -> None:
 def test_a_share_turns_the_first_components_only() -> None:
     x = torch.randn(1, 1, 4, 8, generator=torch.Generator().manual_seed(0))
     places = torch.arange(1, 5)[None]
-    half, small = Rotary(share=0.5).build_attention(1, 8), Rotary().build_attention(1, 4)
+    half, small = Rotary(partial_rotary_factor=0.5).build_attention(1, 8), Rotary().build_attention(1, 4)
     found = half.turn(x, half.prepare(places))
     assert torch.equal(found[..., 4:], x[..., 4:])
     torch.testing.assert_close(found[..., :4], small.turn(x[..., :4], small.prepare(places)))
@@ -59,9 +59,9 @@ def test_a_share_turns_the_first_components_only() -> None:
     ("make", "words"),
     [
         (lambda: Rotary(base=1.0), "^base: "),
-        (lambda: Rotary(share=0.0), "^share: "),
-        (lambda: Rotary(share=1.5), "^share: "),
-        (lambda: Rotary(share=0.5).build_attention(1, 6), "3 of 6 components"),
+        (lambda: Rotary(partial_rotary_factor=0.0), "^partial_rotary_factor: "),
+        (lambda: Rotary(partial_rotary_factor=1.5), "^partial_rotary_factor: "),
+        (lambda: Rotary(partial_rotary_factor=0.5).build_attention(1, 6), "3 of 6 components"),
         (lambda: Rotary().build_attention(1, 5), "5 of 5 components"),
     ],
 )

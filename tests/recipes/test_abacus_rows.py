@@ -77,7 +77,7 @@ def small(recipe: Recipe) -> Recipe:
 
 def layers_and_turns(recipe: Recipe) -> tuple[int, int]:
     assert isinstance(recipe.model, Decoder)
-    return recipe.model.trunk.layers(), recipe.model.trunk.turns()
+    return recipe.model.backbone.layers(), recipe.model.backbone.turns()
 
 
 def test_every_row_of_the_scripts_is_a_recipe() -> None:
@@ -118,12 +118,12 @@ def test_recipes_are_different_runs() -> None:
 def test_a_recipe_has_the_published_number_of_parameters(name: str, millions: str) -> None:
     recipe = made(name)
     with torch.device("meta"):
-        model = recipe.model.build(recipe.tokenizer.vocabulary(recipe.task), 0)
+        model = recipe.model.build(recipe.tokenizer.build_vocabulary(recipe.task), 0)
     assert f"{sum(parameter.numel() for parameter in model.parameters()) / 1e6:.1f}" == millions
 
 
 def test_the_vocabularies_are_the_published_ones() -> None:
-    sizes = {name: made(name).tokenizer.vocabulary(made(name).task).size for name in PUBLISHED}
+    sizes = {name: made(name).tokenizer.build_vocabulary(made(name).task).size for name in PUBLISHED}
     assert {name.split("_")[0]: size for name, size in sizes.items()} == {
         "addition": 19,
         "multiplication": 19,
@@ -137,14 +137,18 @@ def test_optimizer_schedule_and_batches_are_the_published_ones(name: str) -> Non
     recipe = made(name)
     optimizer, schedule, training = recipe.optimizer, recipe.schedule, recipe.training
     slow = "multiplication" in name and "fire" in name
-    told = (optimizer.rate, optimizer.betas, optimizer.epsilon, optimizer.decay, optimizer.clip)  # type: ignore[attr-defined]
+    told = (optimizer.learning_rate, optimizer.betas, optimizer.eps, optimizer.weight_decay, optimizer.max_grad_norm)  # type: ignore[attr-defined]
     assert told == (6e-5 if slow else 1e-4, (0.9, 0.98), 1e-12, 0.01, 0.5)
-    assert [schedule.factor(step, 100) for step in (10, 50, 89)] == [1.0, 1.0, 1.0]
-    assert schedule.factor(0, 100) == pytest.approx(1 / 11)
-    assert schedule.factor(95, 100) == pytest.approx(0.5)
-    assert (training.batch, training.ramp, training.ramp_from) == (8192, 0.6, 32 if "sorting" in name else 512)
+    assert [schedule.multiplier(step, 100) for step in (10, 50, 89)] == [1.0, 1.0, 1.0]
+    assert schedule.multiplier(0, 100) == pytest.approx(1 / 11)
+    assert schedule.multiplier(95, 100) == pytest.approx(0.5)
+    assert (training.batch_size, training.batch_size_warmup, training.initial_batch_size) == (
+        8192,
+        0.6,
+        32 if "sorting" in name else 512,
+    )
     budgets = {"multiplication": 64e18, "bitwise": 8e18 / 24}
-    assert training.operations == budgets.get(name.split("_")[0], 8e18)
+    assert training.flops == budgets.get(name.split("_")[0], 8e18)
     assert training.steps is None
     assert training.precision == "bf16"
 
@@ -153,28 +157,28 @@ def test_optimizer_schedule_and_batches_are_the_published_ones(name: str) -> Non
 def test_the_model_is_the_published_one(name: str) -> None:
     model = made(name).model
     assert isinstance(model, Decoder)
-    assert (model.width, model.mixer.heads, model.norm_epsilon) == (1024, 16, 1e-12)  # type: ignore[attr-defined]
+    assert (model.hidden_size, model.mixer.num_heads, model.norm_eps) == (1024, 16, 1e-12)  # type: ignore[attr-defined]
     assert not model.norm_first
-    assert not model.tied
+    assert not model.tie_word_embeddings
     assert model.embedding_norm
     assert model.final_norm
-    assert model.adapter
-    assert isinstance(model.trunk, Stack | Loop)
-    assert model.trunk.state == "noise"
+    assert model.head_projection
+    assert isinstance(model.backbone, Stack | Loop)
+    assert model.backbone.initial_state == "noise"
     layers, turns = layers_and_turns(made(name))
     assert layers * turns == (8 if "sorting" in name else 16)
     loops = any(word in name for word in ("_lt_", "multiplication", "1x16"))
     assert (turns > 1) is loops
     assert type(made(name).objective).__name__ == ("Progressive" if loops else "Supervised")
-    assert model.trunk.inject == ("add" if loops or "_ii" in name else "none")
-    gated = FeedForward("geglu", times=1.0, biases=False)
+    assert model.backbone.input_injection == ("add" if loops or "_ii" in name else "none")
+    gated = FeedForward("geglu", expansion=1.0, bias=False)
     assert model.feed_forward == model.head_feed_forward == gated
-    assert not model.mixer.biases  # type: ignore[attr-defined]
-    assert model.initialisation == DeepNorm()
+    assert not model.mixer.bias  # type: ignore[attr-defined]
+    assert model.initialization == DeepNorm()
     assert set(model.positions) <= {
-        Learned(numbering=DigitIndex(max_offset=100), table=512),
+        Learned(position_ids=DigitIndex(max_offset=100), max_position_embeddings=512),
         FIRE(),
-        FIRE(numbering=RandomSubset(max_length=128, size=64, per="batch")),
+        FIRE(position_ids=RandomSubset(max_length=128, size=64, per="batch")),
         Rotary(),
     }
     numbered = [type(position).__name__ for position in model.positions]
@@ -190,19 +194,19 @@ def test_tasks_are_the_published_ones() -> None:
     assert made("addition_lt_abacus_8x2_40_digits").task.trained()["first_digits"] == Span(1, 40)
     assert made("multiplication_fire").task.trained()["second_digits"] == Span(1, 15)
     assert made("sorting_lt_fire").task.trained() == {"digits": Span(1, 10), "items": Span(1, 10)}
-    assert made("bitwise_or_1x16_nope").task.most == 100  # type: ignore[attr-defined]
+    assert made("bitwise_or_1x16_nope").task.max_examples == 100  # type: ignore[attr-defined]
     for name in PUBLISHED:  # what is asked is the answer with its end; numbers are written units first
-        assert made(name).layout == Continuation(ask="answer")
-        assert made(name).tokenizer.numbers == Digits(order="reversed")  # type: ignore[attr-defined]
+        assert made(name).layout == Continuation(targets="answer")
+        assert made(name).tokenizer.number_format == Digits(digit_order="reversed")  # type: ignore[attr-defined]
     objective: Any = made("multiplication_abacus").objective
-    assert (objective.throttle, objective.loss.over, objective.alpha) == ("described", "examples", 1.0)
+    assert (objective.throttle, objective.loss.mean_over, objective.alpha) == ("described", "examples", 1.0)
 
 
 def test_input_injection_comes_before_every_layer_and_noise_before_the_first() -> None:
     """Of 16x1+II: with layers that do nothing, what comes out is (noise + 16 times the input)."""
     recipe = small(made("addition_ff_ii_nope"))
-    recipe = override(recipe, ["model.trunk.depth=16"])
-    model: Any = recipe.model.build(recipe.tokenizer.vocabulary(recipe.task), 0)
+    recipe = override(recipe, ["model.backbone.num_layers=16"])
+    model: Any = recipe.model.build(recipe.tokenizer.build_vocabulary(recipe.task), 0)
     exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
     tokens = model.place(exam.batch(recipe.task.pinned(digits=3).examples("test", 0, 0, 2)).tokens, Draw.fixed())
     for block in model.trunk.blocks:
@@ -243,7 +247,7 @@ def test_one_of_each_kind_trains_and_is_evaluated(name: str, tmp_path: Path) -> 
 def test_the_debug_preset_keeps_large_models_tiny() -> None:
     for name in PUBLISHED:
         recipe = debug(made(name))
-        model = recipe.model.build(recipe.tokenizer.vocabulary(recipe.task), 0)
+        model = recipe.model.build(recipe.tokenizer.build_vocabulary(recipe.task), 0)
         assert sum(parameter.numel() for parameter in model.parameters()) < 100_000, name
         assert recipe.training.threads == 1
         assert layers_and_turns(recipe) <= (2, 2)
@@ -252,7 +256,7 @@ def test_the_debug_preset_keeps_large_models_tiny() -> None:
 
 
 def test_what_a_run_takes_is_told_in_operations() -> None:
-    recipe = override(debug(made("addition_lt_abacus_8x2")), ["training.steps=null", "training.operations=1e12"])
+    recipe = override(debug(made("addition_lt_abacus_8x2")), ["training.steps=null", "training.flops=1e12"])
     estimate = dry_run(recipe, trials=1)
     assert estimate.total_operations == pytest.approx(1e12, rel=0.1)
     assert estimate.steps > 1

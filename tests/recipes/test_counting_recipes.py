@@ -42,7 +42,7 @@ def of(task: str, model: str) -> Any:
 
 
 def built(recipe: Recipe) -> Model:
-    return recipe.model.build(recipe.tokenizer.vocabulary(recipe.task), 0)
+    return recipe.model.build(recipe.tokenizer.build_vocabulary(recipe.task), 0)
 
 
 def weights(recipe: Recipe) -> int:
@@ -93,7 +93,7 @@ def test_a_mistyped_name_is_answered_with_the_nearest() -> None:
 def test_a_transformer_has_the_published_number_of_weights(model: str, depth: int) -> None:
     """12 D^2 L + 13 D L + 2 V D + 2 D, and P D for learned places; `spe` has one feature of each token more."""
     recipe, width = of("counting_samesymbol", model), 32
-    small = override(recipe, [f"model.width={width}", f"model.trunk.depth={depth}"])
+    small = override(recipe, [f"model.hidden_size={width}", f"model.backbone.num_layers={depth}"])
     texts = 103 + more_ids(named_tasks()["counting_samesymbol"])
     learned = 128 * width if model.startswith("ape") else 0
     assert weights(small) == 12 * width**2 * depth + 13 * width * depth + 2 * texts * width + 2 * width + learned
@@ -101,7 +101,7 @@ def test_a_transformer_has_the_published_number_of_weights(model: str, depth: in
 
 def test_the_published_width_gives_the_published_millions() -> None:
     recipe = of("counting_samesymbol", "ape")
-    assert (recipe.model.width, recipe.model.trunk.depth, recipe.model.mixer.heads) == (1024, 2, 8)
+    assert (recipe.model.hidden_size, recipe.model.backbone.num_layers, recipe.model.mixer.num_heads) == (1024, 2, 8)
     published = 12 * 1024**2 * 2 + 13 * 1024 * 2 + 2 * 103 * 1024 + 2 * 1024 + 128 * 1024
     assert published == 25_536_512
     assert weights(recipe) == published + 2 * 3 * 1024
@@ -120,7 +120,7 @@ def test_rwkv_is_a_version_6_of_its_published_size() -> None:
     recipe = of("counting_samesymbol", "rwkv")
     assert weights(recipe) == pytest.approx(1.12e6, rel=0.02)
     time_mix, channel_mix = recipe.model.mixer.mixers
-    assert (type(time_mix).__name__, channel_mix.version, recipe.model.trunk.depth) == ("RWKV6", 6, 8)
+    assert (type(time_mix).__name__, channel_mix.version, recipe.model.backbone.num_layers) == ("RWKV6", 6, 8)
 
 
 def test_what_is_special_to_a_model_is_there() -> None:
@@ -128,23 +128,27 @@ def test_what_is_special_to_a_model_is_there() -> None:
     assert [name for name in MODELS if model[name].embedding_scale != 1.0] == ["sine"]
     assert model["sine"].embedding_scale == "root"
     assert [name for name in MODELS if not model[name].residual] == ["rnn", "lstm"]
-    assert (model["mamba"].norm, model["mamba"].tied, model["rwkv"].embedding_norm) == ("rms", True, True)
+    assert (model["mamba"].norm, model["mamba"].tie_word_embeddings, model["rwkv"].embedding_norm) == (
+        "rms",
+        True,
+        True,
+    )
     assert (model["s4"].mixer.dropout, model["rwkv"].dropout, model["rope"].dropout) == (0.1, 0.1, 0.0)
     assert {model[name].feed_forward.activation for name in TRANSFORMERS} == {"relu"}
-    assert {model[name].width for name in MODELS if name not in TRANSFORMERS} == {128}
+    assert {model[name].hidden_size for name in MODELS if name not in TRANSFORMERS} == {128}
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_vocabulary_is_the_published_with_our_special_tokens(task: str) -> None:
     named = named_tasks()[task]
-    vocabulary = Words().vocabulary(named.task)
+    vocabulary = Words().build_vocabulary(named.task)
     assert vocabulary.size == len(named.vocabulary) + more_ids(named)
     assert set(named.vocabulary) - {"<pad>"} == set(vocabulary.symbols[4:]) - {"<pad>"}
 
 
 def test_everything_begins_at_two_hundredths_and_outputs_below() -> None:
-    small = override(of("counting_samesymbol_mod10", "nope"), ["model.width=256"])
-    assert small.model.initialisation == Normal(0.02)
+    small = override(of("counting_samesymbol_mod10", "nope"), ["model.hidden_size=256"])
+    assert small.model.initialization == Normal(0.02)
     named = dict(built(small).named_parameters())
     for name, deviation in {
         "embedding.weight": 0.02,
@@ -177,7 +181,12 @@ def test_a_run_takes_the_published_steps_and_keeps_a_checkpoint_of_each_epoch(
     training = of(task, model).training
     assert training.steps == steps
     assert training.checkpoint_every == training.evaluate_every == ceil(sum(named_tasks()[task].rows) / 32)
-    assert (training.batch, training.window, training.keep, training.precision) == (32, 1, None, "fp32")
+    assert (training.batch_size, training.shuffle_window, training.keep_checkpoints, training.precision) == (
+        32,
+        1,
+        None,
+        "fp32",
+    )
 
 
 @pytest.mark.parametrize(
@@ -194,7 +203,12 @@ def test_the_optimiser_is_the_published(
 ) -> None:
     recipe = of("counting_selective_10items", model)
     optimizer = recipe.optimizer
-    assert (optimizer.rate, optimizer.betas, optimizer.decay, optimizer.clip) == (rate, betas, decay, 1.0)
+    assert (optimizer.learning_rate, optimizer.betas, optimizer.weight_decay, optimizer.max_grad_norm) == (
+        rate,
+        betas,
+        decay,
+        1.0,
+    )
     assert recipe.schedule == Constant(warmup=warmup)
 
 
@@ -203,23 +217,23 @@ def test_what_is_hidden_is_hidden_from_attention_alone() -> None:
         for model in ("sine", "lstm"):
             recipe = of(task, model)
             padded = "padhelper" in task and model == "sine"
-            assert recipe.layout == Aligned(hide=("<pad>",) if padded else ()), (task, model)
+            assert recipe.layout == Aligned(blocked_tokens=("<pad>",) if padded else ()), (task, model)
     mixer = of("counting_samesymbol_padhelper", "nope").model.mixer
     assert isinstance(mixer, Attention)
-    assert not mixer.hidden_see_themselves
-    assert mixer.layer_scale
+    assert not mixer.blocked_attend_to_themselves
+    assert mixer.scale_by_inverse_layer_index
 
 
 def test_helpers_have_the_number_of_the_next_token() -> None:
-    recipe = override(of("counting_samesymbol_shiftedstart3_padhelper", "ape"), ["model.width=16"])
+    recipe = override(of("counting_samesymbol_shiftedstart3_padhelper", "ape"), ["model.hidden_size=16"])
     exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
     tokens = built(recipe).place(exam.batch(recipe.task.read("5 <pad> a <pad> a <pad>")).tokens, Draw.fixed())
     assert tokens.places is not None
     assert tokens.places[0].tolist() == [[0, 1, 1, 2, 2, 3]]
     for task in ("counting_samesymbol_shiftedstart3", "counting_samesymbol_shiftedstart3_padhelper"):
-        randomised = of(task, "ape_randomised").model.positions[0].numbering
-        assert randomised.helpers == "next", "n + 1 places are drawn for n tokens, as published"
-    assert of("counting_samesymbol_shiftedstart3", "rope").model.positions[0].numbering == Sequential()
+        randomised = of(task, "ape_randomised").model.positions[0].position_ids
+        assert randomised.helper_positions == "next", "n + 1 places are drawn for n tokens, as published"
+    assert of("counting_samesymbol_shiftedstart3", "rope").model.positions[0].position_ids == Sequential()
 
 
 # Evaluation --------------------------------------------------------------------------------------------------------
@@ -246,16 +260,22 @@ def test_the_grid_has_the_published_counts_and_those_the_best_is_chosen_on(task:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_longest_row_fits_the_table_at_every_offset(task: str) -> None:
-    recipe = override(of(task, "ape"), ["model.width=8"])
+    recipe = override(of(task, "ape"), ["model.hidden_size=8"])
     model, exam = built(recipe), Exam(recipe.task, recipe.tokenizer, recipe.layout)
-    numbering = recipe.model.positions[0].numbering
-    assert numbering.within == recipe.model.positions[0].table == named_tasks()[task].max_position_embeddings
+    numbering = recipe.model.positions[0].position_ids
+    assert (
+        numbering.shift_within
+        == recipe.model.positions[0].max_position_embeddings
+        == named_tasks()[task].max_position_embeddings
+    )
     for corner in Grid.parse(recipe.evaluation.grid, ("count",)).corners():
         model.check(exam.longest(recipe.task.pinned(**dict(corner)), split="test", count=1))
     wider = replace(numbering, max_shift=numbering.max_shift + 2)
     assert isinstance(recipe.model, Decoder)
     if not task.endswith("raspL"):  # whose training rows fill the table
-        over = replace(recipe.model, positions=(Learned(numbering=wider, table=numbering.within),))
+        over = replace(
+            recipe.model, positions=(Learned(position_ids=wider, max_position_embeddings=numbering.shift_within),)
+        )
         with pytest.raises(Mistake, match="is beyond the table of Learned"):
             over.build(exam.vocabulary, 0).check(
                 exam.longest(recipe.task.pinned(**dict(corner)), split="test", count=1)
@@ -263,15 +283,20 @@ def test_the_longest_row_fits_the_table_at_every_offset(task: str) -> None:
 
 
 def test_zooming_looks_ahead_and_says_so() -> None:
-    ahead = built(override(of("counting_samesymbol_mod10", "spe_zooming"), ["model.width=16"])).looks_ahead()
+    ahead = built(override(of("counting_samesymbol_mod10", "spe_zooming"), ["model.hidden_size=16"])).looks_ahead()
     assert ahead is not None
     assert "Zooming" in ahead
-    assert built(override(of("counting_samesymbol_mod10", "spe"), ["model.width=16"])).looks_ahead() is None
+    assert built(override(of("counting_samesymbol_mod10", "spe"), ["model.hidden_size=16"])).looks_ahead() is None
 
 
 @pytest.mark.parametrize("name", SOME[::2])
 def test_some_of_them_train_and_are_evaluated_at_a_small_size(name: str, tmp_path: Path) -> None:
-    tiny = ["training.steps=2", "training.batch=4", "evaluation.during=4", "evaluation.count=2"]
+    tiny = [
+        "training.steps=2",
+        "training.batch_size=4",
+        "evaluation.validation_examples=4",
+        "evaluation.examples_per_cell=2",
+    ]
     recipe = override(debug(make(name)), tiny)
     run = train(recipe, runs_dir=tmp_path, quiet=True).run
     assert run.recipe.title == f"{name}-debug"

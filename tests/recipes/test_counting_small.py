@@ -37,7 +37,12 @@ def test_it_is_called_by_its_name_and_its_grid_fits(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in SMALL if name.endswith(("lstm", "rnn", "lru", "alibi"))])
 def test_it_trains_and_counts_are_measured(name: str, tmp_path: Path) -> None:
-    tiny = ["training.steps=2", "training.batch=4", "evaluation.during=4", "evaluation.count=2"]
+    tiny = [
+        "training.steps=2",
+        "training.batch_size=4",
+        "evaluation.validation_examples=4",
+        "evaluation.examples_per_cell=2",
+    ]
     run = train(override(debug(numerate.recipe(name)), tiny), runs_dir=tmp_path, quiet=True).run
     assert run.evaluate("51").records[0]["labels"]["trained"] == 50
 
@@ -78,4 +83,4 @@ def test_the_three_tasks_are_the_published_ones() -> None:
     assert numerate.recipe("counting_shifted_lstm").task.pinned(count=60).trained() == {"count": Span(60, 60)}
     assert numerate.recipe("counting_items_nope").task.alphabet()[-1] == "<bos>"
     models: list[Any] = [numerate.recipe(name).model for name in SMALL]
-    assert {model.mixer.heads for model in models if isinstance(model.mixer, Attention)} == {4}
+    assert {model.mixer.num_heads for model in models if isinstance(model.mixer, Attention)} == {4}

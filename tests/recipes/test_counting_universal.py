@@ -42,7 +42,12 @@ def test_of_a_shifted_start_200_is_a_label_of_training_and_of_every_longest_row(
 
 @pytest.mark.parametrize("name", [*NAMES, "counting_universal_jointly"])
 def test_it_trains_and_counts_are_measured(name: str, tmp_path: Path) -> None:
-    tiny = ["training.steps=2", "training.batch=4", "evaluation.during=4", "evaluation.count=2"]
+    tiny = [
+        "training.steps=2",
+        "training.batch_size=4",
+        "evaluation.validation_examples=4",
+        "evaluation.examples_per_cell=2",
+    ]
     run = train(override(debug(numerate.recipe(name)), tiny), runs_dir=tmp_path, quiet=True).run
     assert run.evaluate("51").records[0]["labels"]["trained"] == 50
 

@@ -69,13 +69,13 @@ def test_it_is_trained_as_published(name: str) -> None:
     recipe: Recipe = numerate.recipe(name)
     optimizer: Any = recipe.optimizer
     training, encoder = recipe.training, "numformer" in name
-    assert (optimizer.rate, optimizer.decay, optimizer.betas) == (1e-4, 0.01, (0.9, 0.999))
-    assert optimizer.clip == (None if encoder else 1.0)
-    assert training.batch == (8 if "big" in name else 32)
+    assert (optimizer.learning_rate, optimizer.weight_decay, optimizer.betas) == (1e-4, 0.01, (0.9, 0.999))
+    assert optimizer.max_grad_norm == (None if encoder else 1.0)
+    assert training.batch_size == (8 if "big" in name else 32)
     assert training.steps == (1_050_000 if dataset(name) == "mathematics" and "big" not in name else 2_500_000)
-    assert (training.evaluate_every, training.keep) == (10_000 if encoder else 25_000, 2)
-    assert encoder or recipe.schedule == Plateau(warmup=0, cut=0.5, patience=5)
-    assert (training.precision, training.window, training.parallel) == ("fp32", 1, "flat")
+    assert (training.evaluate_every, training.keep_checkpoints) == (10_000 if encoder else 25_000, 2)
+    assert encoder or recipe.schedule == Plateau(warmup=0, factor=0.5, patience=5)
+    assert (training.precision, training.shuffle_window, training.parallel) == ("fp32", 1, "flat")
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -83,19 +83,19 @@ def test_its_model_has_the_published_size_and_begins_with_the_published_weights(
     model = numerate.recipe(name).model
     if "numformer" in name:
         assert isinstance(model, Numformer)
-        assert (model.depth, model.heads, model.width, model.inner) == (12, 12, 768, 3072)
+        assert (model.num_layers, model.num_heads, model.hidden_size, model.intermediate_size) == (12, 12, 768, 3072)
         assert (model.final_norm, model.head_bias) == (False, False)
         return
     assert isinstance(model, T5)
     size = "11b" if "big" in name else {"mathematics": "base", "gsm8k": "3b"}.get(dataset(name), "small")
     assert (model.size, model.weights) == (size, f"google-t5/t5-{size}")
     assert tokenizer(name).tokenizer == f"google-t5/t5-{size}"
-    assert model.checkpointing == (size in ("3b", "11b"))
+    assert model.gradient_checkpointing == (size in ("3b", "11b"))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_number_losses_have_one_token_a_digit_and_plain_t5_has_its_own(name: str) -> None:
-    numbers, row = tokenizer(name).numbers, name.partition("_t5_")[2]
+    numbers, row = tokenizer(name).number_format, name.partition("_t5_")[2]
     if "_rt" in name:
         assert numbers == RegressionTransformer()
     elif isinstance(loss(name), XVal):
@@ -104,7 +104,7 @@ def test_number_losses_have_one_token_a_digit_and_plain_t5_has_its_own(name: str
         assert numbers == PerDigit()
     else:
         assert numbers == AsIs()
-        assert isinstance(loss(name), CrossEntropy) or loss(name).digits == "numbers"
+        assert isinstance(loss(name), CrossEntropy) or loss(name).number_tokens == "numbers"
 
 
 @pytest.mark.parametrize("data", ["mathematics", "arithmetic", "rjokes", "multirc", "gsm8k"])
@@ -120,8 +120,8 @@ def test_every_dataset_has_a_row_that_differs_from_a_number_loss_in_the_loss_alo
 def test_a_name_says_the_loss() -> None:
     for name, form in (("ntl_mse", "mse"), ("ntl_was", "was"), ("ntl_mae", "mae"), ("ntl_huber", "huber")):
         assert loss(f"arithmetic_t5_{name}") == NumberToken(form, weight=0.3)  # type: ignore[arg-type]
-    assert loss("mathematics_t5_ntl_mse").form == "mse"
-    assert loss("mathematics_rt_ntl_mse").form == "mse"
+    assert loss("mathematics_t5_ntl_mse").loss_function == "mse"
+    assert loss("mathematics_rt_ntl_mse").loss_function == "mse"
     for suffix, weight in (("", 0.3), ("_lambda08", 0.8), ("_lambda2", 2.0)):
         assert loss(f"arithmetic_t5_ntl_mse{suffix}") == NumberToken("mse", weight=weight)
         assert loss(f"arithmetic_t5_ntl_was{suffix}") == NumberToken("was", weight=weight)
@@ -148,7 +148,7 @@ def test_its_description_says_weights_memory_and_hours_by_the_formula(name: str)
         return
     size: Any = tokenizer(name).tokenizer.rpartition("-")[2]
     training = numerate.recipe(name).training
-    hours = paper.hours(size, training.steps or 0, *paper.LENGTHS[dataset(name)], batch=training.batch)
+    hours = paper.hours(size, training.steps or 0, *paper.LENGTHS[dataset(name)], batch=training.batch_size)
     assert told[1] == f"{SIZES[size].parameters(32_128) / 1e6:,.0f}"
     assert told[2] == f"{paper.memory(size) / 1e9:.1f}"
     assert told[3] == f"{hours:,.0f}"

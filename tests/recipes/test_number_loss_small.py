@@ -17,7 +17,13 @@ from numerate.training.recipe import Recipe
 SMALL = [name for name, module in catalogue.kinds()["Recipe"].items() if module.endswith("number_loss_small")]
 WITHOUT_FILES = [name for name in SMALL if not name.endswith(("_rt", "_xval", "_regression"))]
 TOKENS = Path(__file__).parents[1] / "tokens" / "tiny"
-TINY = ("training.steps=2", "training.batch=4", "evaluation.during=4", "evaluation.grid=1+5", "evaluation.count=2")
+TINY = (
+    "training.steps=2",
+    "training.batch_size=4",
+    "evaluation.validation_examples=4",
+    "evaluation.grid=1+5",
+    "evaluation.examples_per_cell=2",
+)
 
 
 def small(name: str, *more: str) -> Recipe:
@@ -25,9 +31,15 @@ def small(name: str, *more: str) -> Recipe:
     recipe = override(debug(numerate.recipe(name)), [*TINY, *more])
     if isinstance(recipe.model, T5):
         pytest.importorskip("transformers", reason="the extra huggingface is not installed")
-        sizes: dict[str, Any] = {"width": 16, "depth": 1, "heads": 2, "head_width": 8, "inner": 16}
+        sizes: dict[str, Any] = {
+            "hidden_size": 16,
+            "num_layers": 1,
+            "num_heads": 2,
+            "head_dim": 8,
+            "intermediate_size": 16,
+        }
         return replace(recipe, model=replace(recipe.model, **sizes))
-    return override(recipe, ["model.width=16", "model.trunk.depth=1", "model.mixer.heads=2"])
+    return override(recipe, ["model.hidden_size=16", "model.backbone.num_layers=1", "model.mixer.num_heads=2"])
 
 
 @pytest.mark.parametrize("end", ["small_was", "small_gaussian", "small_number_level", "small_decoder_mse"])
@@ -41,7 +53,7 @@ def test_it_trains_and_is_evaluated_without_any_file(end: str, tmp_path: Path) -
 @pytest.mark.parametrize("name", ["number_loss_small_was", "number_loss_small_xval"])
 def test_it_trains_over_the_tokens_of_a_folder(name: str, tmp_path: Path) -> None:
     pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
-    given = f"tokenizer=Subwords(tokenizer={TOKENS},numbers=PerDigit,keep=occurring)"
+    given = f"tokenizer=Subwords(tokenizer={TOKENS},number_format=PerDigit,vocabulary=occurring)"
     recipe = small(name, given if name.endswith("_was") else f"tokenizer.tokenizer={TOKENS}")
     run = train(recipe, runs_dir=tmp_path, quiet=True).run
     assert run.evaluate("1", count=2).records[0]["count"] == 2

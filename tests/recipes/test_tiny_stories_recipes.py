@@ -32,7 +32,7 @@ FINEWEB = [name for name, module in catalogue.kinds()["Recipe"].items() if modul
 
 def parameters(spec: Decoder, vocabulary: int) -> int:
     """Those that learn, of a tied head."""
-    return parameters_of(spec) + vocabulary * spec.width
+    return parameters_of(spec) + vocabulary * spec.hidden_size
 
 
 def test_every_published_run_has_a_recipe_of_its_own() -> None:
@@ -48,13 +48,16 @@ def test_a_run_is_trained_as_published() -> None:
         optimizer, training, task = recipe.optimizer, recipe.training, recipe.task
         assert isinstance(task, LanguageModelling)
         assert task.order == "published"
-        assert training.batch * task.context == 131_072
-        assert (training.batch // training.accumulate, training.accumulate) == (run.batch, run.accumulate)
-        assert (training.steps, training.evaluate_every, recipe.evaluation.batches) == (100_001, 2000, 100)
-        assert (training.window, training.precision, training.evaluate_start) == (1, "bf16", True)
-        assert (optimizer.rate, optimizer.clip) == (1e-3 if run.width < 512 else 5e-4, 1.0)
-        assert (optimizer.betas, optimizer.decay) == ((0.9, 0.95), 0.1)  # type: ignore[attr-defined]
-        rate = recipe.schedule.factor
+        assert training.batch_size * task.context_length == 131_072
+        assert (training.batch_size // training.gradient_accumulation_steps, training.gradient_accumulation_steps) == (
+            run.batch,
+            run.accumulate,
+        )
+        assert (training.steps, training.evaluate_every, recipe.evaluation.validation_batches) == (100_001, 2000, 100)
+        assert (training.shuffle_window, training.precision, training.evaluate_at_start) == (1, "bf16", True)
+        assert (optimizer.learning_rate, optimizer.max_grad_norm) == (1e-3 if run.width < 512 else 5e-4, 1.0)
+        assert (optimizer.betas, optimizer.weight_decay) == ((0.9, 0.95), 0.1)  # type: ignore[attr-defined]
+        rate = recipe.schedule.multiplier
         if run.has("cosine"):
             assert [rate(step, 100_001) for step in (0, 1000)] == [0.0, 1.0]
             assert rate(100_000, 100_001) == pytest.approx(0.0, abs=1e-9)
@@ -70,7 +73,7 @@ def test_the_cosine_is_the_published_schedule(shared: Path) -> None:
     expected = next(case for case in cases if case["name"] == "lr_schedule_tiny_stories")["expected"]
     recipe = numerate.recipe("tiny_stories_d512_l8_8+0_cosine")
     for step, rate in expected.items():
-        assert 5e-4 * recipe.schedule.factor(int(step), 100_001) == pytest.approx(rate, abs=1e-9), step
+        assert 5e-4 * recipe.schedule.multiplier(int(step), 100_001) == pytest.approx(rate, abs=1e-9), step
 
 
 def test_losses_of_the_names_are_those_of_the_records(shared: Path) -> None:
@@ -101,7 +104,7 @@ def test_a_control_is_the_transformer_that_differs_in_one_thing_alone(control: s
     if control == "iso_parameters":
         assert beside.training == recipe.training
         assert parameters_of(model) == pytest.approx(360_256, rel=2e-3)
-        assert (model.width, model.trunk.depth, model.mixer.heads) == (80, 4, 8)
+        assert (model.width, model.trunk.depth, model.mixer.num_heads) == (80, 4, 8)
     else:
         assert model == published(self_heads=8, relational_heads=0)
         assert replace(beside.training, steps=100_001) == recipe.training
@@ -134,12 +137,12 @@ def test_width_or_depth_are_found_whose_neighbours_are_farther_off(equal: Any, b
     off = {}
     for size in (-1, 0, 1):
         if by == "depth":
-            one = replace(plain, trunk=replace(plain.trunk, depth=spec.trunk.depth + size))  # type: ignore[type-var]
+            one = replace(plain, backbone=replace(plain.backbone, num_layers=spec.backbone.num_layers + size))  # type: ignore[type-var]
         else:
-            one = replace(plain, width=spec.width + 16 * size)
+            one = replace(plain, hidden_size=spec.hidden_size + 16 * size)
         off[size] = max(measured(one) / wanted, wanted / measured(one))
     assert min(off, key=lambda size: off[size]) == 0
-    assert (spec.trunk.depth if by == "depth" else spec.width) == nearest, control.said
+    assert (spec.backbone.depth if by == "depth" else spec.hidden_size) == nearest, control.said
 
 
 def test_what_cannot_be_equal_is_said() -> None:
@@ -156,7 +159,7 @@ def test_what_cannot_be_equal_is_said() -> None:
 
 def test_time_is_measured_here() -> None:
     recipe = replace(numerate.recipe(DUAL), device="cpu")
-    small = replace(recipe, task=replace(recipe.task, context=16))  # type: ignore[type-var]
+    small = replace(recipe, task=replace(recipe.task, context_length=16))  # type: ignore[type-var]
     assert 0 < step_seconds(small, published(width=16, depth=1), vocabulary=50, rows=1, repeats=1) < 10
 
 
@@ -187,24 +190,29 @@ def test_the_vocabulary_is_filled_up_to_the_published_size(shared: Path) -> None
     known = opened(str(shared / "data" / "tokenizers" / "gpt2"))
     assert [vocabulary_of(known, multiple).size for multiple in (1, 128)] == [50_257, 50_304]
     assert vocabulary_of(known, 128).symbols[-1] == "[no piece 50303]"
-    assert numerate.recipe("fineweb_edu_dual_343m").tokenizer == TokenIds(multiple=128)
+    assert numerate.recipe("fineweb_edu_dual_343m").tokenizer == TokenIds(pad_to_multiple_of=128)
     with pytest.raises(Mistake, match="multiple: 0 has no multiples"):
-        TokenIds(multiple=0)
+        TokenIds(pad_to_multiple_of=0)
 
 
 def test_fineweb_is_trained_as_published() -> None:
     recipe = numerate.recipe("fineweb_edu_dual_343m")
     training, mixer = recipe.training, recipe.model.mixer  # type: ignore[attr-defined]
-    assert (training.steps, training.batch, training.part, recipe.task.context) == (19_073, 512, 16, 1024)  # type: ignore[attr-defined]
-    rates = [recipe.schedule.factor(step, 19_073) for step in (0, 714, 19_072)]
+    assert (training.steps, training.batch_size, training.micro_batch_size, recipe.task.context_length) == (
+        19_073,
+        512,
+        16,
+        1024,
+    )  # type: ignore[attr-defined]
+    rates = [recipe.schedule.multiplier(step, 19_073) for step in (0, 714, 19_072)]
     assert rates == pytest.approx([1 / 715, 1.0, 0.1], abs=1e-6)
     assert isinstance(mixer, DualAttention)
-    assert (mixer.key_value_heads, mixer.relations, mixer.symbols.trainable) == (4, 64, False)  # type: ignore[attr-defined]
+    assert (mixer.num_key_value_heads, mixer.num_relations, mixer.symbols.trainable) == (4, 64, False)  # type: ignore[attr-defined]
 
 
 def test_every_recipe_is_small_in_a_rehearsal(vocabulary: Any) -> None:
     for name in ("fineweb_edu_dual_343m", "tiny_stories_d768_l8_8+4_symbolic_symmetric", f"{DUAL}_iso_parameters"):
         small = debug(numerate.recipe(name))
         spec: Any = small.model
-        assert (spec.width <= 128, small.task.context) == (True, 64)  # type: ignore[attr-defined]
+        assert (spec.hidden_size <= 128, small.task.context_length) == (True, 64)  # type: ignore[attr-defined]
         assert spec.build(vocabulary, 0) is not None

@@ -163,14 +163,14 @@ def test_runs_that_differ_in_the_seed_alone_are_one_group(make_run):
 def test_groups_of_one_name_are_told_apart_by_what_differs(make_run):
     runs = [read(make_run(kind, step(5), name="mine")) for kind in ("abacus", "rotary")]
     first, second = (group.label for group in grouped(runs))
-    assert first == "mine (model.positions.0=Learned(numbering=DigitIndex(max_offset=10)))"
+    assert first == "mine (model.positions.0=Learned(position_ids=DigitIndex(max_offset=10)))"
     assert second == "mine (model.positions.0=Rotary(base=10000.0))"
 
 
 def test_differing_settings_are_found_leaf_by_leaf():
     one = {"kind": "R", "seed": 1, "model": {"kind": "D", "width": 64, "parts": [{"kind": "A", "x": 1}]}}
     two = {"kind": "R", "seed": 2, "model": {"kind": "D", "width": 128, "parts": [{"kind": "A", "x": 2}]}}
-    assert differing([one, two]) == {"model.width": ("64", "128"), "model.parts.0.x": ("1", "2")}
+    assert differing([one, two]) == {"model.hidden_size": ("64", "128"), "model.parts.0.x": ("1", "2")}
     assert flattened(one) == {
-        "": "R", "seed": "1", "model": "D", "model.width": "64", "model.parts.0": "A", "model.parts.0.x": "1",
+        "": "R", "seed": "1", "model": "D", "model.hidden_size": "64", "model.parts.0": "A", "model.parts.0.x": "1",
     }  # fmt: skip

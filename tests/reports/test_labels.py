@@ -257,7 +257,7 @@ def test_what_cannot_converge_is_shown_and_not_called_slow(make: Make, tmp_path:
             name,
             knows,
             seed,
-            recipe | ({"model": to_tree(Decoder(mixer=LSTM(), width=models[name]))} if name in models else {}),
+            recipe | ({"model": to_tree(Decoder(mixer=LSTM(), hidden_size=models[name]))} if name in models else {}),
         )
         for name, (knows, recipe) in schemes.items()
         for seed in (0, 1)
@@ -283,7 +283,7 @@ def test_what_cannot_converge_is_shown_and_not_called_slow(make: Make, tmp_path:
 def test_figures_have_a_panel_for_each_task_and_say_what_they_leave_out(make: Make) -> None:
     def recipe(modulus: int, width: int) -> dict[str, Any]:
         task = to_tree(Counting(count=TRAINED, modulus=modulus))
-        return RECIPE | {"task": task, "model": to_tree(Decoder(mixer=LSTM(), width=width))}
+        return RECIPE | {"task": task, "model": to_tree(Decoder(mixer=LSTM(), hidden_size=width))}
 
     folders = [make(f"three{i}", 8, recipe=recipe(3, 8 * i)) for i in range(1, 15)]
     folders += [make(f"four{i}", 8, recipe=recipe(4, 8 * i)) for i in (1, 2)]
@@ -379,18 +379,18 @@ BLIND = Decoder()
         (BLIND, ALIKE, Words(), True),
         (replace(BLIND, positions=(Rotary(),)), ALIKE, Words(), True),
         (replace(BLIND, positions=(ALiBi(),)), ALIKE, Words(), True),
-        (replace(BLIND, trunk=Loop()), ALIKE, Words(), True),
-        (replace(BLIND, mixer=Alternating(mixers=(Attention(), Attention(heads=2)))), ALIKE, Words(), True),
-        (replace(BLIND, trunk=Loop(state="noise")), ALIKE, Words(), False),
+        (replace(BLIND, backbone=Loop()), ALIKE, Words(), True),
+        (replace(BLIND, mixer=Alternating(mixers=(Attention(), Attention(num_heads=2)))), ALIKE, Words(), True),
+        (replace(BLIND, backbone=Loop(initial_state="noise")), ALIKE, Words(), False),
         (replace(BLIND, positions=(Learned(),)), ALIKE, Words(), False),
         (replace(BLIND, positions=(Rotary(), Learned())), ALIKE, Words(), False),
         (replace(BLIND, mixer=LSTM()), ALIKE, Words(), False),
         (replace(BLIND, mixer=Alternating(mixers=(Attention(), LSTM()))), ALIKE, Words(), False),
-        (BLIND, replace(ALIKE, begin="0"), Words(), False),
+        (BLIND, replace(ALIKE, prefix="0"), Words(), False),
         (BLIND, replace(ALIKE, symbol="different"), Words(), False),
         (BLIND, replace(ALIKE, helper="pad"), Words(), False),
         (BLIND, Counting(number="before"), Words(), False),
-        (BLIND, ALIKE, Words(begin=True), False),
+        (BLIND, ALIKE, Words(add_bos_token=True), False),
     ],
 )
 def test_chance_is_a_theorem_where_every_place_has_the_same_state(
@@ -406,7 +406,7 @@ def test_chance_is_a_theorem_where_every_place_has_the_same_state(
     assert same_everywhere(recipe) is theorem
     exam = Exam(task, tokenizer, Aligned())
     batch = exam.batch(task.pinned(count=7).examples("test", 0, 0, 1))
-    built = replace(model, width=16).build(exam.vocabulary, 0).double().eval()
+    built = replace(model, hidden_size=16).build(exam.vocabulary, 0).double().eval()
     with torch.no_grad():
         for parameter in built.parameters():
             parameter.normal_(std=0.3)

@@ -26,7 +26,7 @@ def make(tmp_path: Path) -> Make:
     ) -> Path:
         folder = tmp_path / "runs" / title / f"{seed:012x}"
         folder.mkdir(parents=True)
-        task = {"kind": "LanguageModelling", "context": 16}
+        task = {"kind": "LanguageModelling", "context_length": 16}
         recipe = {"kind": "Recipe", "task": task, "training": {"steps": steps}, "seed": seed, "title": title}
         head = {"recipe": recipe, "id": folder.name, "seed": seed, "variant": "aaaaaaaaaaaa", "label": title}
         (folder / "recipe.yaml").write_text(json.dumps(head))
@@ -39,7 +39,7 @@ def make(tmp_path: Path) -> Make:
             {
                 "checkpoint": name,
                 "step": steps,
-                "cell": {"context": 16, "chunk": 0},
+                "cell": {"context_length": 16, "chunk": 0},
                 "count": 10,
                 "region": "in_distribution",
                 "seen": False,

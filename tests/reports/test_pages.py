@@ -93,7 +93,7 @@ def test_the_page_of_a_run_holds_all_that_it_should(make_run):
         "21+9=12",
         "numerate run addition_abacus",
         "@article{key, title={T}}",
-        "model.positions.0.numbering.max_offset",
+        "model.positions.0.position_ids.max_offset",
         "123,456",
         "0123abc",
     ):

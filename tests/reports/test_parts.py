@@ -90,7 +90,7 @@ def losses(folder: Path, seeds: int, names: Sequence[str] = ("CrossEntropy", "Nu
 def test_the_record_of_a_part_has_its_name_and_that_of_a_length_has_none() -> None:
     for task, wanted in ((MathematicsStandIn(), {"names": {"module": "mul_big"}}), (Arithmetic(), {})):
         exam = Exam(task, Characters(), Continuation())
-        model = Decoder(width=16).build(exam.vocabulary, 0)
+        model = Decoder(hidden_size=16).build(exam.vocabulary, 0)
         cell = {"module": 6} if wanted else {"first_digits": 2, "second_digits": 2}
         record = evaluate_cell(model, exam, cell, count=2)
         assert {name: record[name] for name in ("names",) if name in record} == wanted

@@ -25,7 +25,7 @@ from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
 
 MODULAR, SHIFTED = Counting(modulus=10), Counting(count=50, number="before")
-ITEMS = SelectiveCounting(items=10)
+ITEMS = SelectiveCounting(num_symbols=10)
 
 Make = Callable[..., Group]
 
@@ -121,8 +121,8 @@ def test_the_figure_has_a_panel_for_each_task_with_its_own_lines(laptop: list[Gr
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (MODULAR, Counting(modulus=10, count=30, held=2)),
-        (MODULAR, Counting(modulus=10, begin="<bos>", helper="blank")),
+        (MODULAR, Counting(modulus=10, count=30, held_out_starts=2)),
+        (MODULAR, Counting(modulus=10, prefix="<bos>", helper="blank")),
         (SHIFTED, Mixture((SHIFTED, NumberLine()), auxiliary=True, weights=(9, 1))),
         (Arithmetic(), {name: value for name, value in to_tree(Arithmetic(digits=3)).items() if name != "no_carry"}),
         (Sorting(items=5), Sorting(items=9)),
@@ -139,7 +139,11 @@ def test_what_is_trained_on_and_how_it_is_written_is_no_other_task(make: Make, o
     ("one", "other", "names"),
     [
         (MODULAR, SHIFTED, ["Counting(number=none, modulus=10)", "Counting(number=before)"]),
-        (ITEMS, SelectiveCounting(items=5), ["SelectiveCounting(items=10)", "SelectiveCounting(items=5)"]),
+        (
+            ITEMS,
+            SelectiveCounting(num_symbols=5),
+            ["SelectiveCounting(num_symbols=10)", "SelectiveCounting(num_symbols=5)"],
+        ),
         (Arithmetic("+"), Arithmetic("-"), ["Arithmetic(operator=+)", "Arithmetic(operator=-)"]),
         (MODULAR, Arithmetic(), ["Counting", "Arithmetic"]),
         (Mixture((Arithmetic("+"), Arithmetic("-"))), Arithmetic("+"), ["Mixture", "Arithmetic"]),
@@ -158,8 +162,8 @@ def test_what_is_asked_makes_a_task_called_by_what_its_groups_share(
 def test_one_of_several_tasks_is_what_an_evaluation_asked(make: Make) -> None:
     both = Mixture((Arithmetic("+"), Arithmetic("-")))
     groups = [
-        make("plus", both, settings={"task.only": 0}),
-        make("minus", both, settings={"task.only": 1}),
+        make("plus", both, settings={"task.task_index": 0}),
+        make("minus", both, settings={"task.task_index": 1}),
         make("alone", Arithmetic("-")),
     ]
     assert [task.groups for task in by_task(groups)] == [(groups[0],), (groups[1], groups[2])]

@@ -29,4 +29,4 @@ def test_it_is_refused_where_there_is_no_running_text() -> None:
 
     recipe = replace(Recipe(), task=Arithmetic())
     with pytest.raises(Mistake, match="metric: development_loss is of running text, and Arithmetic is none"):
-        search(recipe, ["model.width=32,64"], trials=1, metric="development_loss")
+        search(recipe, ["model.hidden_size=32,64"], trials=1, metric="development_loss")

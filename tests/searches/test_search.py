@@ -46,12 +46,14 @@ from numerate.searches.trials import Plan, Trials, measured, summary
 
 TINY = Recipe(
     task=Arithmetic(digits=Span(1, 2)),
-    model=Decoder(width=16, positions=(Rotary(),)),
-    training=Training(steps=4, batch=8, window=2, threads=1, log_every=2, evaluate_every=2, checkpoint_every=2),
-    evaluation=Evaluation(grid="1:2x1:2", count=4, during=8),
+    model=Decoder(hidden_size=16, positions=(Rotary(),)),
+    training=Training(
+        steps=4, batch_size=8, shuffle_window=2, threads=1, log_every=2, evaluate_every=2, checkpoint_every=2
+    ),
+    evaluation=Evaluation(grid="1:2x1:2", examples_per_cell=4, validation_examples=8),
     title="rotary",
 )
-RATES = {"optimizer.rate": "log(1e-4,1e-2)", "model.width": [16, 32]}
+RATES = {"optimizer.learning_rate": "log(1e-4,1e-2)", "model.hidden_size": [16, 32]}
 SPACE = Space.read(TINY, RATES)
 
 
@@ -70,18 +72,18 @@ def test_a_space_is_read_as_settings_are_with_spans_beside() -> None:
     space = Space.read(
         TINY,
         [
-            "optimizer.rate=log(1e-4,1e-2)",
-            "optimizer.decay=between(0,0.1)",
-            "training.batch=between(16,120,16)",
-            "model.mixer=Attention(heads=1),Attention(heads=2)",
+            "optimizer.learning_rate=log(1e-4,1e-2)",
+            "optimizer.weight_decay=between(0,0.1)",
+            "training.batch_size=between(16,120,16)",
+            "model.mixer=Attention(num_heads=1),Attention(num_heads=2)",
             "training.steps=500",
         ],
     )
     assert space.items == (
-        Between("optimizer.rate", 1e-4, 1e-2, log=True),
-        Between("optimizer.decay", 0.0, 0.1),
-        Between("training.batch", 16, 120, step=16),
-        Choice("model.mixer", ("Attention(heads=1)", "Attention(heads=2)")),
+        Between("optimizer.learning_rate", 1e-4, 1e-2, log=True),
+        Between("optimizer.weight_decay", 0.0, 0.1),
+        Between("training.batch_size", 16, 120, step=16),
+        Choice("model.mixer", ("Attention(num_heads=1)", "Attention(num_heads=2)")),
         "training.steps=500",
     )
     whole, share = space.fields[2], space.fields[1]
@@ -93,14 +95,18 @@ def test_a_space_is_read_as_settings_are_with_spans_beside() -> None:
 
 
 def test_a_point_of_a_space_is_the_settings_that_a_command_takes() -> None:
-    point = {"optimizer.rate": 0.0012, "model.width": "32"}
-    assert SPACE.settings(point) == ["optimizer.rate=0.0012", "model.width=32"]
-    assert override(TINY, SPACE.settings(point)).optimizer.rate == 0.0012
+    point = {"optimizer.learning_rate": 0.0012, "model.hidden_size": "32"}
+    assert SPACE.settings(point) == ["optimizer.learning_rate=0.0012", "model.hidden_size=32"]
+    assert override(TINY, SPACE.settings(point)).optimizer.learning_rate == 0.0012
 
 
 def test_a_space_from_python_takes_a_list_as_the_values_to_choose_from() -> None:
-    from_python = Space.read(TINY, {"model.width": [16, 32], "training.steps": 8, "optimizer.rate": "log(1e-4,1e-2)"})
-    from_text = Space.read(TINY, ["model.width=16,32", "training.steps=8", "optimizer.rate=log(1e-4,1e-2)"])
+    from_python = Space.read(
+        TINY, {"model.hidden_size": [16, 32], "training.steps": 8, "optimizer.learning_rate": "log(1e-4,1e-2)"}
+    )
+    from_text = Space.read(
+        TINY, ["model.hidden_size=16,32", "training.steps=8", "optimizer.learning_rate=log(1e-4,1e-2)"]
+    )
     assert from_python == from_text
 
 
@@ -108,23 +114,23 @@ def test_a_space_from_python_takes_a_list_as_the_values_to_choose_from() -> None
     ("settings", "said"),
     [
         (["optimizer.rat=log(1e-4,1e-2)"], "Did you mean 'rate'"),
-        (["model.mixer=Attention(heads=2),Atention"], "Did you mean 'Attention'"),
-        (["optimizer.rate=1e-4,fast"], "optimizer.rate: 'fast'"),
-        (["training.batch=between(1.5,8)"], "'1.5' is no int"),
-        (["optimizer.rate=between(1e-2,1e-4)"], "is empty"),
-        (["optimizer.rate=log(0,1)"], "begins above 0"),
-        (["optimizer.rate=log(1,2,0.5)"], "has no step"),
-        (["optimizer.rate=between(1,2,3)"], "does not lead from 1 to 2"),
-        (["optimizer.rate=between(1)"], "is no span of numbers"),
-        (["optimizer.rate=between(a,b)"], "is no span of numbers"),
+        (["model.mixer=Attention(num_heads=2),Atention"], "Did you mean 'Attention'"),
+        (["optimizer.learning_rate=1e-4,fast"], "optimizer.learning_rate: 'fast'"),
+        (["training.batch_size=between(1.5,8)"], "'1.5' is no int"),
+        (["optimizer.learning_rate=between(1e-2,1e-4)"], "is empty"),
+        (["optimizer.learning_rate=log(0,1)"], "begins above 0"),
+        (["optimizer.learning_rate=log(1,2,0.5)"], "has no step"),
+        (["optimizer.learning_rate=between(1,2,3)"], "does not lead from 1 to 2"),
+        (["optimizer.learning_rate=between(1)"], "is no span of numbers"),
+        (["optimizer.learning_rate=between(a,b)"], "is no span of numbers"),
         (["task.operator=between(1,2)"], "task.operator"),
         (["training.steps=4,8"], "make the same run"),
         (["training.steps=between(4,8)"], "make the same run"),
-        (["model.width=16,16"], "make the same run"),
-        (["model.width=16,32", "model.width=between(16,32)"], "given twice"),
-        (["model.width=16,32", "model.width=64"], "given twice"),
+        (["model.hidden_size=16,16"], "make the same run"),
+        (["model.hidden_size=16,32", "model.hidden_size=between(16,32)"], "given twice"),
+        (["model.hidden_size=16,32", "model.hidden_size=64"], "given twice"),
         (["seed=0,1"], "seed= of the search"),
-        (["model.width=16"], "nothing to search over"),
+        (["model.hidden_size=16"], "nothing to search over"),
         (["trial"], "changes no setting.*Did you mean 'trials'"),
     ],
 )
@@ -209,7 +215,7 @@ def test_a_search_asks_no_question_of_the_test_split_and_evaluates_no_grid(found
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Task, "examples", noted)
-        search(TINY, {"model.width": [16, 32]}, trials=2, seeds=2, runs_dir=tmp_path, quiet=True)
+        search(TINY, {"model.hidden_size": [16, 32]}, trials=2, seeds=2, runs_dir=tmp_path, quiet=True)
     assert drawn == {"train", "development", "beyond-development"}
     assert not list(tmp_path.glob("**/evaluation.jsonl"))
     assert not list(found.path.parent.glob("**/evaluation.jsonl"))
@@ -232,12 +238,14 @@ def test_the_files_beside_the_journal_hold_every_trial_the_best_first(found: Sea
     assert lines == json.loads(json.dumps(found.records()))
     rows = list(csv.DictReader((found.path / "results.csv").read_text().splitlines()))
     assert [int(row["trial"]) for row in rows] == [trial.number for trial in found.ranked]
-    assert [float(row["optimizer.rate"]) for row in rows] == [t.parameters["optimizer.rate"] for t in found.ranked]
+    assert [float(row["optimizer.learning_rate"]) for row in rows] == [
+        t.parameters["optimizer.learning_rate"] for t in found.ranked
+    ]
 
 
 def test_the_winner_is_to_be_measured_on_seeds_it_was_not_chosen_by(found: Searched) -> None:
-    rate, width = (found.winner.parameters[path] for path in ("optimizer.rate", "model.width"))
-    command = f"numerate run rotary optimizer.rate={rate} model.width={width} seed=1,2,3,4,5"
+    rate, width = (found.winner.parameters[path] for path in ("optimizer.learning_rate", "model.hidden_size"))
+    command = f"numerate run rotary optimizer.learning_rate={rate} model.hidden_size={width} seed=1,2,3,4,5"
     assert found.next_command() == command
     assert command in str(found)
     called = ("my recipes/it.py:tiny", "--parts", "my.py")
@@ -247,9 +255,11 @@ def test_the_winner_is_to_be_measured_on_seeds_it_was_not_chosen_by(found: Searc
 
 
 def test_a_best_at_the_end_of_a_span_is_told(found: Searched) -> None:
-    at_the_end = replace(found.winner, parameters={"optimizer.rate": 0.0098, "model.width": "16"})
-    inside = replace(found.winner, parameters={"optimizer.rate": 0.001, "model.width": "16"})
-    assert "optimizer.rate=0.0098 is at the high end of its span, 0.01" in str(replace(found, trials=(at_the_end,)))
+    at_the_end = replace(found.winner, parameters={"optimizer.learning_rate": 0.0098, "model.hidden_size": "16"})
+    inside = replace(found.winner, parameters={"optimizer.learning_rate": 0.001, "model.hidden_size": "16"})
+    assert "optimizer.learning_rate=0.0098 is at the high end of its span, 0.01" in str(
+        replace(found, trials=(at_the_end,))
+    )
     assert "end of its span" not in str(replace(found, trials=(inside,)))
 
 
@@ -264,19 +274,21 @@ def test_the_same_search_again_trains_nothing_and_a_larger_one_goes_on(found: Se
 
 
 def test_a_name_stands_for_one_search(tmp_path: Path) -> None:
-    search(TINY, {"model.width": [16, 32]}, trials=1, name="mine", runs_dir=tmp_path, quiet=True)
+    search(TINY, {"model.hidden_size": [16, 32]}, trials=1, name="mine", runs_dir=tmp_path, quiet=True)
     assert (tmp_path / "mine" / "journal.log").is_file()
     with pytest.raises(Mistake, match=r"mine: is a search with another settings: .*another name="):
-        search(TINY, {"model.width": [16, 64]}, trials=1, name="mine", runs_dir=tmp_path, quiet=True)
+        search(TINY, {"model.hidden_size": [16, 64]}, trials=1, name="mine", runs_dir=tmp_path, quiet=True)
     with pytest.raises(Mistake, match="is a search with another metric"):
-        search(TINY, {"model.width": [16, 32]}, metric="loss", name="mine", runs_dir=tmp_path, quiet=True)
+        search(TINY, {"model.hidden_size": [16, 32]}, metric="loss", name="mine", runs_dir=tmp_path, quiet=True)
 
 
 def test_a_search_does_not_go_on_where_its_files_have_changed(tmp_path: Path) -> None:
     file = tmp_path / "sums.txt"
     file.write_text("1+2=3\n2+3=5\n3+4=7\n")
-    recipe = replace(TINY, task=Written(path=str(file)), evaluation=Evaluation(count=2, during=2))
-    space = {"model.width": [16, 32]}
+    recipe = replace(
+        TINY, task=Written(path=str(file)), evaluation=Evaluation(examples_per_cell=2, validation_examples=2)
+    )
+    space = {"model.hidden_size": [16, 32]}
     search(recipe, space, metric="loss", trials=1, runs_dir=tmp_path, quiet=True)
     file.write_text("1+2=3\n2+4=6\n3+4=7\n")
     with pytest.raises(Mistake, match=r"the contents of .*sums\.txt have changed since .*rotary-search-\w+ was begun"):
@@ -284,23 +296,23 @@ def test_a_search_does_not_go_on_where_its_files_have_changed(tmp_path: Path) ->
 
 
 def test_a_grid_tries_each_point_once_and_no_point_is_tried_twice(tmp_path: Path) -> None:
-    space = Space.read(TINY, {"model.width": [16, 32], "training.batch": "between(8,24,8)"})
+    space = Space.read(TINY, {"model.hidden_size": [16, 32], "training.batch_size": "between(8,24,8)"})
     for sampler, seed in product(("grid", "tpe", "random"), (0, 1)):
         journal = Journal(tmp_path / f"{sampler}{seed}", space, minimise=False)
         way = Way(sampler, seed, trials=space.size() or 0)  # type: ignore[arg-type]
         for _ in range(6):
             with journal.taken(way, "me") as trial:
                 assert trial is not None
-                journal.tell(trial.number, float(trial.parameters["training.batch"]), {})
+                journal.tell(trial.number, float(trial.parameters["training.batch_size"]), {})
         tried = [tuple(trial.parameters.values()) for trial in journal.trials()]
         assert sorted(tried) == sorted((width, batch) for width in ("16", "32") for batch in (8, 16, 24))
-    found = search(TINY, {"model.width": [16, 32]}, trials=9, runs_dir=tmp_path, quiet=True)
+    found = search(TINY, {"model.hidden_size": [16, 32]}, trials=9, runs_dir=tmp_path, quiet=True)
     assert len(found.trials) == 2
     assert found.left == 0
 
 
 def test_numbers_that_are_tried_are_short_and_inside_their_span(found: Searched) -> None:
-    rates = [trial.parameters["optimizer.rate"] for trial in found.trials]
+    rates = [trial.parameters["optimizer.learning_rate"] for trial in found.trials]
     assert all(1e-4 <= rate <= 1e-2 and float(f"{rate:.4g}") == rate for rate in rates)
 
 
@@ -353,7 +365,7 @@ def test_a_trial_of_several_seeds_is_worth_their_median(tmp_path: Path) -> None:
 
 
 def test_each_trial_is_trained_on_every_seed(tmp_path: Path) -> None:
-    found = search(TINY, {"model.width": [16, 32]}, trials=1, seeds=2, seed=5, runs_dir=tmp_path, quiet=True)
+    found = search(TINY, {"model.hidden_size": [16, 32]}, trials=1, seeds=2, seed=5, runs_dir=tmp_path, quiet=True)
     assert [run["seed"] for run in found.winner.found["runs"]] == [5, 6]
     assert "of 2 seeds" in str(found)
     assert len(list(tmp_path.glob("rotary/*"))) == 2
@@ -363,7 +375,7 @@ def test_each_trial_is_trained_on_every_seed(tmp_path: Path) -> None:
 
 
 def test_a_combination_that_is_refused_is_a_failed_trial_and_not_the_end(tmp_path: Path) -> None:
-    space = {"model.mixer": ["Attention(heads=2)", "Attention(heads=3)"], "model.width": [16, 32]}
+    space = {"model.mixer": ["Attention(num_heads=2)", "Attention(num_heads=3)"], "model.hidden_size": [16, 32]}
     found = search(TINY, space, sampler="grid", runs_dir=tmp_path, quiet=True)
     refused = [trial for trial in found.trials if trial.state == "failed"]
     assert len(refused) == 2
@@ -403,7 +415,7 @@ def test_a_worker_that_is_killed_for_its_memory_takes_its_trial_along(tmp_path: 
 def test_trials_begin_with_the_weights_of_the_run_that_was_the_latest_before_them(tmp_path: Path) -> None:
     source = train(TINY, runs_dir=tmp_path, quiet=True).run
     base = replace(TINY, init_from="latest", title="further")
-    found = search(base, RATES | {"model.width": 16}, trials=2, runs_dir=tmp_path, quiet=True)
+    found = search(base, RATES | {"model.hidden_size": 16}, trials=2, runs_dir=tmp_path, quiet=True)
     heads = [RunFolder(tmp_path / trial.found["runs"][0]["run"]).head() for trial in found.trials]
     assert [head["recipe"]["init_from"] for head in heads] == [source.folder.id] * 2
 
@@ -505,7 +517,7 @@ def test_the_median_pruner_stops_what_is_worse_than_half_of_the_others(tmp_path:
 def test_values_that_are_none_of_the_space_are_not_taken_from_a_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    space = Space.read(TINY, ["model.positions=[]", "model.mixer=LSTM,GRU", "optimizer.rate=log(1e-4,1e-2)"])
+    space = Space.read(TINY, ["model.positions=[]", "model.mixer=LSTM,GRU", "optimizer.learning_rate=log(1e-4,1e-2)"])
     journal = Journal(tmp_path / "s", space, minimise=False)
     with journal.taken(Way(trials=1), "me"):
         pass
@@ -519,7 +531,7 @@ def test_values_that_are_none_of_the_space_are_not_taken_from_a_journal(
         Mistake, match=r"model\.mixer=LSTM,GRU: 'evil\.py:\w+', which the journal has, is no such value"
     ):
         override(TINY, space.settings(trial.parameters))
-    for wrong in ({"model.mixer": "GRU", "optimizer.rate": "evil.py:Bad"}, {"model.mixer": "GRU"}):
+    for wrong in ({"model.mixer": "GRU", "optimizer.learning_rate": "evil.py:Bad"}, {"model.mixer": "GRU"}):
         with pytest.raises(Mistake, match="which the journal has"):
             space.settings(wrong)
     assert not (tmp_path / "ran").exists()
@@ -646,9 +658,9 @@ def test_a_fields_importance_is_told_from_ten_trials_on(tmp_path: Path) -> None:
         assert bool(journal.importances()) == (number >= 10)
         with journal.taken(Way(trials=12), "me") as trial:
             assert trial is not None
-            journal.tell(number, float(trial.parameters["optimizer.rate"]), {})
+            journal.tell(number, float(trial.parameters["optimizer.learning_rate"]), {})
     shares = journal.importances()
-    assert next(iter(shares)) == "optimizer.rate"
+    assert next(iter(shares)) == "optimizer.learning_rate"
     assert sum(shares.values()) == pytest.approx(1.0)
 
 
@@ -668,7 +680,7 @@ def tiny():
 def searching(place: Path, *words: str) -> "subprocess.Popen[str]":
     script = place / "mine.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "numerate", "search", f"{script}:tiny", "optimizer.rate=log(1e-4,1e-2)"]
+    command = [sys.executable, "-m", "numerate", "search", f"{script}:tiny", "optimizer.learning_rate=log(1e-4,1e-2)"]
     return subprocess.Popen(
         [*command, f"runs_dir={place / 'runs'}", "name=s", *words],
         stdout=subprocess.PIPE,
@@ -679,7 +691,7 @@ def searching(place: Path, *words: str) -> "subprocess.Popen[str]":
 
 
 def trials_in(place: Path) -> list[Trial]:
-    space = Space.read(TINY, ["optimizer.rate=log(1e-4,1e-2)"])
+    space = Space.read(TINY, ["optimizer.learning_rate=log(1e-4,1e-2)"])
     return Journal(place / "runs" / "s", space, minimise=False).trials()
 
 

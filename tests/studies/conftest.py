@@ -41,9 +41,11 @@ small_disk, killed_at_every_moment = _failures.small_disk, _failures.killed_at_e
 
 _TINY = Recipe(
     task=Arithmetic(digits=Span(1, 2)),
-    model=Decoder(width=16, positions=(Rotary(),)),
-    training=Training(steps=4, batch=8, window=2, threads=1, log_every=2, evaluate_every=2, checkpoint_every=2),
-    evaluation=Evaluation(grid="1:2x1:2", count=4, during=8),
+    model=Decoder(hidden_size=16, positions=(Rotary(),)),
+    training=Training(
+        steps=4, batch_size=8, shuffle_window=2, threads=1, log_every=2, evaluate_every=2, checkpoint_every=2
+    ),
+    evaluation=Evaluation(grid="1:2x1:2", examples_per_cell=4, validation_examples=8),
     title="rotary",
 )
 _LEARNED = replace(_TINY, title="learned", model=replace(_TINY.model, positions=(Learned(),)))

@@ -93,7 +93,7 @@ def kinds(title: str, runs: Path) -> dict[str, str]:
 
 def test_a_run_that_cannot_be_trained_takes_no_other_with_it(tiny: Recipe, here: Executor, tmp_path: Path) -> None:
     wrong = called(tiny, "wrong", device="cuda:99")
-    explodes = override(called(tiny, "explodes"), ["optimizer.rate=1e30"])
+    explodes = override(called(tiny, "explodes"), ["optimizer.learning_rate=1e30"])
     page, done = run_study(Study("s", "?", (wrong, explodes, tiny)), runs_dir=tmp_path, executor=here)
     assert page is not None
     assert [one.status for one in done] == [2, 1, 0]

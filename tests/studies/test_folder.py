@@ -76,7 +76,7 @@ def test_a_recipe_with_any_task_comes_back_from_the_plan(any_task: Any, tiny: Re
 
 
 def test_numbers_that_json_has_no_word_for_come_back_too(tiny: Recipe, tmp_path: Path) -> None:
-    endless = override(tiny, ["optimizer.clip=inf"])
+    endless = override(tiny, ["optimizer.max_grad_norm=inf"])
     folder = StudyFolder(tmp_path / "study")
     folder.ask(asked(tiny, endless))
     (tmp_path / "study/plan.jsonl").read_text().encode("ascii")
@@ -102,7 +102,7 @@ def test_a_new_plan_replaces_the_old_one_which_is_kept_and_marked(tiny: Recipe, 
     folder = StudyFolder(tmp_path / "study")
     folder.ask(asked(tiny, override(tiny, ["seed=1"])), labels={"rotary": "R"})
     longer = override(tiny, ["training.steps=8"])
-    wider = override(tiny, ["model.width=32"])
+    wider = override(tiny, ["model.hidden_size=32"])
     planned = folder.ask(asked(longer, wider))
     assert [one.run for one in folder.plan()] == [asked(one)[0].run for one in (tiny, wider)]
     assert [(one.run, one.current) for one in folder.every()[2:]] == [(asked(override(tiny, ["seed=1"]))[0].run, False)]
@@ -112,17 +112,20 @@ def test_a_new_plan_replaces_the_old_one_which_is_kept_and_marked(tiny: Recipe, 
 
 
 def test_seeds_share_a_label_and_variants_are_told_apart_by_what_differs(tiny: Recipe, tmp_path: Path) -> None:
-    runs = Study("s", "?", [tiny]).crossed(["model.width=16,32", "seeds=2"]).recipes
+    runs = Study("s", "?", [tiny]).crossed(["model.hidden_size=16,32", "seeds=2"]).recipes
     recurrent = replace(tiny, title="lstm", model=replace(tiny.model, mixer=LSTM(), positions=()))
     named = override(tiny, ["name=mine", "group=all", "device=cpu", "training.log_every=1", "seed=7"])
     plan = StudyFolder(tmp_path / "s").ask(asked(*runs, recurrent, named), labels={"rotary": "Rotary"})
     assert [planned.label for planned in plan] == [
-        *["Rotary (model.width=16)"] * 2,
-        *["Rotary (model.width=32)"] * 2,
+        *["Rotary (model.hidden_size=16)"] * 2,
+        *["Rotary (model.hidden_size=32)"] * 2,
         "lstm",
-        "Rotary (model.width=16)",
+        "Rotary (model.hidden_size=16)",
     ]
-    assert [planned.called for planned in plan][:2] == ["Rotary (model.width=16)", "Rotary (model.width=16) seed 1"]
+    assert [planned.called for planned in plan][:2] == [
+        "Rotary (model.hidden_size=16)",
+        "Rotary (model.hidden_size=16) seed 1",
+    ]
     alone = StudyFolder(tmp_path / "t").ask(asked(override(tiny, ["name=mine"])))
     assert alone[0].label == "mine"
 
@@ -188,7 +191,7 @@ def test_asking_for_the_same_again_leaves_the_files_as_they_are(tiny: Recipe, tm
         "training.log_every=7",
         "training.checkpoint_every=7",
         "training.checkpoint_minutes=7",
-        "training.keep=7",
+        "training.keep_checkpoints=7",
         "training.parallel=ddp",
     ],
 )
@@ -200,12 +203,12 @@ def test_what_changes_no_result_changes_no_key(change: str, tiny: Recipe) -> Non
     "change",
     [
         "seed=1",
-        "model.width=32",
+        "model.hidden_size=32",
         "training.steps=8",
         "training.evaluate_every=1",
-        "training.target=0.5",
+        "training.target_accuracy=0.5",
         "evaluation.grid=1:3x1:3",
-        "evaluation.count=5",
+        "evaluation.examples_per_cell=5",
         "init_from=3f2a9c01b7de",
         "model.positions.0.base=500",
     ],
@@ -233,7 +236,7 @@ def test_parts_known_from_another_recipe_give_the_same_trees_and_keys(tiny: Reci
     trees: dict[int, Any] = {}
     keys: dict[int, Any] = {}
     names: dict[int, Any] = {}
-    for change in ("seed=1", "model.width=32", "model.mixer.heads=2", "training.steps=8", "seed=1"):
+    for change in ("seed=1", "model.hidden_size=32", "model.mixer.num_heads=2", "training.steps=8", "seed=1"):
         one = override(tiny, [change])
         assert to_tree(one, known=trees) == to_tree(one)
         assert content_key(one, keys) == content_key(one)

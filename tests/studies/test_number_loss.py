@@ -26,7 +26,7 @@ def test_each_way_has_five_seeds_and_the_budget_of_its_architecture(study: Study
 def test_the_dataset_is_read_over_the_tokens_of_t5_and_cut_to_what_occurs() -> None:
     for recipe in number_loss_laptop().recipes:
         assert isinstance(recipe.tokenizer, Subwords)
-        assert (recipe.tokenizer.tokenizer, recipe.tokenizer.keep) == ("google-t5/t5-small", "occurring")
+        assert (recipe.tokenizer.tokenizer, recipe.tokenizer.vocabulary) == ("google-t5/t5-small", "occurring")
 
 
 def test_weights_are_scanned_beside_plain_cross_entropy() -> None:

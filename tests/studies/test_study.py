@@ -30,9 +30,9 @@ from numerate.training.recipe import Recipe
 
 
 def test_overrides_cross_every_recipe_with_every_seed(pair: Study) -> None:
-    runs = pair.crossed(["seeds=3", "model.width=16,32"]).recipes
+    runs = pair.crossed(["seeds=3", "model.hidden_size=16,32"]).recipes
     assert len(runs) == 12
-    assert {(run.title, run.seed, run.model.width) for run in runs} == {  # type: ignore[attr-defined]
+    assert {(run.title, run.seed, run.model.hidden_size) for run in runs} == {  # type: ignore[attr-defined]
         (title, seed, width) for title in ("rotary", "learned") for seed in (0, 1, 2) for width in (16, 32)
     }
 
@@ -88,7 +88,7 @@ def in_order(study: Study, tmp_path: Path) -> list[tuple[int, Any]]:
 def test_each_seed_of_all_variants_comes_before_the_next_and_the_costliest_variant_first(
     tiny: Recipe, tmp_path: Path
 ) -> None:
-    study = Study("s", "?", [tiny]).crossed(["model.width=16,64,32", "seeds=2"])
+    study = Study("s", "?", [tiny]).crossed(["model.hidden_size=16,64,32", "seeds=2"])
     assert in_order(study, tmp_path) == [(0, 64), (0, 32), (0, 16), (1, 64), (1, 32), (1, 16)]
 
 
@@ -173,7 +173,7 @@ class Watching(Executor):
 
     def run(self, work: Any, items: Any, **more: Any) -> Any:
         self.given.extend(work.name_of(item) for item in items)  # type: ignore[attr-defined]
-        return self.inner.run(work, items, **more)  # type: ignore[attr-defined]
+        return self.intermediate_size.run(work, items, **more)  # type: ignore[attr-defined]
 
 
 def test_a_longer_budget_goes_on_where_the_shorter_ended(pair: Study, here: Executor, tmp_path: Path) -> None:
@@ -246,12 +246,12 @@ def test_a_survey_says_what_a_command_would_find_and_writes_nothing(
 def test_seeds_and_scalar_settings_are_trained_as_one_and_each_has_its_own_results(
     pair: Study, here: Executor, tmp_path: Path
 ) -> None:
-    study = pair.crossed(["seeds=2", "optimizer.rate=1e-3,2e-3"])
+    study = pair.crossed(["seeds=2", "optimizer.learning_rate=1e-3,2e-3"])
     given: list[str] = []
-    _, done = run_study(study, runs_dir=tmp_path, executor=Watching(replace(here, stack=8), given, stack=8))
+    _, done = run_study(study, runs_dir=tmp_path, executor=Watching(replace(here, stack_size=8), given, stack_size=8))
     assert sorted(given) == [
-        "learned (optimizer.rate=0.001) and 3 more in its stack",
-        "rotary (optimizer.rate=0.001) and 3 more in its stack",
+        "learned (optimizer.learning_rate=0.001) and 3 more in its stack",
+        "rotary (optimizer.learning_rate=0.001) and 3 more in its stack",
     ]
     assert [one.error for one in done] == [None] * 8
     folder = StudyFolder.find("pair", tmp_path)
@@ -261,8 +261,8 @@ def test_seeds_and_scalar_settings_are_trained_as_one_and_each_has_its_own_resul
 
 
 def test_of_a_stack_only_the_run_at_fault_fails(tiny: Recipe, here: Executor, tmp_path: Path) -> None:
-    study = Study("s", "?", [tiny]).crossed(["optimizer.rate=1e-3,1e30", "seeds=2"])
-    _, done = run_study(study, runs_dir=tmp_path, executor=replace(here, stack=8))
+    study = Study("s", "?", [tiny]).crossed(["optimizer.learning_rate=1e-3,1e30", "seeds=2"])
+    _, done = run_study(study, runs_dir=tmp_path, executor=replace(here, stack_size=8))
     assert ["is not finite" in str(one.error) for one in done] == [False, False, True, True]
 
 
@@ -270,10 +270,10 @@ def test_what_cannot_be_stacked_is_done_one_by_one_and_the_reason_is_said(
     tiny: Recipe, here: Executor, tmp_path: Path
 ) -> None:
     told: list[str] = []
-    study = Study("s", "?", [override(tiny, ["training.accumulate=2"])]).crossed(["seeds=2"])
-    _, done = run_study(study, runs_dir=tmp_path, executor=replace(here, stack=8), say=told.append)
+    study = Study("s", "?", [override(tiny, ["training.gradient_accumulation_steps=2"])]).crossed(["seeds=2"])
+    _, done = run_study(study, runs_dir=tmp_path, executor=replace(here, stack_size=8), say=told.append)
     assert [one.error for one in done] == [None] * 2
-    assert [text for text in told if "2 of 2 runs are trained one by one: training.accumulate" in text]
+    assert [text for text in told if "2 of 2 runs are trained one by one: training.gradient_accumulation_steps" in text]
 
 
 # The command ----------------------------------------------------------------------------------------------------------
@@ -293,9 +293,9 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_is_here: None) -
         "from numerate.training.recipe import Recipe, Training\n"
         "one = Recipe(\n"
         "    task=Arithmetic(digits=Span(1, 2)),\n"
-        "    model=Decoder(width=16, positions=(Rotary(),)),\n"
-        "    training=Training(steps=2, batch=8, window=2, threads=1, evaluate_every=2),\n"
-        "    evaluation=Evaluation(grid='1:2x1:2', count=4, during=8), title='one')\n"
+        "    model=Decoder(hidden_size=16, positions=(Rotary(),)),\n"
+        "    training=Training(steps=2, batch_size=8, shuffle_window=2, threads=1, evaluate_every=2),\n"
+        "    evaluation=Evaluation(grid='1:2x1:2', examples_per_cell=4, validation_examples=8), title='one')\n"
         "study = Study('mine', 'Does it run?', [one])\n"
         "two = Study('two', 'Does one fail?', [one, replace(one, title='two', device='cuda:99')])\n"
     )

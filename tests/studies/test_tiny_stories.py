@@ -21,7 +21,7 @@ def size(recipe: Recipe) -> int:
     assert isinstance(recipe.model, Decoder)
     words = [f"w{number}" for number in range(IDS - Vocabulary.of([]).size)]
     model = without_memory(recipe.model, Vocabulary.of(words), 0)
-    return sum(parameter.numel() for parameter in model.parameters()) - IDS * recipe.model.width
+    return sum(parameter.numel() for parameter in model.parameters()) - IDS * recipe.model.hidden_size
 
 
 def test_each_model_has_three_seeds_and_reads_the_same() -> None:
@@ -41,7 +41,7 @@ def test_one_transformer_is_as_wide_and_deep_and_one_has_as_many_parameters() ->
     )
     assert isinstance(dual.model, Decoder)
     assert isinstance(width.model, Decoder)
-    assert (dual.model.width, dual.model.trunk) == (width.model.width, width.model.trunk)
+    assert (dual.model.hidden_size, dual.model.backbone) == (width.model.hidden_size, width.model.backbone)
     assert (size(dual), size(width), size(parameters)) == (242_880, 197_248, 246_528)
     assert dual.training == width.training == parameters.training
 

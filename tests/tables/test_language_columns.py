@@ -47,7 +47,7 @@ def study(runs: Path, losses: list[float]) -> Table:
         }
         place |= {"method": "one pass"}
         found = sums(loss)
-        line = {"cell": {"context": 16, "chunk": 0}, **found.record(), "language": found.sums(), **place}
+        line = {"cell": {"context_length": 16, "chunk": 0}, **found.record(), "language": found.sums(), **place}
         disk.append(runs / one.run / "evaluation.jsonl", [line])
     return results_of("texts", runs)
 
@@ -69,7 +69,7 @@ def test_runs_have_loss_perplexity_and_bits_per_byte_at_both_checkpoints(table: 
 
 
 def test_portions_have_measures_of_their_own_and_no_exact_match(table: Table) -> None:
-    rows = list(table.cells().select("context", "chunk", "exact", "loss", "bits_per_byte", "tokens").rows)
+    rows = list(table.cells().select("context_length", "chunk", "exact", "loss", "bits_per_byte", "tokens").rows)
     assert rows[0] == (16, 0, None, 2.0, pytest.approx(0.76944, abs=1e-4), 32)
 
 

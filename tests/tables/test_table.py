@@ -220,7 +220,7 @@ def test_a_setting_in_which_runs_differ_is_a_full_column_and_others_are_none(stu
     table = study([(tree, done()) for tree in trees])
     assert rows_of(table, "width", "rate", "digits") == [(64, 0.001, "1:5"), (128, 0.001, "1:5"), (64, 0.01, "1:9")]
     settings = [column.name for column in table.columns if column.tells]
-    assert settings == ["run", "label", "seed", "task.digits", "model.width", "optimizer.rate"]
+    assert settings == ["run", "label", "seed", "task.digits", "model.hidden_size", "optimizer.learning_rate"]
 
 
 def test_settings_of_several_recipes_are_compared_between_them_too(study: Studies) -> None:
@@ -228,17 +228,17 @@ def test_settings_of_several_recipes_are_compared_between_them_too(study: Studie
     table = study([(tree, done()) for tree in trees], labels={"abacus": "Abacus"})
     assert rows_of(table, "label", "positions.0") == [("Abacus", "Learned"), ("rotary", "Rotary"), ("rotary", "Rotary")]
     assert header(table.select("label", "positions.0")) == ["label", "positions.0"]
-    assert "model.width" not in table.names
+    assert "model.hidden_size" not in table.names
 
 
 def test_parts_of_other_kinds_are_told_by_their_kinds_and_parts_of_one_kind_by_their_settings(study: Studies) -> None:
     mixers = [ATTENTION, ATTENTION | {"heads": 8}, LSTM, LSTM | {"dropout": 0.1}]
     table = study([(recipe(mixer=mixer), done()) for mixer in mixers])
-    assert rows_of(table, "model.mixer", "model.mixer.heads", "model.mixer.dropout") == [
+    assert rows_of(table, "model.mixer", "model.mixer.num_heads", "model.mixer.dropout") == [
         ("Attention", 4, 0.0), ("Attention", 8, 0.0), ("LSTM", None, 0.0), ("LSTM", None, 0.1),
     ]  # fmt: skip
     assert [name for name in table.names if name.startswith("model")] == [
-        "model.mixer", "model.mixer.heads", "model.mixer.dropout",
+        "model.mixer", "model.mixer.num_heads", "model.mixer.dropout",
     ]  # fmt: skip
     apart = study([(recipe("b", mixer=mixer), done()) for mixer in (ATTENTION, LSTM | {"dropout": 0.1})], title="apart")
     assert [name for name in apart.names if name.startswith("model")] == ["model.mixer"]  # the kind says it already
@@ -267,8 +267,8 @@ def test_a_label_is_without_the_settings_that_have_columns(study: Studies) -> No
     runs = [(recipe(width=width), done()) for width in (64, 128)]
     assert study(runs, labels={"abacus": "Abacus (ours)"})["label"] == ["Abacus (ours)"] * 2
     assert [planned.label for planned in StudyFolder.of("widths", study.runs).plan()] == [
-        "Abacus (ours) (model.width=64)",
-        "Abacus (ours) (model.width=128)",
+        "Abacus (ours) (model.hidden_size=64)",
+        "Abacus (ours) (model.hidden_size=128)",
     ]
 
 
@@ -277,7 +277,7 @@ def test_a_label_is_without_the_settings_that_have_columns(study: Studies) -> No
 
 def test_a_column_may_be_named_by_its_end_where_one_alone_ends_so(study: Studies) -> None:
     table = study([(recipe(width=width), done()) for width in (64, 128)])
-    assert table.select("width", "beyond_development").names == ["model.width", "beyond-development"]
+    assert table.select("width", "beyond_development").names == ["model.hidden_size", "beyond-development"]
     with pytest.raises(Mistake, match=r"'ood_test' may be final\.ood_test or best\.ood_test"):
         table.select("ood_test")
     with pytest.raises(Mistake, match=re.escape("there is no column 'widht'. Did you mean 'width'?")):
@@ -298,11 +298,11 @@ def test_rows_are_kept_by_equal_values_of_each_type(study: Studies) -> None:
     assert len(table.where("error=null")) == 4
     assert len(table.where("label='abacus'")) == 4
     assert len(table.where("status=failed")) == 0
-    with pytest.raises(Mistake, match=re.escape("no row has model.width=65. There are: 64, 128.")):
+    with pytest.raises(Mistake, match=re.escape("no row has model.hidden_size=65. There are: 64, 128.")):
         table.where("width=65")
     with pytest.raises(Mistake, match=re.escape("no row has label=Abacus. Did you mean 'abacus'")):
         table.where("label=Abacus")
-    with pytest.raises(Mistake, match=re.escape("model.width is a number, not 'wide'")):
+    with pytest.raises(Mistake, match=re.escape("model.hidden_size is a number, not 'wide'")):
         table.where("width=wide")
     with pytest.raises(Mistake, match="'width' is no condition"):
         table.where("width")
@@ -473,7 +473,10 @@ def test_seeds_are_drawn_within_each_setting_and_what_is_taken_together_is_said(
     groups = table.group("label", columns=["final.ood_test"], statistic="mean")
     (row,) = groups
     assert [row[f"final.ood_test.mean{end}"] for end in ("", ".low", ".high")] == [0.5, 0.5, 0.5]
-    assert "differ in model.width are taken together; group=label,model.width keeps them apart" in groups.text()
+    assert (
+        "differ in model.hidden_size are taken together; group=label,model.hidden_size keeps them apart"
+        in groups.text()
+    )
     assert "taken together" not in table.group("label", "width").text()
     only = study([(recipe("b", width=width), done(beyond=width / 100)) for width in (10, 90)], title="one-seed-each")
     assert next(iter(only.group("label")))["final.ood_test.iqm.low"] is None  # nothing is known of seeds
@@ -544,7 +547,7 @@ def test_csv_reads_back_as_it_was(study: Studies, tmp_path: Path) -> None:
 def test_csv_reads_back_in_pandas_with_its_types(study: Studies, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas", reason="pandas is an extra")
     frame = pandas.read_csv(mixed(study).write(tmp_path / "results.csv"))
-    for name, kind in (("seed", "i"), ("model.width", "i"), ("final.ood_test", "f"), ("step", "f")):
+    for name, kind in (("seed", "i"), ("model.hidden_size", "i"), ("final.ood_test", "f"), ("step", "f")):
         assert frame[name].dtype.kind == kind
     assert frame["final.ood_test"].isna().tolist() == [False, True]
     assert frame["label"].tolist() == ["abacus", "abacus"]
@@ -683,13 +686,15 @@ def test_duckdb_answers_questions_about_runs_and_cells(study: Studies) -> None:
     pytest.importorskip("duckdb", reason="DuckDB is an extra")
     pytest.importorskip("pyarrow", reason="pyarrow is an extra")
     table = study([*seeds(0.25, 0.75, width=64), *seeds(0.5, width=128)], cells=cells)
-    answer = table.query('select "model.width" w, avg("final.ood_test") a, count(*) n from runs group by w order by w')
+    answer = table.query(
+        'select "model.hidden_size" w, avg("final.ood_test") a, count(*) n from runs group by w order by w'
+    )
     assert list(answer) == [{"w": 64, "a": 0.5, "n": 2}, {"w": 128, "a": 0.5, "n": 1}]
     assert list(table.query("select count(*) n, max(exact) best from cells")) == [{"n": 24, "best": 1.0}]
     assert table.query('select "final.ood_test" from runs limit 1').columns[0].shown == "share"
-    assert list(table.group("width").query('select "model.width" from groups')) == [
-        {"model.width": 64},
-        {"model.width": 128},
+    assert list(table.group("width").query('select "model.hidden_size" from groups')) == [
+        {"model.hidden_size": 64},
+        {"model.hidden_size": 128},
     ]
     with pytest.raises(Mistake, match=r"query: .*widht.* names with a dot stand in double quotes"):
         table.query("select widht from runs")
@@ -738,7 +743,7 @@ def test_cells_are_one_row_per_done_run_checkpoint_and_cell(study: Studies) -> N
 
 def test_cells_are_those_of_the_runs_that_are_left_in_the_table(study: Studies) -> None:
     table = study([*seeds(0.1, 0.2, width=64), *seeds(0.3, width=128)], cells=cells)
-    assert set(table.where("width=128").cells()["model.width"]) == {128}
+    assert set(table.where("width=128").cells()["model.hidden_size"]) == {128}
     assert len(table.where("status=failed").cells()) == 0
     with pytest.raises(Mistake, match=r"take cells\(\) before select"):
         table.select("label").cells()
@@ -749,7 +754,7 @@ def test_cells_are_those_of_the_runs_that_are_left_in_the_table(study: Studies) 
 def test_cells_of_several_axes_share_columns_and_an_evaluation_with_changed_settings_says_so(study: Studies) -> None:
     def lines(number: int) -> list[dict[str, Any]]:
         one, two = cells(number)[:2]
-        return [one, two | {"cell": {"count": 3}, "settings": {"model.trunk.times": 8}}]
+        return [one, two | {"cell": {"count": 3}, "settings": {"model.backbone.num_loops": 8}}]
 
     table = study(seeds(0.1), cells=lines).cells()
     assert rows_of(table, "first_digits", "second_digits", "cell.count", "count", "settings") == [
@@ -810,7 +815,7 @@ def test_the_command_shows_the_table_and_what_failed(results: Shell) -> None:
 
 def test_columns_rows_and_their_order_are_chosen_by_words(results: Shell) -> None:
     _, out, _ = results("columns=width,seed,final.ood_test", "where=width=128,status=done", "sort=-seed", "format=csv")
-    assert out == "model.width,seed,final.ood_test\n128,1,0.7\n128,0,0.5\n"
+    assert out == "model.hidden_size,seed,final.ood_test\n128,1,0.7\n128,0,0.5\n"
     assert results("where=width=64", "where=seed=2", "columns=seed", "format=jsonl")[1] == '{"seed": 2}\n'
 
 
@@ -818,7 +823,7 @@ def test_files_for_programs_have_every_column_unless_some_are_chosen(results: Sh
     status, out, _ = results(f"out={tmp_path / 'a.csv'}")
     assert (status, out) == (0, f"{tmp_path / 'a.csv'}: 6 rows, 30 columns\n")
     head = (tmp_path / "a.csv").read_text().partition("\n")[0].split(",")
-    assert head[:5] == ["run", "label", "seed", "status", "model.width"]
+    assert head[:5] == ["run", "label", "seed", "status", "model.hidden_size"]
     assert "error" in head
     assert results("format=csv")[1].partition("\n")[0].split(",") == head
 

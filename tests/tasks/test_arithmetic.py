@@ -39,7 +39,7 @@ def values(questions: Questions) -> list[list[int]]:
 def test_sums_are_right_and_operands_have_the_lengths_asked_for(
     first: Span, second: Span, lengths: str, zero: bool, split: str, seed: int, start: int
 ) -> None:
-    task = Arithmetic(first_digits=first, second_digits=second, lengths=lengths, zero=zero)  # type: ignore[arg-type]
+    task = Arithmetic(first_digits=first, second_digits=second, lengths=lengths, include_zero=zero)  # type: ignore[arg-type]
     drawn = task.examples(split, seed, start, 37)
     for row, (a, b, total) in enumerate(values(drawn)):
         assert a + b == total
@@ -67,7 +67,7 @@ RESULTS: dict[str, Callable[[int, int], int]] = {"+": operator.add, "-": operato
 def test_every_operator_is_right(
     sign: str, first: Span, second: Span, lengths: str, zero: bool, split: str, seed: int
 ) -> None:
-    task = Arithmetic(sign, first_digits=first, second_digits=second, lengths=lengths, zero=zero)  # type: ignore[arg-type]
+    task = Arithmetic(sign, first_digits=first, second_digits=second, lengths=lengths, include_zero=zero)  # type: ignore[arg-type]
     drawn = task.examples(split, seed, 0, 23)
     negative = drawn.numbers.negative
     for row, (a, b, size) in enumerate(values(drawn)):
@@ -99,7 +99,7 @@ def test_the_order_of_operands_counts_in_a_difference_alone() -> None:
 
 @pytest.mark.parametrize("zero", [False, True])
 def test_sums_without_carries_come_all_and_equally_often(zero: bool) -> None:
-    task = Arithmetic(first_digits=1, second_digits=2, no_carry=True, zero=zero)
+    task = Arithmetic(first_digits=1, second_digits=2, no_carry=True, include_zero=zero)
     possible = {
         (a, b)
         for a in range(0 if zero else 1, 10)
@@ -145,7 +145,7 @@ def test_blocks_are_those_they_have_always_been() -> None:
     assert digest(Arithmetic(), "test") == "08c81ba62665fd31"
     assert digest(Arithmetic(), "beyond-development") == "d8451a3dd241b419"
     assert digest(Arithmetic(digits=3), "development") == "2fa4695b326b6217"
-    assert digest(Arithmetic(lengths="uniform", zero=True, digits=Span(1, 5)), "train") == "a731ec4470ae2111"
+    assert digest(Arithmetic(lengths="uniform", include_zero=True, digits=Span(1, 5)), "train") == "a731ec4470ae2111"
 
 
 def test_every_pair_of_lengths_comes_equally_often_in_every_split() -> None:
@@ -173,7 +173,7 @@ def test_operands_are_uniform_over_the_numbers_of_their_length() -> None:
 
 def test_zero_comes_only_where_it_is_allowed() -> None:
     counts = [
-        np.bincount([row[0] for row in values(Arithmetic(digits=1, zero=zero).draw(Draws(1), np.arange(9000)))])
+        np.bincount([row[0] for row in values(Arithmetic(digits=1, include_zero=zero).draw(Draws(1), np.arange(9000)))])
         for zero in (False, True)
     ]
     assert counts[0][0] == 0
@@ -235,7 +235,7 @@ def test_small_cells_are_seen_and_the_task_says_which() -> None:
 
 def test_space_counts_the_questions() -> None:
     assert Arithmetic(digits=1).space() == 81
-    assert Arithmetic(digits=1, zero=True).space() == 100
+    assert Arithmetic(digits=1, include_zero=True).space() == 100
     assert Arithmetic(digits=Span(1, 2)).space() == 99 * 99
     assert Arithmetic(first_digits=1, second_digits=3).space() == 9 * 900
 

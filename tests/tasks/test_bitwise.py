@@ -64,7 +64,7 @@ def test_training_goes_through_all_of_them_in_rounds_of_different_order() -> Non
 
 
 def test_a_training_set_of_some_is_fixed_and_the_others_are_held_out() -> None:
-    task = BitwiseOr(most=100)
+    task = BitwiseOr(max_examples=100)
     trained = set(texts(task.examples("train", 0, 0, 100)))
     assert len(trained) == 100
     known = trained | {swapped(text) for text in trained}
@@ -151,9 +151,9 @@ def test_impossible_settings_are_refused_by_name() -> None:
         BitwiseOr(digits=0)
     with pytest.raises(Mistake, match=r"^first_digits: 251 bits are too many to list"):
         BitwiseOr(first_digits=251)
-    with pytest.raises(Mistake, match=r"^most: 0 questions teach nothing"):
-        BitwiseOr(most=0)
-    with pytest.raises(Mistake, match=r"^most: 2871 questions are more than the 2870 that digits=1:20 has"):
-        BitwiseOr(most=2871)
+    with pytest.raises(Mistake, match=r"^max_examples: 0 questions teach nothing"):
+        BitwiseOr(max_examples=0)
+    with pytest.raises(Mistake, match=r"^max_examples: 2871 questions are more than the 2870 that digits=1:20 has"):
+        BitwiseOr(max_examples=2871)
     with pytest.raises(Mistake, match=r"^split: none of the trained questions of digits=1:20 has these lengths"):
         BitwiseOr().pinned(first_digits=21, second_digits=3).examples("train", 0, 0, 1)

@@ -33,14 +33,14 @@ def rows(folder: Path, name: str = "sums.txt") -> str:
 
 
 KINDS: dict[str, tuple[Callable[[Path], Task], str]] = {
-    "Jokes": (lambda at: Jokes(folder=str(at)), "rjokes/train.tsv"),
+    "Jokes": (lambda at: Jokes(data_dir=str(at)), "rjokes/train.tsv"),
     "Mathematics": (
-        lambda at: Mathematics(("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), folder=str(at)),
+        lambda at: Mathematics(("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), data_dir=str(at)),
         "mathematics_dataset/extrapolate/arithmetic__mul_big.txt",
     ),
     "QuestionFiles": (lambda at: QuestionFiles(train_file=str(at / "questions.jsonl")), "questions.jsonl"),
-    "Reading": (lambda at: Reading(folder=str(at)), "multirc/val.jsonl"),
-    "WordProblems": (lambda at: WordProblems(folder=str(at)), "gsm8k/test.jsonl"),
+    "Reading": (lambda at: Reading(data_dir=str(at)), "multirc/val.jsonl"),
+    "WordProblems": (lambda at: WordProblems(data_dir=str(at)), "gsm8k/test.jsonl"),
     "Written": (lambda at: Written(path=rows(at)), "sums.txt"),
     "Written, a folder": (lambda at: Written(path=str(Path(rows(at, "rjokes/a.txt")).parent)), "rjokes/a.txt"),
     "Mixture": (lambda at: Mixture(tasks=(Arithmetic(), Written(path=rows(at)))), "sums.txt"),
@@ -67,9 +67,9 @@ def test_a_changed_character_changes_the_contents_of_a_task(texts: Path, kind: s
 
 
 def test_where_a_folder_lies_changes_nothing(texts: Path) -> None:
-    before = WordProblems(folder=str(texts)).contents()
+    before = WordProblems(data_dir=str(texts)).contents()
     texts.rename(texts.with_name("elsewhere"))
-    assert WordProblems(folder=str(texts.with_name("elsewhere"))).contents() == before
+    assert WordProblems(data_dir=str(texts.with_name("elsewhere"))).contents() == before
     assert set(before) == {"train.jsonl", "test.jsonl"}
 
 

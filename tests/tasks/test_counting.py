@@ -17,7 +17,7 @@ from numerate.tasks.rasp import RaspCounting
 from numerate.tasks.starts import Starts
 from numerate.tasks.task import SPLITS, Task
 
-VANILLA = Counting(number="behind", held=6)
+VANILLA = Counting(number="behind", held_out_starts=6)
 FIFTY = Counting(count=50, number="before", starts=Span(1, 50))
 
 
@@ -44,10 +44,10 @@ def cells_of(questions: Questions) -> list[tuple[int, int]]:
         (Counting(number="both", helper="blank"), "a <blk> 7", ". 1 8"),
         (Counting(number="both", helper="blank"), "7 <blk> a <blk>", ". 7 . 8"),
         (Counting(modulus=3), "a a a a", "1 2 3 1"),
-        (Counting(modulus=10, begin="0"), "0 a a", ". 1 2"),
-        (Counting(number="before", begin="0"), "0 0 a", ". . 1"),
+        (Counting(modulus=10, prefix="0"), "0 a a", ". 1 2"),
+        (Counting(number="before", prefix="0"), "0 0 a", ". . 1"),
         (Counting(modulus=2, helper="pad"), "a <pad> a <pad> a <pad>", ". 1 . 2 . 1"),
-        (Counting(begin="<bos>", helper="blank"), "<bos> a <blk>", ". . 1"),
+        (Counting(prefix="<bos>", helper="blank"), "<bos> a <blk>", ". . 1"),
         (NumberLine(), "7 8 9", "8 9 10"),
         (NumberLine(filler="null"), "7 <null> <null>", "7 8 9"),
         (AdditionTable(), "65 3", "65 68"),
@@ -77,7 +77,12 @@ def test_six_starts_of_each_count_are_held_out_of_training_and_two_thirds_of_the
 
 
 @pytest.mark.parametrize(
-    "task", [VANILLA, Counting("different", number="both", held=6), Counting(number="before", held=6, helper="pad")]
+    "task",
+    [
+        VANILLA,
+        Counting("different", number="both", held_out_starts=6),
+        Counting(number="before", held_out_starts=6, helper="pad"),
+    ],
 )
 def test_a_cell_of_trained_counts_asks_for_what_is_held_out_and_one_beyond_for_everything(task: Counting) -> None:
     trained = set(cells_of(VANILLA.whole("train") or VANILLA.examples("train", 0, 0, 1)))
@@ -125,20 +130,20 @@ def test_a_cell_has_every_start_that_the_published_tests_have() -> None:
         assert cells_of(whole) == [(count, start) for start in range(1, min(50, 100 - count) + 1)]
     total = sum(len(VANILLA.pinned(count=count).whole() or ()) for count in range(51, 100))
     assert total == 1225
-    both = Counting(number="both", held=6)
+    both = Counting(number="both", held_out_starts=6)
     assert sum(len(both.pinned(count=count).whole() or ()) for count in range(51, 100)) == 2450
-    ending = Counting(number="before", starts=Span(1, 50), ends=51)
+    ending = Counting(number="before", starts=Span(1, 50), end=51)
     assert cells_of(ending.pinned(count=20).whole() or ending.read("1 a")) == [(20, 31)]
     assert (60, 40) in cells_of(ending.pinned(count=60).whole() or ending.read("1 a"))
 
 
 def test_counts_go_as_far_as_the_numbers_do() -> None:
     assert plain_text(Counting(modulus=10).pinned(count=2000).longest(), 0)[1].split()[-3:] == ["8", "9", "10"]
-    far = Counting(count=50, number="before", starts=Span(0, 150), most=200)
+    far = Counting(count=50, number="before", starts=Span(0, 150), max_number=200)
     assert plain_text(far.pinned(count=200).whole() or far.read("1 a"), 0)[1].split()[-1] == "200"
     assert far.cells() is None
     assert FIFTY.cells() == [(count,) for count in range(1, 100)]
-    with pytest.raises(Mistake, match=r"^count: 100 counted on from 1 ends above most=100; up to 99"):
+    with pytest.raises(Mistake, match=r"^count: 100 counted on from 1 ends above max_number=100; up to 99"):
         FIFTY.pinned(count=100)
 
 
@@ -162,22 +167,25 @@ def test_what_is_asked_never_changes_what_is_trained() -> None:
         ({"modulus": 10, "number": "before"}, "^modulus: "),
         ({"modulus": 10_001}, "^modulus: 10001 is above 10000"),
         ({"count": 0}, "^count: 0 symbols"),
-        ({"count": 101}, "^count: 101 counted on from 0 ends above most=100; up to 100"),
-        ({"most": 0}, "^most: "),
+        ({"count": 101}, "^count: 101 counted on from 0 ends above max_number=100; up to 100"),
+        ({"max_number": 0}, "^max_number: "),
         ({"starts": Span(-1, 3)}, "^starts: "),
-        ({"begin": "a b"}, "^begin: "),
-        ({"begin": "<pad>"}, "^begin: "),
-        ({"begin": "a\tb"}, "^begin: "),
-        ({"begin": "[BOS]"}, r"^begin: \[BOS\] is a special token"),
-        ({"starts": 200, "number": "before"}, "^starts: 200 leaves no number to count to, with most=100; up to 99"),
-        ({"ends": 101}, "^ends: 101 is not from 1 to most=100"),
-        ({"ends": 0, "number": "before"}, "^ends: 0 is not from 1 to most=100"),
-        ({"ends": 101, "number": "before"}, "^ends: 101 is not from 1 to most=100"),
-        ({"ends": 100, "number": "before", "starts": 1}, "^ends: no count of 1:50 from a start of 1.* 2 to 51"),
-        ({"held": 1}, "^held: "),
+        ({"prefix": "a b"}, "^begin: "),
+        ({"prefix": "<pad>"}, "^begin: "),
+        ({"prefix": "a\tb"}, "^begin: "),
+        ({"prefix": "[BOS]"}, r"^begin: \[BOS\] is a special token"),
+        (
+            {"starts": 200, "number": "before"},
+            "^starts: 200 leaves no number to count to, with max_number=100; up to 99",
+        ),
+        ({"end": 101}, "^end: 101 is not from 1 to max_number=100"),
+        ({"end": 0, "number": "before"}, "^end: 0 is not from 1 to max_number=100"),
+        ({"end": 101, "number": "before"}, "^end: 101 is not from 1 to max_number=100"),
+        ({"end": 100, "number": "before", "starts": 1}, "^end: no count of 1:50 from a start of 1.* 2 to 51"),
+        ({"held_out_starts": 1}, "^held_out_starts: "),
         ({"symbol": "some"}, "^symbol: there is no 'some'; there are: same, different"),
         ({"helper": "null"}, "^helper: "),
-        ({"at": Span(90, 120)}, "^at: 120 counted on"),
+        ({"eval_count": Span(90, 120)}, "^at: 120 counted on"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, object], told: str) -> None:
@@ -193,13 +201,13 @@ def test_the_largest_modulus_says_its_own_number() -> None:
 
 
 def test_a_cell_may_have_a_count_that_does_not_end_where_the_trained_ones_do() -> None:
-    task = Counting(number="before", starts=Span(1, 50), ends=51)
+    task = Counting(number="before", starts=Span(1, 50), end=51)
     assert len(task.pinned(count=60).whole() or ()) == 40
     with pytest.raises(Mistake, match=r"^count: 100 counted on from 1 ends above"):
         task.pinned(count=100)
 
 
-@pytest.mark.parametrize("lines", [{"ends": 101}, {"ends": 100, "starts": 1, "count": 3}, {"starts": 200}])
+@pytest.mark.parametrize("lines", [{"end": 101}, {"end": 100, "starts": 1, "count": 3}, {"starts": 200}])
 def test_number_lines_that_cannot_be_are_refused(lines: dict[str, Any]) -> None:
     with pytest.raises(Mistake, match=f"^{next(iter(lines))}: "):
         NumberLine(**lines)
@@ -209,8 +217,8 @@ def test_number_lines_that_cannot_be_are_refused(lines: dict[str, Any]) -> None:
     ("settings", "told"),
     [
         ({"count": 155}, r"^count: there are too few different streams of 256 tokens with blocks of 155"),
-        ({"at": 154}, r"^at: there are too few"),
-        ({"length": 8, "count": 50}, r"^length: .* 55 tokens hold a block"),
+        ({"eval_count": 154}, r"^at: there are too few"),
+        ({"sequence_length": 8, "count": 50}, r"^length: .* 55 tokens hold a block"),
     ],
 )
 def test_streams_that_are_too_few_to_hold_any_out_are_refused(settings: dict[str, Any], told: str) -> None:
@@ -219,17 +227,22 @@ def test_streams_that_are_too_few_to_hold_any_out_are_refused(settings: dict[str
 
 
 def test_streams_that_are_not_refused_are_drawn_for_every_split() -> None:
-    for task in (RaspCounting(), RaspCounting(count=130), RaspCounting(length=8), RaspCounting(most=2, count=2)):
+    for task in (
+        RaspCounting(),
+        RaspCounting(count=130),
+        RaspCounting(sequence_length=8),
+        RaspCounting(max_number=2, count=2),
+    ):
         for split in ("train", "test", "development"):
             assert len(task.examples(split, 0, 0, 50)) == 50
     assert RaspCounting().pinned(count=155).whole() is not None, "a cell is one block and no stream"
     assert RaspCounting(count=Span(100, 154)).beyond() is None
-    large = RaspCounting(most=10_000)
+    large = RaspCounting(max_number=10_000)
     assert large.examples("train", 0, 0, 1).symbols.shape == (1, 255)
 
 
 def test_the_next_band_of_blocks_has_longer_ones() -> None:
-    blocks = RaspCounting(packed=False, asked="determined").whole("beyond-development")
+    blocks = RaspCounting(packed=False, targets="determined").whole("beyond-development")
     assert blocks is not None
     assert set(blocks.facts["count"].tolist()) == set(range(51, 61))
 
@@ -247,14 +260,14 @@ def test_a_stream_reads_only_two_numbers_that_go_up(text: str) -> None:
 
 
 def test_starts_of_a_count() -> None:
-    starts = Starts(Span(1, 50), most=100)
+    starts = Starts(Span(1, 50), max_number=100)
     assert [starts.of(count) for count in (50, 60, 99)] == [Span(1, 50), Span(1, 40), Span(1, 1)]
     assert starts.of(100) is None
     assert starts.cells(Span(98, 99)).tolist() == [[98, 1], [98, 2], [99, 1]]
 
 
 def test_number_lines_that_end_at_one_number_begin_at_each_start() -> None:
-    lines = NumberLine(count=Span(50, 99), starts=Span(1, 50), ends=100, filler="blank")
+    lines = NumberLine(count=Span(50, 99), starts=Span(1, 50), end=100, filler="blank")
     whole = lines.whole()
     assert whole is not None
     assert [plain_text(whole, row)[1].split()[-1] for row in range(50)] == ["100"] * 50
@@ -310,7 +323,7 @@ def test_what_is_held_out_stays_so_beside_an_auxiliary_task() -> None:
 
 @pytest.mark.parametrize("only", [None, 1])
 def test_an_auxiliary_task_has_its_share_of_the_rows_that_are_kept(only: int | None) -> None:
-    task = Mixture((VANILLA, AdditionTable(count=Span(1, 99))), weights=(1000, 99), auxiliary=True, only=only)
+    task = Mixture((VANILLA, AdditionTable(count=Span(1, 99))), weights=(1000, 99), auxiliary=True, task_index=only)
     drawn = task.examples("train", 0, 0, 1 << 17)
     questions, weights = task.distribution() or (drawn, np.zeros(len(drawn)))
     wanted = 99 / 1099 if only is None else 1

@@ -301,13 +301,13 @@ def test_auxiliary_rows_come_as_often_as_published() -> None:
     drawn = task.examples("train", 0, 0, 20_000)
     assert drawn.facts["task"].mean() == pytest.approx(499_950 / 1_499_950, abs=0.015)
     assert isinstance(task, Mixture)
-    assert task.pinned(only=1).examples("test", 0, 0, 50).facts["task"].min() == 1
-    whole = task.pinned(only=1, count=40).whole()
+    assert task.pinned(task_index=1).examples("test", 0, 0, 50).facts["task"].min() == 1
+    whole = task.pinned(task_index=1, count=40).whole()
     assert whole is not None
     assert len(whole) == 60
-    assert task.pinned(only=1).space() == 4950
+    assert task.pinned(task_index=1).space() == 4950
     assert task.trained() == {"count": Span(50, 50)}
-    assert task.pinned(only=1).trained() == {"count": Span(1, 99)}
+    assert task.pinned(task_index=1).trained() == {"count": Span(1, 99)}
     assert task.cells() == [(count,) for count in range(1, 100)]
     assert task.held_out("test") is False
     assert task.pinned(count=60).held_out("test")
@@ -346,7 +346,7 @@ def test_words_of_every_task_are_written_and_read_back() -> None:
         "counting_selective",
     ):
         task: Task = PRESETS[name]
-        vocabulary = words.vocabulary(task)
+        vocabulary = words.build_vocabulary(task)
         questions = task.examples("train", 0, 0, 3)
         rows = words.rows(questions, vocabulary)
         for row in range(3):

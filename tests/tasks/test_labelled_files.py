@@ -19,13 +19,13 @@ from numerate.tokens.words import Words
 
 
 def written(folder: Path, form: str) -> Written:
-    source = Source("Counting", Counting(number="before", begin="<bos>"), Words(), 60)
+    source = Source("Counting", Counting(number="before", prefix="<bos>"), Words(), 60)
     return Written(path=str(write(source, folder / form, form)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("form", ["text", "memmap", "both"])
 def test_a_folder_gives_the_questions_and_the_alphabet_of_its_task(form: str, tmp_path: Path) -> None:
-    task, own = written(tmp_path, form), Counting(number="before", begin="<bos>")
+    task, own = written(tmp_path, form), Counting(number="before", prefix="<bos>")
     wanted, found = own.examples("train", 0, 0, 60), task.questions(np.arange(60))
     assert task.alphabet() == own.alphabet()
     assert [plain_text(found, row) for row in range(60)] == [plain_text(wanted, row) for row in range(60)]
@@ -59,7 +59,7 @@ def test_a_row_without_a_label_for_each_word_is_refused_with_its_line(row: str, 
 def test_what_cannot_be_right_is_refused(tmp_path: Path) -> None:
     folder = Path(str(written(tmp_path, "memmap").path))
     with pytest.raises(Mistake, match=r"^order: rows with a label per word have no sums to read reversed"):
-        Written(path=str(folder), order="reversed").alphabet()
+        Written(path=str(folder), digit_order="reversed").alphabet()
     with pytest.raises(Mistake, match=r"^question: "):
         Written(path=str(folder)).read("1+1=")
     with pytest.raises(Mistake, match=r"^split: "):

@@ -54,7 +54,7 @@ def ids(questions: Questions) -> list[list[int]]:
 
 
 def task_of(folder: Path, **settings: object) -> LanguageModelling:
-    return LanguageModelling(**{"train": str(folder), "tokenizer": CHARACTERS, "context": 16} | settings)
+    return LanguageModelling(**{"train": str(folder), "tokenizer": CHARACTERS, "context_length": 16} | settings)
 
 
 @pytest.mark.parametrize("order", ["shuffled", "published", "sequential"])
@@ -99,12 +99,12 @@ def test_validation_of_its_own_is_read_and_a_context_may_be_pinned(written: Path
     task = task_of(written, validation=str(held))
     assert len(task.corpus("train").shards) == len(list(written.glob("*.bin")))
     assert ids(task.examples("test", 0, 0, 1)) == [raw(pieces(CHARACTERS), STORIES[:5])[:17].tolist()]
-    assert task.axes() == ("context",)
-    pinned = task.pinned(context=64)
+    assert task.axes() == ("context_length",)
+    pinned = task.pinned(context_length=64)
     assert len(ids(pinned.examples("test", 0, 0, 1))[0]) == 65
-    assert pinned.examples("test", 0, 0, 1).facts["context"].tolist() == [64]
+    assert pinned.examples("test", 0, 0, 1).facts["context_length"].tolist() == [64]
     assert len(ids(pinned.longest())[0]) == 65
-    assert pinned.trained()["context"].high == 64
+    assert pinned.trained()["context_length"].high == 64
     assert task.space() == task.chunks("train"), "which training.epochs counts"
     assert task.held_out("test")
 
@@ -257,18 +257,20 @@ def test_a_corpus_shorter_than_a_context_is_refused_and_a_lone_shard_needs_a_val
     raw(pieces(CHARACTERS), STORIES[:1]).tofile(path)
     refused(task_of(path), "there is nothing beside it to train on")
     size = path.stat().st_size // 2
-    task = task_of(path, validation=str(path), context=size)
-    refused(task, f"context: {size} tokens", f"{size - 1} or less, or more text, is right")
-    refused(task_of(path, validation=str(path), context=size, order="published"), "the published order takes none")
+    task = task_of(path, validation=str(path), context_length=size)
+    refused(task, f"context_length: {size} tokens", f"{size - 1} or less, or more text, is right")
+    refused(
+        task_of(path, validation=str(path), context_length=size, order="published"), "the published order takes none"
+    )
     assert len(task.examples("test", 0, 0, 9)) == 1, "held-out text may be shorter: its chunk is"
-    assert len(task_of(path, validation=str(path), context=size - 1).examples("train", 0, 0, 9)) == 9
+    assert len(task_of(path, validation=str(path), context_length=size - 1).examples("train", 0, 0, 9)) == 9
 
 
 def test_settings_and_splits_that_cannot_be_are_refused(written: Path) -> None:
     with pytest.raises(Mistake, match=r"order: there is no 'shuffeld'.*Did you mean 'shuffled'"):
         task_of(written, order="shuffeld")
-    with pytest.raises(Mistake, match="context: 0 tokens are none"):
-        task_of(written, context=0)
+    with pytest.raises(Mistake, match="context_length: 0 tokens are none"):
+        task_of(written, context_length=0)
     with pytest.raises(Mistake, match="running text has no 'beyond-development'; there are: train, development, test"):
         task_of(written).examples("beyond-development", 0, 0, 1)
 
@@ -276,6 +278,6 @@ def test_settings_and_splits_that_cannot_be_are_refused(written: Path) -> None:
 def test_another_tokenizer_of_the_house_is_refused_with_what_is_right(written: Path) -> None:
     task = task_of(written)
     with pytest.raises(Mistake, match="tokenizer=TokenIds layout=Text are right"):
-        Characters().vocabulary(task)
+        Characters().build_vocabulary(task)
     with pytest.raises(Mistake, match="tokenizer=TokenIds layout=Text are right"):
-        Characters().rows(task.examples("train", 0, 0, 1), TokenIds().vocabulary(task))
+        Characters().rows(task.examples("train", 0, 0, 1), TokenIds().build_vocabulary(task))

@@ -42,7 +42,9 @@ def test_published_sizes_follow_from_the_published_files() -> None:
 
 
 def test_modules_are_parts_and_extrapolation_is_beyond(tmp_path: Path) -> None:
-    task = Mathematics(("a", "b"), ("c",), folder=str(dataset(tmp_path, ("a", "b"), ("c",))), development=0.1)
+    task = Mathematics(
+        ("a", "b"), ("c",), data_dir=str(dataset(tmp_path, ("a", "b"), ("c",))), development_fraction=0.1
+    )
     assert task.told() == "train 540, development 60, test a 100, test b 100, test c 100"
     assert task.trained() == {"module": Span(1, 2)}
     assert task.cells() == [(1,), (2,), (3,)]
@@ -62,7 +64,7 @@ def test_each_file_is_divided_by_itself_and_by_its_key(tmp_path: Path) -> None:
     folder = str(dataset(tmp_path, ("a", "b"), ()))
     held = []
     for division in (0, 0, 1):
-        task = Mathematics(("a", "b"), (), folder=folder, development=0.1, division=division)
+        task = Mathematics(("a", "b"), (), data_dir=folder, development_fraction=0.1, split_seed=division)
         found = task.whole("development")
         assert found is not None
         held.append([plain_text(found, row)[0] for row in range(len(found))])
@@ -76,7 +78,7 @@ def test_questions_of_several_files_are_told_apart_by_their_text(tmp_path: Path)
     folder = dataset(tmp_path, ("a",), ("c",))
     (folder / "train-easy/a.txt").write_text("same?\n1\n" * 50 + "".join(f"own {n}?\n1\n" for n in range(50)))
     (folder / "extrapolate/c.txt").write_text("own 3?\n1\nown 4?\n1\n")
-    task = Mathematics(("a",), ("c",), folder=str(folder), development=0.1)
+    task = Mathematics(("a",), ("c",), data_dir=str(folder), development_fraction=0.1)
     splits = {}
     for split in ("train", "development"):
         found = task.whole(split)
@@ -92,10 +94,10 @@ def test_a_file_that_is_lacking_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         Mistake, match=r"train-easy/b\.txt is not there \(nor are 3 others\); `numerate data fetch math"
     ):
-        Mathematics(("a", "b"), (), folder=str(folder)).told()
+        Mathematics(("a", "b"), (), data_dir=str(folder)).told()
     (folder / "train-hard/a.txt").write_text("odd\n")
     with pytest.raises(Mistake, match=r"train-hard/a\.txt, line 1: is the last line"):
-        Mathematics(("a",), (), folder=str(folder)).told()
+        Mathematics(("a",), (), data_dir=str(folder)).told()
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_a_file_that_is_lacking_is_named(tmp_path: Path) -> None:
         ({"modules": ()}, "modules: none is named"),
         ({"modules": ("a", "a")}, "modules: one stands there twice"),
         ({"difficulties": ("eazy",)}, "difficulties: there is no 'eazy'"),
-        ({"development": -0.1}, "development: -0.1 is no share"),
+        ({"development_fraction": -0.1}, "development: -0.1 is no share"),
         ({"train_rows": 0}, "train_rows: 0 rows are none"),
         ({"module": 0}, "module: parts have numbers from 1 on"),
     ],

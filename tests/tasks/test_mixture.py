@@ -58,7 +58,7 @@ def test_a_cell_pins_every_task_and_task_pins_one() -> None:
     assert all(member.spans == (Span(3, 3), Span(5, 5)) for member in cell.tasks)
     assert cell.space() == 2 * 900 * 90_000
     one = task.pinned(first_digits=3, task=1)
-    assert one.tasks[one.only or 0] == Arithmetic("-", first_digits=3)
+    assert one.tasks[one.task_index or 0] == Arithmetic("-", first_digits=3)
     assert set(one.examples("test", 0, 0, 20).facts["task"].tolist()) == {1}
     assert one.alphabet() == task.alphabet(), "the vocabulary is that of all tasks"
     assert set(one.examples("test", 0, 0, 20).facts["first_digits"].tolist()) == {3}

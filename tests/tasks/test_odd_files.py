@@ -295,7 +295,7 @@ def test_json_of_running_text_is_read_by_the_same_rule(name: str, content: str, 
 def test_a_text_of_many_pieces_is_written_at_once() -> None:
     texts = [Example("1" * 50_000 + "=", "2" * 10_000), Example("3=", "4")]
     began = time.process_time()
-    rows = Characters().rows(texts, Characters().vocabulary("".join(one.question + one.answer for one in texts)))
+    rows = Characters().rows(texts, Characters().build_vocabulary("".join(one.question + one.answer for one in texts)))
     assert time.process_time() - began < 1
     vocabulary = rows.vocabulary
     assert vocabulary is not None

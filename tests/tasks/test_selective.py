@@ -14,7 +14,7 @@ from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Questions
 from numerate.tasks.selective import SelectiveCounting
 
-PAIRS = SelectiveCounting(2, "letters", most=50, composition="pairs", inclusive=True)
+PAIRS = SelectiveCounting(2, "letters", max_count=50, composition="pairs", inclusive=True)
 EVEN = SelectiveCounting(composition="even")
 FIFTY = SelectiveCounting(count=50)
 
@@ -28,11 +28,11 @@ def counts(questions: Questions, items: int = 10) -> np.ndarray:
     ("task", "text", "labels"),
     [
         (SelectiveCounting(), "7 5 6 9 3 8 8 8", "0 0 0 0 0 0 1 2"),
-        (SelectiveCounting(4, count=64, most=64, modulus=4), "0 0 2 2 2 1 2 2", "0 1 0 1 2 0 3 0"),
+        (SelectiveCounting(4, count=64, max_count=64, modulus=4), "0 0 2 2 2 1 2 2", "0 1 0 1 2 0 3 0"),
         (PAIRS, "b b a b", "1 2 1 3"),
-        (SelectiveCounting(begin="<bos>"), "<bos> 1 1", ". 0 1"),
+        (SelectiveCounting(prefix="<bos>"), "<bos> 1 1", ". 0 1"),
         (SelectiveCounting(helper="pad"), "3 <pad> 3 <pad>", ". 0 . 1"),
-        (SelectiveCounting(begin="<bos>", helper="blank", inclusive=True), "<bos> 3 <blk>", ". . 1"),
+        (SelectiveCounting(prefix="<bos>", helper="blank", inclusive=True), "<bos> 3 <blk>", ". . 1"),
         (SelectiveCounting(inclusive=True, modulus=2), "3 3 3", "1 0 1"),
     ],
 )
@@ -117,38 +117,38 @@ def test_every_pair_of_two_kinds_comes_equally_often() -> None:
     first = (drawn.symbols == drawn.alphabet.index("a")).sum(axis=1)
     pairs = Counter(zip(first.tolist(), (drawn.facts["count"] - first).tolist(), strict=True))
     assert pairs == {(a, b): 2 for a in range(1, 51) for b in range(51 - a)}
-    further = PAIRS.pinned(at=Span(51, 100)).examples("test", 0, 0, 1275)
+    further = PAIRS.pinned(eval_count=Span(51, 100)).examples("test", 0, 0, 1275)
     first = (further.symbols == further.alphabet.index("a")).sum(axis=1)
     pairs = Counter(zip(first.tolist(), (further.facts["count"] - first).tolist(), strict=True))
     assert pairs == {(a, b): 1 for a in range(51) for b in range(51) if a + b > 50}
 
 
-@pytest.mark.parametrize("task", [PAIRS, EVEN, FIFTY, SelectiveCounting(4, count=64, most=64, modulus=4)])
+@pytest.mark.parametrize("task", [PAIRS, EVEN, FIFTY, SelectiveCounting(4, count=64, max_count=64, modulus=4)])
 def test_lists_that_are_many_are_held_out(task: SelectiveCounting) -> None:
     drawn = {split: task.examples(split, 0, 0, 2500) for split in ("train", "test")}
     seen = {split: set(block.hashes()[task.divided(block)].tolist()) for split, block in drawn.items()}
     assert len(seen["test"]) > 1500
     assert not seen["train"] & seen["test"]
-    small = task.read(" ".join(task.alphabet()[-1 if task.texts == "letters" else 0]))
+    small = task.read(" ".join(task.alphabet()[-1 if task.symbols == "letters" else 0]))
     assert not task.divided(small).any()
     assert task.pinned(count=task.asked.high + 3).held_out("test")
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
     for settings, told in (
-        ({"items": 1}, "^items: "),
-        ({"items": 11}, "^items: there are 2 to 10 kinds of digits"),
-        ({"most": None}, "^most: counts that have no largest"),
+        ({"num_symbols": 1}, "^num_symbols: "),
+        ({"num_symbols": 11}, "^num_symbols: there are 2 to 10 kinds of digits"),
+        ({"max_count": None}, "^max_count: counts that have no largest"),
         ({"composition": "pairs"}, "^composition: pairs are of two kinds"),
         ({"count": 0}, "^count: 0 items"),
         ({"count": 101}, "^count: a list of 101"),
-        ({"at": 101}, "^at: a list of 101"),
+        ({"eval_count": 101}, "^eval_count: a list of 101"),
         ({"modulus": 1}, "^modulus: "),
-        ({"begin": "3"}, "^begin: "),
-        ({"begin": "x\ty"}, "^begin: "),
-        ({"begin": "[EOS]"}, r"^begin: \[EOS\] is a special token"),
+        ({"prefix": "3"}, "^begin: "),
+        ({"prefix": "x\ty"}, "^begin: "),
+        ({"prefix": "[EOS]"}, r"^begin: \[EOS\] is a special token"),
         ({"modulus": 40_000}, "^modulus: 40000 is above 10000"),
-        ({"most": 10_000, "count": 40_000}, "^count: a list of 40000 has more than 10000 items"),
+        ({"max_count": 10_000, "count": 40_000}, "^count: a list of 40000 has more than 10000 items"),
         ({"texts": "words"}, "^texts: "),
     ):
         with pytest.raises(Mistake, match=told):
@@ -164,5 +164,5 @@ def test_lists_go_as_far_as_there_are_items() -> None:
     assert band is not None
     assert band.trained() == {"count": Span(91, 100)}
     assert SelectiveCounting(count=100).beyond() is None
-    assert SelectiveCounting(4, count=64, most=64, modulus=4).cells() is None
+    assert SelectiveCounting(4, count=64, max_count=64, modulus=4).cells() is None
     assert SelectiveCounting(count=60).cells() == [(count,) for count in range(1, 101)]

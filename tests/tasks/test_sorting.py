@@ -111,7 +111,7 @@ def test_the_next_band_has_longer_numbers_and_more_of_them() -> None:
 
 def test_the_longest_list_is_as_long_as_any() -> None:
     task, tokenizer = Sorting(digits=Span(1, 2), items=Span(1, 3)), Characters()
-    vocabulary = tokenizer.vocabulary(task)
+    vocabulary = tokenizer.build_vocabulary(task)
     drawn = tokenizer.rows(task.examples("train", 0, 0, 2000), vocabulary)
     assert int(tokenizer.rows(task.longest(), vocabulary).lengths[0]) == int(drawn.lengths.max()) == 3 * 5 + 5 + 1
 
@@ -120,8 +120,8 @@ def test_numbers_are_spelled_as_the_tokenizer_says_and_labels_as_they_are() -> N
     task = Sorting()
     question = task.read("A:21,B:7,C:9=")
     for numbers, text in ((Digits(), "A:12,B:7,C:9=B,C,A"), (Digits("normal"), "A:21,B:7,C:9=B,C,A")):
-        tokenizer = Characters(numbers, ids="sort")
-        vocabulary = tokenizer.vocabulary(task)
+        tokenizer = Characters(numbers, vocabulary="sort")
+        vocabulary = tokenizer.build_vocabulary(task)
         assert tokenizer.decode(tokenizer.rows(question, vocabulary).ids[0], vocabulary) == text
 
 

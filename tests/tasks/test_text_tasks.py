@@ -25,11 +25,13 @@ from numerate.tasks.text_task import TextTask, divided, in_order
 TEXTS = Path(__file__).parent / "texts"
 
 TASKS = [
-    Jokes(folder=str(TEXTS)),
-    Mathematics(("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), folder=str(TEXTS), development=0.1),
+    Jokes(data_dir=str(TEXTS)),
+    Mathematics(
+        ("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), data_dir=str(TEXTS), development_fraction=0.1
+    ),
     QuestionFiles(train_file=str(TEXTS / "questions.jsonl")),
-    Reading(folder=str(TEXTS)),
-    WordProblems(folder=str(TEXTS)),
+    Reading(data_dir=str(TEXTS)),
+    WordProblems(data_dir=str(TEXTS)),
 ]
 every_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task).__name__)
 
@@ -176,7 +178,7 @@ def test_a_question_of_a_test_is_not_trained_on(tmp_path: Path) -> None:
     assert task.told() == (
         "train 3, development 2, test c 2, 3 rows left out of training, whose questions are in another split"
     )
-    kept = replace(task, repeats=True)
+    kept = replace(task, keep_duplicates=True)
     assert len(whole(kept, "train")) == 6
     assert not kept.held_out("test")
 
@@ -206,12 +208,14 @@ def test_a_split_that_is_all_in_another_says_in_which(
     told = rf"has no question left for '{split}': all of it is in {where}; other files are right, or repeats=true"
     with pytest.raises(Mistake, match=told):
         task.examples(split, 0, 0, 4)
-    assert len(replace(task, repeats=True).examples(split, 0, 0, 4)) == 4
+    assert len(replace(task, keep_duplicates=True).examples(split, 0, 0, 4)) == 4
 
 
 def test_several_test_files_are_parts_and_the_first_counts_as_trained(tmp_path: Path) -> None:
     files = tuple(rows(tmp_path / f"{name}.jsonl", asked(n)) for name, n in (("near", 8), ("far", 9)))
-    task = QuestionFiles(train_file=rows(tmp_path / "a.jsonl", asked(*range(5))), test_files=files, development=0.2)
+    task = QuestionFiles(
+        train_file=rows(tmp_path / "a.jsonl", asked(*range(5))), test_files=files, development_fraction=0.2
+    )
     assert task.trained() == {"test": Span(1, 1)}
     assert [task.cell_name("test", n) for n in (1, 2, 3)] == ["near", "far", "3"]
     assert whole(task, "test") == [("8?", "8")]
@@ -222,14 +226,14 @@ def test_several_test_files_are_parts_and_the_first_counts_as_trained(tmp_path: 
 def test_columns_are_named_by_the_first_line_or_by_their_number(tmp_path: Path) -> None:
     lines = ["id\tq\ta", *(f"{n}\twhat {n}\t{n}" for n in range(10))]
     path = rows(tmp_path / "a.tsv", lines)
-    task = QuestionFiles(train_file=path, question="q", answer="a")
+    task = QuestionFiles(train_file=path, question_field="q", answer_field="a")
     assert set(whole(task, "train")) < {(f"what {n}", str(n)) for n in range(10)}
-    task = QuestionFiles(train_file=path, question="2", answer="1", header=True)
+    task = QuestionFiles(train_file=path, question_field="2", answer_field="1", header=True)
     assert everything(task) == {(f"what {n}", str(n)) for n in range(10)}
     assert everything(replace(task, header=False)) == {("q", "id"), *everything(task)}
     for header, told in ((True, "its first line has: id, q, a"), (False, "its first line has 3, from 1 on")):
         with pytest.raises(Mistake, match=rf"^question: .*a\.tsv has no column 'quest'; {told}"):
-            whole(QuestionFiles(train_file=path, question="quest", header=header), "train")
+            whole(QuestionFiles(train_file=path, question_field="quest", header=header), "train")
 
 
 @pytest.mark.parametrize("head", ["Question\tAnswer", "input\ttarget", "Prompt\tGold\tID", "question\tgold"])
@@ -242,16 +246,16 @@ def test_a_first_line_that_may_be_a_header_or_a_question_is_refused_until_it_is_
         everything(task)
     assert everything(replace(task, header=True)) == more
     assert everything(replace(task, header=False)) == {tuple(head.split("\t")[:2]), *more}
-    by_number = replace(task, question="1", answer="2")
+    by_number = replace(task, question_field="1", answer_field="2")
     assert everything(replace(by_number, header=True)) == more
     first, second = head.split("\t")[:2]
-    assert everything(replace(task, question=first, answer=second)) == more
+    assert everything(replace(task, question_field=first, answer=second)) == more
 
 
 def test_columns_by_number_do_not_make_a_header_a_question_in_silence(tmp_path: Path) -> None:
     path = rows(tmp_path / "a.tsv", ["input\ttarget", *(f"what {n}\t{n}" for n in range(10))])
     with pytest.raises(Mistake, match=r"^header: .*a\.tsv begins with a line that may name its columns"):
-        everything(QuestionFiles(train_file=path, question="1", answer="2"))
+        everything(QuestionFiles(train_file=path, question_field="1", answer_field="2"))
 
 
 def test_a_first_line_that_is_no_header_is_a_question_though_its_columns_look_like_numbers_of_columns(
@@ -260,10 +264,12 @@ def test_a_first_line_that_is_no_header_is_a_question_though_its_columns_look_li
     more = [(f"{n} + 1", str(n + 1)) for n in range(10)]
     path = rows(tmp_path / "a.tsv", ["2\t1", *("\t".join(one) for one in more)])
     assert everything(QuestionFiles(train_file=path)) == {("2", "1"), *more}
-    assert everything(QuestionFiles(train_file=path, question="1", answer="2")) == {("2", "1"), *more}
+    assert everything(QuestionFiles(train_file=path, question_field="1", answer_field="2")) == {("2", "1"), *more}
     with_names = rows(tmp_path / "b.tsv", ["n\tquestion\tanswer", *(f"7\t{q}\t{a}" for q, a in more)])
     assert everything(QuestionFiles(train_file=with_names)) == set(more)
-    assert everything(QuestionFiles(train_file=with_names, question="2", answer="answer")) == set(more)
+    assert everything(QuestionFiles(train_file=with_names, question_field="2", answer_field="answer_field")) == set(
+        more
+    )
 
 
 def test_columns_with_commas_are_refused_with_the_command_that_makes_json_lines_of_them(tmp_path: Path) -> None:
@@ -284,7 +290,12 @@ def test_two_lines_each_and_too_few_questions(tmp_path: Path) -> None:
     path = rows(tmp_path / "a.txt", [text for n in range(10) for text in (f"what {n}", str(n))])
     assert len(whole(QuestionFiles(train_file=path), "train")) == 8
     with pytest.raises(Mistake, match=r"has 1 questions, too few to divide|leave nothing"):
-        whole(QuestionFiles(train_file=rows(tmp_path / "b.jsonl", asked(1)), development=0.5, tested=0.499), "train")
+        whole(
+            QuestionFiles(
+                train_file=rows(tmp_path / "b.jsonl", asked(1)), development_fraction=0.5, test_fraction=0.499
+            ),
+            "train",
+        )
 
 
 @pytest.mark.parametrize(
@@ -309,29 +320,29 @@ def everything(task: TextTask) -> set[tuple[str, str]]:
 
 
 def test_a_joke_is_answered_with_its_score(tmp_path: Path) -> None:
-    assert whole(Jokes(folder=str(TEXTS)), "test")[1] == ("Why did number 51 cross the road? It was odd.", "5")
+    assert whole(Jokes(data_dir=str(TEXTS)), "test")[1] == ("Why did number 51 cross the road? It was odd.", "5")
     for name in ("train", "dev", "test"):
         rows(tmp_path / f"{name}.tsv", [f"3\tjoke of {name}"])
     rows(tmp_path / "dev.tsv", ["4\tfine", "funny\tnot fine"])
     with pytest.raises(Mistake, match=r"dev\.tsv, line 2: begins with 'funny', which is no score"):
-        whole(Jokes(folder=str(tmp_path)), "train")
+        whole(Jokes(data_dir=str(tmp_path)), "train")
 
 
 def test_a_passage_stays_in_one_split_and_validation_is_the_test_where_that_has_no_answers(tmp_path: Path) -> None:
-    task = Reading(folder=str(TEXTS))
+    task = Reading(data_dir=str(TEXTS))
     assert [len(whole(task, split)) for split in ("train", "development", "test")] == [10, 2, 6]
     question, answer = whole(task, "test")[0]
     assert question == "On day 20 there came 22 boats and seven birds.\n\nQuestion: How many boats came?"
     assert answer == "22"
     passages = [{q.partition("\n\n")[0] for q, _ in whole(task, split)} for split in ("train", "development")]
     assert not passages[0] & passages[1]
-    both = Reading(folder=str(TEXTS), development=0.0)
+    both = Reading(data_dir=str(TEXTS), development_fraction=0.0)
     assert whole(both, "development") == whole(both, "test")
     assert len(whole(both, "train")) == 12
     for name in ("train", "val", "test"):
         text = (TEXTS / "multirc" / f"{'val' if name == 'test' else name}.jsonl").read_text()
         (tmp_path / f"{name}.jsonl").write_text(text.replace("On day 2", "On day 9") if name == "test" else text)
-    answered = Reading(folder=str(tmp_path))
+    answered = Reading(data_dir=str(tmp_path))
     assert [len(whole(answered, split)) for split in ("train", "development", "test")] == [12, 6, 6]
 
 
@@ -341,8 +352,8 @@ def test_several_right_answers_stand_beside_each_other_and_a_broken_passage_is_n
     for name in ("train", "val"):
         rows(tmp_path / f"{name}.jsonl", [passage | {"idx": 0}, {"passage": 3}])
     with pytest.raises(Mistake, match=r"train\.jsonl, line 2: has no passage with questions"):
-        whole(Reading(folder=str(tmp_path), development=0.0, repeats=True), "test")
-    task = Reading(folder=str(tmp_path), development=0.0, repeats=True, skip_bad=True)
+        whole(Reading(data_dir=str(tmp_path), development_fraction=0.0, keep_duplicates=True), "test")
+    task = Reading(data_dir=str(tmp_path), development_fraction=0.0, keep_duplicates=True, skip_invalid=True)
     with pytest.warns(UserWarning, match="1 record left out"):
         found = whole(task, "test")
     assert found == [("T\n\nQuestion: Q?", "a | c")]

@@ -18,7 +18,7 @@ def of(*rows: int) -> Questions:
 
 def test_texts_are_written_as_the_same_questions_in_pieces_are() -> None:
     questions = of(2, 0, 1)
-    vocabulary = Characters().vocabulary(["what is?"])
+    vocabulary = Characters().build_vocabulary(["what is?"])
     written = Characters().rows(questions, vocabulary)
     plain = Characters().rows(Questions.of_texts([PAIRS[2], PAIRS[0], PAIRS[1]]), vocabulary)
     assert np.array_equal(written.ids, plain.ids)

@@ -65,21 +65,21 @@ def test_a_number_of_json_is_written_as_people_do(value: float, text: str) -> No
 
 
 def test_the_answer_is_the_solution_or_its_number() -> None:
-    solution = WordProblems(folder=str(TEXTS))
+    solution = WordProblems(data_dir=str(TEXTS))
     question, answer = pairs(solution.whole("test"))[0]
     assert question.startswith("Ann has 1003 pears and gets ")
     found = re.fullmatch(r"Ann has 1003\+(\d) = (\d+) pears now\.\n#### (\d+)", answer)
     assert found is not None
-    number = WordProblems(folder=str(TEXTS), answer="number")
+    number = WordProblems(data_dir=str(TEXTS), answer_format="number")
     assert pairs(number.whole("test"))[0] == (question, found[3])
 
 
 def test_a_solution_without_its_number_is_named(tmp_path: Path) -> None:
     for name in ("train", "test"):
         (tmp_path / f"{name}.jsonl").write_text('{"question": "Q", "answer": "7"}\n' * 3)
-    assert pairs(WordProblems(folder=str(tmp_path), repeats=True).whole("test"))[0] == ("Q", "7")
+    assert pairs(WordProblems(data_dir=str(tmp_path), keep_duplicates=True).whole("test"))[0] == ("Q", "7")
     with pytest.raises(Mistake, match=r"train\.jsonl, line 1: has no '####' before the last number"):
-        WordProblems(folder=str(tmp_path), answer="number").whole("test")
+        WordProblems(data_dir=str(tmp_path), answer_format="number").whole("test")
 
 
 def further(folder: Path) -> None:
@@ -96,7 +96,7 @@ def further(folder: Path) -> None:
 
 def test_further_tests_are_parts_behind_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     further(tmp_path)
-    every = WordProblems(further=("svamp", "gsm_hard", "gsm_plus"), folder=str(tmp_path))
+    every = WordProblems(extra_tests=("svamp", "gsm_hard", "gsm_plus"), data_dir=str(tmp_path))
     assert every.trained() == {"test": Span(1, 1)}
     assert [every.cell_name("test", n) for (n,) in every.cells()] == ["gsm8k", "svamp", "gsm_hard", "gsm_plus"]
     said = [pairs(every.pinned(test=n).whole("test")) for n in (2, 3, 4)]
@@ -119,18 +119,18 @@ def test_further_tests_are_parts_behind_its_own(tmp_path: Path, monkeypatch: pyt
 
 def test_impossible_settings_are_refused() -> None:
     with pytest.raises(Mistake, match=r"^further: there is no 'svamps'.*Did you mean 'svamp'"):
-        WordProblems(further=("svamps",))  # type: ignore[arg-type]
+        WordProblems(extra_tests=("svamps",))  # type: ignore[arg-type]
     with pytest.raises(Mistake, match=r"^further: 'svamp' stands there twice"):
-        WordProblems(further=("svamp", "svamp"))
-    with pytest.raises(Mistake, match=r"^answer: 'text' is neither"):
-        WordProblems(answer="text")  # type: ignore[arg-type]
+        WordProblems(extra_tests=("svamp", "svamp"))
+    with pytest.raises(Mistake, match=r"^answer_format: 'text' is neither"):
+        WordProblems(answer_format="text")  # type: ignore[arg-type]
 
 
 def test_the_real_files_have_their_published_sizes_and_no_number_is_changed(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMERATE_DATA", str(shared / "data"))
-    task = WordProblems(further=("svamp", "gsm_hard", "gsm_plus"))
+    task = WordProblems(extra_tests=("svamp", "gsm_hard", "gsm_plus"))
     assert task.told() == (
         "train 6,353, development 1,120, test gsm8k 1,319, test svamp 1,000, test gsm_hard 1,319, test gsm_plus 2,400"
     )

@@ -46,7 +46,7 @@ def plain(task: Written, rows: list[int] | None = None) -> list[str]:
 
 def spelled(task: Written) -> list[str]:
     tokenizer = Characters()
-    vocabulary = tokenizer.vocabulary(task)
+    vocabulary = tokenizer.build_vocabulary(task)
     rows = tokenizer.rows(task.questions(np.arange(task.rows.count)), vocabulary)
     return [tokenizer.decode(ids, vocabulary) for ids in rows.ids]
 
@@ -76,7 +76,7 @@ def test_sums_become_numbers_and_are_spelled_as_they_were() -> None:
 def test_the_order_of_a_file_is_found_from_its_answers(
     order: str, rows: list[str], said: list[str], tmp_path: Path
 ) -> None:
-    for task in (written(tmp_path / "a.txt", rows), written(tmp_path / "b.txt", rows, order=order)):
+    for task in (written(tmp_path / "a.txt", rows), written(tmp_path / "b.txt", rows, digit_order=order)):
         assert plain(task) == said
         assert task.questions(np.arange(1)).numbers.lengths.shape[1] == 3
 
@@ -115,8 +115,8 @@ def test_all_else_is_text_and_comes_out_as_it_went_in(rows: list[str], tmp_path:
 
 def test_text_of_sums_asks_what_the_sums_ask() -> None:
     tokenizer = Characters()
-    one, other = (Written(path=str(SUMS), order=order) for order in ("auto", "text"))  # type: ignore[arg-type]
-    vocabulary = tokenizer.vocabulary(one)
+    one, other = (Written(path=str(SUMS), digit_order=order) for order in ("auto", "text"))  # type: ignore[arg-type]
+    vocabulary = tokenizer.build_vocabulary(one)
     first, second = (tokenizer.rows(task.questions(np.arange(96)), vocabulary) for task in (one, other))
     assert np.array_equal(first.ids, second.ids)
     assert np.array_equal(first.asked, second.asked)
@@ -173,11 +173,11 @@ def test_held_out_rows_are_in_no_other_split_and_the_same_as_those_of_arithmetic
 
 def test_bits_and_padded_sums_with_their_operands_swapped_are_one_question(tmp_path: Path) -> None:
     rows = ["0000+01=0100", "01+0000=0100", "0000+10=1000", "000+001=001", "0+01=1", "+=1"]
-    task = written(tmp_path / "bits.txt", rows, order="text")
+    task = written(tmp_path / "bits.txt", rows, digit_order="text")
     hashes = task.canonical(task.questions(np.arange(len(rows)))).tolist()
     assert hashes[0] == hashes[1]
     assert len(set(hashes)) == len(rows) - 1
-    minus = written(tmp_path / "minus.txt", ["01-1=0", "1-01=0"], order="text")
+    minus = written(tmp_path / "minus.txt", ["01-1=0", "1-01=0"], digit_order="text")
     assert len(set(minus.canonical(minus.questions(np.arange(2))).tolist())) == 2
 
 
@@ -204,7 +204,7 @@ def test_a_file_of_2000_rows_on_a_grid_of_400_cells_holds_one_row_in_ten_out(tmp
     rng = random.Random(0)
     sizes = [(i, j) for i in range(1, 21) for j in range(1, 21) for _ in range(5)]
     pairs = [tuple(rng.randrange(10 ** (n - 1), 10**n) for n in each) for each in sizes]
-    task = written(tmp_path / "rows.txt", [f"{a}+{b}={a + b}" for a, b in pairs], order="normal")
+    task = written(tmp_path / "rows.txt", [f"{a}+{b}={a + b}" for a, b in pairs], digit_order="normal")
     rows = {split: len(task._rows_of(split)) for split in SPLITS}  # type: ignore[arg-type]
     assert rows["train"] == pytest.approx(1800, abs=50)
     assert rows["test"] == pytest.approx(100, abs=30)
@@ -220,7 +220,7 @@ def test_the_rows_of_another_file_are_asked_but_for_those_of_training(large: Wri
     trained, unseen = (
         [plain(large, [int(row)])[0] for row in large._rows_of(split)[:3]] for split in ("train", "test")
     )  # type: ignore[index]
-    other = written(tmp_path / "other.txt", [*trained, *unseen, "12345+1=12346"], order="normal")
+    other = written(tmp_path / "other.txt", [*trained, *unseen, "12345+1=12346"], digit_order="normal")
     task = large.of_file(str(other.path))  # numbers in the other order than those of training
     cell = task.pinned(first_digits=4, second_digits=4)
     assert cell.held_out("test")
@@ -291,13 +291,13 @@ def test_text_needs_one_equals_sign(tmp_path: Path) -> None:
 
 def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Mistake, match=r"order: there is no 'revresed'.* Did you mean 'reversed'\?"):
-        Written(order="revresed")  # type: ignore[arg-type]
+        Written(digit_order="revresed")  # type: ignore[arg-type]
     with pytest.raises(Mistake, match="vocabulary: there is no"):
         Written(vocabulary="19")  # type: ignore[arg-type]
     with pytest.raises(Mistake, match="path: which rows"):
         Written().space()
     with pytest.raises(Mistake, match=r"line 2: 'a=b' is no normal sum"):
-        written(tmp_path / "rows.txt", ["1+1=2", "a=b"], order="normal").alphabet()
+        written(tmp_path / "rows.txt", ["1+1=2", "a=b"], digit_order="normal").alphabet()
     with pytest.raises(Mistake, match="no OOD validation"):
         Written(path=str(SUMS)).examples("beyond-development", 0, 0, 1)
     with pytest.raises(Mistake, match=r"there is no 'tset'.* Did you mean 'test'"):
@@ -308,7 +308,7 @@ def test_a_person_may_ask_another_sum() -> None:
     task = Written(path=str(SUMS))
     assert plain_text(task.read("12+9="), 0) == ("12+9=", "21")
     with pytest.raises(Mistake, match="only sums can be asked"):
-        Written(path=str(SUMS), order="text").read("12+9=")
+        Written(path=str(SUMS), digit_order="text").read("12+9=")
 
 
 @pytest.mark.parametrize("name", ["gen_add_bucket", "gen_add_reverse_answer", "gen_or_exact", "gen_sort"])
@@ -333,13 +333,13 @@ def test_it_trains_and_evaluates(tmp_path: Path) -> None:
     recipe = numerate.recipe(
         "addition_abacus",
         f"task=Written(path={SUMS})",
-        "model.width=16",
-        "training.batch=8",
+        "model.hidden_size=16",
+        "training.batch_size=8",
         "training.epochs=1",
         "training.steps=null",
-        "training.window=4",
+        "training.shuffle_window=4",
         "evaluation.grid=1:2x1:2",
-        "evaluation.during=8",
+        "evaluation.validation_examples=8",
     )
     run = numerate.train(recipe, runs_dir=tmp_path, quiet=True)
     assert run.path.is_dir()
@@ -361,7 +361,7 @@ def test_it_trains_and_evaluates(tmp_path: Path) -> None:
 def test_no_row_is_asked_twice_where_more_are_wanted_than_a_file_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = written(tmp_path / "sums.txt", [f"{n}+1={n + 1}" for n in range(1, 10)], order="normal")
+    task = written(tmp_path / "sums.txt", [f"{n}+1={n + 1}" for n in range(1, 10)], digit_order="normal")
     monkeypatch.setattr("numerate.tasks.written._WHOLE", 0)
     assert task.whole() is None
     asked = questions_of(task, {}, count=100)
@@ -370,7 +370,7 @@ def test_no_row_is_asked_twice_where_more_are_wanted_than_a_file_has(
 
 
 def test_the_cells_of_a_file_are_the_sizes_that_it_has(tmp_path: Path) -> None:
-    every = written(tmp_path / "every.txt", ["1+2=3", "1+21=31", "21+2=32", "21+21=42"], order="normal")
+    every = written(tmp_path / "every.txt", ["1+2=3", "1+21=31", "21+2=32", "21+21=42"], digit_order="normal")
     assert every.cells() == [(1, 1), (1, 2), (2, 1), (2, 2)]
     assert str(default_grid(every)) == "1:2x1:2"
     assert every.pinned(question_length=4).cells() == [(1, 1)]

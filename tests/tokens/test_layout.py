@@ -118,7 +118,7 @@ def test_everything_is_a_64_bit_tensor_that_shares_nothing_with_its_rows(layout:
 
 def sum_of(text: str, ask: str) -> Batch:
     task, tokenizer = Arithmetic(), Characters()
-    rows = tokenizer.rows(task.read(text), tokenizer.vocabulary(task))
+    rows = tokenizer.rows(task.read(text), tokenizer.build_vocabulary(task))
     return Continuation(ask).batch(rows, np.arange(1))  # type: ignore[arg-type]
 
 
@@ -144,7 +144,7 @@ def test_labels_are_said_where_their_token_stands() -> None:
         labels=np.array([[2, -1000, 3]], dtype=np.int16),
     )
     tokenizer = Characters()
-    vocabulary = tokenizer.vocabulary(block.alphabet)
+    vocabulary = tokenizer.build_vocabulary(block.alphabet)
     batch = Aligned().batch(tokenizer.rows(block, vocabulary), np.arange(1))
     a, b, one, two = tokenizer.encode("ab12", vocabulary)
     assert batch.tokens.ids.tolist() == [[a, b, a]]
@@ -160,14 +160,14 @@ def test_a_layout_refuses_questions_of_the_other_kind() -> None:
         Continuation().batch(Rows(ids, np.array([3]), asked, labels=ids), np.arange(1))
     with pytest.raises(Mistake, match="take Continuation"):
         Aligned().batch(Rows(ids, np.array([3]), asked), np.arange(1))
-    with pytest.raises(Mistake, match=r"^ask: 'question' is neither"):
+    with pytest.raises(Mistake, match=r"^targets: 'question' is neither"):
         Continuation("question")  # type: ignore[arg-type]
 
 
 @settings(max_examples=60, deadline=None)
 @given(rows=any_rows(labelled=False), end=st.booleans())
 def test_of_a_pair_the_encoder_reads_the_question_and_nothing_of_the_answer(rows: Rows, end: bool) -> None:
-    source = Pair(end=end).batch(rows, np.arange(len(rows))).source
+    source = Pair(source_eos=end).batch(rows, np.arange(len(rows))).source
     assert source is not None
     for row in range(len(rows)):
         question = rows.ids[row, : question_of(rows, row)].tolist() + [END] * end
@@ -178,7 +178,7 @@ def test_of_a_pair_the_encoder_reads_the_question_and_nothing_of_the_answer(rows
 def test_a_sentinel_stands_in_the_source_and_begins_the_answer() -> None:
     vocabulary = Vocabulary.of(["+", "=", "<extra_id_0>"])
     rows = replace(Characters().rows(Arithmetic().read("12+9="), Vocabulary.of(["+", "="])), vocabulary=vocabulary)
-    batch = Pair(start="begin", sentinel="<extra_id_0>").batch(rows, np.arange(1))
+    batch = Pair(decoder_start_token="begin", sentinel="<extra_id_0>").batch(rows, np.arange(1))
     assert batch.source is not None
     mask, digit = vocabulary.ids["<extra_id_0>"], vocabulary.ids["0"]
     assert batch.source.ids[0, -2:].tolist() == [mask, END]
@@ -204,7 +204,7 @@ def test_values_stay_with_their_tokens_on_both_sides(layout: Layout) -> None:
 
 def test_so_many_masks_behind_every_question_do_not_tell_how_long_its_answer_is() -> None:
     rows = Characters().rows(Questions.of_texts([Example("ab=", "c"), Example("a=", "cba")]), Vocabulary.of("abc="))
-    batch = Masked(places=5).batch(rows, np.arange(2))
+    batch = Masked(num_masks=5).batch(rows, np.arange(2))
     ids = Vocabulary.of("abc=").ids
     assert batch.tokens.lengths.tolist() == [8, 7]
     assert batch.tokens.ids.tolist() == [
@@ -215,8 +215,8 @@ def test_so_many_masks_behind_every_question_do_not_tell_how_long_its_answer_is(
         [*[IGNORE] * 3, ids["c"], END, *[IGNORE] * 3],
         [*[IGNORE] * 2, *(ids[c] for c in "cba"), END, *[IGNORE] * 2],
     ]
-    with pytest.raises(Mistake, match=r"^layout\.places: an answer has 4 tokens, and there are 3 masks"):
-        Masked(places=3).batch(rows, np.arange(2))
+    with pytest.raises(Mistake, match=r"^layout\.num_masks: an answer has 4 tokens, and there are 3 masks"):
+        Masked(num_masks=3).batch(rows, np.arange(2))
 
 
 def test_a_masked_number_is_not_read_and_stands_behind_its_place() -> None:

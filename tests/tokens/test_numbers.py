@@ -20,10 +20,10 @@ EVERY += [Digits(order, zeros) for order, zeros in product(("reversed", "normal"
 EVERY += [
     Digits("answer reversed"),
     Digits("normal", 1, 2, 31),
-    Digits(places=40),
-    Digits(hints=True),
-    Digits("normal", hints=True),
-    Digits("answer reversed", 1, 0, 33, hints=True),
+    Digits(min_digits=40),
+    Digits(index_hints=True),
+    Digits("normal", index_hints=True),
+    Digits("answer reversed", 1, 0, 33, index_hints=True),
 ]
 every_spelling = pytest.mark.parametrize("spelling", EVERY, ids=repr)
 
@@ -78,7 +78,7 @@ def test_what_is_spelled_is_read_back(spelling: NumberSpelling, number: Decimal,
 @pytest.mark.parametrize("text", ["", "-", ".", "1.2.3", "--1", "1-2", "1+2", "٣", ".5.", "1.-"])
 def test_what_is_no_number_is_read_as_none(spelling: NumberSpelling, text: str) -> None:
     for order in (text, text[::-1]):
-        if order != "-.1" or not getattr(spelling, "hints", False):  # there the point is a hint
+        if order != "-.1" or not getattr(spelling, "index_hints", False):  # there the point is a hint
             assert spelling.read(list(order)) is None
     assert spelling.read(["1", "[EOS]"]) is None
     assert spelling.read(["12"]) is None
@@ -102,29 +102,29 @@ def test_question_and_answer_may_be_spelled_differently() -> None:
         return "".join(spelling.spell(number)), "".join(spelling.spell(number, answer=True))
 
     assert both(Digits("answer reversed"), -123) == ("-123", "321-")
-    assert both(Digits("normal", leading_zeros=2, answer_zeros=3), 7) == ("007", "0007")
+    assert both(Digits("normal", leading_zeros=2, answer_leading_zeros=3), 7) == ("007", "0007")
     assert both(Digits("normal", leading_zeros=2), 7) == ("007", "007")
-    assert both(Digits(places=4), 12) == ("2100", "21")
-    assert both(Digits("normal", leading_zeros=1, places=4), 123) == ("00123", "0123")
+    assert both(Digits(min_digits=4), 12) == ("2100", "21")
+    assert both(Digits("normal", leading_zeros=1, min_digits=4), 123) == ("00123", "0123")
 
 
 def test_a_number_that_does_not_fit_into_its_places_is_refused() -> None:
-    spelling = Digits(places=4)
+    spelling = Digits(min_digits=4)
     assert "".join(spelling.spell(12345, answer=True)) == "54321"
     for write in (lambda: spelling.spell(12345), lambda: spelling.write(block([Decimal(12345)]), 0, VOCABULARY)):
         with pytest.raises(
-            Mistake, match=r"^places: a number of 5 digits does not fit into 4 places; .*places=5 holds"
+            Mistake, match=r"^min_digits: a number of 5 digits does not fit into 4 places; .*min_digits=5 holds"
         ):
             write()
 
 
 def test_hints_are_the_same_for_the_same_power_of_ten_in_a_circle() -> None:
     chance = (HINTS.index("a") << 64) // 102 + 2**33  # the letter that the units get
-    assert "".join(Digits(hints=True).spell(321, chance=chance)) == "a1b2c3"
-    assert "".join(Digits("normal", hints=True).spell(1321, chance=chance)) == "d1c3b2a1"
-    assert "".join(Digits("normal", hints=True).spell(Decimal("-21.5"), chance=chance)) == "-b2a1.Z5"
-    assert "".join(Digits(hints=True).spell(13, chance=2**64 - 1)) == "ω3A1"
-    long = Digits(hints=True).spell(10**120)[::2]
+    assert "".join(Digits(index_hints=True).spell(321, chance=chance)) == "a1b2c3"
+    assert "".join(Digits("normal", index_hints=True).spell(1321, chance=chance)) == "d1c3b2a1"
+    assert "".join(Digits("normal", index_hints=True).spell(Decimal("-21.5"), chance=chance)) == "-b2a1.Z5"
+    assert "".join(Digits(index_hints=True).spell(13, chance=2**64 - 1)) == "ω3A1"
+    long = Digits(index_hints=True).spell(10**120)[::2]
     assert "".join(long[:102]) == HINTS
     assert long[102] == "A"
     starts = np.bincount(hint_start(Draws(1).words(102_000)), minlength=102)
@@ -135,8 +135,8 @@ def test_numbers_in_a_text_are_turned_back_with_their_signs() -> None:
     assert Digits().plain("7-=31") == "-7=13"
     assert Digits("answer reversed").plain("-13", answer=False) == "-13"
     assert Digits("answer reversed").plain("31-", answer=True) == "-13"
-    assert Digits(hints=True).plain("a3b1-,c") == "-13,c"
-    assert Digits(hints=True).plain("3b1") == "31"  # what has no hint of its own stays as it is
+    assert Digits(index_hints=True).plain("a3b1-,c") == "-13,c"
+    assert Digits(index_hints=True).plain("3b1") == "31"  # what has no hint of its own stays as it is
 
 
 def test_a_large_vocabulary_takes_wider_ids() -> None:
@@ -147,11 +147,11 @@ def test_a_large_vocabulary_takes_wider_ids() -> None:
 
 
 def test_impossible_settings_are_refused_by_name() -> None:
-    with pytest.raises(Mistake, match=r"^order: 'backwards' is neither"):
+    with pytest.raises(Mistake, match=r"^digit_order: 'backwards' is neither"):
         Digits("backwards")  # type: ignore[arg-type]
-    with pytest.raises(Mistake, match=r"^answer_zeros: -2 zeros"):
-        Digits(answer_zeros=-2)
-    with pytest.raises(Mistake, match=r"^places: -1 places"):
-        Digits(places=-1)
+    with pytest.raises(Mistake, match=r"^answer_leading_zeros: -2 zeros"):
+        Digits(answer_leading_zeros=-2)
+    with pytest.raises(Mistake, match=r"^min_digits: -1 places"):
+        Digits(min_digits=-1)
     with pytest.raises(Mistake, match=r"^leading_zeros: -1 zeros"):
         Digits(leading_zeros=-1)

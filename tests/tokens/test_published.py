@@ -29,7 +29,7 @@ def case(name: str) -> dict[str, Any]:
 
 
 def written(task: Task, tokenizer: Characters, questions: Questions) -> list[str]:
-    vocabulary = tokenizer.vocabulary(task)
+    vocabulary = tokenizer.build_vocabulary(task)
     rows = tokenizer.rows(questions, vocabulary)
     assert (rows.ids[np.arange(len(rows)), rows.lengths - 1] == END).all()
     return [tokenizer.decode(ids, vocabulary) for ids in rows.ids]
@@ -57,8 +57,8 @@ def test_hints_and_labels_are_characters_that_say_nothing_else() -> None:
 
 
 def test_published_tokens_are_ours_save_for_the_space() -> None:
-    tokenizer = Characters(ids="pad")
-    vocabulary = tokenizer.vocabulary(Arithmetic())
+    tokenizer = Characters(vocabulary="pad")
+    vocabulary = tokenizer.build_vocabulary(Arithmetic())
     assert vocabulary.size == 19
     found = case("tokenize_pad")
     for text, expected in zip(found["input"], found["expected"], strict=True):
@@ -75,7 +75,7 @@ def test_lines_of_the_published_bucket_generator_are_written_by_us(name: str, or
     task = Arithmetic(digits=Span(1, 3))
     plain = [[digits.plain(part) for part in line.split("=")[0].split("+")] for line in lines]
     read = Questions.concatenate([task.read("+".join(operands)) for operands in plain])
-    assert written(task, Characters(digits, ids="pad"), read) == lines
+    assert written(task, Characters(digits, vocabulary="pad"), read) == lines
     drawn = task.examples("train", 0, 0, len(lines))
     assert [drawn.facts[axis].tolist() for axis in task.axes()] == [read.facts[axis].tolist() for axis in task.axes()]
 
@@ -105,14 +105,14 @@ def test_published_sorting_lines_are_written_by_us_where_their_labels_are_no_del
             continue
         read = task.read(",".join(f"{label}:{spelling.plain(number)}" for label, _, number in pairs))
         if all(not label.isdigit() for label, _, _ in pairs) and "0" not in [number[-1] for _, _, number in pairs]:
-            assert written(task, Characters(spelling, ids="sort"), read) == [f"{question}={answer}"]
+            assert written(task, Characters(spelling, vocabulary="sort"), read) == [f"{question}={answer}"]
             kept += 1
     assert kept == 3
 
 
 def test_no_drawn_list_has_a_delimiter_among_its_labels() -> None:
     task = Sorting(items=30)
-    tokenizer = Characters(ids="sort")
+    tokenizer = Characters(vocabulary="sort")
     for line in written(task, tokenizer, task.examples("train", 0, 0, 500)):
         question, answer = line.split("=")
         labels = [item.split(":")[0] for item in question.split(",")]
@@ -127,7 +127,7 @@ def test_the_lines_of_the_positional_or_are_the_published_ones() -> None:
         cell = BitwiseOr().pinned(first_digits=found["input"]["n"], second_digits=found["input"]["m"])
         every = cell.whole()
         assert every is not None
-        assert written(cell, Characters(spelling, ids="pad"), every) == found["expected"]
+        assert written(cell, Characters(spelling, vocabulary="pad"), every) == found["expected"]
     count = case("gen_or_count")
     for pair, expected in zip(count["input"]["pairs"], count["expected"], strict=True):
         spans = [Span(1, most) for most in pair]
@@ -135,7 +135,7 @@ def test_the_lines_of_the_positional_or_are_the_published_ones() -> None:
 
 
 def test_hints_are_shared_by_operands_and_answer() -> None:
-    task, tokenizer = Arithmetic(), Characters(Digits(hints=True), ids="index")
+    task, tokenizer = Arithmetic(), Characters(Digits(index_hints=True), vocabulary="index")
     (line,) = written(task, tokenizer, task.read("321+654="))
     assert line == "A1B2C3+A4B5C6=A5B7C9"  # the published example, from another letter on
     drawn = task.examples("train", 0, 0, 300)
@@ -153,24 +153,24 @@ def test_operands_may_alternate() -> None:
     task = Arithmetic()
     cases = {("12+34=", "normal"): "1324=46", ("12+34=", "reversed"): "2413=64"}
     for (text, order), line in cases.items():
-        tokenizer = Characters(Digits(order), interleave=True)  # type: ignore[arg-type]
+        tokenizer = Characters(Digits(order), interleave_operands=True)  # type: ignore[arg-type]
         assert written(task, tokenizer, task.read(text)) == [line]
-    filled = Characters(Digits("normal", places=3), interleave=True)
+    filled = Characters(Digits("normal", min_digits=3), interleave_operands=True)
     assert written(task, filled, task.read("12+345=")) == ["031425=357"]
     drawn = Arithmetic(digits=20).examples("train", 0, 0, 40)
-    for line, row in zip(written(task, Characters(interleave=True), drawn), drawn.numbers.digits, strict=True):
+    for line, row in zip(written(task, Characters(interleave_operands=True), drawn), drawn.numbers.digits, strict=True):
         digits = [int(d) for d in line.split("=")[0]]
         assert digits[::2] == row[0, ::-1][:20].tolist()
         assert digits[1::2] == row[1, ::-1][:20].tolist()
     with pytest.raises(Mistake, match=r"^interleave: operands of 2 and 3 digits could not be told apart"):
-        written(task, Characters(interleave=True), task.read("12+345="))
+        written(task, Characters(interleave_operands=True), task.read("12+345="))
     with pytest.raises(Mistake, match=r"^interleave: only questions of two operands"):
-        written(Sorting(), Characters(interleave=True), Sorting().read("A:1,B:2="))
+        written(Sorting(), Characters(interleave_operands=True), Sorting().read("A:1,B:2="))
 
 
 def test_blanks_come_as_often_as_their_probability_says() -> None:
-    task, tokenizer = Arithmetic(digits=20), Characters(blanks=0.5)
-    vocabulary = tokenizer.vocabulary(task)
+    task, tokenizer = Arithmetic(digits=20), Characters(space_probability=0.5)
+    vocabulary = tokenizer.build_vocabulary(task)
     drawn = task.examples("train", 0, 0, 1000)
     rows, bare = tokenizer.rows(drawn, vocabulary), Characters().rows(drawn, vocabulary)
     lines = [tokenizer.decode(ids, vocabulary) for ids in rows.ids]
@@ -188,16 +188,18 @@ def test_blanks_come_as_often_as_their_probability_says() -> None:
 
 
 def test_a_task_that_a_published_vocabulary_cannot_write_is_refused() -> None:
-    with pytest.raises(Mistake, match=r"^ids: the published vocabulary 'pad' has no .*, which Sorting needs"):
-        Characters(ids="pad").vocabulary(Sorting())
-    with pytest.raises(Mistake, match=r"^ids: the published vocabulary 'sort' has no \+, which Arithmetic needs"):
-        Characters(ids="sort").vocabulary(Arithmetic())
-    with pytest.raises(Mistake, match=r"^ids: 'letters' is none of: house, pad, index, sort"):
-        Characters(ids="letters")  # type: ignore[arg-type]
-    with pytest.raises(Mistake, match=r"^ids: the published vocabulary 'pad' has no index hints"):
-        Characters(Digits(hints=True), ids="pad")
+    with pytest.raises(Mistake, match=r"^vocabulary: the published vocabulary 'pad' has no .*, which Sorting needs"):
+        Characters(vocabulary="pad").build_vocabulary(Sorting())
+    with pytest.raises(
+        Mistake, match=r"^vocabulary: the published vocabulary 'sort' has no \+, which Arithmetic needs"
+    ):
+        Characters(vocabulary="sort").build_vocabulary(Arithmetic())
+    with pytest.raises(Mistake, match=r"^vocabulary: 'letters' is none of: house, pad, index, sort"):
+        Characters(vocabulary="letters")  # type: ignore[arg-type]
+    with pytest.raises(Mistake, match=r"^vocabulary: the published vocabulary 'pad' has no index hints"):
+        Characters(Digits(index_hints=True), vocabulary="pad")
     with pytest.raises(Mistake, match=r"^interleave: operands with index hints cannot alternate"):
-        Characters(Digits(hints=True), interleave=True)
+        Characters(Digits(index_hints=True), interleave_operands=True)
     for share in (-0.1, 1.5):
         with pytest.raises(Mistake, match=r"^blanks: .* is no probability"):
-            Characters(blanks=share)
+            Characters(space_probability=share)

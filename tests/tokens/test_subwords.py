@@ -89,12 +89,12 @@ def folder(request: pytest.FixtureRequest) -> str:
 
 
 def symbols(tokenizer: Subwords, text: str) -> str:
-    vocabulary = tokenizer.vocabulary([])
+    vocabulary = tokenizer.build_vocabulary([])
     return " ".join(vocabulary.symbols[i] for i in tokenizer.encode(text, vocabulary))
 
 
 def back(tokenizer: Subwords, text: str) -> str:
-    vocabulary = tokenizer.vocabulary([])
+    vocabulary = tokenizer.build_vocabulary([])
     return tokenizer.decode(*_turned(tokenizer.encode_with_values(text, vocabulary), vocabulary))
 
 
@@ -107,7 +107,7 @@ def _turned(encoded: tuple[list[int], list[float]], vocabulary: Any) -> tuple[An
 
 def test_as_it_is_it_writes_the_ids_of_the_tokenizer(folder: str) -> None:
     tokenizer = Subwords(tokenizer=folder)
-    vocabulary = tokenizer.vocabulary([])
+    vocabulary = tokenizer.build_vocabulary([])
     theirs = tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")
     theirs.no_truncation()
     assert vocabulary.foreign is not None
@@ -117,11 +117,11 @@ def test_as_it_is_it_writes_the_ids_of_the_tokenizer(folder: str) -> None:
 
 
 def test_per_digit_is_the_rule_of_a_fast_tokenizer(folder: str) -> None:
-    tokenizer = Subwords(tokenizer=folder, numbers=PerDigit())
+    tokenizer = Subwords(tokenizer=folder, number_format=PerDigit())
     theirs = tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")
     theirs.no_truncation()
     ruled = per_digit(theirs)
-    vocabulary = tokenizer.vocabulary([])
+    vocabulary = tokenizer.build_vocabulary([])
     assert vocabulary.foreign is not None
     for text in (*TEXTS, "12 012 x2y 100"):
         found = vocabulary.foreign[tokenizer.encode(text, vocabulary)].tolist()
@@ -131,7 +131,8 @@ def test_per_digit_is_the_rule_of_a_fast_tokenizer(folder: str) -> None:
 
 def test_letters_around_digits_are_untouched(pieces: str) -> None:
     assert (
-        symbols(Subwords(tokenizer=pieces, numbers=PerDigit()), "a12b and 12") == "\u2581 a 1 2 b \u2581and \u2581 1 2"
+        symbols(Subwords(tokenizer=pieces, number_format=PerDigit()), "a12b and 12")
+        == "\u2581 a 1 2 b \u2581and \u2581 1 2"
     )
     assert symbols(Subwords(tokenizer=pieces), "a12b and 12") == "\u2581 a 12 b \u2581and \u2581 12"
 
@@ -156,12 +157,12 @@ def test_letters_around_digits_are_untouched(pieces: str) -> None:
     ],
 )
 def test_numbers_are_written_by_hand(pieces: str, numbers: TextSpelling, text: str, written: str) -> None:
-    assert symbols(Subwords(tokenizer=pieces, numbers=numbers), text) == written
+    assert symbols(Subwords(tokenizer=pieces, number_format=numbers), text) == written
 
 
 def test_values_stand_beside_their_numbers() -> None:
-    tokenizer = Subwords(tokenizer=TINY, numbers=XVal())
-    vocabulary = tokenizer.vocabulary([])
+    tokenizer = Subwords(tokenizer=TINY, number_format=XVal())
+    vocabulary = tokenizer.build_vocabulary([])
     ids, values = tokenizer.encode_with_values("x=-15.67, 123456789 and 1,000", vocabulary)
     number = vocabulary.ids["[NUM]"]
     assert [value for i, value in zip(ids, values, strict=True) if i == number] == pytest.approx([-15.67, 1000])
@@ -172,14 +173,14 @@ def test_values_stand_beside_their_numbers() -> None:
 def test_a_text_comes_back_as_it_was(folder: str, numbers: TextSpelling) -> None:
     known = [text for text in TEXTS if text.isascii()] if "pieces" in folder else TEXTS
     for text in known:
-        assert back(Subwords(tokenizer=folder, numbers=numbers), text) == text
+        assert back(Subwords(tokenizer=folder, number_format=numbers), text) == text
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(alphabet="0123456789.,-+eE ab()=\u00b2\u0663\0\ue000", max_size=24))
 @pytest.mark.parametrize("numbers", [*LOSSLESS, *PARSED], ids=repr)
 def test_any_text_is_written_and_its_text_written_alike(numbers: TextSpelling, text: str) -> None:
-    tokenizer = Subwords(tokenizer=TINY, numbers=numbers)
+    tokenizer = Subwords(tokenizer=TINY, number_format=numbers)
     written = back(tokenizer, text)
     if numbers in LOSSLESS and "\0" not in text and "\ue000" not in text:
         assert written == text
@@ -206,23 +207,23 @@ def _group_of_thousands(text: str, written: str) -> bool:
     ],
 )
 def test_texts_come_back_as_documented(folder: str, numbers: TextSpelling, text: str, said: str) -> None:
-    assert back(Subwords(tokenizer=folder, numbers=numbers), text) == said
+    assert back(Subwords(tokenizer=folder, number_format=numbers), text) == said
 
 
 def test_what_no_text_gives_is_decoded_too() -> None:
-    tokenizer = Subwords(tokenizer=TINY, numbers=RegressionTransformer())
-    vocabulary = tokenizer.vocabulary([])
+    tokenizer = Subwords(tokenizer=TINY, number_format=RegressionTransformer())
+    vocabulary = tokenizer.build_vocabulary([])
     ids = [vocabulary.ids[symbol] for symbol in ("_5_1_", "_4_0_", "_3_0_", "+", "_2_2_")]
     assert tokenizer.decode([BEGIN, *ids, UNKNOWN, END, PAD], vocabulary) == "54 3+200[UNK]"
-    xval = Subwords(tokenizer=TINY, numbers=XVal())
-    assert xval.decode([xval.vocabulary([]).ids["[NUM]"]], xval.vocabulary([])) == "[NUM]"
+    xval = Subwords(tokenizer=TINY, number_format=XVal())
+    assert xval.decode([xval.build_vocabulary([]).ids["[NUM]"]], xval.build_vocabulary([])) == "[NUM]"
 
 
 # Vocabularies --------------------------------------------------------------------------------------------------------
 
 
 def test_the_house_has_its_specials_first_and_knows_the_tokenizers_ids(pieces: str) -> None:
-    vocabulary = Subwords(tokenizer=pieces, numbers=RegressionTransformer()).vocabulary([])
+    vocabulary = Subwords(tokenizer=pieces, number_format=RegressionTransformer()).build_vocabulary([])
     theirs = tokenizers.Tokenizer.from_file(f"{pieces}/tokenizer.json").get_vocab()
     assert vocabulary.foreign is not None
     assert vocabulary.foreign[:4].tolist() == [0, 2, -1, 1]
@@ -233,16 +234,16 @@ def test_the_house_has_its_specials_first_and_knows_the_tokenizers_ids(pieces: s
 
 
 def test_each_token_says_what_it_is(pieces: str) -> None:
-    own = Subwords(tokenizer=pieces).vocabulary([])
+    own = Subwords(tokenizer=pieces).build_vocabulary([])
     for symbol, kind, value in (("5", DIGIT, 5), ("\u25815", DIGIT, 5), ("12", NUMBER, 12), ("100", NUMBER, 100)):
         assert (own.kinds[own.ids[symbol]], own.values[own.ids[symbol]]) == (kind, value)
     for symbol, kind in (("-", SIGN), (".", POINT), ("a", TEXT), ("<extra_id_12>", TEXT), ("[EOS]", SPECIAL)):
         assert own.kinds[own.ids[symbol]] == kind
         assert np.isnan(own.values[own.ids[symbol]])
-    digits = Subwords(tokenizer=pieces, numbers=PerDigit()).vocabulary([])
+    digits = Subwords(tokenizer=pieces, number_format=PerDigit()).build_vocabulary([])
     assert {digits.symbols[i] for i in np.flatnonzero(digits.is_digit)} == set("0123456789")
     assert digits.kinds[digits.ids["12"]] == TEXT
-    rt = Subwords(tokenizer=pieces, numbers=RegressionTransformer()).vocabulary([])
+    rt = Subwords(tokenizer=pieces, number_format=RegressionTransformer()).build_vocabulary([])
     five = rt.ids["_5_-2_"]
     assert (rt.kinds[five], rt.values[five], rt.significance[five]) == (DIGIT, 5, -2)
     assert np.count_nonzero(rt.is_digit) == 320
@@ -260,18 +261,18 @@ SOURCE: TextSource = Listed((Example("What is 12?", "12"), Example("What is 5+5?
 
 
 def test_a_vocabulary_can_be_cut_to_what_occurs(pieces: str) -> None:
-    whole = Subwords(tokenizer=pieces, numbers=PerDigit())
-    tokenizer = Subwords(tokenizer=pieces, numbers=PerDigit(), keep="occurring")
-    vocabulary = tokenizer.vocabulary(Asked())
+    whole = Subwords(tokenizer=pieces, number_format=PerDigit())
+    tokenizer = Subwords(tokenizer=pieces, number_format=PerDigit(), vocabulary="occurring")
+    vocabulary = tokenizer.build_vocabulary(Asked())
     assert {"\u2581What", "\u2581is", "\u2581and", "-", ".", "<extra_id_0>", *"0123456789"} <= set(vocabulary.symbols)
     assert not {"12", "100", "\u25815", "<extra_id_12>"} & set(vocabulary.symbols)
     questions = Asked().examples("train", 0, 0, 9)
-    ours, theirs = tokenizer.rows(questions, vocabulary), whole.rows(questions, whole.vocabulary([]))
+    ours, theirs = tokenizer.rows(questions, vocabulary), whole.rows(questions, whole.build_vocabulary([]))
     for cut, full in zip(ours.ids, theirs.ids, strict=True):
-        assert [vocabulary.symbols[i] for i in cut] == [whole.vocabulary([]).symbols[i] for i in full]
+        assert [vocabulary.symbols[i] for i in cut] == [whole.build_vocabulary([]).symbols[i] for i in full]
     assert vocabulary.foreign is not None
     assert [vocabulary.foreign[vocabulary.ids[name]] for name in ("\u2581is", "[EOS]")] == [
-        whole.vocabulary([]).foreign[whole.vocabulary([]).ids["\u2581is"]],  # type: ignore[index]
+        whole.build_vocabulary([]).foreign[whole.build_vocabulary([]).ids["\u2581is"]],  # type: ignore[index]
         1,
     ]
 
@@ -279,8 +280,8 @@ def test_a_vocabulary_can_be_cut_to_what_occurs(pieces: str) -> None:
 @pytest.mark.parametrize("text", ["1e400", "is " + "9" * 400, "9" * 39])
 @pytest.mark.parametrize("published", [False, True])
 def test_values_beside_tokens_are_finite_whatever_a_text_has(pieces: str, text: str, published: bool) -> None:
-    tokenizer = Subwords(tokenizer=pieces, numbers=XVal(published=published))
-    vocabulary = tokenizer.vocabulary([])
+    tokenizer = Subwords(tokenizer=pieces, number_format=XVal(published=published))
+    vocabulary = tokenizer.build_vocabulary([])
     rows = tokenizer.rows([Example(f"{text} and 5", "7")], vocabulary)
     assert rows.values is not None
     assert np.isfinite(rows.values).all()
@@ -296,8 +297,8 @@ CONTROL = ("<pad>", "</s>", "<unk>", "<s>", "[PAD]", "[UNK]", "[BOS]", "[EOS]", 
 @pytest.mark.parametrize("name", ["tiny", "pieces", "characters"])
 def test_special_tokens_in_a_text_are_text(name: str, numbers: TextSpelling, request: pytest.FixtureRequest) -> None:
     folder = {"tiny": TINY, "characters": "characters"}.get(name) or request.getfixturevalue("pieces")
-    tokenizer = Subwords(tokenizer=folder, numbers=numbers)
-    vocabulary = tokenizer.vocabulary([])
+    tokenizer = Subwords(tokenizer=folder, number_format=numbers)
+    vocabulary = tokenizer.build_vocabulary([])
     masks = [vocabulary.ids[mask] for mask in CONTROL if mask in vocabulary.ids and mask[0] == "<"]
     said = [text for name in CONTROL for text in (name, f"a{name}1", f"x {name} y", f"{name}{name}")]
     questions = tokenizer.rows([Example(text, text) for text in said], vocabulary)
@@ -322,16 +323,16 @@ def test_special_tokens_that_a_model_of_another_kind_has_among_its_words_are_tex
         made.add_tokens(["<b>"])
         made.save(str(tmp_path / "tokenizer.json"))
         for numbers in (AsIs(), PerDigit()):
-            tokenizer = Subwords(tokenizer=str(tmp_path), numbers=numbers)
-            vocabulary = tokenizer.vocabulary([])
+            tokenizer = Subwords(tokenizer=str(tmp_path), number_format=numbers)
+            vocabulary = tokenizer.build_vocabulary([])
             found = tokenizer.encode("a </s> <pad> [EOS] <mask> <b> 7", vocabulary)
             assert not {PAD, BEGIN, END, vocabulary.ids["<mask>"]} & {*found}
             assert [vocabulary.symbols[i] for i in found][-2:] == ["<b>", "7"], "an added token that is text stays one"
 
 
 def test_t5_reads_its_end_in_a_text_as_text(shared: Path) -> None:
-    tokenizer = Subwords(tokenizer=str(shared / "data" / "tokenizers" / "t5-small"), numbers=PerDigit())
-    vocabulary = tokenizer.vocabulary([])
+    tokenizer = Subwords(tokenizer=str(shared / "data" / "tokenizers" / "t5-small"), number_format=PerDigit())
+    vocabulary = tokenizer.build_vocabulary([])
     for text in ("</s>", "5 <pad> 6", "<extra_id_0>", "\uff1c/s>"):
         found = tokenizer.encode(text, vocabulary)
         assert not {PAD, BEGIN, END, vocabulary.ids["<extra_id_0>"]} & {*found}
@@ -342,8 +343,8 @@ def test_t5_reads_its_end_in_a_text_as_text(shared: Path) -> None:
 
 
 def test_rows_are_the_question_the_answer_and_its_end() -> None:
-    tokenizer = Subwords(tokenizer=TINY, numbers=XVal(), begin=True, before_answer=" ")
-    vocabulary = tokenizer.vocabulary([])
+    tokenizer = Subwords(tokenizer=TINY, number_format=XVal(), add_bos_token=True, answer_prefix=" ")
+    vocabulary = tokenizer.build_vocabulary([])
     rows = tokenizer.rows([Example("12+9=", "21"), Example("", ""), Example("x", "1,000.5 y")], vocabulary)
     written = [[vocabulary.symbols[i] for i in row] for row in rows.ids]
     assert written[0][: rows.lengths[0]] == ["[BOS]", "[NUM]", "+", "[NUM]", "=", "\u0120", "[NUM]", "[EOS]"]
@@ -361,8 +362,8 @@ def test_rows_are_the_question_the_answer_and_its_end() -> None:
 
 def test_a_source_and_its_texts_give_the_same_rows(folder: str) -> None:
     for numbers in (AsIs(), PerDigit(), XVal()):
-        tokenizer = Subwords(tokenizer=folder, numbers=numbers)
-        vocabulary = tokenizer.vocabulary([])
+        tokenizer = Subwords(tokenizer=folder, number_format=numbers)
+        vocabulary = tokenizer.build_vocabulary([])
         chosen = np.array([1, 2, 0, 1])
         ours = tokenizer.rows(Questions.of_source(SOURCE, chosen), vocabulary)
         plain = tokenizer.rows(SOURCE.pairs(chosen), vocabulary)
@@ -377,15 +378,15 @@ def test_questions_of_several_sources_are_in_their_order() -> None:
         [Questions.of_source(SOURCE, np.array([0])), Questions.of_source(other, np.array([0]))]
     ).take(np.array([1, 0]))
     tokenizer = Subwords(tokenizer=TINY)
-    vocabulary = tokenizer.vocabulary([])
+    vocabulary = tokenizer.build_vocabulary([])
     rows = tokenizer.rows(both, vocabulary)
     assert [tokenizer.decode(ids, vocabulary) for ids in rows.ids] == ["other 17", "What is 12?12"]
 
 
 def test_tasks_with_numbers_are_written_as_people_do() -> None:
-    tokenizer = Subwords(tokenizer=TINY, numbers=Groups(2))
+    tokenizer = Subwords(tokenizer=TINY, number_format=Groups(2))
     task = Arithmetic("-")
-    vocabulary = tokenizer.vocabulary(task)
+    vocabulary = tokenizer.build_vocabulary(task)
     rows = tokenizer.rows(task.read("12-345="), vocabulary)
     assert tokenizer.decode(rows.ids[0], vocabulary) == "12-345=-333"
     assert tokenizer.decode(rows.ids[0][rows.asked[0]], vocabulary) == "-333"
@@ -394,13 +395,15 @@ def test_tasks_with_numbers_are_written_as_people_do() -> None:
 def test_labels_are_refused() -> None:
     block = Questions(("0", "1"), np.zeros((1, 2), np.int16), Numbers.none(1), labels=np.ones((1, 2), np.int16))
     with pytest.raises(Mistake, match="a label per token; take Words"):
-        Subwords(tokenizer=TINY).rows(block, Subwords(tokenizer=TINY).vocabulary([]))
+        Subwords(tokenizer=TINY).rows(block, Subwords(tokenizer=TINY).build_vocabulary([]))
 
 
 def test_what_is_longer_than_told_is_cut_and_said() -> None:
-    tokenizer = Subwords(tokenizer=TINY, numbers=PerDigit(), most=3)
-    vocabulary = tokenizer.vocabulary([])
-    with pytest.warns(UserWarning, match=r"tokenizer.most: 1 of 2 questions .* more than 3 tokens.* longest has 6"):
+    tokenizer = Subwords(tokenizer=TINY, number_format=PerDigit(), max_length=3)
+    vocabulary = tokenizer.build_vocabulary([])
+    with pytest.warns(
+        UserWarning, match=r"tokenizer.max_length: 1 of 2 questions .* more than 3 tokens.* longest has 6"
+    ):
         rows = tokenizer.rows([Example("123456", "12345"), Example("1", "2")], vocabulary)
     assert tokenizer.decode(rows.ids[0], vocabulary) == "123123"
     assert rows.lengths.tolist() == [7, 3]
@@ -421,10 +424,10 @@ def passages(folder: Path) -> None:
 @pytest.mark.parametrize("cut", ["beginning", "end"])
 def test_a_question_behind_a_long_passage_is_kept_unless_its_end_is_cut_as_published(tmp_path: Path, cut: Any) -> None:
     passages(tmp_path)
-    task = Reading(folder=str(tmp_path), development=0.34, cut=cut)
-    tokenizer = Subwords(tokenizer="characters", numbers=PerDigit(), most=80)
-    vocabulary = tokenizer.vocabulary(task)
-    told = rf"most: 2 of 4 questions \(.*val\.jsonl\), .* more than 80 tokens and lose their {cut}; the longest"
+    task = Reading(data_dir=str(tmp_path), development_fraction=0.34, truncation_side=cut)
+    tokenizer = Subwords(tokenizer="characters", number_format=PerDigit(), max_length=80)
+    vocabulary = tokenizer.build_vocabulary(task)
+    told = rf"max_length: 2 of 4 questions \(.*val\.jsonl\), .* more than 80 tokens and lose their {cut}; the longest"
     with pytest.warns(UserWarning, match=told):
         rows = tokenizer.rows(task.longest(), vocabulary)  # what is asked of a probe is counted over the data
     with pytest.warns(UserWarning, match=told):
@@ -448,7 +451,7 @@ def test_a_tokenizer_without_digits_is_refused_unless_left_alone(tmp_path: Path)
     made.save(str(tmp_path / "tokenizer.json"))
     assert symbols(Subwords(tokenizer=str(tmp_path)), "a 1 b") == "a [UNK] b"
     with pytest.raises(Mistake, match=r"^tokenizer: it has no token '0'.*numbers=AsIs"):
-        Subwords(tokenizer=str(tmp_path), numbers=PerDigit()).vocabulary([])
+        Subwords(tokenizer=str(tmp_path), number_format=PerDigit()).build_vocabulary([])
 
 
 def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
@@ -458,13 +461,13 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
         ("nobody/has-this-tokenizer", "hub did not give"),
     ):
         with pytest.raises(Mistake, match=said):
-            Subwords(tokenizer=name).vocabulary([])
+            Subwords(tokenizer=name).build_vocabulary([])
     (tmp_path / "tokenizer.json").write_text('{"model"')
     with pytest.raises(Mistake, match=r"is no tokenizer.json"):
-        Subwords(tokenizer=str(tmp_path)).vocabulary([])
+        Subwords(tokenizer=str(tmp_path)).build_vocabulary([])
     (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')
     with pytest.raises(Mistake, match="cannot read it"):
-        Subwords(tokenizer=str(tmp_path)).vocabulary([])
+        Subwords(tokenizer=str(tmp_path)).build_vocabulary([])
 
 
 def test_a_name_of_the_hub_is_looked_for_in_the_users_data_first(
@@ -476,7 +479,7 @@ def test_a_name_of_the_hub_is_looked_for_in_the_users_data_first(
     for name in ("nobody/has-this-tokenizer", "has-this-tokenizer"):
         assert Subwords(tokenizer=name).fingerprint() == Subwords(tokenizer=TINY).fingerprint()
     with pytest.raises(Mistake, match="hub did not give"):  # the hub alone knows revisions
-        Subwords(tokenizer="nobody/has-this-tokenizer", revision="1f2e").vocabulary([])
+        Subwords(tokenizer="nobody/has-this-tokenizer", revision="1f2e").build_vocabulary([])
     shutil.copytree(TINY, tmp_path / "tokenizers" / "nobody" / "has-this-tokenizer")
     (place / "tokenizer.json").write_text("")
     assert Subwords(tokenizer="nobody/has-this-tokenizer").fingerprint(), "a folder of the whole name comes first"
@@ -488,14 +491,14 @@ def test_every_size_of_t5_has_the_tokenizer_that_is_fetched_for_one(
 ) -> None:
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path))
     with pytest.raises(Mistake, match="`numerate data fetch t5_tokenizer` gets it"):
-        Subwords(tokenizer=f"google-t5/t5-{size}").vocabulary([])
+        Subwords(tokenizer=f"google-t5/t5-{size}").build_vocabulary([])
     shutil.copytree(TINY, tmp_path / ALL["t5_tokenizer"].folder)
     for name in (f"google-t5/t5-{size}", f"t5-{size}"):
         assert Subwords(tokenizer=name).fingerprint() == Subwords(tokenizer=TINY).fingerprint()
     with pytest.raises(
         Mistake, match=r"hub did not give .*; a copy of it at"
     ):  # somebody else's of this name may differ
-        Subwords(tokenizer="nobody/t5-base").vocabulary([])
+        Subwords(tokenizer="nobody/t5-base").build_vocabulary([])
 
 
 def test_a_tokenizer_that_is_nowhere_is_told_with_both_ways_to_get_it(
@@ -506,13 +509,13 @@ def test_a_tokenizer_that_is_nowhere_is_told_with_both_ways_to_get_it(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     place = tmp_path / "tokenizers" / "t5-small" / "tokenizer.json"
     with pytest.raises(Mistake) as said:
-        Subwords().vocabulary([])
+        Subwords().build_vocabulary([])
     assert "the Hugging Face hub did not give its tokenizer.json" in str(said.value)
     assert f"`numerate data fetch t5_tokenizer` gets it, or a copy at {place} is read without the hub" in str(
         said.value
     )
     with pytest.raises(Mistake, match=r"a copy of it at .*tokenizers/other/tokenizer\.json is read without the hub"):
-        Subwords(tokenizer="nobody/other").vocabulary([])
+        Subwords(tokenizer="nobody/other").build_vocabulary([])
     for name, called in tokenizer_files.FETCHED.items():
         assert ALL[called].folder == f"{tokenizer_files.TOKENIZERS}/{name}"
         assert [file.name for file in ALL[called].files] == ["tokenizer.json"]
@@ -545,7 +548,7 @@ def test_a_tokenizer_is_known_by_its_content(tmp_path: Path) -> None:
 def test_real_tokenizers_write_and_read_real_questions(shared: Path, name: str, numbers: TextSpelling) -> None:
     folder = shared / "data" / "tokenizers" / name
     file = shared / "data" / "mathematics_dataset" / "interpolate" / "arithmetic__mixed.txt"
-    tokenizer = Subwords(tokenizer=str(folder), numbers=numbers)
+    tokenizer = Subwords(tokenizer=str(folder), number_format=numbers)
     lines = file.read_text().splitlines()[:60]
     for line in lines:
         found = back(tokenizer, line)
@@ -555,8 +558,10 @@ def test_real_tokenizers_write_and_read_real_questions(shared: Path, name: str, 
 
 
 def test_t5s_special_tokens_are_the_houses(shared: Path) -> None:
-    tokenizer = Subwords(tokenizer=str(shared / "data" / "tokenizers" / "t5-small"), numbers=RegressionTransformer())
-    vocabulary = tokenizer.vocabulary([])
+    tokenizer = Subwords(
+        tokenizer=str(shared / "data" / "tokenizers" / "t5-small"), number_format=RegressionTransformer()
+    )
+    vocabulary = tokenizer.build_vocabulary([])
     assert vocabulary.foreign is not None
     assert vocabulary.foreign[:4].tolist() == [0, 2, -1, 1]
     assert vocabulary.foreign[vocabulary.ids["<extra_id_0>"]] == 32099
@@ -571,8 +576,8 @@ def test_t5s_special_tokens_are_the_houses(shared: Path) -> None:
 
 @pytest.mark.parametrize("numbers", [AsIs(), PerDigit(), RegressionTransformer(), XVal()], ids=repr)
 def test_the_tokenizer_of_characters_needs_no_file_and_gives_every_text_back(numbers: Any) -> None:
-    tokenizer = Subwords(tokenizer="characters", numbers=numbers)
-    vocabulary = tokenizer.vocabulary([])
+    tokenizer = Subwords(tokenizer="characters", number_format=numbers)
+    vocabulary = tokenizer.build_vocabulary([])
     text = "What is -12.5 + 9?\n(Round to 2 places.)"
     ids, values = tokenizer.encode_with_values(text, vocabulary)
     assert UNKNOWN not in ids

@@ -211,7 +211,7 @@ def test_a_group_has_its_value() -> None:
     assert Groups().meaning("012")[:2] == (NUMBER, 12.0)
     assert Groups().meaning("7")[:2] == (DIGIT, 7.0)
     assert Groups().meaning(".")[0] == POINT
-    with pytest.raises(Mistake, match=r"^size: groups of 6 digits"):
+    with pytest.raises(Mistake, match=r"^group_size: groups of 6 digits"):
         Groups(6)
 
 
@@ -382,7 +382,7 @@ def test_bits_that_are_no_number_are_read_as_they_are() -> None:
 
 
 def test_fone_has_as_many_digits_as_it_was_given() -> None:
-    written = FoNE(digits=2, decimals=1).write(["12", "123", "1.5", "1.25", "007", "1.50", "1e1", "1e2"])
+    written = FoNE(integer_digits=2, fraction_digits=1).write(["12", "123", "1.5", "1.25", "007", "1.50", "1e1", "1e2"])
     assert written.beyond is not None
     assert written.beyond.tolist() == [False, True, False, True, False, False, False, True]
     assert FoNE().read(["[NUM]"], [float(np.float32(12.5))]) == "12.5"
@@ -391,7 +391,7 @@ def test_fone_has_as_many_digits_as_it_was_given() -> None:
 def test_xval_rounds_what_float32_has_not_where_that_is_asked() -> None:
     found = ["123456789", "-0.1234567891", "1e400"]
     assert XVal().write(found).beyond.tolist() == [True, True, True]  # type: ignore[union-attr]
-    written = XVal(rounded=True).write(found)
+    written = XVal(round_to_float32=True).write(found)
     assert written.beyond.tolist() == [False, False, True]  # type: ignore[union-attr]
     assert written.values.tolist()[:2] == [123456792.0, float(np.float32(-0.1234567891))]  # type: ignore[union-attr]
-    assert XVal(rounded=True).spell("123456789") == ["[NUM]"]
+    assert XVal(round_to_float32=True).spell("123456789") == ["[NUM]"]

@@ -32,7 +32,7 @@ def chunks() -> Questions:
 
 
 def test_the_vocabulary_has_exactly_the_pieces_of_the_tokenizer(known: Pieces) -> None:
-    vocabulary = TokenIds().vocabulary(LanguageModelling("anywhere", tokenizer=TINY))
+    vocabulary = TokenIds().build_vocabulary(LanguageModelling("anywhere", tokenizer=TINY))
     assert vocabulary.size == known.size
     assert vocabulary.foreign is not None
     assert vocabulary.foreign.tolist() == list(range(known.size))
@@ -54,13 +54,13 @@ def test_a_vocabulary_is_filled_up_with_ids_that_no_text_has(known: Pieces) -> N
     assert 0 < vocabulary.size - known.size < 64
     assert vocabulary.foreign is not None
     assert (vocabulary.foreign[known.size :] == -1).all()
-    with pytest.raises(Mistake, match="multiple: 0 has no multiples"):
-        TokenIds(multiple=0)
+    with pytest.raises(Mistake, match="pad_to_multiple_of: 0 has no multiples"):
+        TokenIds(pad_to_multiple_of=0)
 
 
 def test_mistrals_first_tokenizer_keeps_its_32000_ids(shared: Path) -> None:
     model = str(shared / "data/tokenizers/mistral/tokenizer.model.v1")
-    vocabulary = TokenIds().vocabulary(LanguageModelling("anywhere", tokenizer=model))
+    vocabulary = TokenIds().build_vocabulary(LanguageModelling("anywhere", tokenizer=model))
     assert vocabulary.size == 32_000
     assert vocabulary.symbols[:3] == ("<unk>", "<s>", "</s>")
 
@@ -94,10 +94,10 @@ def test_blocks_of_chunks_are_taken_from_and_joined_like_all_questions() -> None
 
 def test_questions_are_refused() -> None:
     task, characters = Arithmetic(), Characters()
-    rows = characters.rows(task.examples("train", 0, 0, 2), characters.vocabulary(task))
+    rows = characters.rows(task.examples("train", 0, 0, 2), characters.build_vocabulary(task))
     with pytest.raises(Mistake, match="for questions with answers layout=Continuation is right"):
         Text().batch(rows, np.arange(2))
     with pytest.raises(Mistake, match="TokenIds takes running text as it is, and Arithmetic is none"):
-        TokenIds().vocabulary(Arithmetic())
+        TokenIds().build_vocabulary(Arithmetic())
     with pytest.raises(Mistake, match="TokenIds takes running text alone"):
         TokenIds().rows(Arithmetic().examples("train", 0, 0, 2), vocabulary_of(pieces(TINY)))

@@ -51,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def spelled(numbers: Any = XVal()) -> Subwords:
-    return Subwords(tokenizer=TINY, numbers=numbers)
+    return Subwords(tokenizer=TINY, number_format=numbers)
 
 
 def the_same(one: Tokenised, other: Tokenised) -> bool:
@@ -78,7 +78,7 @@ def test_rows_of_files_are_rows_of_their_texts() -> None:
     source, chosen = Sums(), np.array([299, 0, 64, 63, 64])
     for numbers in (XVal(), PerDigit()):
         tokenizer = spelled(numbers)
-        vocabulary = tokenizer.vocabulary([])
+        vocabulary = tokenizer.build_vocabulary([])
         ours = tokenizer.rows(Questions.of_source(source, chosen), vocabulary)
         plain = tokenizer.rows(source.pairs(chosen), vocabulary)
         for name in ("ids", "lengths", "asked", "values"):

@@ -32,12 +32,12 @@ EVERY = [
 every_tokenizer = pytest.mark.parametrize("tokenizer", EVERY, ids=lambda tokenizer: type(tokenizer).__name__)
 VARIANTS = [
     Characters(),
-    Characters(Digits("normal"), begin=True),
+    Characters(Digits("normal"), add_bos_token=True),
     Characters(Digits("reversed", 3)),
-    Characters(Digits("answer reversed", 1, 2, places=301)),
-    Characters(Digits(hints=True), ids="index"),
-    Characters(Digits("normal", hints=True), blanks=0.4),
-    Characters(begin=True, blanks=1.0),
+    Characters(Digits("answer reversed", 1, 2, min_digits=301)),
+    Characters(Digits(index_hints=True), vocabulary="index"),
+    Characters(Digits("normal", index_hints=True), space_probability=0.4),
+    Characters(add_bos_token=True, space_probability=1.0),
 ]
 CASES = Path(__file__).parents[3] / "shared" / "cases" / "abacus.json"
 
@@ -51,9 +51,9 @@ def case(name: str) -> dict[str, Any]:
 def plain(questions: Questions, row: int, tokenizer: Characters) -> tuple[list[str], list[bool], dict[int, str]]:
     """One row symbol by symbol: what is written, whether it is the answer, and the label at each place."""
     chance = 0 if questions.chance is None else int(questions.chance[row])
-    share = 0.0 if questions.chance is None else tokenizer.blanks
+    share = 0.0 if questions.chance is None else tokenizer.space_probability
     blanks = blanks_before(np.array([chance], dtype=np.uint64), 2000, share)[0].tolist()
-    written = ["[BOS]"] if tokenizer.begin else []
+    written = ["[BOS]"] if tokenizer.add_bos_token else []
     answer = [False] * len(written)
     labels = {}
     for piece, symbol in enumerate(questions.symbols[row]):
@@ -67,7 +67,7 @@ def plain(questions: Questions, row: int, tokenizer: Characters) -> tuple[list[s
             if questions.numbers.negative is not None and questions.numbers.negative[row, slot]:
                 value = -value
             in_answer = questions.prompt_length is not None and piece >= questions.prompt_length[row]
-            said = tokenizer.numbers.spell(value, answer=in_answer, chance=chance)
+            said = tokenizer.number_format.spell(value, answer=in_answer, chance=chance)
         said = [symbol for each in said for symbol in [*" " * blanks.pop(0), each]]
         written += said
         in_answer = questions.prompt_length is not None and piece >= questions.prompt_length[row]
@@ -78,7 +78,7 @@ def plain(questions: Questions, row: int, tokenizer: Characters) -> tuple[list[s
 
 
 def agrees_with_the_plain_form(questions: Questions, rows: Rows, tokenizer: Characters) -> None:
-    vocabulary = tokenizer.vocabulary(questions.alphabet)
+    vocabulary = tokenizer.build_vocabulary(questions.alphabet)
     assert len(rows) == len(questions)
     for row in range(len(questions)):
         written, answer, labels = plain(questions, row, tokenizer)
@@ -136,7 +136,7 @@ def test_rows_are_what_the_plain_form_writes_symbol_by_symbol(tokenizer: Charact
         | questions(alphabet=("say ", "=", "yes", ""))
         | questions(alphabet=("é",))
     )
-    agrees_with_the_plain_form(block, tokenizer.rows(block, tokenizer.vocabulary(block.alphabet)), tokenizer)
+    agrees_with_the_plain_form(block, tokenizer.rows(block, tokenizer.build_vocabulary(block.alphabet)), tokenizer)
 
 
 @pytest.mark.parametrize("tokenizer", VARIANTS, ids=repr)
@@ -144,10 +144,10 @@ def test_sums_are_what_the_plain_form_writes(tokenizer: Characters) -> None:
     task = Arithmetic()
     for task in (Arithmetic(), Arithmetic("-"), Arithmetic("x", digits=Span(1, 5))):
         block = task.examples("train", 0, 0, 450)
-        agrees_with_the_plain_form(block, tokenizer.rows(block, tokenizer.vocabulary(task)), tokenizer)
+        agrees_with_the_plain_form(block, tokenizer.rows(block, tokenizer.build_vocabulary(task)), tokenizer)
     task = Arithmetic()
     long = Questions.concatenate([task.read("9" * 300 + "+1="), task.read("1+2=")])
-    agrees_with_the_plain_form(long, tokenizer.rows(long, tokenizer.vocabulary(task)), tokenizer)
+    agrees_with_the_plain_form(long, tokenizer.rows(long, tokenizer.build_vocabulary(task)), tokenizer)
 
 
 def test_a_vocabulary_of_more_than_256_symbols_is_written_right() -> None:
@@ -159,7 +159,7 @@ def test_a_vocabulary_of_more_than_256_symbols_is_written_right() -> None:
         Numbers(digits, np.array([[2, 3], [1, 2]])),
         np.array([3, 2]),
     )
-    rows = Characters().rows(block, Characters().vocabulary(alphabet))
+    rows = Characters().rows(block, Characters().build_vocabulary(alphabet))
     assert rows.ids.dtype == np.uint16
     agrees_with_the_plain_form(block, rows, Characters())
 
@@ -169,9 +169,9 @@ def test_twelve_and_nine_is_written_as_the_example_says() -> None:
     for tokenizer, text, asked in (
         (Characters(), "21+9=12", "00000111"),
         (Characters(Digits("normal")), "12+9=21", "00000111"),
-        (Characters(begin=True), "21+9=12", "000000111"),
+        (Characters(add_bos_token=True), "21+9=12", "000000111"),
     ):
-        vocabulary = tokenizer.vocabulary(task)
+        vocabulary = tokenizer.build_vocabulary(task)
         rows = tokenizer.rows(task.read("12+9="), vocabulary)
         assert tokenizer.decode(rows.ids[0], vocabulary) == text
         assert rows.ids[0, -1] == END
@@ -180,7 +180,7 @@ def test_twelve_and_nine_is_written_as_the_example_says() -> None:
 
 def test_free_text_is_written_as_it_is() -> None:
     tokenizer = Characters()
-    vocabulary = tokenizer.vocabulary(["ab=:"])
+    vocabulary = tokenizer.build_vocabulary(["ab=:"])
     rows = tokenizer.rows([Example("a 12=", "b"), Example("b:", "a21")], vocabulary)
     assert [tokenizer.decode(ids, vocabulary) for ids in rows.ids] == ["a 12=b", "b:a21"]
     assert rows.asked.sum(axis=1).tolist() == [2, 4]
@@ -208,7 +208,7 @@ def task_for(tokenizer: Tokenizer) -> Task:
 @every_tokenizer
 def test_a_row_is_the_same_whatever_rows_are_beside_it(tokenizer: Tokenizer) -> None:
     task = task_for(tokenizer)
-    vocabulary = tokenizer.vocabulary(task)
+    vocabulary = tokenizer.build_vocabulary(task)
     block = task.examples("test", 0, 0, 60)
     rows = tokenizer.rows(block, vocabulary)
     for row in range(0, 60, 7):
@@ -222,7 +222,7 @@ def test_a_row_is_the_same_whatever_rows_are_beside_it(tokenizer: Tokenizer) -> 
 @every_tokenizer
 def test_what_is_encoded_is_decoded(tokenizer: Tokenizer) -> None:
     task = task_for(tokenizer)
-    vocabulary, text = tokenizer.vocabulary(task), "65 a a" if isinstance(tokenizer, Words) else "321+654=975"
+    vocabulary, text = tokenizer.build_vocabulary(task), "65 a a" if isinstance(tokenizer, Words) else "321+654=975"
     assert tokenizer.decode(tokenizer.encode(text, vocabulary), vocabulary) == text
     rows = tokenizer.rows(task.examples("train", 0, 0, 20), vocabulary)
     for ids, length in zip(rows.ids, rows.lengths, strict=True):
@@ -233,7 +233,7 @@ def test_what_is_encoded_is_decoded(tokenizer: Tokenizer) -> None:
 @every_tokenizer
 def test_rows_say_which_vocabulary_they_are_of(tokenizer: Tokenizer) -> None:
     task = task_for(tokenizer)
-    vocabulary = tokenizer.vocabulary(task)
+    vocabulary = tokenizer.build_vocabulary(task)
     rows = tokenizer.rows(task.examples("train", 0, 0, 5), vocabulary)
     assert rows.vocabulary is vocabulary
     assert rows.take(slice(1, 3)).vocabulary is vocabulary
@@ -242,7 +242,7 @@ def test_rows_say_which_vocabulary_they_are_of(tokenizer: Tokenizer) -> None:
 def test_rows_are_taken_in_any_order_and_cut_to_the_longest() -> None:
     task, tokenizer = Arithmetic(), Characters()
     block = Questions.concatenate([task.read(text) for text in ("1+2=", "1234+5=", "10+2=")])
-    rows = tokenizer.rows(block, tokenizer.vocabulary(task)).take(np.array([2, 0]))
+    rows = tokenizer.rows(block, tokenizer.build_vocabulary(task)).take(np.array([2, 0]))
     assert rows.lengths.tolist() == [8, 6]
     assert rows.ids.shape == rows.asked.shape == (2, 8)
     assert rows.ids[1, 6:].tolist() == [PAD, PAD]
@@ -251,18 +251,18 @@ def test_rows_are_taken_in_any_order_and_cut_to_the_longest() -> None:
 def test_a_label_of_several_characters_is_refused() -> None:
     block = Questions(("a", "yes"), np.zeros((1, 1), np.int16), Numbers.none(1), labels=np.ones((1, 1), dtype=np.int16))
     with pytest.raises(Mistake, match="'yes' is no single character"):
-        Characters().rows(block, Characters().vocabulary(block.alphabet))
+        Characters().rows(block, Characters().build_vocabulary(block.alphabet))
 
 
 def test_the_vocabulary_begins_like_the_published_one() -> None:
     expected = case("vocab_pad")["expected"]
-    vocabulary = Characters().vocabulary(Arithmetic())
+    vocabulary = Characters().build_vocabulary(Arithmetic())
     assert {symbol: i for i, symbol in enumerate(vocabulary.symbols[:19])} == expected
 
 
 def test_text_is_tokenised_like_the_published_one_save_for_its_space() -> None:
     tokenizer = Characters()
-    vocabulary = tokenizer.vocabulary(Arithmetic())
+    vocabulary = tokenizer.build_vocabulary(Arithmetic())
     found = case("tokenize_pad")
     spaces = 0
     for text, expected in zip(found["input"], found["expected"], strict=True):
@@ -275,6 +275,6 @@ def test_text_is_tokenised_like_the_published_one_save_for_its_space() -> None:
 
 def test_ids_are_decoded_like_the_published_ones() -> None:
     tokenizer = Characters()
-    vocabulary = tokenizer.vocabulary(Arithmetic())
+    vocabulary = tokenizer.build_vocabulary(Arithmetic())
     found = case("decode_pad")
     assert [tokenizer.decode(ids, vocabulary) for ids in found["input"]] == found["expected"]

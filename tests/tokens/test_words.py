@@ -56,8 +56,8 @@ def questions(draw: st.DrawFn) -> Questions:
 @settings(max_examples=100, deadline=None)
 @given(block=questions())
 def test_rows_are_what_the_plain_form_writes_text_by_text(begin: bool, block: Questions) -> None:
-    tokenizer = Words(begin=begin)
-    vocabulary = tokenizer.vocabulary(ALPHABET)
+    tokenizer = Words(add_bos_token=begin)
+    vocabulary = tokenizer.build_vocabulary(ALPHABET)
     rows = tokenizer.rows(block, vocabulary)
     assert len(rows) == len(block)
     assert rows.ids.dtype == np.uint8
@@ -72,7 +72,7 @@ def test_rows_are_what_the_plain_form_writes_text_by_text(begin: bool, block: Qu
 
 
 def test_the_vocabulary_has_the_specials_and_then_the_texts_in_their_order() -> None:
-    vocabulary = Words().vocabulary((*ALPHABET, "a", "10"))
+    vocabulary = Words().build_vocabulary((*ALPHABET, "a", "10"))
     assert vocabulary.symbols == ("[PAD]", "[UNK]", "[BOS]", "[EOS]", *ALPHABET)
     kinds = [SPECIAL] * 4 + [NUMBER] * 4 + [TEXT, HELPER, HELPER, TEXT]
     assert vocabulary.kinds.tolist() == kinds
@@ -85,13 +85,13 @@ def counted(text: str, labels: str, tokenizer: Words = Words()) -> Rows:
     symbols = [ALPHABET.index(word) for word in text.split()]
     said = [EMPTY if word == "." else ALPHABET.index(word) for word in labels.split()]
     block = Questions(ALPHABET, np.array([symbols], np.int16), Numbers.none(1), labels=np.array([said], dtype=np.int16))
-    return tokenizer.rows(block, tokenizer.vocabulary(ALPHABET))
+    return tokenizer.rows(block, tokenizer.build_vocabulary(ALPHABET))
 
 
 def test_a_text_has_spaces_between_its_tokens() -> None:
-    vocabulary = Words().vocabulary(ALPHABET)
+    vocabulary = Words().build_vocabulary(ALPHABET)
     assert text_lines(counted("0 a", ". 1"), vocabulary, Words.between) == b"0 a\t. 1\n"
-    begun = counted("0 a", ". 1", Words(begin=True))
+    begun = counted("0 a", ". 1", Words(add_bos_token=True))
     assert begun.ids[0, 0] == BEGIN
     assert text_lines(begun, vocabulary, Words.between) == b"0 a\t. 1\n"
     assert Words().encode("10 a  b", vocabulary) == [vocabulary.ids["10"], vocabulary.ids["a"], UNKNOWN]
@@ -100,7 +100,7 @@ def test_a_text_has_spaces_between_its_tokens() -> None:
 def test_more_texts_than_a_byte_holds_are_written_right() -> None:
     alphabet = tuple(map(str, range(1000)))
     block = Questions(alphabet, np.array([[999, 256]], np.int16), Numbers.none(1), np.array([1]))
-    rows = Words().rows(block, Words().vocabulary(alphabet))
+    rows = Words().rows(block, Words().build_vocabulary(alphabet))
     assert rows.ids.dtype == np.uint16
     assert rows.ids.tolist() == [[1003, 260, 3]]
 
@@ -117,11 +117,11 @@ def test_a_text_that_the_vocabulary_has_not_is_unknown_and_such_a_label_is_refus
 def test_questions_with_numbers_are_refused() -> None:
     task = Arithmetic()
     with pytest.raises(Mistake, match="take Characters"):
-        Words().rows(task.read("1+2="), Words().vocabulary(task))
+        Words().rows(task.read("1+2="), Words().build_vocabulary(task))
 
 
 def test_free_text_has_a_token_per_character() -> None:
-    vocabulary = Words().vocabulary("ab=")
+    vocabulary = Words().build_vocabulary("ab=")
     rows = Words().rows([Example("a=", "b")], vocabulary)
     assert Words().decode(rows.ids[0], vocabulary) == "a = b"
 
@@ -131,10 +131,10 @@ def test_free_text_has_a_token_per_character() -> None:
 
 def test_a_layout_hides_the_tokens_of_the_texts_it_names() -> None:
     rows = counted("0 <pad> a <pad> a <blk>", ". 0 . 1 . 10")
-    batch = Aligned(hide=("<pad>",)).batch(rows, np.arange(1))
+    batch = Aligned(blocked_tokens=("<pad>",)).batch(rows, np.arange(1))
     assert batch.tokens.hidden is not None
     assert batch.tokens.hidden.tolist() == [[False, True, False, True, False, False]]
-    both = Aligned(hide=("<pad>", "<blk>")).batch(rows, np.arange(1)).tokens.hidden
+    both = Aligned(blocked_tokens=("<pad>", "<blk>")).batch(rows, np.arange(1)).tokens.hidden
     assert both is not None
     assert both.tolist() == [[False, True, False, True, False, True]]
 
@@ -142,21 +142,21 @@ def test_a_layout_hides_the_tokens_of_the_texts_it_names() -> None:
 def test_nothing_is_hidden_where_nothing_is_to_be() -> None:
     rows = counted("0 <pad> a", ". 0 1")
     assert Aligned().batch(rows, np.arange(1)).tokens.hidden is None
-    assert Aligned(hide=("<blk>",)).batch(rows, np.arange(1)).tokens.hidden is None
+    assert Aligned(blocked_tokens=("<blk>",)).batch(rows, np.arange(1)).tokens.hidden is None
 
 
 def test_a_text_that_is_not_there_cannot_be_hidden() -> None:
-    with pytest.raises(Mistake, match=re.escape("layout.hide: the task has no text '<b>'; it has: 0, 1, 10")):
-        Aligned(hide=("<b>",)).batch(counted("0 a", ". 1"), np.arange(1))
+    with pytest.raises(Mistake, match=re.escape("layout.blocked_tokens: the task has no text '<b>'; it has: 0, 1, 10")):
+        Aligned(blocked_tokens=("<b>",)).batch(counted("0 a", ". 1"), np.arange(1))
     silent = Rows(np.ones((1, 2), np.uint8), np.array([2]), np.ones((1, 2), bool), np.ones((1, 2), np.uint8))
-    with pytest.raises(Mistake, match=r"layout.hide: these rows do not say"):
-        Aligned(hide=("<pad>",)).batch(silent, np.arange(1))
+    with pytest.raises(Mistake, match=r"layout.blocked_tokens: these rows do not say"):
+        Aligned(blocked_tokens=("<pad>",)).batch(silent, np.arange(1))
 
 
 def test_the_names_of_special_tokens_are_no_special_tokens_in_a_text() -> None:
     tokenizer = Words()
     texts = ["a", "[EOS]", "[PAD]", "[BOS]", "[UNK]"]
-    vocabulary = tokenizer.vocabulary(texts)
+    vocabulary = tokenizer.build_vocabulary(texts)
     assert tokenizer.encode(" ".join(texts), vocabulary) == [4, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN]
     block = Questions(tuple(texts), np.array([[0, 1, 2, 3, 0]], np.int16), Numbers.none(1), np.array([4]))
     assert tokenizer.rows(block, vocabulary).ids[0].tolist() == [4, UNKNOWN, UNKNOWN, UNKNOWN, 4, END]

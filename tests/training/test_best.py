@@ -70,33 +70,33 @@ def test_what_is_said_decides_unless_somebody_does() -> None:
     assert [Criterion.of("accuracy", exam) for exam in (symbols, numbers)] == [TIES, TIES]
     assert Criterion.of("loss", symbols) == LOSS
     with pytest.raises(Mistake, match=r"^training\.best_by: 'bleu' is none of accuracy \| loss \| null"):
-        recipe("addition_rotary", "training.best_by=bleu")
+        recipe("addition_rotary", "training.best_metric=bleu")
 
 
 def test_published_number_losses_are_chosen_by_the_loss_and_no_id_has_changed() -> None:
     published = recipe("arithmetic_t5_ntl_was")
-    assert published.training.best_by == "loss"
+    assert published.training.best_metric == "loss"
     from numerate.config import identity
 
-    plain = replace(published, training=replace(published.training, best_by=None))
+    plain = replace(published, training=replace(published.training, best_metric=None))
     assert identity(plain) == identity(published)
 
 
 SMALL = [
     "task.digits=1:2",
-    "model.width=16",
-    "model.trunk.depth=1",
-    "model.mixer.heads=2",
-    "training.batch=16",
-    "training.window=4",
+    "model.hidden_size=16",
+    "model.backbone.num_layers=1",
+    "model.mixer.num_heads=2",
+    "training.batch_size=16",
+    "training.shuffle_window=4",
     "training.steps=8",
     "training.evaluate_every=1",
     "training.checkpoint_every=null",
     "evaluation.grid=1x1",
-    "training.keep=1",
-    "optimizer.rate=3",
+    "training.keep_checkpoints=1",
+    "optimizer.learning_rate=3",
     "schedule=Constant(warmup=3)",
-    "evaluation.during=16",
+    "evaluation.validation_examples=16",
     "device=cpu",
 ]
 
@@ -111,7 +111,7 @@ def told(made: Trained) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def test_a_run_keeps_the_step_of_the_lowest_loss_and_says_so(tmp_path: Path) -> None:
-    made = train(small("training.best_by=loss"), runs_dir=tmp_path, quiet=True)
+    made = train(small("training.best_metric=loss"), runs_dir=tmp_path, quiet=True)
     best, lines = told(made)
     losses = {line["step"]: line["development_loss"] for line in lines}
     lowest = min(losses, key=lambda step: (losses[step], -step))
@@ -123,7 +123,7 @@ def test_a_run_keeps_the_step_of_the_lowest_loss_and_says_so(tmp_path: Path) -> 
 
 
 def test_where_nothing_is_right_the_loss_decides_and_a_run_that_goes_on_knows_it(tmp_path: Path) -> None:
-    wanted = ("training.best_by=accuracy", "task.digits=6")
+    wanted = ("training.best_metric=accuracy", "task.digits=6")
     whole = train(small(*wanted), runs_dir=tmp_path / "whole", quiet=True)
     best, lines = told(whole)
     assert {line["exact"] for line in lines} == {0.0}
@@ -148,7 +148,7 @@ def test_a_run_from_before_there_was_a_choice_goes_on_by_the_present_one(tmp_pat
     old = {name: value for name, value in state["progress"].items() if name not in ("best_by", "best_loss")}
     assert Progress(**old).best_so_far == ("accuracy", "beyond-development", old["best_score"], None)
     (last,) = made.run.checkpoints("final")
-    trainer = Trainer(small("training.best_by=loss"), World.join("cpu"), RunFolder.open(made.run.path))
+    trainer = Trainer(small("training.best_metric=loss"), World.join("cpu"), RunFolder.open(made.run.path))
     trainer.load(replace(last, state=state | {"progress": old}))
     assert trainer.progress.best_by == "accuracy"
     reached = trainer.train().progress

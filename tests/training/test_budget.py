@@ -26,20 +26,20 @@ torch.set_num_threads(1)
 
 SMALL = [
     "task.digits=1:3",
-    "model.width=16",
-    "model.trunk.depth=1",
-    "model.mixer.heads=2",
-    "training.batch=16",
-    "training.window=4",
+    "model.hidden_size=16",
+    "model.backbone.num_layers=1",
+    "model.mixer.num_heads=2",
+    "training.batch_size=16",
+    "training.shuffle_window=4",
     "training.steps=30",
     "training.log_every=5",
     "training.evaluate_every=1000",
     "training.checkpoint_every=null",
-    "evaluation.during=16",
+    "evaluation.validation_examples=16",
     "schedule=Trapezoid(warmup=0.1)",
     "device=cpu",
 ]
-GROWING = ("training.ramp=0.6", "training.ramp_from=4")
+GROWING = ("training.batch_size_warmup=0.6", "training.initial_batch_size=4")
 
 
 def small(*more: str) -> Recipe:
@@ -115,7 +115,7 @@ def batches_of(trainer: Trainer, steps: int) -> list[list[Batch]]:
 
 
 def test_a_step_costs_three_forwards_of_its_padded_batch() -> None:
-    trainer = trainer_of("training.accumulate=2")
+    trainer = trainer_of("training.gradient_accumulation_steps=2")
     shapes = [tuple(batch.tokens.ids.shape) for parts in batches_of(trainer, 5) for batch in parts]
     assert len(set(shapes)) > 1
     assert trainer.progress.operations == sum(3 * trainer.model.operations(*shape) for shape in shapes) > 0
@@ -133,11 +133,11 @@ def test_operations_are_logged_and_what_a_run_ended_with_is_kept(tmp_path: Path)
 
 
 def test_a_budget_in_operations_ends_the_run_near_its_estimate(tmp_path: Path) -> None:
-    run = trained(tmp_path, "training.steps=null", "training.operations=2e8")
+    run = trained(tmp_path, "training.steps=null", "training.flops=2e8")
     lines = [line for line in metrics(run) if "loss" in line]
     used = run.run.checkpoints()[0].state["progress"]
     assert 2e8 <= used["operations"] < 2e8 + 2e8 / used["step"] * 2
-    trainer = trainer_of("training.steps=null", "training.operations=2e8")
+    trainer = trainer_of("training.steps=null", "training.flops=2e8")
     assert trainer.steps == pytest.approx(used["step"], rel=0.1)
     assert lines[-1]["rate"] < 0.4 * max(line["rate"] for line in lines)
 
@@ -168,11 +168,11 @@ def test_a_checkpoint_from_before_operations_were_counted_is_gone_on_with(tmp_pa
 
 
 def test_operations_can_be_written_as_physicists_do() -> None:
-    assert small("training.operations=8e18").training.operations == 8e18
-    assert small("training.operations=64e18").training.operations == 64e18
+    assert small("training.flops=8e18").training.flops == 8e18
+    assert small("training.flops=64e18").training.flops == 64e18
     for text, match in (("inf", "a budget has an end"), ("0", "is nothing"), ("-1e3", "is nothing")):
         with pytest.raises(Mistake, match=f"operations: .*{match}"):
-            small(f"training.operations={text}")
+            small(f"training.flops={text}")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_operations_are_said_in_their_unit(operations: float, text: str) -> None
 
 
 def test_a_dry_run_says_the_operations_of_a_step_and_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    estimate = dry_run(small("training.steps=null", "training.operations=8e15", *GROWING), trials=2)
+    estimate = dry_run(small("training.steps=null", "training.flops=8e15", *GROWING), trials=2)
     assert estimate.total_operations == pytest.approx(8e15, rel=1e-6)
     assert "8.0 petaFLOP in all" in str(estimate)
     assert estimate.batch[0] == 4
@@ -232,7 +232,7 @@ def test_a_ramp_over_a_budget_in_examples_goes_by_examples_and_by_steps_over_one
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_growing_batches_lose_and_double_no_example(accumulate: int) -> None:
-    trainer = trainer_of(*GROWING, f"training.accumulate={accumulate}")
+    trainer = trainer_of(*GROWING, f"training.gradient_accumulation_steps={accumulate}")
     steps = batches_of(trainer, 30)
     taken = [sum(len(batch.tokens.ids) for batch in parts) for parts in steps]
     assert taken == sorted(taken)
@@ -258,11 +258,11 @@ def test_growing_in_parts_is_as_good_as_in_one() -> None:
         total: float = trainer.progress.sums["loss"]
         return total
 
-    assert loss() == pytest.approx(loss("training.accumulate=4"), abs=1e-4)
+    assert loss() == pytest.approx(loss("training.gradient_accumulation_steps=4"), abs=1e-4)
 
 
 def test_no_ramp_and_a_ramp_that_has_nothing_to_climb_are_the_same_run(parts: Trainer) -> None:
-    plain, flat = trainer_of(), trainer_of("training.ramp=0.5", "training.ramp_from=16")
+    plain, flat = trainer_of(), trainer_of("training.batch_size_warmup=0.5", "training.initial_batch_size=16")
     for some, others in zip(batches_of(plain, 6), batches_of(flat, 6), strict=True):
         assert [batch.tokens.row.tolist() for batch in some] == [batch.tokens.row.tolist() for batch in others]
 
@@ -283,8 +283,8 @@ def test_a_run_with_growing_batches_that_was_stopped_is_the_run_that_was_not(tmp
 
 
 def test_the_debug_preset_still_grows(tmp_path: Path) -> None:
-    preset = debug(small(*GROWING, "training.accumulate=2"))
-    assert (preset.training.ramp_from, preset.training.batch) == (8, 16)
+    preset = debug(small(*GROWING, "training.gradient_accumulation_steps=2"))
+    assert (preset.training.initial_batch_size, preset.training.batch_size) == (8, 16)
     assert train(preset, runs_dir=tmp_path, quiet=True).why == "budget"
 
 

@@ -58,7 +58,7 @@ def test_the_best_step_is_that_of_the_lowest_loss(recipe: Recipe) -> None:
 
 @pytest.mark.parametrize("during", [11, 12])
 def test_shares_of_processes_make_the_whole(recipe: Recipe, during: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer, _ = trainer_of(replace(recipe, evaluation=Evaluation(during=during)))
+    trainer, _ = trainer_of(replace(recipe, evaluation=Evaluation(validation_examples=during)))
     development, model = trainer.development, trainer.model.eval()
     alone = development._foretold(model)
     world = development.world
@@ -84,4 +84,4 @@ def test_shares_of_processes_make_the_whole(recipe: Recipe, during: int, monkeyp
 
 def test_a_target_is_refused_as_nothing_is_right_or_wrong(recipe: Recipe, tmp_path: Path) -> None:
     with pytest.raises(Mistake, match=r"training\.target: is a share of right answers"):
-        trainer_of(replace(recipe, training=replace(recipe.training, target=0.9)))
+        trainer_of(replace(recipe, training=replace(recipe.training, target_accuracy=0.9)))

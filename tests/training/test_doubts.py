@@ -50,22 +50,24 @@ def chosen(tokenizer: Subwords, task: QuestionFiles, loss: object) -> Recipe:
 
 
 def doubts(made: Recipe) -> list[str]:
-    return numbers_uncovered(made, made.objective.build(made.tokenizer.vocabulary(made.task)))
+    return numbers_uncovered(made, made.objective.build(made.tokenizer.build_vocabulary(made.task)))
 
 
 def test_digits_that_get_no_number_loss_are_told_with_their_share_and_what_would_help(
     pieces: Path, tmp_path: Path
 ) -> None:
     pairs = [(f"{n}+{n}=", str(2 * n)) for n in range(40)]  # 5 of 40 answers have one digit
-    task = QuestionFiles(train_file=questions(tmp_path / "a.jsonl", pairs), development=0.0, tested=0.025)
+    task = QuestionFiles(
+        train_file=questions(tmp_path / "a.jsonl", pairs), development_fraction=0.0, test_fraction=0.025
+    )
     cut = Subwords(str(pieces))
     (told,) = doubts(chosen(cut, task, NumberToken()))
     said = [pair.answer for pair in task.holdings.train.source.pairs(task.holdings.train.rows)]  # type: ignore[arg-type]
     share = sum(len(text) == 1 for text in said) / sum(map(len, said))
     assert told.startswith(f"objective.loss: {share:.0%}".replace("%", " %") + " of the digit characters of a sample")
-    assert told.endswith("tokenizer.numbers=PerDigit makes it 100 %")
-    assert doubts(chosen(replace(cut, numbers=PerDigit()), task, NumberToken())) == []
-    assert doubts(chosen(cut, task, NumberToken(digits="numbers"))) == [], "then they all have a value"
+    assert told.endswith("tokenizer.number_format=PerDigit makes it 100 %")
+    assert doubts(chosen(replace(cut, number_format=PerDigit()), task, NumberToken())) == []
+    assert doubts(chosen(cut, task, NumberToken(number_tokens="numbers"))) == [], "then they all have a value"
     assert doubts(chosen(cut, task, CrossEntropy())) == []
     words = QuestionFiles(train_file=questions(tmp_path / "b.jsonl", [(f"{n}+{n}=", "+") for n in range(20)]))
     assert doubts(chosen(cut, words, NumberToken())) == [], "answers without digits lose none"
@@ -85,17 +87,17 @@ def test_rows_that_training_has_not_are_told_when_it_starts(tmp_path: Path) -> N
     assert left > 20
     (told,) = rows_left_out(task)
     assert told.startswith(f"task: {left} of {left + len(task.holdings.train)} rows of training are left out, since")
-    assert "task.repeats=true keeps them" in told
+    assert "task.keep_duplicates=true keeps them" in told
     assert task.told() in told
-    assert rows_left_out(replace(task, repeats=True)) == []
+    assert rows_left_out(replace(task, keep_duplicates=True)) == []
     assert rows_left_out(recipe("addition_rotary").task) == []
     said: list[str] = []
     small = (
-        "model.width=16",
-        "model.trunk.depth=1",
+        "model.hidden_size=16",
+        "model.backbone.num_layers=1",
         "training.steps=1",
-        "training.batch=4",
-        "evaluation.during=4",
+        "training.batch_size=4",
+        "evaluation.validation_examples=4",
         "evaluation.grid=null",
     )
     made = train(
@@ -116,7 +118,7 @@ def test_a_number_term_above_cross_entropy_in_the_first_line_of_metrics_is_told_
     made = replace(
         made,
         objective=Supervised(NumberToken(weight=weight)),
-        training=replace(made.training, steps=4, log_every=2, evaluate_every=4, batch=4),
+        training=replace(made.training, steps=4, log_every=2, evaluate_every=4, batch_size=4),
     )
     heard: list[str] = []
     said: list[str] = []
@@ -125,5 +127,5 @@ def test_a_number_term_above_cross_entropy_in_the_first_line_of_metrics_is_told_
     assert len(found) == heard.count("warning") == told
     assert all("(means over the first 2 steps)" in text for text in found)
     assert all(
-        text.endswith("use a lower objective.loss.weight (now 30) or objective.loss.squash=20") for text in found
+        text.endswith("use a lower objective.loss.weight (now 30) or objective.loss.squash_factor=20") for text in found
     )

@@ -23,24 +23,25 @@ pytest.importorskip("transformers", reason="the extra huggingface is not install
 torch.set_num_threads(1)
 
 MODELS = {
-    "t5": "T5(width=32,depth=2,heads=2,head_width=16,inner=64,dropout=0.1,checkpointing=true)",
+    "t5": "T5(hidden_size=32,num_layers=2,num_heads=2,head_dim=16,intermediate_size=64,dropout=0.1,"
+    "gradient_checkpointing=true)",
     "llama": 'PretrainedDecoder(config=\'{"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, '
     '"num_attention_heads": 2, "intermediate_size": 64}\')',
 }
 LAYOUTS = {"t5": "Pair", "llama": "Continuation"}
 SMALL = [
     "task.digits=1",
-    "training.batch=32",
-    "training.window=4",
+    "training.batch_size=32",
+    "training.shuffle_window=4",
     "training.log_every=1",
     "training.evaluate_every=10",
     "training.checkpoint_every=10",
-    "training.keep=null",
-    "evaluation.during=16",
+    "training.keep_checkpoints=null",
+    "evaluation.validation_examples=16",
     "evaluation.grid=1:1x1:1",
-    "evaluation.count=40",
+    "evaluation.examples_per_cell=40",
     "schedule=Plateau(warmup=3,patience=1)",
-    "optimizer.rate=0.003",
+    "optimizer.learning_rate=0.003",
     "device=cpu",
 ]
 

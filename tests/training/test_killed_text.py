@@ -39,11 +39,20 @@ LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 def dual(folder: Path, order: str = "shuffled") -> Recipe:
     """Dual attention on stories that make about 63 steps; the corpus stands in the folder."""
     places = (str(folder / "train"), str(folder / "validation"))
-    task = LanguageModelling(*places, CHARACTERS, context=16, order=order)  # type: ignore[arg-type]
-    mixer = DualAttention(self_heads=1, relational_heads=1, dropout=0.1)
-    model = Decoder(width=16, trunk=Stack(depth=2), mixer=mixer, positions=(Rotary(),), dropout=0.1, tied=True)
+    task = LanguageModelling(*places, CHARACTERS, context_length=16, order=order)  # type: ignore[arg-type]
+    mixer = DualAttention(num_self_heads=1, num_relational_heads=1, dropout=0.1)
+    model = Decoder(
+        hidden_size=16,
+        backbone=Stack(num_layers=2),
+        mixer=mixer,
+        positions=(Rotary(),),
+        dropout=0.1,
+        tie_word_embeddings=True,
+    )
     found = recipe_of(task, STEPS)
-    training = replace(found.training, accumulate=2, evaluate_every=25, checkpoint_every=EVERY, keep=None)
+    training = replace(
+        found.training, gradient_accumulation_steps=2, evaluate_every=25, checkpoint_every=EVERY, keep_checkpoints=None
+    )
     return replace(found, model=model, training=training, device="cpu")
 
 

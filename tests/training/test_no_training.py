@@ -22,11 +22,11 @@ TINY = Path(__file__).parent.parent / "tokens" / "tiny"
 
 SMALL = [
     "task.digits=1:2",
-    "model.width=16",
-    "model.trunk.depth=1",
-    "training.batch=8",
-    "training.window=4",
-    "evaluation.during=8",
+    "model.hidden_size=16",
+    "model.backbone.num_layers=1",
+    "training.batch_size=8",
+    "training.shuffle_window=4",
+    "evaluation.validation_examples=8",
     "device=cpu",
 ]
 
@@ -92,7 +92,7 @@ def test_a_start_that_was_evaluated_can_be_trained_on_and_gives_the_very_same_we
 
 def test_the_weights_of_another_run_are_evaluated_without_training(tmp_path: Path) -> None:
     first = train(small("training.steps=3"), runs_dir=tmp_path, quiet=True).run
-    again = small("training.steps=0", f"init_from={first.path}", "training.batch=16")
+    again = small("training.steps=0", f"init_from={first.path}", "training.batch_size=16")
     second = train(again, runs_dir=tmp_path, quiet=True).run
     one, other = first.model().state_dict(), second.model().state_dict()
     assert all(torch.equal(one[name], other[name]) for name in one)

@@ -22,7 +22,7 @@ from numerate.tokens.tokenizer import Characters
 from numerate.training.objective import Objective, Progressive, Supervised, turns_of
 
 TASK, TOKENIZER = Arithmetic(digits=Span(1, 4)), Characters()
-VOCABULARY = TOKENIZER.vocabulary(TASK)
+VOCABULARY = TOKENIZER.build_vocabulary(TASK)
 PUBLISHED_THROTTLE = {1: 1.25, 2: 1.5, 4: 1.0, 8: 0.75, 16: 0.625}
 
 
@@ -32,8 +32,8 @@ def additions(rows: int = 6) -> Batch:
 
 
 def model_of(trunk: Any) -> Model:
-    positions = (Learned(numbering=DigitIndex(), table=16),)
-    return Decoder(width=16, trunk=trunk, positions=positions).build(VOCABULARY, 0).double()
+    positions = (Learned(position_ids=DigitIndex(), max_position_embeddings=16),)
+    return Decoder(hidden_size=16, backbone=trunk, positions=positions).build(VOCABULARY, 0).double()
 
 
 def sums(objective: Objective, model: Model, step: int = 0, batch: Batch | None = None) -> dict[str, torch.Tensor]:
@@ -52,7 +52,7 @@ def gradient(model: Model, total: torch.Tensor) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(("turns", "most"), [(1, None), (2, None), (4, None), (16, None), (4, 4), (5, 3), (3, 9)])
 def test_turns_are_drawn_as_published(turns: int, most: int | None) -> None:
     """n uniform on 0 .. R - 1, then k uniform on 1 .. min(R - n, b): each pair as often as that says, and no other."""
-    objective, steps = Progressive(most_with_gradient=most), 800
+    objective, steps = Progressive(max_grad_loops=most), 800
     found = collections.Counter(objective.some(turns, Draw(seed=1, step=step)) for step in range(steps))
     limit = max(turns // 2, 1) if most is None else min(most, turns)
     expected = {
@@ -64,7 +64,7 @@ def test_turns_are_drawn_as_published(turns: int, most: int | None) -> None:
 
 
 def test_what_is_drawn_depends_on_seed_and_step_alone() -> None:
-    objective, model = Progressive(), model_of(Loop(times=8))
+    objective, model = Progressive(), model_of(Loop(num_loops=8))
     turns = [objective.some(8, Draw(seed=1, step=step)) for step in range(20)]
     torch.manual_seed(4)
     assert turns == [objective.some(8, Draw(seed=1, step=step)) for step in range(20)]
@@ -97,8 +97,8 @@ class Recording(torch.nn.Module):
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("most", [None, 3])
 def test_the_loss_is_that_of_all_turns_and_that_of_drawn_ones(alpha: float, most: int | None) -> None:
-    model, batch, bound = model_of(Loop(times=4)), additions(), most or 2
-    objective = Progressive(alpha=alpha, most_with_gradient=most)
+    model, batch, bound = model_of(Loop(num_loops=4)), additions(), most or 2
+    objective = Progressive(alpha=alpha, max_grad_loops=most)
     for step in range(5):
         drawn = objective.some(4, Draw(seed=3, step=step))
         loss = CrossEntropy().build(VOCABULARY)
@@ -133,14 +133,14 @@ def test_without_a_loop_it_is_plain_supervision(trunk: Any, objective: Progressi
 
 
 def test_everywhere_and_only_where_asked_are_the_same_loss() -> None:
-    model = model_of(Loop(depth=2, times=4))
+    model = model_of(Loop(num_layers=2, num_loops=4))
     for step in range(3):
-        some, everywhere = (sums(Progressive(alpha=0.5, asked_only=only), model, step) for only in (True, False))
+        some, everywhere = (sums(Progressive(alpha=0.5, targets_only=only), model, step) for only in (True, False))
         torch.testing.assert_close(some["cross_entropy"], everywhere["cross_entropy"], rtol=1e-6, atol=1e-6)
 
 
 def test_the_turns_of_a_wrapped_model_are_its_own() -> None:
-    model = model_of(Loop(times=6))
+    model = model_of(Loop(num_loops=6))
     assert turns_of(model) == turns_of(Recording(model)) == turns_of(torch.compile(model, backend="eager")) == 6  # type: ignore[arg-type]
     assert turns_of(model_of(Stack())) == turns_of(torch.nn.Linear(2, 2)) == 1
 
@@ -154,19 +154,19 @@ def test_the_published_throttle_is_a_factor_on_the_loss(turns: int, factor: floa
     assert objective.factor(turns) == factor
     assert Progressive().factor(turns) == Progressive(throttle="described").factor(turns) == 1.0
     if turns < 16:
-        model = model_of(Loop(times=turns))
+        model = model_of(Loop(num_loops=turns))
         throttled, plain = sums(objective, model, step=2), sums(Progressive(), model, step=2)
         torch.testing.assert_close(throttled["cross_entropy"], factor * plain["cross_entropy"])
 
 
 def test_the_published_throttle_goes_by_the_most_turns_that_learn() -> None:
-    assert Progressive(throttle="published", most_with_gradient=1).factor(8) == 1.5
-    assert Progressive(throttle="published", most_with_gradient=8).factor(8) == pytest.approx(3 / 8)
+    assert Progressive(throttle="published", max_grad_loops=1).factor(8) == 1.5
+    assert Progressive(throttle="published", max_grad_loops=8).factor(8) == pytest.approx(3 / 8)
 
 
 def test_the_described_throttle_divides_the_gradient_of_the_trunk_by_its_turns() -> None:
     """Of each forward by its own number of turns with a gradient: k of the drawn one, b of the one of all turns."""
-    model, batch, alpha = model_of(Loop(depth=2, times=6, inject="linear")), additions(), 0.3
+    model, batch, alpha = model_of(Loop(num_layers=2, num_loops=6, input_injection="linear")), additions(), 0.3
     several = set()
     for step in range(6):
         objective = Progressive(alpha=alpha, throttle="described")
@@ -190,7 +190,7 @@ def test_the_described_throttle_divides_the_gradient_of_the_trunk_by_its_turns()
 
 
 def test_operations_are_a_forward_of_all_turns_and_a_backward_of_those_that_learn() -> None:
-    model, batch = model_of(Loop(depth=2, times=6, inject="ffn")), additions()
+    model, batch = model_of(Loop(num_layers=2, num_loops=6, input_injection="ffn")), additions()
     rows, time = batch.tokens.ids.shape
     for alpha in (0.0, 0.5, 1.0):
         part = Progressive(alpha=alpha).build(VOCABULARY)

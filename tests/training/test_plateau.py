@@ -20,16 +20,16 @@ from numerate.training.world import World
 
 SMALL = [
     "task.digits=1:3",
-    "model.width=16",
-    "model.trunk.depth=1",
+    "model.hidden_size=16",
+    "model.backbone.num_layers=1",
     "model.dropout=0.2",
-    "training.batch=16",
-    "training.window=4",
+    "training.batch_size=16",
+    "training.shuffle_window=4",
     "training.log_every=1",
     "training.evaluate_every=3",
     "training.checkpoint_every=7",
-    "training.keep=null",
-    "evaluation.during=16",
+    "training.keep_checkpoints=null",
+    "evaluation.validation_examples=16",
     "device=cpu",
 ]
 
@@ -51,11 +51,11 @@ def rates_of_torch(schedule: Plateau, measured: list[float]) -> list[float]:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.01)
     theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
         optimizer,
-        mode="min" if schedule.watch == "loss" else "max",
-        factor=schedule.cut,
+        mode="min" if schedule.monitor == "loss" else "max",
+        factor=schedule.factor,
         patience=schedule.patience,
         threshold=schedule.threshold,
-        min_lr=0.01 * schedule.floor,
+        min_lr=0.01 * schedule.min_lr_ratio,
         eps=0.0,
     )
     found = []
@@ -69,7 +69,7 @@ def rates_of_torch(schedule: Plateau, measured: list[float]) -> list[float]:
 @pytest.mark.parametrize("patience", [0, 2, 5])
 def test_it_cuts_when_pytorch_would(watch: Any, patience: int) -> None:
     draws = random.Random(patience)
-    schedule = Plateau(watch=watch, patience=patience, threshold=0.05, floor=0.1)
+    schedule = Plateau(monitor=watch, patience=patience, threshold=0.05, min_lr_ratio=0.1)
     for start in range(20):
         trend = 1 if watch == "score" else -1
         measured = [max(0.01, 1 + trend * 0.02 * min(step, 20) + draws.gauss(0, 0.2)) for step in range(60)]
@@ -90,7 +90,7 @@ def rates(runs: Path) -> dict[int, float]:
     return {line["step"]: line["rate"] for line in map(json.loads, file.read_text().splitlines()) if "rate" in line}
 
 
-PLATEAU = "schedule=Plateau(warmup=2,cut=0.5,patience=0,threshold=0.5)"
+PLATEAU = "schedule=Plateau(warmup=2,factor=0.5,patience=0,threshold=0.5)"
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_same_rates_and_weights(tmp_path: Path) -> None:

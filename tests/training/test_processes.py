@@ -33,26 +33,26 @@ WAYS = ("flat", "ddp", "fsdp")
 STEPS, LONGER = 24, 30
 SMALL = [
     "task.digits=1:4",
-    "model.width=24",
-    "model.mixer=Attention(heads=2)",
-    "training.batch=24",
-    "training.window=4",
+    "model.hidden_size=24",
+    "model.mixer=Attention(num_heads=2)",
+    "training.batch_size=24",
+    "training.shuffle_window=4",
     f"training.steps={STEPS}",
     "training.log_every=1",
     f"training.evaluate_every={STEPS // 2}",
     f"training.checkpoint_every={STEPS}",
-    "evaluation.during=16",
+    "evaluation.validation_examples=16",
     "schedule=Constant(warmup=10)",
     "device=cpu",
 ]
 CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "plain": ((), WAYS),
-    "accumulated": (("training.accumulate=2",), WAYS),
-    "growing": (("training.ramp=0.6", "training.ramp_from=4", "training.steps=20"), ("flat",)),
-    "tied": (("model.tied=true", "model.norm=rms"), ("ddp", "fsdp")),
+    "accumulated": (("training.gradient_accumulation_steps=2",), WAYS),
+    "growing": (("training.batch_size_warmup=0.6", "training.initial_batch_size=4", "training.steps=20"), ("flat",)),
+    "tied": (("model.tie_word_embeddings=true", "model.norm=rms"), ("ddp", "fsdp")),
     "looped": (
         (
-            "model.trunk=Loop(depth=2,times=4,inject=none)",
+            "model.backbone=Loop(num_layers=2,num_loops=4,input_injection=none)",
             "objective=Progressive(alpha=0.5,throttle=described)",
             "training.steps=20",
         ),
@@ -62,17 +62,17 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "shared": (("model.positions=[FIRE(shared=true),T5Bias(shared=true)]", "training.steps=20"), ("fsdp",)),
     "symbols": (
         (
-            "model.mixer=DualAttention(self_heads=1,relational_heads=1)",
+            "model.mixer=DualAttention(num_self_heads=1,num_relational_heads=1)",
             "model.positions=[Rotary]",
-            "model.tied=true",
+            "model.tie_word_embeddings=true",
             "objective.loss.fused=always",
-            "training.layer_norms=true",
-            "training.part=6",
+            "training.log_layer_grad_norms=true",
+            "training.micro_batch_size=6",
             "training.steps=20",
         ),
         ("ddp", "fsdp"),
     ),
-    "recurrent": (("model.mixer=LSTM", "model.width=25", "training.steps=20"), ("fsdp",)),
+    "recurrent": (("model.mixer=LSTM", "model.hidden_size=25", "training.steps=20"), ("fsdp",)),
 }
 """What is trained, and in which ways; a width that does not divide among the processes is one of them."""
 
@@ -212,10 +212,12 @@ def test_two_jobs_on_one_machine_do_not_disturb_each_other(together: Path, tmp_p
 
 def test_a_mistake_is_said_once_and_leaves_no_folder(tmp_path: Path) -> None:
     status, said = ended(
-        torchrun("-m", "numerate", "train", "addition_abacus", "training.batch=15", f"runs_dir={tmp_path / 'runs'}")
+        torchrun(
+            "-m", "numerate", "train", "addition_abacus", "training.batch_size=15", f"runs_dir={tmp_path / 'runs'}"
+        )
     )
     assert status != 0
-    assert said.count("numerate: training.batch: 15 examples cannot be cut equally into 2 processes") == 1
+    assert said.count("numerate: training.batch_size: 15 examples cannot be cut equally into 2 processes") == 1
     assert "exitcode  : 2" in said
     assert str(Path(numerate.__file__).parent) not in said, "a traceback through the package was shown"
     assert not (tmp_path / "runs").exists()
@@ -248,7 +250,7 @@ def test_a_mistake_of_one_process_ends_all_and_is_said_once(tmp_path: Path) -> N
 def test_what_several_blocks_share_is_named() -> None:
     vocabulary = Vocabulary.of(["+", "="])
     own, shared = (
-        shared_by_blocks(Decoder(width=16, positions=(FIRE(shared=one), Rotary())).build(vocabulary, 0))
+        shared_by_blocks(Decoder(hidden_size=16, positions=(FIRE(shared=one), Rotary())).build(vocabulary, 0))
         for one in (False, True)
     )
     assert own == []

@@ -22,9 +22,11 @@ from numerate.laboratory.train import train
 
 STEPS = 320
 RECIPE = (
-    "addition_abacus task.digits=1:3 model.width=16 model.trunk.depth=1 model.dropout=0.2 model.mixer.dropout=0.2 "
-    f"training.batch=12 training.window=8 training.steps={STEPS} training.log_every=3 training.evaluate_every=80 "
-    "training.checkpoint_every=40 training.keep=null evaluation.during=16"
+    "addition_abacus task.digits=1:3 model.hidden_size=16 model.backbone.num_layers=1 model.dropout=0.2 "
+    "model.mixer.dropout=0.2 "
+    f"training.batch_size=12 training.shuffle_window=8 training.steps={STEPS} training.log_every=3 "
+    f"training.evaluate_every=80 "
+    "training.checkpoint_every=40 training.keep_checkpoints=null evaluation.validation_examples=16"
 ).split()
 LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 LONGEST = 120.0

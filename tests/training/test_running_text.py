@@ -24,9 +24,11 @@ from numerate.training.stopping import Stop
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
 SMALL = (
-    "tokenizer=TokenIds layout=Text evaluation.grid=null model.width=16 model.trunk.depth=1 model.positions=[Rotary] "
-    "model.mixer.heads=2 training.batch=4 training.log_every=1 training.evaluate_every=6 training.checkpoint_every=6 "
-    "evaluation.during=4 schedule=Constant(warmup=2) device=cpu"
+    "tokenizer=TokenIds layout=Text evaluation.grid=null model.hidden_size=16 model.backbone.num_layers=1 "
+    "model.positions=[Rotary] "
+    "model.mixer.num_heads=2 training.batch_size=4 training.log_every=1 training.evaluate_every=6 "
+    "training.checkpoint_every=6 "
+    "evaluation.validation_examples=4 schedule=Constant(warmup=2) device=cpu"
 )
 
 
@@ -43,7 +45,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def small(order: str, steps: int) -> Recipe:
     found = recipe("addition_abacus", *SMALL.split(), f"training.steps={steps}", "task=LanguageModelling")
-    task = LanguageModelling("a.jsonl", "b.jsonl", CHARACTERS, context=24, order=order)
+    task = LanguageModelling("a.jsonl", "b.jsonl", CHARACTERS, context_length=24, order=order)
     return replace(found, task=task)
 
 

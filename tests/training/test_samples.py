@@ -44,21 +44,28 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     for name, count in (("train", 20), ("val", 2)):
         np.tile(np.concatenate([[known.begin], ids]), count).astype(np.uint16).tofile(folder / f"{name}.bin")
     return Recipe(
-        task=LanguageModelling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context=CONTEXT),
+        task=LanguageModelling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context_length=CONTEXT),
         tokenizer=TokenIds(),
         layout=Text(),
         model=Decoder(
-            width=16,
-            trunk=Stack(depth=1),
-            mixer=Attention(heads=2, dropout=0.2),
+            hidden_size=16,
+            backbone=Stack(num_layers=1),
+            mixer=Attention(num_heads=2, dropout=0.2),
             positions=(Rotary(),),
             dropout=0.2,
         ),
         training=Training(
-            steps=6, batch=4, threads=1, log_every=1, evaluate_every=2, checkpoint_every=1, keep=None, best_by="loss"
+            steps=6,
+            batch_size=4,
+            threads=1,
+            log_every=1,
+            evaluate_every=2,
+            checkpoint_every=1,
+            keep_checkpoints=None,
+            best_metric="loss",
         ),
-        evaluation=Evaluation(during=2),
-        samples=Samples(when="evaluation", tokens=8),
+        evaluation=Evaluation(validation_examples=2),
+        samples=Samples(when="evaluation", max_new_tokens=8),
         device="cpu",
     )
 
@@ -117,7 +124,7 @@ def test_a_resumed_run_leaves_the_same_bytes_and_no_line_twice(run: Run, recipe:
 
 
 def test_the_end_alone_is_the_rule_for_running_text(run: Run, recipe: Recipe, tmp_path: Path) -> None:
-    ended = train(replace(recipe, samples=Samples(tokens=8)), runs_dir=tmp_path, quiet=True).run
+    ended = train(replace(recipe, samples=Samples(max_new_tokens=8)), runs_dir=tmp_path, quiet=True).run
     assert ended.folder.records("samples.jsonl") == run.folder.records("samples.jsonl")[14:]
 
 
@@ -130,16 +137,16 @@ def test_two_processes_leave_the_same_samples_as_one(recipe: Recipe, way: str, t
         f"task.train={task.train}",
         f"task.validation={task.validation}",
         f"task.tokenizer={TINY}",
-        f"task.context={CONTEXT}",
-        "model=Decoder(width=16)",
-        "training.batch=4",
+        f"task.context_length={CONTEXT}",
+        "model=Decoder(hidden_size=16)",
+        "training.batch_size=4",
         "training.steps=2",
         "training.evaluate_every=1",
         "evaluation.grid=null",
-        "evaluation.during=2",
+        "evaluation.validation_examples=2",
         "samples.when=evaluation",
-        "samples.tokens=6",
-        "optimizer.rate=1e-9",
+        "samples.max_new_tokens=6",
+        "optimizer.learning_rate=1e-9",
         "device=cpu",
     ]
     one = train(named("tiny_stories_laptop_width", *words), runs_dir=tmp_path / "one", quiet=True).run
@@ -161,10 +168,10 @@ def test_two_processes_leave_the_same_samples_as_one(recipe: Recipe, way: str, t
 
 
 def test_prompts_that_cannot_be_read_are_told_of(recipe: Recipe, tmp_path: Path) -> None:
-    long = Samples(when="end", prompts=("Once", "word " * CONTEXT), tokens=2)
+    long = Samples(when="end", prompts=("Once", "word " * CONTEXT), max_new_tokens=2)
     trainer = Trainer(replace(recipe, samples=long), World(device=torch.device("cpu")))
     assert [text for text in trainer.warnings if "left out" in text]
     with pytest.raises(Mistake, match="prompts: there are none"):
         Samples(when="end", prompts=())
     with pytest.raises(Mistake, match="tokens: 0"):
-        Samples(tokens=0)
+        Samples(max_new_tokens=0)

@@ -35,17 +35,17 @@ torch.set_num_threads(1)
 
 SMALL = [
     "task.digits=1:3",
-    "model.width=16",
-    "model.trunk.depth=2",
-    "model.mixer.heads=2",
-    "training.batch=4",
-    "training.window=2",
+    "model.hidden_size=16",
+    "model.backbone.num_layers=2",
+    "model.mixer.num_heads=2",
+    "training.batch_size=4",
+    "training.shuffle_window=2",
     "training.steps=2",
     "training.evaluate_every=100",
-    "evaluation.during=4",
+    "evaluation.validation_examples=4",
     "evaluation.grid=1:3x1:3",
     "schedule=Constant(warmup=0)",
-    "optimizer.epsilon=1e-3",  # a gradient of nothing but rounding would else be a whole step of Adam
+    "optimizer.eps=1e-3",  # a gradient of nothing but rounding would else be a whole step of Adam
     "device=cpu",
 ]
 
@@ -70,7 +70,10 @@ def trainers(recipes: Sequence[Recipe]) -> list[Trainer]:
 
 def two(one: Recipe) -> list[Recipe]:
     """A recipe, and one of another seed and other scalars."""
-    return [one, replace(one, seed=1, optimizer=AdamW(3e-3, betas=(0.8, 0.9), epsilon=3e-3, decay=0.1, clip=None))]
+    return [
+        one,
+        replace(one, seed=1, optimizer=AdamW(3e-3, betas=(0.8, 0.9), eps=3e-3, weight_decay=0.1, max_grad_norm=None)),
+    ]
 
 
 def trained_alone(recipes: Sequence[Recipe]) -> list[Trainer]:
@@ -125,19 +128,19 @@ def test_any_model_stacks_as_alone_or_says_why_not(any_model: Any) -> None:
 def test_any_numbering_stacks_as_alone(any_numbering: Any) -> None:
     if not any_numbering.causal:
         pytest.skip("such a model cannot continue a text")
-    agree_or_say_why(replace(small(), model=Decoder(width=16, positions=(Learned(numbering=any_numbering),))))
+    agree_or_say_why(replace(small(), model=Decoder(hidden_size=16, positions=(Learned(position_ids=any_numbering),))))
 
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_vectors_that_begin_as_waves_stack_as_alone(frozen: bool) -> None:
-    position = Learned(begin="sine", frozen=frozen)
-    agree(two(replace(small(), model=Decoder(width=16, positions=(position,)))))
+    position = Learned(initialization="sine", frozen=frozen)
+    agree(two(replace(small(), model=Decoder(hidden_size=16, positions=(position,)))))
 
 
 def test_what_is_hidden_is_not_stacked() -> None:
-    why = why_not_stacked(replace(small(), layout=Aligned(hide=("<pad>",))))
+    why = why_not_stacked(replace(small(), layout=Aligned(blocked_tokens=("<pad>",))))
     assert why is not None
-    assert why.startswith("layout.hide: ")
+    assert why.startswith("layout.blocked_tokens: ")
 
 
 def test_any_task_stacks_as_alone(any_task: Any) -> None:
@@ -151,14 +154,14 @@ def test_any_task_stacks_as_alone(any_task: Any) -> None:
 def test_any_tokenizer_and_layout_stacks_as_alone(any_tokenizer: Any) -> None:
     if isinstance(any_tokenizer, Words):
         pytest.skip("writes no numbers; it stacks with the tasks that have labels")
-    for layout in (Continuation(), Continuation(ask="all")):
+    for layout in (Continuation(), Continuation(targets="all")):
         one = replace(small("model.positions=[]"), tokenizer=any_tokenizer, layout=layout)
         agree_or_say_why(replace(one, evaluation=replace(one.evaluation, grid=None)))
 
 
 @pytest.mark.parametrize("asked_only", [True, False])
 def test_any_loss_stacks_as_alone(any_loss: Any, asked_only: bool) -> None:
-    agree_or_say_why(replace(small(), objective=Supervised(loss=any_loss, asked_only=asked_only)))
+    agree_or_say_why(replace(small(), objective=Supervised(loss=any_loss, targets_only=asked_only)))
 
 
 def test_any_schedule_stacks_as_alone(any_schedule: Any) -> None:
@@ -166,9 +169,12 @@ def test_any_schedule_stacks_as_alone(any_schedule: Any) -> None:
     agree([replace(one, schedule=any_schedule), replace(one, seed=4)])
 
 
-@pytest.mark.parametrize("objective", [Progressive(alpha=0.5), Progressive(throttle="described", asked_only=False)])
+@pytest.mark.parametrize("objective", [Progressive(alpha=0.5), Progressive(throttle="described", targets_only=False)])
 def test_a_loop_whose_turns_are_drawn_stacks_as_alone(objective: Progressive) -> None:
-    looped = replace(small("training.steps=4").model, trunk=Loop(depth=1, times=4, inject="none", state="noise"))
+    looped = replace(
+        small("training.steps=4").model,
+        trunk=Loop(num_layers=1, num_loops=4, input_injection="none", initial_state="noise"),
+    )
     one = replace(small("training.steps=4"), model=looped, objective=objective)
     agree([replace(one, seed=seed) for seed in range(4)])
 
@@ -293,7 +299,7 @@ def test_models_that_differ_in_more_than_weights_are_refused(change: Callable[[A
 def test_a_parameter_without_a_gradient_is_neither_stepped_nor_decays() -> None:
     models = [nn.ParameterDict({name: nn.Parameter(torch.ones(2, 2)) for name in "abc"}) for _ in range(2)]
     settings = {"a": (1.0, True), "b": (1.0, True), "c": (1.0, True)}
-    spec = AdamW(rate=0.1, decay=0.5)
+    spec = AdamW(learning_rate=0.1, weight_decay=0.5)
     optimizers = [spec.build(model, settings) for model in models]
     flat = Flat(models, optimizers, settings)
     gradient = torch.full((2, 2, 2), 3.0)
@@ -370,7 +376,7 @@ def test_rows_of_several_runs_draw_what_they_draw_in_their_own(
 
 
 def test_layers_that_share_a_bias_keep_their_own_weights_after_a_step() -> None:
-    found = trainers(two(replace(small(), model=Decoder(width=16, positions=(FIRE(shared=True),)))))
+    found = trainers(two(replace(small(), model=Decoder(hidden_size=16, positions=(FIRE(shared=True),)))))
     names = [name for name, _ in found[0].model.named_parameters()]
     StackedTrainer(found).train(Stop())
     for trainer in found:

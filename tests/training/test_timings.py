@@ -19,8 +19,20 @@ from numerate.training.timings import Timings, speed_text
 from numerate.training.world import World
 
 CPU = torch.device("cpu")
-SMALL = ["task.digits=1:2", "model.width=16", "model.trunk.depth=2", "model.mixer.heads=2", "training.batch=8"]
-SMALL += ["training.window=4", "training.log_every=2", "training.evaluate_every=4", "evaluation.during=8", "device=cpu"]
+SMALL = [
+    "task.digits=1:2",
+    "model.hidden_size=16",
+    "model.backbone.num_layers=2",
+    "model.mixer.num_heads=2",
+    "training.batch_size=8",
+]
+SMALL += [
+    "training.shuffle_window=4",
+    "training.log_every=2",
+    "training.evaluate_every=4",
+    "evaluation.validation_examples=8",
+    "device=cpu",
+]
 
 
 @dataclass
@@ -71,7 +83,12 @@ def test_a_speed_is_said_in_a_few_words() -> None:
 
 
 def test_a_run_logs_speeds_and_the_norms_of_its_layers_and_evaluates_its_start(tmp_path: Path) -> None:
-    more = ("training.steps=6", "training.layer_norms=true", "training.evaluate_start=true", "training.part=4")
+    more = (
+        "training.steps=6",
+        "training.log_layer_grad_norms=true",
+        "training.evaluate_at_start=true",
+        "training.micro_batch_size=4",
+    )
     run = train(recipe("addition_abacus", *SMALL, *more), runs_dir=tmp_path / "one", quiet=True).run
     folder = Path(run.path)
     timings = [json.loads(line) for line in (folder / "timings.jsonl").read_text().splitlines()]
@@ -89,20 +106,26 @@ def test_a_run_logs_speeds_and_the_norms_of_its_layers_and_evaluates_its_start(t
 
 
 def test_parts_are_as_many_as_it_takes() -> None:
-    assert Training(batch=512, part=16).parts(8) == 4
-    assert Training(batch=512, accumulate=4).parts(2) == 4
+    assert Training(batch_size=512, micro_batch_size=16).parts(8) == 4
+    assert Training(batch_size=512, gradient_accumulation_steps=4).parts(2) == 4
     with pytest.raises(Mistake, match="part: 512 examples cannot be cut into parts of 100"):
-        Training(batch=512, part=100)
+        Training(batch_size=512, micro_batch_size=100)
     with pytest.raises(Mistake, match="one of both"):
-        Training(batch=512, part=16, accumulate=2)
+        Training(batch_size=512, micro_batch_size=16, gradient_accumulation_steps=2)
     with pytest.raises(Mistake, match="cannot be cut equally into parts of 16 on 3 processes"):
-        Training(batch=512, part=16).parts(3)
+        Training(batch_size=512, micro_batch_size=16).parts(3)
 
 
 def test_a_batch_may_be_given_in_tokens_of_running_text() -> None:
     text = ["task=LanguageModelling", "tokenizer=TokenIds", "layout=Text"]
-    found = recipe("addition_abacus", *text, "task.context=1024", "training.batch_tokens=524288", "training.part=64")
-    assert (found.training.batch, found.training.batch_tokens, found.training.parts(2)) == (512, None, 4)
+    found = recipe(
+        "addition_abacus",
+        *text,
+        "task.context_length=1024",
+        "training.batch_tokens=524288",
+        "training.micro_batch_size=64",
+    )
+    assert (found.training.batch_size, found.training.batch_tokens, found.training.parts(2)) == (512, None, 4)
     with pytest.raises(Mistake, match=r"training.batch_tokens: 1,000 are no whole number of examples of 512 tokens"):
         recipe("addition_abacus", *text, "training.batch_tokens=1000")
     with pytest.raises(Mistake, match=r"training.batch_tokens: the examples of Arithmetic are no rows of equal length"):
@@ -110,11 +133,11 @@ def test_a_batch_may_be_given_in_tokens_of_running_text() -> None:
 
 
 def test_all_of_two_dimensions_decays_where_that_is_wanted() -> None:
-    more = ("model.mixer=DualAttention(self_heads=1,relational_heads=1)", "model.positions=[Rotary]")
+    more = ("model.mixer=DualAttention(num_self_heads=1,num_relational_heads=1)", "model.positions=[Rotary]")
     found = recipe("addition_abacus", *SMALL, *more)
-    model = found.model.build(found.tokenizer.vocabulary(found.task), 0)
-    settings = AdamW(decays="matrices").settings_of(model)
+    model = found.model.build(found.tokenizer.build_vocabulary(found.task), 0)
+    settings = AdamW(decay_parameters="matrices").settings_of(model)
     assert settings.keys() == dict(model.named_parameters()).keys()
     assert all(settings[name][1] == (own.dim() >= 2) for name, own in model.named_parameters())
-    groups = AdamW(decay=0.1, decays="matrices").build(model, settings).param_groups
+    groups = AdamW(weight_decay=0.1, decay_parameters="matrices").build(model, settings).param_groups
     assert {group["weight_decay"] for group in groups} == {0.0, 0.1}

@@ -29,17 +29,17 @@ torch.set_num_threads(1)
 
 SMALL = [
     "task.digits=1:3",
-    "model.width=16",
-    "model.trunk.depth=1",
-    "model.mixer.heads=2",
-    "training.batch=16",
-    "training.window=4",
+    "model.hidden_size=16",
+    "model.backbone.num_layers=1",
+    "model.mixer.num_heads=2",
+    "training.batch_size=16",
+    "training.shuffle_window=4",
     "training.steps=30",
     "training.log_every=5",
     "training.evaluate_every=10",
     "training.checkpoint_every=10",
-    "training.keep=null",
-    "evaluation.during=16",
+    "training.keep_checkpoints=null",
+    "evaluation.validation_examples=16",
     "schedule=Constant(warmup=4)",
     "device=cpu",
 ]
@@ -160,7 +160,7 @@ def test_weights_that_are_not_finite_are_told_before_the_first_step(tmp_path: Pa
 
 def test_padding_is_a_share_of_all_that_is_read_by_an_encoder_too(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="the extra huggingface is not installed")
-    t5 = "model=T5(width=16,depth=1,heads=2,head_width=8,inner=16)"
+    t5 = "model=T5(hidden_size=16,num_layers=1,num_heads=2,head_dim=8,intermediate_size=16)"
     others = [word for word in SMALL if not word.startswith("model.")]
     pair = recipe("addition_rotary", *others, t5, "layout=Pair", "training.steps=5")
     made = train(pair, runs_dir=tmp_path, quiet=True)
@@ -179,14 +179,20 @@ def test_padding_is_a_share_of_all_that_is_read_by_an_encoder_too(tmp_path: Path
 
 
 def test_a_target_stops_the_run_and_a_higher_one_goes_on(tmp_path: Path) -> None:
-    easy = ("task.digits=1", "task.zero=true", "training.evaluate_every=5", "optimizer.rate=0.01", "training.steps=400")
-    first = trained(tmp_path, *easy, "training.target=0.1")
+    easy = (
+        "task.digits=1",
+        "task.include_zero=true",
+        "training.evaluate_every=5",
+        "optimizer.learning_rate=0.01",
+        "training.steps=400",
+    )
+    first = trained(tmp_path, *easy, "training.target_accuracy=0.1")
     reached = [line["step"] for line in metrics(first) if line.get("split") == "development" and line["exact"] >= 0.1]
     assert first.why == "target"
     assert reached == [metrics(first)[-1]["step"]]
     assert reached[0] < 400
-    assert trained(tmp_path, *easy, "training.target=0.1").why == "done"
-    higher = trained(tmp_path, *easy, "training.target=0.3")
+    assert trained(tmp_path, *easy, "training.target_accuracy=0.1").why == "done"
+    higher = trained(tmp_path, *easy, "training.target_accuracy=0.3")
     assert higher.why == "target"
     assert metrics(higher)[-1]["step"] > reached[0]
 
@@ -206,8 +212,13 @@ def test_a_stop_leaves_an_evaluation_after_the_batch_in_progress_and_the_run_goe
     asked: Callable[[int], Stop], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exam, "PIECE", 40)  # so that evaluations have several batches
-    chosen = ["training.steps=4", "training.evaluate_every=2", "training.log_every=1", "training.best_by=loss"]
-    chosen += ["training.evaluate_start=true", "samples.when=evaluation", "samples.prompts=['1+']", "samples.tokens=3"]
+    chosen = ["training.steps=4", "training.evaluate_every=2", "training.log_every=1", "training.best_metric=loss"]
+    chosen += [
+        "training.evaluate_at_start=true",
+        "samples.when=evaluation",
+        "samples.prompts=['1+']",
+        "samples.max_new_tokens=3",
+    ]
     whole = trained(tmp_path / "whole", *chosen)
     undone, read = set(), []
     monkeypatch.setattr(development, "mark", lambda *given: read.append(stop.left > 0) or mark(*given))
@@ -240,7 +251,7 @@ def test_other_budgets_than_steps(tmp_path: Path, budget: str, steps: int | None
 
 
 def test_init_from_takes_the_weights_and_nothing_else(finished: Trained, tmp_path: Path) -> None:
-    begun = trained(tmp_path, f"init_from={finished.run.path}", "optimizer.rate=1e-12", "training.steps=2")
+    begun = trained(tmp_path, f"init_from={finished.run.path}", "optimizer.learning_rate=1e-12", "training.steps=2")
     assert begun.run.path != finished.run.path
     for name, tensor in weights(begun).items():
         assert torch.allclose(tensor, weights(finished)[name], atol=1e-9)
@@ -267,7 +278,7 @@ def test_init_from_another_task_is_a_mistake_that_names_both_and_leaves_no_folde
 
 def test_init_from_another_model_is_a_mistake_and_leaves_no_folder(finished: Trained, tmp_path: Path) -> None:
     with pytest.raises(Mistake, match=r"init_from: .*embedding.weight has the shape"):
-        trained(tmp_path, f"init_from={finished.run.path}", "model.width=32")
+        trained(tmp_path, f"init_from={finished.run.path}", "model.hidden_size=32")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -287,14 +298,16 @@ def test_bf16_trains_and_keeps_its_weights_in_fp32(finished: Trained, tmp_path: 
 
 
 def test_four_parts_are_as_good_as_one() -> None:
-    one, four = mean_loss(20), mean_loss(20, "training.accumulate=4")
+    one, four = mean_loss(20), mean_loss(20, "training.gradient_accumulation_steps=4")
     assert one == pytest.approx(four, abs=1e-5)
     assert one != mean_loss(20, "seed=1")
 
 
 def test_a_batch_that_does_not_divide_into_its_parts_is_refused() -> None:
-    with pytest.raises(Mistake, match=r"training.accumulate: 16 examples cannot be cut into 3 equal parts"):
-        small("training.accumulate=3")
+    with pytest.raises(
+        Mistake, match=r"training.gradient_accumulation_steps: 16 examples cannot be cut into 3 equal parts"
+    ):
+        small("training.gradient_accumulation_steps=3")
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +356,7 @@ def test_a_compiled_forward_is_one_graph_with_the_same_losses(tmp_path: Path) ->
     script = tmp_path / "compiled.py"
     script.write_text(COMPILED)
     done = subprocess.run(
-        [sys.executable, str(script), *SMALL, "task.digits=1:5", "training.batch=32"],
+        [sys.executable, str(script), *SMALL, "task.digits=1:5", "training.batch_size=32"],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"},

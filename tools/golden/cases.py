@@ -11,15 +11,16 @@ TESTS = Path(__file__).resolve().parents[2] / "tests"
 TEXTS = TESTS / "tasks" / "texts"
 TOKENIZER = TESTS / "tokens" / "tiny"
 
-SUMS = ("addition_abacus", "task.digits=1:3", "model.width=32")
-DECODER = ("number_loss_small_decoder_ce", "model.width=32")
-T5 = ("number_loss_small_ce", "model.width=32")
-SUBWORDS = f"tokenizer=Subwords(tokenizer={TOKENIZER},numbers=PerDigit)"
+SUMS = ("addition_abacus", "task.digits=1:3", "model.hidden_size=32")
+DECODER = ("number_loss_small_decoder_ce", "model.hidden_size=32")
+T5 = ("number_loss_small_ce", "model.hidden_size=32")
+SUBWORDS = f"tokenizer=Subwords(tokenizer={TOKENIZER},number_format=PerDigit)"
 MATHEMATICS = (
-    f"task=Mathematics(modules=arithmetic__mul,extrapolation=arithmetic__mul_big,difficulties=easy,folder={TEXTS})"
+    "task=Mathematics(modules=arithmetic__mul,extrapolation_modules=arithmetic__mul_big,difficulties=easy,"
+    f"data_dir={TEXTS})"
 )
-COUNTING = ("counting_mod10_nope", "model.width=32")
-WIDE = "model.width=64"  # for mixers whose heads need it
+COUNTING = ("counting_mod10_nope", "model.hidden_size=32")
+WIDE = "model.hidden_size=64"  # for mixers whose heads need it
 
 CASES: dict[str, tuple[str, ...]] = {
     # Published recipes, as they are.
@@ -47,30 +48,34 @@ CASES: dict[str, tuple[str, ...]] = {
         "mathematics_numformer",
         MATHEMATICS,
         "tokenizer.tokenizer=characters",
-        "tokenizer.numbers=XVal",
+        "tokenizer.number_format=XVal",
     ),
     # Tasks and layouts.
     "addition table": (*COUNTING, "task=AdditionTable"),
     "number line": (*COUNTING, "task=NumberLine"),
     "RASP counting": (*COUNTING, "task=RaspCounting"),
     "rows of a file": (*SUMS, f"task=Written(path={TESTS / 'tasks' / 'sums.txt'})"),
-    "jokes": (*T5, f"task=Jokes(folder={TEXTS})", SUBWORDS),
+    "jokes": (*T5, f"task=Jokes(data_dir={TEXTS})", SUBWORDS),
     "mathematics": (*T5, MATHEMATICS),
     "files of questions": (*DECODER, f"task=QuestionFiles(train_file={TEXTS / 'questions.jsonl'})", SUBWORDS),
-    "reading": (*T5, f"task=Reading(folder={TEXTS})"),
-    "word problems": (*DECODER, f"task=WordProblems(folder={TEXTS})", SUBWORDS),
+    "reading": (*T5, f"task=Reading(data_dir={TEXTS})"),
+    "word problems": (*DECODER, f"task=WordProblems(data_dir={TEXTS})", SUBWORDS),
     "multiplication in words": (*T5, "task=Multiplication", SUBWORDS),
     "running text": (
         "tiny_stories_laptop_dual",
-        "task=LanguageModelling(train=stories/train,validation=stories/validation,tokenizer=characters,context=32)",
+        "task=LanguageModelling(train=stories/train,validation=stories/validation,tokenizer=characters,context_length=32)",
     ),
     "pretrained decoder": (*DECODER, SUBWORDS, "model=PretrainedDecoder(weights=llama)"),
     # Number formats.
-    "groups of digits": (*DECODER, SUBWORDS, "tokenizer.numbers=Groups"),
-    "FoNE": (*DECODER, SUBWORDS, "tokenizer.numbers=FoNE"),
-    "FoNE embeddings": ("number_loss_small_xval", "tokenizer.numbers=FoNE", "model.number_embedding=FoNEEmbedding"),
-    "bits of floats": (*DECODER, SUBWORDS, "tokenizer.numbers=IEEEBits"),
-    "numbers as they are": (*DECODER, SUBWORDS, "tokenizer.numbers=AsIs"),
+    "groups of digits": (*DECODER, SUBWORDS, "tokenizer.number_format=Groups"),
+    "FoNE": (*DECODER, SUBWORDS, "tokenizer.number_format=FoNE"),
+    "FoNE embeddings": (
+        "number_loss_small_xval",
+        "tokenizer.number_format=FoNE",
+        "model.number_embedding=FoNEEmbedding",
+    ),
+    "bits of floats": (*DECODER, SUBWORDS, "tokenizer.number_format=IEEEBits"),
+    "numbers as they are": (*DECODER, SUBWORDS, "tokenizer.number_format=AsIs"),
     # Losses, and number embeddings.
     "soft labels": (*DECODER, "objective.loss=SoftLabels"),
     "NTL-WAS": (*DECODER, "objective.loss=NumberToken"),
@@ -80,14 +85,14 @@ CASES: dict[str, tuple[str, ...]] = {
         for name in (
             "ALiBi",
             "CoPE",
-            "Learned(numbering=RandomSubset(max_length=64))",
+            "Learned(position_ids=RandomSubset(max_length=64))",
             "ScaledSinusoidal",
-            "Sinusoidal(numbering=Shifted(max_shift=9))",
-            "T5Bias(numbering=Coupled(max_offset=3))",
-            "Rotary(share=0.5)",
+            "Sinusoidal(position_ids=Shifted(max_shift=9))",
+            "T5Bias(position_ids=Coupled(max_offset=3))",
+            "Rotary(partial_rotary_factor=0.5)",
         )
     },
-    "positions by fractions of a row": (*COUNTING, "model.positions=[Scalar(numbering=Zooming)]"),
+    "positions by fractions of a row": (*COUNTING, "model.positions=[Scalar(position_ids=Zooming)]"),
     # Mixers, on sums, so that the answer is decoded by steps, too.
     **{
         f"mixer {name}": (*SUMS, WIDE, f"model.mixer={name}", "model.positions=[]")
@@ -114,7 +119,7 @@ CASES: dict[str, tuple[str, ...]] = {
     },
     # Initialisations, schedules, optimisation.
     **{
-        f"initialisation {name}": (*SUMS, f"model.initialisation={name}", f"schedule={schedule}")
+        f"initialisation {name}": (*SUMS, f"model.initialization={name}", f"schedule={schedule}")
         for name, schedule in (
             ("FanIn", "Cosine"),
             ("Normal", "Linear"),
@@ -124,9 +129,9 @@ CASES: dict[str, tuple[str, ...]] = {
     },
     "accumulated, dropout, no clipping": (
         *SUMS,
-        "training.accumulate=2",
+        "training.gradient_accumulation_steps=2",
         "model.dropout=0.1",
-        "optimizer.clip=null",
+        "optimizer.max_grad_norm=null",
         "schedule=Constant",
     ),
 }

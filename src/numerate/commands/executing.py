@@ -26,8 +26,8 @@ class _Executing:
 def executor_of(words: Sequence[str]) -> tuple[list[str], Executor]:
     """Splits the words of a command into those that do not concern its executor, and the executor that they make.
 
-    >>> executor_of(["quickstart", "seeds=3", "executor=ray", "executor.gpus=0.25", "workers=8"])
-    (['quickstart', 'seeds=3'], Ray(workers=8, ..., gpus=0.25))
+    >>> executor_of(["quickstart", "seeds=3", "executor=ray", "executor.num_gpus=0.25", "workers=8"])
+    (['quickstart', 'seeds=3'], Ray(workers=8, ..., num_gpus=0.25))
 
     An executor goes by its class name in any case, `local` where none is named. The order of the words does not matter.
     Raises `Mistake` for an executor or a setting that there is not, with the nearest that there is, and for a value
@@ -86,7 +86,7 @@ def _refuse_others_setting(path: list[str], chosen: type) -> None:
 
 
 def _named(text: str) -> str:
-    """The name of an executor as its class has it: `ray(gpus=1)` is `Ray(gpus=1)`."""
+    """The name of an executor as its class has it: `ray(gpus=1)` is `Ray(num_gpus=1)`."""
     name, bracket, settings = text.partition("(")
     by_lower = {known.lower(): known for known in catalogue.kinds().get("Executor", {})}
     return by_lower.get(name.strip().lower(), name.strip()) + bracket + settings

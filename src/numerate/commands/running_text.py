@@ -69,7 +69,7 @@ def stats_of_text(name: str, task: LanguageModelling, own: Mapping[str, Any]) ->
     ready(task)
     known = task.pieces()
     splits = _splits(task) if "split" not in own else {own["split"]: task.corpus(own["split"])}
-    lines = [f"{name}: running text, {known.size:,} pieces, chunks of {task.context:,} tokens", ""]
+    lines = [f"{name}: running text, {known.size:,} pieces, chunks of {task.context_length:,} tokens", ""]
     table, often = [], []
     for split, corpus in splits.items():
         counts, looked_at = _counts(corpus, known.size)

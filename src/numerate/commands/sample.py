@@ -126,7 +126,7 @@ def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
             print(f"  {label:<10} " + " ".join(text.rjust(width) for text in line))
         print()
     positions = ", ".join(
-        f"{number}: {type(p).__name__}({type(p.numbering).__name__})" for number, p in enumerate(_positions(recipe))
+        f"{number}: {type(p).__name__}({type(p.position_ids).__name__})" for number, p in enumerate(_positions(recipe))
     )
     drawn = "with the offsets of training step 0" if split == "train" else "as in evaluation"
     encoder = " An encoder reads the question." if batch.source is not None else ""

@@ -30,7 +30,7 @@ def command(given: argparse.Namespace) -> int:
 
 def asked(given: argparse.Namespace) -> tuple[str, list[str], Executor, dict[str, Any]]:
     """The name of the recipe, the settings, who does the work, and the options of the command itself."""
-    name = first(given.words, "the recipe", "numerate search addition_abacus 'optimizer.rate=log(1e-4,1e-2)'")
+    name = first(given.words, "the recipe", "numerate search addition_abacus 'optimizer.learning_rate=log(1e-4,1e-2)'")
     words, executor = executor_of(given.words[1:])
     numbers = dict.fromkeys(("trials", "seed", "seeds"), int)
     texts = dict.fromkeys(("metric", "sampler", "pruner", "name", "runs_dir"), str)

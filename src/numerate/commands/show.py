@@ -44,17 +44,17 @@ def command(options: argparse.Namespace) -> int:
 SLOTS = {
     "Task": "task={}",
     "Tokenizer": "tokenizer={}",
-    "NumberSpelling": "tokenizer.numbers={}",
-    "TextSpelling": "tokenizer=Subwords(numbers={})",
+    "NumberSpelling": "tokenizer.number_format={}",
+    "TextSpelling": "tokenizer=Subwords(number_format={})",
     "Layout": "layout={}",
     "ModelSpec": "model={}",
     "NumberEmbedding": "model=T5(number_embedding={})",
-    "Trunk": "model.trunk={}",
+    "Trunk": "model.backbone={}",
     "Mixer": "model.mixer={}",
     "Symbols": "model.mixer=DualAttention(symbols={})",
     "Position": "model.positions=[{}]",
-    "Numbering": "model.positions=[Scalar(numbering={})]",
-    "Initialisation": "model.initialisation={}",
+    "Numbering": "model.positions=[Scalar(position_ids={})]",
+    "Initialisation": "model.initialization={}",
     "Objective": "objective={}",
     "Loss": "objective.loss={}",
     "Optimizer": "optimizer={}",
@@ -95,7 +95,7 @@ def parameters_told(recipe: Recipe) -> str:
         return f"as many as the weights {weights} have, with the rows of this vocabulary"
     try:
         with _offline():
-            vocabulary = recipe.tokenizer.vocabulary(recipe.task)
+            vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
             model = _built(recipe, vocabulary)
     except (Mistake, Fault) as error:
         return f"not known here ({' '.join(str(error).split())})"

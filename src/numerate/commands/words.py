@@ -29,8 +29,8 @@ def options(words: Sequence[str], own: Mapping[str, Callable[[str], Any]]) -> tu
 def settings(words: Sequence[str], begin: str = "") -> tuple[list[str], list[str]]:
     """Splits words into those that are not settings of a recipe, and those that are: `path.to.it=value`.
 
-    >>> settings(["latest", "model.trunk.times=4,8"])
-    (['latest'], ['model.trunk.times=4,8'])
+    >>> settings(["latest", "model.backbone.num_loops=4,8"])
+    (['latest'], ['model.backbone.num_loops=4,8'])
     """
     found = [word for word in words if "." in word.partition("=")[0] and "=" in word and word.startswith(begin)]
     return [word for word in words if word not in found], found

@@ -1,6 +1,6 @@
 """Changing a recipe from the command line: `path=value`, and sweeps of several values.
 
-model.width=64                      a setting; `-` and `_` are one; whole numbers also as 1e6, 64k, 1M
+model.hidden_size=64                      a setting; `-` and `_` are one; whole numbers also as 1e6, 64k, 1M
 task.digits=1:5                     a span, both ends included; null for nothing; text as it is, or quoted
 model.mixer=LSTM                    a variant by its class name, with its own defaults
 model.mixer=LSTM(layers=2)          with settings, nested as deep as needed; my.py:Bitter for one's own
@@ -42,19 +42,23 @@ from numerate.errors import Mistake, did_you_mean
 R = TypeVar("R")
 
 _RANGE = re.compile(r"range\s*\(([^()]*)\)")
-_RATE, _BATCH, _DEPTH = ("optimizer.rate",), ("training.batch",), ("model.trunk.depth", "model.depth")
-_WIDTH, _HEADS, _EPOCHS = ("model.width",), ("model.mixer.heads",), ("training.epochs",)
+_RATE, _BATCH, _DEPTH = (
+    ("optimizer.learning_rate",),
+    ("training.batch_size",),
+    ("model.backbone.num_layers", "model.num_layers"),
+)
+_WIDTH, _HEADS, _EPOCHS = ("model.hidden_size",), ("model.mixer.num_heads",), ("training.epochs",)
 NAMES_ELSEWHERE = {
     **dict.fromkeys(("lr", "learning_rate", "max_lr"), _RATE),
     **dict.fromkeys(("batch_size", "per_device_train_batch_size", "train_batch_size"), _BATCH),
-    "micro_batch_size": ("training.part",),
-    **dict.fromkeys(("gradient_accumulation_steps", "grad_accum_steps"), ("training.accumulate",)),
+    "micro_batch_size": ("training.micro_batch_size",),
+    **dict.fromkeys(("gradient_accumulation_steps", "grad_accum_steps"), ("training.gradient_accumulation_steps",)),
     **dict.fromkeys(("hidden_size", "hidden_dim", "d_model", "n_embd", "embed_dim", "dim"), _WIDTH),
     **dict.fromkeys(("num_layers", "num_hidden_layers", "n_layer", "n_layers", "layers", "depth"), _DEPTH),
     **dict.fromkeys(("num_heads", "num_attention_heads", "n_head", "n_heads", "nhead", "heads"), _HEADS),
-    **dict.fromkeys(("weight_decay", "wd"), ("optimizer.decay",)),
-    **dict.fromkeys(("eps", "adam_epsilon", "epsilon"), ("optimizer.epsilon",)),
-    **dict.fromkeys(("max_grad_norm", "grad_clip", "gradient_clip_val", "clip"), ("optimizer.clip",)),
+    **dict.fromkeys(("weight_decay", "wd"), ("optimizer.weight_decay",)),
+    **dict.fromkeys(("eps", "adam_epsilon", "epsilon"), ("optimizer.eps",)),
+    **dict.fromkeys(("max_grad_norm", "grad_clip", "gradient_clip_val", "clip"), ("optimizer.max_grad_norm",)),
     **dict.fromkeys(("warmup", "warmup_steps", "warmup_iters", "warmup_ratio"), ("schedule.warmup",)),
     **dict.fromkeys(("lr_scheduler", "lr_scheduler_type", "scheduler"), ("schedule",)),
     **dict.fromkeys(("max_steps", "max_iters", "num_steps", "steps", "iterations"), ("training.steps",)),
@@ -62,8 +66,8 @@ NAMES_ELSEWHERE = {
     **dict.fromkeys(("eval_steps", "eval_interval"), ("training.evaluate_every",)),
     **dict.fromkeys(("save_steps", "save_interval"), ("training.checkpoint_every",)),
     **dict.fromkeys(("logging_steps", "log_interval"), ("training.log_every",)),
-    "label_smoothing": ("objective.loss.smoothing",),
-    **dict.fromkeys(("tie_word_embeddings", "tie_weights"), ("model.tied",)),
+    "label_smoothing": ("objective.loss.label_smoothing",),
+    **dict.fromkeys(("tie_word_embeddings", "tie_weights"), ("model.tie_word_embeddings",)),
     **dict.fromkeys(("fp16", "bf16", "dtype", "mixed_precision"), ("training.precision",)),
     **dict.fromkeys(("random_seed", "manual_seed"), ("seed",)),
 }
@@ -126,8 +130,8 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
 def describe_settings(recipe: object) -> list[tuple[str, str, str, str]]:
     """Every setting, from the outside in: (path, value, type, one-line meaning), all as text.
 
-    For example `("model.width", "128", "int", "numbers per place")`. The line of a part names its class only, as its
-    settings follow in lines of their own: all lines as overrides, in their order, make the recipe again.
+    For example `("model.hidden_size", "128", "int", "numbers per place")`. The line of a part names its class only, as
+    its settings follow in lines of their own: all lines as overrides, in their order, make the recipe again.
     """
     return list(_described(recipe, ""))
 
@@ -139,7 +143,7 @@ def _parted(text: str) -> tuple[str, str]:
     if len(segments[-1]) > 1 and segments[-1].endswith("+"):
         segments[-1:] = [segments[-1][:-1], "+"]
     if not equals or not all(segments):
-        raise Mistake(f"{text!r} changes no setting; write path=value, for example model.width=64")
+        raise Mistake(f"{text!r} changes no setting; write path=value, for example model.hidden_size=64")
     return ".".join(s if re.fullmatch(r"-[0-9]+", s) else fold(s) for s in segments), value
 
 

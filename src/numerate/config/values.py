@@ -1,7 +1,7 @@
 """From text or plain data to typed values, and back to text: what the command line and saved recipes have in common.
 
-A setting's type hint decides how its value is read, so one rule serves `model.heads=4`, `LSTM(layers=2)` inside a list,
-and a line of a recipe on disk. Parts being read are `Draft`s, built only at the end: what one override breaks
+A setting's type hint decides how its value is read, so one rule serves `model.num_heads=4`, `LSTM(layers=2)` inside a
+list, and a line of a recipe on disk. Parts being read are `Draft`s, built only at the end: what one override breaks
 (`width=60` for 4 heads) the next may mend (`heads=6`), and a refusal can name the path at which it happened.
 
 This is ours rather than OmegaConf's, whose reader turns `1:20` into 80 (a number to the base 60), knows neither `1e6`

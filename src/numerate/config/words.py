@@ -10,8 +10,9 @@ from numerate.errors import Mistake, did_you_mean
 def refuse_other_words(part: Any, where: str = "") -> None:
     """Goes through all settings of a part and of the parts in it.
 
-    >>> refuse_other_words(Loop(inject="addd"), "model.trunk.")
-    numerate.errors.Mistake: model.trunk.inject: 'addd' is none of: none, add, linear, ffn. Did you mean 'add'?
+    >>> refuse_other_words(Loop(input_injection="addd"), "model.backbone.")
+    numerate.errors.Mistake: model.backbone.input_injection: 'addd' is none of: none, add, linear, ffn. Did you mean
+    'add'?
 
     Raises `Mistake` with the path of the first word that the setting does not know.
     """

@@ -139,7 +139,7 @@ def _of_task(named: Named, task: Task, count: int, seed: int) -> dict[str, Rows]
     if named.name == "debug":
         return _debug(task)
     if isinstance(task, Counting):
-        if task.held:
+        if task.held_out_starts:
             return _held(task, count, seed)
         if task.modulus is not None:
             return _modular(named, task, count, seed)
@@ -147,7 +147,7 @@ def _of_task(named: Named, task: Task, count: int, seed: int) -> dict[str, Rows]
     if isinstance(task, SelectiveCounting):
         return _selective(task, count, seed)
     assert isinstance(task, RaspCounting)
-    tested = replace(task, packed=False, at=Span(Span.of(task.count).high + 1, task.most))
+    tested = replace(task, packed=False, eval_count=Span(Span.of(task.count).high + 1, task.max_number))
     return {
         "train": lambda: _examples(task, "train", seed, count),
         "val": lambda: _examples(task, "test", seed, 300),
@@ -178,12 +178,12 @@ def _fixed(named: Named, task: Counting, count: int) -> dict[str, Rows]:
     trained, allowed = Span.of(task.count), task.allowed
     cells = allowed.cells(trained)
     cells = cells[np.argsort(cells[:, 1], kind="stable")]
-    if task.ends is not None:
-        tested = np.stack([task.most - cells[:, 1], cells[:, 1]], axis=1)
+    if task.end is not None:
+        tested = np.stack([task.max_number - cells[:, 1], cells[:, 1]], axis=1)
         copies = (6, 6)
     elif "__tr" in named.name:
-        starts = np.arange(task.most - trained.high)
-        tested, copies = np.stack([task.most - starts, starts], axis=1), (1, 50)
+        starts = np.arange(task.max_number - trained.high)
+        tested, copies = np.stack([task.max_number - starts, starts], axis=1), (1, 50)
     else:
         last = 100 if named.folder == "counting_samesymbol_plain" else 99
         tested, copies = allowed.cells(Span(trained.high + 1, last)), (1 if len(cells) > 1 else 10, 1)
@@ -232,7 +232,7 @@ def _selective(task: SelectiveCounting, count: int, seed: int) -> dict[str, Rows
     return {
         "train": lambda: _examples(task, "train", seed, count),
         "val": lambda: _examples(task, "test", seed, held),
-        "ood_test": lambda: _examples(replace(task, at=tested), "test", seed, rows),
+        "ood_test": lambda: _examples(replace(task, eval_count=tested), "test", seed, rows),
     }
 
 

@@ -53,21 +53,21 @@ def files(task: Any, seed: int = 0) -> dict[str, Lines]:
     if isinstance(task, Multiplication):
         return {f"digit-multiplication/data/{name}.jsonl": lines for name, lines in _products(seed).items()}
     if isinstance(task, Mathematics):
-        found = replace(task, division=seed).holdings
+        found = replace(task, split_seed=seed).holdings
         begin = "arithmetic_" if task.modules == task_of("mathematics_arithmetic").modules else ""
         tests = [found.test.take(found.test.part <= found.trained), found.test.take(found.test.part > found.trained)]
         named = zip(SPLIT_FILES, (found.train, found.development, *tests), strict=True)
         return {f"mathematics_dataset-v1.0/{begin}{name}.txt": _lines(stock, two_lines) for name, stock in named}
     if isinstance(task, WordProblems):
         folder, names = "grade_school_math/data/preprocessed", PREPARED
-        found = replace(task, division=seed, further=(), test=None).holdings
+        found = replace(task, split_seed=seed, extra_tests=(), test=None).holdings
     elif isinstance(task, Reading):
         folder = "multirc/data/preprocessed"
         names = ("train_clean.jsonl", "val_clean.jsonl", "test_clean.jsonl")
-        found = replace(task, development=0.0, repeats=True).holdings
+        found = replace(task, development_fraction=0.0, keep_duplicates=True).holdings
     elif isinstance(task, Jokes):
         folder, names = "rjokes-dataset/data", ("train.jsonl", "dev.jsonl", "test.jsonl")
-        found = replace(task, repeats=True).holdings
+        found = replace(task, keep_duplicates=True).holdings
     else:
         raise Mistake(f"{type(task).__name__} has no published files; there are: {', '.join(NAMES)}")
     stocks = (found.train, found.development, found.test)

@@ -22,7 +22,7 @@ BLOCK = 1 << 15
 
 @dataclass(frozen=True)
 class Spelled:
-    """A task and how its questions are spelled: what is set by `task.digits=1:5 tokenizer.numbers.order=normal`."""
+    """A task and its tokenizer, as set by `task.digits=1:5 tokenizer.number_format.digit_order=normal`."""
 
     task: Task = setting(Arithmetic(), "draws questions with answers")
     tokenizer: Tokenizer = setting(Characters(), "writes them as token ids")
@@ -61,7 +61,7 @@ class Source:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        return self.tokenizer.vocabulary(self.task)
+        return self.tokenizer.build_vocabulary(self.task)
 
     def blocks(self, size: int = BLOCK) -> Iterator[tuple[Questions, Rows]]:
         """The rows in order, at most `size` at a time: as questions, and as token ids. Long rows of a file come in

@@ -38,13 +38,15 @@ class Evaluation:
     grid: str | None = setting(
         None, "cells, such as 1:12x1:12 or equal:1:18; the trained sizes and as many beyond if null", identity=False
     )
-    count: int = setting(100, "questions per cell; of files at most its rows", identity=False)
+    examples_per_cell: int = setting(100, "questions per cell; of files at most its rows", identity=False)
     seed: int = setting(0, "key of the questions, the same for all runs that are to be compared", identity=False)
-    during: int = setting(
+    validation_examples: int = setting(
         256, "questions of each development split per evaluation during training; of files at most its rows"
     )
-    batches: int | None = setting(
-        None, "of running text: evaluate during training on so many batches; null: on `during` chunks", later=True
+    validation_batches: int | None = setting(
+        None,
+        "of running text: evaluate during training on so many batches; null: on `validation_examples` chunks",
+        later=True,
     )
     chunks: int | None = setting(
         None, "of running text: chunks of the final evaluation; null: all there are", later=True, identity=False
@@ -53,11 +55,13 @@ class Evaluation:
     def __post_init__(self) -> None:
         if self.grid is not None and not self.grid.strip():
             raise Mistake("grid: is empty; 1:12x1:12 is one, and null stands for the trained sizes and as many beyond")
-        if self.count < 1:
-            raise Mistake(f"count: {self.count} questions measure nothing; 100 give +-10 points at 50 %")
-        if self.during < 1:
-            raise Mistake(f"during: {self.during} questions measure nothing; 256 are usual")
-        for name in ("batches", "chunks"):
+        if self.examples_per_cell < 1:
+            raise Mistake(
+                f"examples_per_cell: {self.examples_per_cell} questions measure nothing; 100 give +-10 points at 50 %"
+            )
+        if self.validation_examples < 1:
+            raise Mistake(f"validation_examples: {self.validation_examples} questions measure nothing; 256 are usual")
+        for name in ("validation_batches", "chunks"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise Mistake(f"{name}: {value} of them measure nothing; 1 or more is right, or null")
 

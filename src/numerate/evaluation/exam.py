@@ -33,8 +33,8 @@ class Exam:
 
     def __init__(self, task: Task, tokenizer: Tokenizer, layout: Layout) -> None:
         self.task, self.tokenizer = task, tokenizer
-        self.layout = replace(layout, ask="answer") if isinstance(layout, Continuation) else layout
-        self.vocabulary = tokenizer.vocabulary(task)
+        self.layout = replace(layout, targets="answer") if isinstance(layout, Continuation) else layout
+        self.vocabulary = tokenizer.build_vocabulary(task)
         self.symbols = np.array(self.vocabulary.symbols)
         self._digit = torch.from_numpy(self.vocabulary.kinds == DIGIT)
         carrier = (self.vocabulary.kinds == NUMBER) & np.isnan(self.vocabulary.values)

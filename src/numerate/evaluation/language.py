@@ -127,7 +127,7 @@ def read_language(model: Model, exam: Exam, batches: Iterable[Batch], placement:
 def read_portion(
     model: Model, exam: Exam, cell: Mapping[str, int], *, count: int, placement: int = 0, split: str = "test"
 ) -> Read:
-    """`count` chunks of running text from `cell["chunk"]` on, of `cell["context"]` tokens each."""
+    """`count` chunks of running text from `cell["chunk"]` on, of `cell["context_length"]` tokens each."""
     pinned = exam.task.pinned(**{axis: size for axis, size in cell.items() if axis != FIRST})
     device = next(model.parameters()).device
     batch = exam.batch(pinned.examples(split, 0, cell[FIRST], count), cell[FIRST])
@@ -139,8 +139,8 @@ def evaluate_portion(
 ) -> dict[str, Any]:
     """The record of one portion of running text: a pure function of the weights and of what is given here.
 
-    >>> evaluate_portion(model, exam, {"context": 512, "chunk": 0}, count=256)
-    {"cell": {"context": 512, "chunk": 0}, "count": 256, "loss": 1.7294, ..., "language": {"nll": 226683.1, ...}}
+    >>> evaluate_portion(model, exam, {"context_length": 512, "chunk": 0}, count=256)
+    {"cell": {"context_length": 512, "chunk": 0}, "count": 256, "loss": 1.7294, ..., "language": {"nll": 226683.1, ...}}
 
     `language` has the sums by which portions are taken together (`Likelihoods.of_sums`); what stands beside it is of
     this portion alone. Raises `Mistake` for a model that looks ahead.
@@ -166,7 +166,7 @@ def _fingerprint(exam: Exam) -> str | None:
 
 def context_region(cell: Mapping[str, int], trained: Mapping[str, Span]) -> str:
     """The region of a context: `in_distribution`, `ood_test` (longer than any that was trained) or `below`."""
-    context, span = cell["context"], trained["context"]
+    context, span = cell["context_length"], trained["context_length"]
     return "in_distribution" if context in span else "ood_test" if context > span.high else "below"
 
 

@@ -112,7 +112,7 @@ class Questions(Writing):
 
     def __init__(self, exam: Exam) -> None:
         self.exam = exam
-        self.begin = (BEGIN,) if getattr(exam.tokenizer, "begin", False) else ()
+        self.begin = (BEGIN,) if getattr(exam.tokenizer, "add_bos_token", False) else ()
 
     def read(self, text: str) -> Prompt:
         vocabulary = self.exam.vocabulary
@@ -273,5 +273,5 @@ def _plainest(exam: Exam, prompt: Prompt) -> int:
 def context_of(exam: Exam) -> int:
     """The most tokens that a row of training has."""
     if isinstance(exam.task, LanguageModelling):
-        return exam.task.context
+        return exam.task.context_length
     return int(exam.longest(exam.task).lengths.max())

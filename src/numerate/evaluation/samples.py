@@ -170,5 +170,5 @@ def _labels(model: Model, exam: Exam, batch: Batch, placement: int) -> _Spoken:
 
 
 def as_a_person_writes(exam: Exam, words: str) -> str:
-    """Numbers in a model's spelling turned back: with `Digits(order="reversed")`, `579` is said for `975`."""
+    """Numbers in a model's spelling turned back: with `Digits(digit_order="reversed")`, `579` is said for `975`."""
     return plainly(exam.tokenizer, words)

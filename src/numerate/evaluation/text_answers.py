@@ -13,8 +13,8 @@ from numerate.vocabulary import END, Vocabulary
 
 
 def plainly(tokenizer: Tokenizer, words: str) -> str:
-    """Numbers in a model's spelling turned back: with `Digits(order="reversed")`, `579` is said for `975`."""
-    return tokenizer.numbers.plain(words, answer=True) if isinstance(tokenizer, Characters) else words
+    """Numbers in a model's spelling turned back: with `Digits(digit_order="reversed")`, `579` is said for `975`."""
+    return tokenizer.number_format.plain(words, answer=True) if isinstance(tokenizer, Characters) else words
 
 
 class TextAnswers:

@@ -118,11 +118,13 @@ class Executor(ABC):
     memory: float | None = setting(
         None, "bytes that one worker may take beside what it loads, as 4e9; null: no limit of ours"
     )
-    stack: int = setting(1, "runs that differ in seed or scalar settings alone, trained as one model in one worker")
+    stack_size: int = setting(
+        1, "runs that differ in seed or scalar settings alone, trained as one model in one worker"
+    )
 
     def __post_init__(self) -> None:
         refuse_other_words(self)
-        for name in ("workers", "threads", "stack"):
+        for name in ("workers", "threads", "stack_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise Mistake(f"{name}: {value} is too few; 1 or more is right")

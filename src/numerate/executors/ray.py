@@ -37,20 +37,20 @@ _STORE = 256 * 2**20  # bytes of shared memory of a cluster of ours; items and r
 class Ray(Executor):
     """Actors on a Ray cluster: one that is there (`executor.address=auto`), or one begun on this machine for the work.
 
-    Each actor reserves `cpus` and `gpus`, fractions too, so that several share a GPU. A cluster that is there needs
-    numerate on every node, at the same version, and a file system that all nodes see. When the command dies, its actors
-    end at once, as Ray has it, and the next start goes on from the last checkpoints. See docs.ray.io, "Actors".
+    Each actor reserves `num_cpus` and `num_gpus`, fractions too, so that several share a GPU. A cluster that is there
+    needs numerate on every node, at the same version, and a file system that all nodes see. When the command dies, its
+    actors end at once, as Ray has it, and the next start goes on from the last checkpoints. See docs.ray.io, "Actors".
     """
 
     address: str | None = setting(
         None, "a cluster that is there: auto, host:port, ray://host:port; null: $RAY_ADDRESS, or one begun here"
     )
-    cpus: float | None = setting(None, "CPUs that each worker reserves, as 0.5; null: as many as threads")
-    gpus: float = setting(0.0, "GPUs that each worker reserves, as 0.25")
+    num_cpus: float | None = setting(None, "CPUs that each worker reserves, as 0.5; null: as many as threads")
+    num_gpus: float = setting(0.0, "GPUs that each worker reserves, as 0.25")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("cpus", "gpus"):
+        for name in ("num_cpus", "num_gpus"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise Mistake(f"{name}: {value} cannot be reserved; a number from 0 is right, as 0.5")
@@ -81,7 +81,7 @@ class Ray(Executor):
     def _run(
         self, ray: Any, packed: bytes, work: Work, items: Sequence[Any], stop: Stop, tick: Callable[[], None]
     ) -> Iterator[Finished]:
-        reserved = {"CPU": float(self.threads if self.cpus is None else self.cpus), "GPU": float(self.gpus)}
+        reserved = {"CPU": float(self.threads if self.num_cpus is None else self.num_cpus), "GPU": float(self.num_gpus)}
         with _cluster(ray, self.address, (self.workers or 1) * reserved["CPU"]):
             workers = min(self.workers or self._fitting(ray, reserved), max(1, len(items)))
             crew = Actors(ray, packed, reserved, self.threads, self.memory)
@@ -96,7 +96,8 @@ class Ray(Executor):
             there = {name: sum(node.get(name, 0.0) for node in nodes) for name in asked}
             raise Mistake(
                 f"executor: no node of the Ray cluster can hold a worker that reserves {_amounts(asked)}; all "
-                f"{len(nodes)} of them together have {_amounts(there)}. Set executor.cpus= and executor.gpus=, or "
+                f"{len(nodes)} of them together have {_amounts(there)}. Set executor.num_cpus= and "
+                f"executor.num_gpus=, or "
                 "workers= if more nodes will join"
             )
         return held

@@ -41,22 +41,26 @@ class Slurm(Executor):
     command reads it. Ctrl-C leaves the jobs running. The same command again waits for what is still queued or running,
     whoever submitted it, and submits the rest.
 
-    >>> print(Slurm(partition="cpu", cpus=16, minutes=120).script(Square(), range(200), Path("runs")))
+    >>> print(Slurm(partition="cpu", cpus_per_task=16, minutes=120).script(Square(), range(200), Path("runs")))
     """
 
     partition: str | None = setting(None, "where tasks run; null: the cluster's default")
     account: str | None = setting(None, "who is charged")
     qos: str | None = setting(None, "quality of service")
     constraint: str | None = setting(None, "features that a node must have")
-    chunks: int | None = setting(None, "tasks of the array; null: as many as `per_chunk` leaves")
-    per_chunk: int | None = setting(None, "items of a task at least, where `chunks` is null; null: 4 per worker")
-    at_once: int | None = setting(None, "tasks that may run at once; null: any")
+    array_tasks: int | None = setting(None, "tasks of the array; null: as many as `items_per_task` leaves")
+    items_per_task: int | None = setting(
+        None, "items of a task at least, where `array_tasks` is null; null: 4 per worker"
+    )
+    array_parallelism: int | None = setting(None, "tasks that may run at once; null: any")
     minutes: int = setting(60, "time limit of a task; one that reaches it is queued again and goes on")
-    requeues: int = setting(10, "how often a task that reached its time limit is queued again")
-    cpus: int = setting(4, "CPU cores of a task; `workers` is cpus / threads, or one per GPU, where it is null")
-    gpus: int = setting(0, "GPUs of a task, dealt out to its workers in turn")
-    gigabytes: float | None = setting(None, "memory of a task in GB; null: the cluster's default")
-    extra: tuple[str, ...] = setting((), "further settings of sbatch, as exclude=node7 or exclusive")
+    max_requeues: int = setting(10, "how often a task that reached its time limit is queued again")
+    cpus_per_task: int = setting(
+        4, "CPU cores of a task; `workers` is cpus / threads, or one per GPU, where it is null"
+    )
+    gpus_per_task: int = setting(0, "GPUs of a task, dealt out to its workers in turn")
+    mem_gb: float | None = setting(None, "memory of a task in GB; null: the cluster's default")
+    sbatch_options: tuple[str, ...] = setting((), "further settings of sbatch, as exclude=node7 or exclusive")
     setup: tuple[str, ...] = setting((), "shell lines before each task: 'module load cuda', 'source venv/bin/activate'")
     python: str | None = setting(None, "the interpreter of the tasks; null: the one of this command")
     wait: bool = setting(True, "stay, follow and gather; false: submit and end")
@@ -66,18 +70,16 @@ class Slurm(Executor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("chunks", "per_chunk", "at_once", "minutes", "cpus"):
+        for name in ("array_tasks", "items_per_task", "array_parallelism", "minutes", "cpus_per_task"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise Mistake(f"{name}: {value} is too few; 1 or more is right")
-        for name in ("gpus", "requeues"):
+        for name in ("gpus_per_task", "max_requeues"):
             if getattr(self, name) < 0:
                 raise Mistake(f"{name}: {getattr(self, name)} is less than nothing")
-        if self.gigabytes is not None and not self.gigabytes > 0:
-            raise Mistake(
-                f"gigabytes: {self.gigabytes} is nothing; a number above 0, or null for the cluster's default"
-            )
-        for name in ("extra", "setup"):
+        if self.mem_gb is not None and not self.mem_gb > 0:
+            raise Mistake(f"mem_gb: {self.mem_gb} is nothing; a number above 0, or null for the cluster's default")
+        for name in ("sbatch_options", "setup"):
             for line in getattr(self, name):
                 if "\n" in line or not line.strip():
                     raise Mistake(f"{name}: {line!r} is no single line")
@@ -127,12 +129,12 @@ class Slurm(Executor):
     @property
     def pool(self) -> Local:
         """What runs inside a task."""
-        workers = self.workers or self.gpus or max(1, self.cpus // self.threads)
-        return Local(workers, self.threads, self.timeout, self.memory, self.stack)
+        workers = self.workers or self.gpus_per_task or max(1, self.cpus_per_task // self.threads)
+        return Local(workers, self.threads, self.timeout, self.memory, self.stack_size)
 
     def _tasks(self, count: int) -> int:
-        least = self.per_chunk or 4 * (self.pool.workers or 1)
-        return max(1, min(count, self.chunks or min(MOST, count // least)))
+        least = self.items_per_task or 4 * (self.pool.workers or 1)
+        return max(1, min(count, self.array_tasks or min(MOST, count // least)))
 
     def _run(
         self, work: Work, items: Sequence[Any], place: Path, stop: Stop, tick: Callable[[], None]
@@ -236,11 +238,11 @@ class Slurm(Executor):
 
             return list(DebugExecutor(logs).submit_array(chunks))
         if self.cluster == "local":
-            executor = submitit.LocalExecutor(logs, max_num_timeout=self.requeues, python=self.python)
+            executor = submitit.LocalExecutor(logs, max_num_timeout=self.max_requeues, python=self.python)
             executor.update_parameters(
                 timeout_min=self.minutes,
                 signal_delay_s=self._warning(),
-                gpus_per_node=self.gpus,
+                gpus_per_node=self.gpus_per_task,
                 setup=list(self.setup),
             )
             with _uninterrupted():
@@ -249,7 +251,7 @@ class Slurm(Executor):
             return jobs
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it also raises
-                executor = submitit.SlurmExecutor(logs, max_num_timeout=self.requeues, python=self.python)
+                executor = submitit.SlurmExecutor(logs, max_num_timeout=self.max_requeues, python=self.python)
                 executor.update_parameters(**self._parameters(len(chunks)))
                 return list(executor.submit_array(chunks))
         except RuntimeError as error:
@@ -258,7 +260,7 @@ class Slurm(Executor):
     def _parameters(self, tasks: int) -> dict[str, Any]:
         """What submitit makes the lines of the job script of."""
         extra: dict[str, Any] = {"requeue": True}
-        for text in self.extra:
+        for text in self.sbatch_options:
             name, given, value = text.strip().lstrip("-").partition("=")
             extra[name] = value if given else True
         return {
@@ -270,13 +272,15 @@ class Slurm(Executor):
             "time": self.minutes,
             "nodes": 1,
             "ntasks_per_node": 1,
-            "cpus_per_task": self.cpus,
-            "gpus_per_node": self.gpus or None,
-            "mem": None if self.gigabytes is None else f"{round(self.gigabytes * 1024)}M",
+            "cpus_per_task": self.cpus_per_task,
+            "gpus_per_node": self.gpus_per_task or None,
+            "mem": None if self.mem_gb is None else f"{round(self.mem_gb * 1024)}M",
             "signal_delay_s": self._warning(),
-            "array_parallelism": self.at_once or tasks,
+            "array_parallelism": self.array_parallelism or tasks,
             "setup": list(self.setup) or None,
-            "srun_args": [f"--cpus-per-task={self.cpus}"],  # srun does not take it from sbatch since Slurm 22.05
+            "srun_args": [
+                f"--cpus-per-task={self.cpus_per_task}"
+            ],  # srun does not take it from sbatch since Slurm 22.05
             "wckey": None,
             "additional_parameters": extra,
         }
@@ -295,7 +299,7 @@ class Slurm(Executor):
             def affinity(cls) -> int:
                 return 2  # there need not be a cluster here
 
-        executor = Shown(logs, max_num_timeout=self.requeues, python=self.python)
+        executor = Shown(logs, max_num_timeout=self.max_requeues, python=self.python)
         executor.update_parameters(**parameters)
         try:
             if tasks > 1:

@@ -30,7 +30,7 @@ OVER = {
 
 _MORE = {
     "TIMEOUT": "executor.minutes= gives a task more time",
-    "OUT_OF_MEMORY": "executor.gigabytes= gives a task more memory, fewer workers need less",
+    "OUT_OF_MEMORY": "executor.mem_gb= gives a task more memory, fewer workers need less",
 }
 
 

@@ -82,7 +82,7 @@ def _of_the_house(tokenizer: Characters | Words, vocabulary: Vocabulary) -> tupl
     else:
         made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     made.add_special_tokens(list(SPECIALS))
-    if tokenizer.begin:
+    if tokenizer.add_bos_token:
         told = json.loads(made.to_str())
         told["post_processor"] = _beginning(SPECIALS[BEGIN], BEGIN)
         made = Theirs.from_str(json.dumps(told))

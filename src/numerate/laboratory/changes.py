@@ -10,7 +10,7 @@ from numerate.tasks.file_sources import of_hashes
 from numerate.tasks.written import Written
 from numerate.training.recipe import Recipe
 
-ONLY = "task.only"
+ONLY = "task.task_index"
 """Which task of a `Mixture` is asked."""
 
 FILE = "task.path"
@@ -23,10 +23,10 @@ CONTENTS = "task.contents"
 def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """A recipe with settings of its model changed, for an evaluation.
 
-    >>> changed(recipe, ["model.trunk.times=8"]).model.trunk.times
+    >>> changed(recipe, ["model.backbone.num_loops=8"]).model.trunk.times
     8
 
-    Of the task may be changed which of a `Mixture` is asked (`task.only=1`), and the file whose rows are
+    Of the task may be changed which of a `Mixture` is asked (`task.task_index=1`), and the file whose rows are
     (`task.path=other.txt`, for a run that was trained on a `Written`). Raises `Mistake` for any other setting: of
     another task, tokenizer or seed a run of its own is made.
     """
@@ -51,7 +51,7 @@ def differences(trained: Recipe, run: Recipe) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     _compare("model", to_tree(trained.model), to_tree(run.model), found)
-    only, before = getattr(run.task, "only", None), getattr(trained.task, "only", None)
+    only, before = getattr(run.task, "task_index", None), getattr(trained.task, "task_index", None)
     if only != before:
         found[ONLY] = only
     if isinstance(run.task, Written) and run.task.trained_on is not None:

@@ -40,7 +40,7 @@ def export(run: Run, out: str | Path, *, name: str = "final", tokenizer: bool = 
     hf = _hugging_face()
     vocabulary = run.exam.vocabulary
     special = hf.special_ids(recipe.tokenizer, vocabulary)
-    context = recipe.task.context if isinstance(recipe.task, LanguageModelling) else None
+    context = recipe.task.context_length if isinstance(recipe.task, LanguageModelling) else None
     theirs = hf.tokenizer_of(recipe.tokenizer, recipe.task, vocabulary, context) if tokenizer else None
     found = run.checkpoints(name)
     if len(found) != 1:

@@ -169,7 +169,7 @@ def maps_of(
         step=found.step,
         placement=placement,
         settings=tuple(sorted(run.settings.items())),
-        order=getattr(getattr(run.recipe.tokenizer, "numbers", None), "order", "normal"),
+        order=getattr(getattr(run.recipe.tokenizer, "number_format", None), "digit_order", "normal"),
     )
 
 

@@ -109,7 +109,7 @@ def workers_of(executor: Executor) -> int:
     from numerate.executors.slurm import Slurm
 
     if isinstance(executor, Slurm):
-        return executor.chunks * (executor.pool.workers or 1) if executor.chunks else MANY
+        return executor.array_tasks * (executor.pool.workers or 1) if executor.array_tasks else MANY
     if isinstance(executor, Local):
         return executor.workers or max(1, cores() // executor.threads)
     return executor.workers or MANY

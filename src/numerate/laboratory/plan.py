@@ -37,7 +37,7 @@ ALL = 2**62
 
 def usual_count(recipe: Recipe) -> int:
     """Questions of each cell where nobody says how many; of running text chunks."""
-    return (recipe.evaluation.chunks or ALL) if recipe.task.running else recipe.evaluation.count
+    return (recipe.evaluation.chunks or ALL) if recipe.task.running else recipe.evaluation.examples_per_cell
 
 
 class Cost(NamedTuple):
@@ -138,7 +138,7 @@ class Plan:
         operations = lru_cache(maxsize=None)(run.blank.operations)
         found = {}
         running = run.recipe.task.running
-        read_of = {cell: Reading(float(dict(cell)["context"]), 0.0) for cell in cells} if running else None
+        read_of = {cell: Reading(float(dict(cell)["context_length"]), 0.0) for cell in cells} if running else None
         for cell, (time, asked) in (read_of or readings(run.exam, cells)).items():
             rows = self.count_of(run, cell)
             read = operations(rows, round(time))

@@ -161,7 +161,7 @@ def language_text(lines: Sequence[Mapping[str, Any]]) -> str:
                 f"{line['step']:,}",
                 *([settings_words(line["settings"]) or "as trained"] * changed),
                 *([str(line["placement"])] * several),
-                f"{line['context']:,}" + f" ({line['region']})" * (line["region"] != "in_distribution"),
+                f"{line['context_length']:,}" + f" ({line['region']})" * (line["region"] != "in_distribution"),
                 f"{told['chunks']:,}",
                 f"{told['tokens']:,}",
                 number_text(told["loss"]),

@@ -58,7 +58,7 @@ class Run(StoredRun):
 
         >>> results = run.evaluate("1:12x1:12", count=200, checkpoint="best")
         >>> results.regions()[0]["mean"]
-        >>> run.evaluate("equal:1:18", settings=["model.trunk.times=4,8,16"])
+        >>> run.evaluate("equal:1:18", settings=["model.backbone.num_loops=4,8,16"])
         >>> run.evaluate("1:100x1:100", count=10, checkpoint="all", executor=Local(workers=2))
 
         Cells that `evaluation.jsonl` has already are not computed again. `checkpoint` is final, best, all or a step.
@@ -146,7 +146,7 @@ class Run(StoredRun):
         known = self.checkpoints("final")[0].state.get("progress", {})
         if known.get("best") is None:
             return None
-        by = known.get("best_by", "accuracy")
+        by = known.get("best_metric", "accuracy")
         return {"step": known["best"], "score": known["best_score"], "chosen_on": known["best_split"], "by": by}
 
     # Asking and showing -------------------------------------------------------------------------------------------

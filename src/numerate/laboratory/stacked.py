@@ -27,7 +27,7 @@ from numerate.training.stopping import Stop
 from numerate.training.trainer import Outcome
 from numerate.training.world import World
 
-SHAPE = ("batch", "precision", "threads")
+SHAPE = ("batch_size", "precision", "threads")
 """Of the settings of training, those that runs of one stack have in common."""
 
 
@@ -41,7 +41,7 @@ def stack_key(recipe: Recipe) -> Hashable | None:
         return None
     model = recipe.model
     if isinstance(model, Decoder):
-        model = replace(model, initialisation=FanIn())
+        model = replace(model, initialization=FanIn())
     same = Training(**{name: getattr(recipe.training, name) for name in SHAPE})
     plain = replace(
         recipe,
@@ -66,24 +66,24 @@ def why_not_stacked(recipe: Recipe) -> str | None:
         return "training.compile: a stack is not compiled"
     if training.precision == "fp16":
         return "training.precision: each model would need a loss scale of its own; fp32 and bf16 need none"
-    if recipe.optimizer.decays != "parts":
-        return "optimizer.decays: the models of a stack decay in one way"
+    if recipe.optimizer.decay_parameters != "parts":
+        return "optimizer.decay_parameters: the models of a stack decay in one way"
     if training.tf32:
         return "training.tf32: products of stacks stay in float32"
-    if training.layer_norms:
-        return "training.layer_norms: the layers of a stack are those of several models"
-    if training.accumulate > 1 or training.part is not None:
-        return "training.accumulate: a stack holds whole batches of all its models at once"
-    if training.ramp_from is not None:
-        return "training.ramp_from: batches that grow would have another size in each run"
+    if training.log_layer_grad_norms:
+        return "training.log_layer_grad_norms: the layers of a stack are those of several models"
+    if training.gradient_accumulation_steps > 1 or training.micro_batch_size is not None:
+        return "training.gradient_accumulation_steps: a stack holds whole batches of all its models at once"
+    if training.initial_batch_size is not None:
+        return "training.initial_batch_size: batches that grow would have another size in each run"
     if recipe.trackers:
         return "trackers: a tracker follows one run of a process at a time"
     if recipe.device == "mps":
         return "device: mps is not tried with stacks; cpu and cuda are"
-    if isinstance(recipe.layout, Aligned) and recipe.layout.hide:
-        return "layout.hide: what is hidden is not stacked"
-    if isinstance(recipe.tokenizer, Subwords) and recipe.tokenizer.numbers.carries:
-        return "tokenizer.numbers: tokens that carry numbers are not stacked"
+    if isinstance(recipe.layout, Aligned) and recipe.layout.blocked_tokens:
+        return "layout.blocked_tokens: what is hidden is not stacked"
+    if isinstance(recipe.tokenizer, Subwords) and recipe.tokenizer.number_format.carries:
+        return "tokenizer.number_format: tokens that carry numbers are not stacked"
     if (where := _dropout(recipe, "")) is not None:
         return f"{where}: what is dropped is drawn for one model at a time; 0 drops nothing"
     if isinstance(recipe.model, Decoder):

@@ -218,13 +218,13 @@ def _nothing_left(trainer: Trainer) -> str:
     """Why a start of training does nothing."""
     step, training = trainer.progress.step, trainer.training
     if trainer.reached():
-        return f"already trained to its target at step {step}; a higher training.target= goes on"
+        return f"already trained to its target at step {step}; a higher training.target_accuracy= goes on"
     if step > trainer.steps and training.steps is not None:
         return (
             f"already trained to step {step}, beyond this budget of {trainer.steps} steps; nothing was changed "
             f"(a training.steps= above {step} goes on)"
         )
-    budgets = ("steps", "examples", "tokens", "operations", "epochs")
+    budgets = ("steps", "examples", "tokens", "flops", "epochs")
     larger = " and ".join(f"training.{name}=" for name in budgets if getattr(training, name) is not None)
     return f"already trained to its budget of {trainer.steps} steps; a larger {larger} goes on"
 
@@ -329,5 +329,6 @@ def _refuse_other_vocabulary(source: Run, trainer: Trainer) -> None:
         kinds = [type(recipe.task).__name__ for recipe in (source.recipe, trainer.recipe)]
         raise Mistake(
             f"init_from: {source.path} was trained on {kinds[0]} with {len(theirs)} tokens, which are not the "
-            f"{len(ours)} of {kinds[1]} here; a run with the same vocabulary is right (tokenizer.ids= can make it so)"
+            f"{len(ours)} of {kinds[1]} here; a run with the same vocabulary is right (tokenizer.vocabulary= can "
+            f"make it so)"
         )

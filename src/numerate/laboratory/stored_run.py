@@ -50,7 +50,7 @@ class StoredRun:
     def with_settings(self, *settings: str) -> Self:
         """The same weights, run otherwise: more turns of a loop, another scale of the attention logits.
 
-        >>> run.with_settings("model.trunk.times=8").ask("321+654=")
+        >>> run.with_settings("model.backbone.num_loops=8").ask("321+654=")
 
         Raises `Mistake` for settings that are not the model's, and for those by which it would have other weights.
         """

@@ -100,7 +100,7 @@ def dry_run(recipe: Recipe, *, trials: int = 5) -> Estimate:
     return Estimate(
         parameters=parameters,
         memory=4 * 4 * parameters,
-        operations=round(budget.operations_per_example * recipe.training.batch),
+        operations=round(budget.operations_per_example * recipe.training.batch_size),
         total_operations=round(budget.operations_per_example * budget.examples),
         steps=steps,
         examples=budget.examples,
@@ -117,7 +117,15 @@ def _in_small(trainer: Trainer, world: World) -> Trainer:
     if world.device.type != "cpu" or operations <= MOST_AT_ONCE:
         return trainer
     rows = max(1, int(training.smallest * MOST_AT_ONCE / operations))
-    few = replace(training, batch=rows, batch_tokens=None, accumulate=1, part=None, ramp=0.0, ramp_from=None)
+    few = replace(
+        training,
+        batch_size=rows,
+        batch_tokens=None,
+        gradient_accumulation_steps=1,
+        micro_batch_size=None,
+        batch_size_warmup=0.0,
+        initial_batch_size=None,
+    )
     return Trainer(replace(recipe, training=few), world, origin=trainer.origin)
 
 
@@ -125,7 +133,7 @@ def _held(recipe: Recipe, world: World) -> tuple[dict[str, Any] | None, bool]:
     """What describes a model of transformers without its weights, and whether it is too large to try a step of it."""
     if not isinstance(recipe.model, HeldSpec):
         return None, False
-    vocabulary = recipe.tokenizer.vocabulary(recipe.task)
+    vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
     origin = recipe.model.origin(vocabulary)
     if world.device.type != "cpu":
         return origin, False
@@ -144,19 +152,28 @@ def debug(recipe: Recipe) -> Recipe:
         steps=6,
         examples=None,
         tokens=None,
-        operations=None,
+        flops=None,
         epochs=None,
-        batch=8 * recipe.training.accumulate,
-        part=None if recipe.training.part is None else 4,
+        batch_size=8 * recipe.training.gradient_accumulation_steps,
+        micro_batch_size=None if recipe.training.micro_batch_size is None else 4,
         compile=False,
-        ramp_from=None if recipe.training.ramp_from is None else 4 * recipe.training.accumulate,
-        window=4,
+        initial_batch_size=None
+        if recipe.training.initial_batch_size is None
+        else 4 * recipe.training.gradient_accumulation_steps,
+        shuffle_window=4,
         log_every=2,
         evaluate_every=3,
         checkpoint_every=3,
         threads=recipe.training.threads or 1,
     )
-    evaluation = replace(recipe.evaluation, grid=_small_grid(recipe), count=8, during=16, batches=None, chunks=8)
+    evaluation = replace(
+        recipe.evaluation,
+        grid=_small_grid(recipe),
+        examples_per_cell=8,
+        validation_examples=16,
+        validation_batches=None,
+        chunks=8,
+    )
     model = _small_model(recipe.model)
     task, title = _small_task(recipe.task), f"{recipe.title}-debug"
     return replace(recipe, task=task, model=model, training=training, evaluation=evaluation, title=title)
@@ -169,7 +186,7 @@ def _small_task(task: Task) -> Task:
     assert isinstance(small, LanguageModelling)
     if not _is_there(task) and _is_there(small):
         task = replace(small, order=task.order)
-    return replace(task, context=min(task.context, 64))
+    return replace(task, context_length=min(task.context_length, 64))
 
 
 def _is_there(task: LanguageModelling) -> bool:
@@ -181,24 +198,26 @@ def _is_there(task: LanguageModelling) -> bool:
 
 def _small_model(model: ModelSpec) -> ModelSpec:
     if isinstance(model, T5) and model.weights is None:
-        return replace(model, width=32, depth=1, decoder_depth=1, heads=2, head_width=16, inner=64)
+        return replace(
+            model, hidden_size=32, num_layers=1, num_decoder_layers=1, num_heads=2, head_dim=16, intermediate_size=64
+        )
     if isinstance(model, Numformer):
-        return replace(model, width=32, depth=1, heads=2, inner=64)
-    if not isinstance(model, Decoder) or model.width <= 128:
+        return replace(model, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=64)
+    if not isinstance(model, Decoder) or model.hidden_size <= 128:
         return model
-    trunk, mixer = model.trunk, model.mixer
+    trunk, mixer = model.backbone, model.mixer
     if isinstance(trunk, Stack | Loop):
-        trunk = replace(trunk, depth=min(trunk.depth, 2))
+        trunk = replace(trunk, num_layers=min(trunk.num_layers, 2))
     if isinstance(trunk, Loop):
-        trunk = replace(trunk, times=min(trunk.times, 2))
+        trunk = replace(trunk, num_loops=min(trunk.num_loops, 2))
     if isinstance(mixer, Attention):
-        mixer = replace(mixer, heads=4)
+        mixer = replace(mixer, num_heads=4)
     if isinstance(mixer, DualAttention):
-        own, other = 2 * bool(mixer.self_heads), 2 * bool(mixer.relational_heads)
-        few = replace(mixer, self_heads=own, relational_heads=other, key_value_heads=None)
-        mixer = replace(few, relations=None, relation_width=None)
-    fed = model.feed_forward if model.feed_forward is None else replace(model.feed_forward, hidden=None)
-    return replace(model, width=32, trunk=trunk, mixer=mixer, feed_forward=fed)
+        own, other = 2 * bool(mixer.num_self_heads), 2 * bool(mixer.num_relational_heads)
+        few = replace(mixer, num_self_heads=own, num_relational_heads=other, num_key_value_heads=None)
+        mixer = replace(few, num_relations=None, relation_dim=None)
+    fed = model.feed_forward if model.feed_forward is None else replace(model.feed_forward, intermediate_size=None)
+    return replace(model, hidden_size=32, backbone=trunk, mixer=mixer, feed_forward=fed)
 
 
 def _small_grid(recipe: Recipe) -> str | None:

@@ -20,29 +20,31 @@ from numerate.vocabulary import Vocabulary
 class CrossEntropy(Loss):
     """Negative log-probability of what must be said, in nats, over the places where something is asked.
 
-    `over="tokens"` is the mean over asked tokens: long answers weigh more. `over="examples"` is the mean over examples
-    of each one's own mean: every example weighs the same.
+    `mean_over="tokens"` is the mean over asked tokens: long answers weigh more. `mean_over="examples"` is the mean over
+    examples of each one's own mean: every example weighs the same.
 
-    `smoothing=0.1` asks for probability 0.9 of what must be said, and spreads 0.1 over the whole vocabulary: label
-    smoothing, Szegedy et al. (2016), https://arxiv.org/abs/1512.00567, section 7. So the loss of what is right goes on
-    saying how right it is; its least is no longer 0. Raises `Mistake` for a share that is none.
+    `label_smoothing=0.1` asks for probability 0.9 of what must be said, and spreads 0.1 over the whole vocabulary:
+    label smoothing, Szegedy et al. (2016), https://arxiv.org/abs/1512.00567, section 7. So the loss of what is right
+    goes on saying how right it is; its least is no longer 0. Raises `Mistake` for a share that is none.
 
     Of millions of logits, as texts have, no tensor is made: see `numerate.losses.head_cross_entropy`. The numbers are
     the same but for rounding.
     """
 
-    over: Literal["tokens", "examples"] = setting("tokens", "what the mean is taken over")
-    smoothing: float = setting(0.0, "share of the probability that is asked of the whole vocabulary alike", later=True)
+    mean_over: Literal["tokens", "examples"] = setting("tokens", "what the mean is taken over")
+    label_smoothing: float = setting(
+        0.0, "share of the probability that is asked of the whole vocabulary alike", later=True
+    )
     fused: Literal["auto", "always", "never"] = setting(
         "auto", "whether logits are made in chunks and never all at once; auto: where there are many", later=True
     )
 
     def __post_init__(self) -> None:
-        if not 0 <= self.smoothing < 1:
-            raise Mistake(f"smoothing: {self.smoothing} is not a share; from 0 (none) to below 1 is right")
+        if not 0 <= self.label_smoothing < 1:
+            raise Mistake(f"label_smoothing: {self.label_smoothing} is not a share; from 0 (none) to below 1 is right")
 
     def build(self, vocabulary: Vocabulary) -> LossPart:
-        return CrossEntropyPart(self.over == "examples", self.smoothing, self.fused)
+        return CrossEntropyPart(self.mean_over == "examples", self.label_smoothing, self.fused)
 
 
 class CrossEntropyPart(LossPart):

@@ -43,16 +43,18 @@ class NumberLevel(Loss):
     """
 
     weight: float = setting(0.3, "the factor of the number loss; cross-entropy has 1")
-    digits: Literal["digits", "numbers"] = setting("digits", "which tokens have a value: digits, or all numbers")
-    first: Literal["high", "low"] = setting("high", "which end of a number is written first: low for backwards ones")
+    number_tokens: Literal["digits", "numbers"] = setting("digits", "which tokens have a value: digits, or all numbers")
+    digit_order: Literal["high", "low"] = setting(
+        "high", "which end of a number is written first: low for backwards ones"
+    )
     reweigh: bool = setting(False, "whether text in a number's place is charged")
     published: Literal["no", "yes", "float_level"] = setting("no", "the loss as in ntloss 0.3.2, or its `float_level`")
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight < float("inf"):
             raise Mistake(f"weight: {self.weight} is no factor; 0 or more is right")
-        if self.first not in ("high", "low"):
-            raise Mistake(f"first: {self.first!r} is neither 'high' nor 'low'")
+        if self.digit_order not in ("high", "low"):
+            raise Mistake(f"digit_order: {self.digit_order!r} is neither 'high' nor 'low'")
         if self.published not in ("no", "yes", "float_level"):
             raise Mistake(f"published: {self.published!r} is none of 'no', 'yes', 'float_level'")
 
@@ -67,8 +69,8 @@ class NumberLevelPart(LossPart):
         super().__init__()
         self.spec, self.published = spec, spec.published != "no"
         self.join_points = spec.published == "float_level"
-        self.table = NumberTable.of_vocabulary(vocabulary, spec.digits)
-        self.notation = Notation.of_vocabulary(vocabulary, spec.first)
+        self.table = NumberTable.of_vocabulary(vocabulary, spec.number_tokens)
+        self.notation = Notation.of_vocabulary(vocabulary, spec.digit_order)
         self.weights: Mapping[str, float] = {"cross_entropy": 1.0, "number": spec.weight}
 
     def counts(self, batch: Batch) -> dict[str, int]:

@@ -29,51 +29,59 @@ class NumberToken(Loss):
     """Cross-entropy + `weight` x a number token loss: Zausinger et al. (2025), https://arxiv.org/abs/2411.02083.
 
     Where a number token must be said, the probabilities of all number tokens among themselves say how far off a model
-    is: `form="was"` by the Wasserstein-1 distance (sum p |v - y|), `was-cdf` by the same worked out from cumulated
-    probabilities, `mse`, `mae` and `huber` by the expected value. `numerate.losses.token_level` has the definitions.
+    is: `loss_function="was"` by the Wasserstein-1 distance (sum p |v - y|), `was-cdf` by the same worked out from
+    cumulated probabilities, `mse`, `mae` and `huber` by the expected value. `numerate.losses.token_level` has the
+    definitions.
 
-    `over="number tokens"` divides the number loss by their count, as published: the rarer numbers are, the more each
-    weighs against other tokens. `over="labels"` divides it by the count of all asked tokens, so that `weight` is one
-    number token's share against one token's cross-entropy. Both counts are of the whole batch, however it is cut.
+    `mean_over="number tokens"` divides the number loss by their count, as published: the rarer numbers are, the more
+    each weighs against other tokens. `mean_over="labels"` divides it by the count of all asked tokens, so that `weight`
+    is one number token's share against one token's cross-entropy. Both counts are of the whole batch, however it is
+    cut.
 
-    `place_base=10` lets a digit weigh ten times as much as the digit behind it, 1 on average in each number; 1 treats
-    all alike, as published. `gaussian_sigma` spreads the targets of cross-entropy (and of `was-cdf`) over neighbouring
-    numbers. `reweigh` charges the probability that goes to text, as the package ntloss does by default and the paper
-    does not: before a model has learned to say numbers at all, it leaves hardly any gradient between them.
-    `squash=2` (`was`) makes the farthest number only twice as wrong as the nearest.
+    `digit_weight_ratio=10` lets a digit weigh ten times as much as the digit behind it, 1 on average in each number; 1
+    treats all alike, as published. `gaussian_sigma` spreads the targets of cross-entropy (and of `was-cdf`) over
+    neighbouring numbers. `reweigh` charges the probability that goes to text, as the package ntloss does by default and
+    the paper does not: before a model has learned to say numbers at all, it leaves hardly any gradient between them.
+    `squash_factor=2` (`was`) makes the farthest number only twice as wrong as the nearest.
 
     `fused` says how it is computed, with the same result up to rounding: from hidden states and head without holding
     the logits ("head", where the head is one linear map), from logits in one pass ("logits"), written out ("none").
     """
 
-    form: Kind = setting("was", "how numbers differ: was, was-cdf, mse, mae, huber")
+    loss_function: Kind = setting("was", "how numbers differ: was, was-cdf, mse, mae, huber")
     weight: float = setting(0.3, "the factor of the number loss; cross-entropy has 1")
-    digits: Literal["digits", "numbers"] = setting("digits", "which tokens have a value: digits, or all numbers")
-    over: Literal["number tokens", "labels"] = setting("number tokens", "what the number loss is a mean over")
+    number_tokens: Literal["digits", "numbers"] = setting("digits", "which tokens have a value: digits, or all numbers")
+    mean_over: Literal["number tokens", "labels"] = setting("number tokens", "what the number loss is a mean over")
     reweigh: bool = setting(False, "whether probability of text in a number's place is charged")
-    squash: float | None = setting(None, "how many times worse the farthest number is than the nearest; null: as far")
-    place_base: float = setting(1.0, "how many times a digit weighs what the digit behind it does")
-    first: Literal["high", "low"] = setting("high", "which end of a number is written first: low for backwards ones")
+    squash_factor: float | None = setting(
+        None, "how many times worse the farthest number is than the nearest; null: as far"
+    )
+    digit_weight_ratio: float = setting(1.0, "how many times a digit weighs what the digit behind it does")
+    digit_order: Literal["high", "low"] = setting(
+        "high", "which end of a number is written first: low for backwards ones"
+    )
     gaussian_sigma: float | None = setting(None, "spread of the targets over neighbouring numbers; null: none")
-    unit_gaps: bool = setting(False, "was-cdf: whether neighbouring values count as 1 apart, as published")
+    unit_spacing: bool = setting(False, "was-cdf: whether neighbouring values count as 1 apart, as published")
     fused: Fusing = setting("auto", "how it is computed: auto, head, logits, none")
 
     def __post_init__(self) -> None:
         self.measure()
         if not 0 <= self.weight < float("inf"):
             raise Mistake(f"weight: {self.weight} is no factor; 0.3 is the paper's, 0 leaves cross-entropy alone")
-        if self.over not in ("number tokens", "labels"):
-            raise Mistake(f"over: {self.over!r} is neither 'number tokens' nor 'labels'")
-        if not 0 < self.place_base < float("inf"):
-            raise Mistake(f"place_base: {self.place_base} is no weight; 1 (all digits alike) to 10 is usual")
-        if self.first not in ("high", "low"):
-            raise Mistake(f"first: {self.first!r} is neither 'high' nor 'low'")
+        if self.mean_over not in ("number tokens", "labels"):
+            raise Mistake(f"mean_over: {self.mean_over!r} is neither 'number tokens' nor 'labels'")
+        if not 0 < self.digit_weight_ratio < float("inf"):
+            raise Mistake(
+                f"digit_weight_ratio: {self.digit_weight_ratio} is no weight; 1 (all digits alike) to 10 is usual"
+            )
+        if self.digit_order not in ("high", "low"):
+            raise Mistake(f"digit_order: {self.digit_order!r} is neither 'high' nor 'low'")
         if self.fused not in ("auto", "head", "logits", "none"):
             raise Mistake(f"fused: {self.fused!r} is none of 'auto', 'head', 'logits', 'none'")
 
     def measure(self) -> Measure:
         """What it compares numbers by. Raises `Mistake` for settings that cannot be."""
-        return Measure(self.form, self.gaussian_sigma, self.reweigh, self.squash, self.unit_gaps)
+        return Measure(self.loss_function, self.gaussian_sigma, self.reweigh, self.squash_factor, self.unit_spacing)
 
     def build(self, vocabulary: Vocabulary) -> LossPart:
         return NumberTokenPart(self, vocabulary)
@@ -90,7 +98,7 @@ class GaussianCrossEntropy(Loss):
     """
 
     sigma: float = setting(1.0, "width of the spread, in units of the values; 0: none")
-    digits: Literal["digits", "numbers"] = setting("digits", "which tokens have a value: digits, or all numbers")
+    number_tokens: Literal["digits", "numbers"] = setting("digits", "which tokens have a value: digits, or all numbers")
     fused: Fusing = setting("auto", "how it is computed: auto, head, logits, none")
 
     def __post_init__(self) -> None:
@@ -109,20 +117,20 @@ class NumberTokenPart(LossPart):
     def __init__(self, spec: NumberToken, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.spec, self.measure = spec, spec.measure()
-        self.table = NumberTable.of_vocabulary(vocabulary, spec.digits)
-        self.notation = Notation.of_vocabulary(vocabulary, spec.first)
+        self.table = NumberTable.of_vocabulary(vocabulary, spec.number_tokens)
+        self.notation = Notation.of_vocabulary(vocabulary, spec.digit_order)
         self.weights: Mapping[str, float] = {"cross_entropy": 1.0, "number": spec.weight}
 
     def counts(self, batch: Batch) -> dict[str, int]:
         tokens = batch.counts["tokens"]
-        if self.spec.over == "labels":
+        if self.spec.mean_over == "labels":
             return {"cross_entropy": tokens, "number": tokens}
         return {"cross_entropy": tokens, "number": int((self.table.of_labels(batch.targets) >= 0).sum())}
 
     def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
         weights = None
-        if self.spec.place_base != 1:
-            weights = place_weights(batch.targets, self.table, self.notation, self.spec.place_base)
+        if self.spec.digit_weight_ratio != 1:
+            weights = place_weights(batch.targets, self.table, self.notation, self.spec.digit_weight_ratio)
             if output.asked is not None:
                 weights = torch.take_along_dim(weights, output.asked, dim=1)
         found = sums_of(output, batch, self.table, self.measure, self.spec.fused, weights)
@@ -137,7 +145,7 @@ class GaussianPart(LossPart):
     def __init__(self, spec: GaussianCrossEntropy, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.spec, self.measure = spec, Measure("was", gaussian_sigma=spec.sigma)
-        self.table = NumberTable.of_vocabulary(vocabulary, spec.digits)
+        self.table = NumberTable.of_vocabulary(vocabulary, spec.number_tokens)
 
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"cross_entropy": batch.counts["tokens"]}

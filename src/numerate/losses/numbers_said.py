@@ -95,7 +95,7 @@ class XValPart(LossPart):
             if _says_logarithms(output):
                 raise Mistake(
                     "objective.loss.published: it compares numbers themselves, and this head says their logarithms; "
-                    "model.number_head.says=number is right beside it"
+                    "model.number_head.scale=number is right beside it"
                 )
             said = torch.where(here, said_on(output, "number"), 0)
             return {"cross_entropy": entropy, "number": standardised_error(said, right.to(said.dtype), here)}

@@ -34,14 +34,14 @@ class SoftLabels(Loss):
     its place, and train the decimal point too); the default weight of `dist2`. The default weight 0.1 is that of DEL.
     """
 
-    form: Literal["dist2", "del"] = setting("dist2", "dist2: KL to a soft target; del: binary cross-entropies")
+    loss_function: Literal["dist2", "del"] = setting("dist2", "dist2: KL to a soft target; del: binary cross-entropies")
     weight: float = setting(0.1, "the factor of the number loss; cross-entropy has 1")
     temperature: float = setting(1.0, "dist2: how wide the target is, in squared units of the values")
-    digits: Literal["digits", "numbers"] = setting("digits", "which tokens have a value: digits, or all numbers")
+    number_tokens: Literal["digits", "numbers"] = setting("digits", "which tokens have a value: digits, or all numbers")
 
     def __post_init__(self) -> None:
-        if self.form not in ("dist2", "del"):
-            raise Mistake(f"form: {self.form!r} is neither 'dist2' nor 'del'")
+        if self.loss_function not in ("dist2", "del"):
+            raise Mistake(f"loss_function: {self.loss_function!r} is neither 'dist2' nor 'del'")
         if not 0 <= self.weight < float("inf"):
             raise Mistake(f"weight: {self.weight} is no factor; 0 or more is right")
         if not 0 < self.temperature < float("inf"):
@@ -57,7 +57,7 @@ class SoftLabelsPart(LossPart):
     def __init__(self, spec: SoftLabels, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.spec = spec
-        self.table = NumberTable.of_vocabulary(vocabulary, spec.digits)
+        self.table = NumberTable.of_vocabulary(vocabulary, spec.number_tokens)
         self.weights: Mapping[str, float] = {"cross_entropy": 1.0, "number": spec.weight}
 
     def counts(self, batch: Batch) -> dict[str, int]:
@@ -70,7 +70,7 @@ class SoftLabelsPart(LossPart):
         entropy, columns, _ = entropy_and_columns(logits, targets, self.table.ids)
         index = self.table.of_labels(targets)
         chosen = index.clamp(min=0)
-        if self.spec.form == "dist2":
+        if self.spec.loss_function == "dist2":
             each = dist2(columns, self.table, chosen, self.spec.temperature)
         else:
             each = digit_entropy(columns, self.table, chosen)

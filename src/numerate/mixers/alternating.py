@@ -19,7 +19,7 @@ class Alternating(Mixer):
     its own, so that what depends on them is as in a model of this mixer alone. Hybrids are an old idea; in Lieber et
     al. (2024), https://arxiv.org/abs/2403.19887, attention and Mamba alternate.
 
-    >>> Decoder(width=64, trunk=Stack(depth=4), mixer=Alternating((Attention(heads=4), LSTM())))
+    >>> Decoder(hidden_size=64, backbone=Stack(num_layers=4), mixer=Alternating((Attention(num_heads=4), LSTM())))
 
     has attention in layers 0 and 2 and an LSTM in 1 and 3. Raises `Mistake` where there are fewer layers than mixers.
     """
@@ -44,7 +44,7 @@ class Alternating(Mixer):
         if depth < every:
             raise Mistake(
                 f"model.mixer.mixers: {every} mixers take turns in {depth} layers, so some are never used; "
-                f"model.trunk.depth={every} or more is right"
+                f"model.backbone.num_layers={every} or more is right"
             )
         layers: list[TokenMixer | None] = [None] * depth
         for kind, mixer in enumerate(self.mixers):

@@ -31,42 +31,48 @@ class Attention(Mixer):
     so a trained model may be evaluated with another one: on rows longer than those of training softmax spreads over
     more keys, and a larger scale, or one that grows with the length, makes up for it (Velickovic et al., 2024,
     https://arxiv.org/abs/2410.01104). With `logit_scale="log"` a query that sees n keys uses
-    max(1, log n / log log_from), after Chiang and Cholak (2022), https://arxiv.org/abs/2202.12172: up to `log_from`
-    keys nothing changes. With log_from=64 a query with 4,096 keys uses 2.
+    max(1, log n / log log_from), after Chiang and Cholak (2022), https://arxiv.org/abs/2202.12172: up to
+    `log_scale_start` keys nothing changes. With log_scale_start=64 a query with 4,096 keys uses 2.
 
-    `layer_scale` divides the logits of the first layer by 1, of the second by 2 and so on, as GPT-2 can
-    (`scale_attn_by_inverse_layer_idx`) and the published counting does (Chang and Bisk, 2024,
+    `scale_by_inverse_layer_index` divides the logits of the first layer by 1, of the second by 2 and so on, as GPT-2
+    can (`scale_attn_by_inverse_layer_idx`) and the published counting does (Chang and Bisk, 2024,
     https://arxiv.org/abs/2405.20131). There, too, a token that is hidden does not even see itself:
-    `hidden_see_themselves=False`; one that then sees nothing at all does see itself.
+    `blocked_attend_to_themselves=False`; one that then sees nothing at all does see itself.
     """
 
-    heads: int = setting(4, "how many heads; the width must be a multiple of it")
-    biases: bool = setting(False, "whether the projections have bias vectors")
+    num_heads: int = setting(4, "how many heads; the width must be a multiple of it")
+    bias: bool = setting(False, "whether the projections have bias vectors")
     dropout: float = setting(0.0, "share of attention weights dropped in training")
     logit_scale: float | Literal["log"] = setting(
         1.0, "factor on the attention logits, or log: grows with the length", later=True
     )
-    log_from: int = setting(64, "how many keys a query may see before logit_scale=log changes anything", later=True)
-    layer_scale: bool = setting(False, "whether the logits of the n-th layer are divided by n", later=True)
-    hidden_see_themselves: bool = setting(
+    log_scale_start: int = setting(
+        64, "how many keys a query may see before logit_scale=log changes anything", later=True
+    )
+    scale_by_inverse_layer_index: bool = setting(
+        False, "whether the logits of the n-th layer are divided by n", later=True
+    )
+    blocked_attend_to_themselves: bool = setting(
         True, "whether a token that is hidden from all others attends to itself", later=True
     )
 
     def __post_init__(self) -> None:
-        if self.heads < 1:
-            raise Mistake(f"heads: {self.heads} heads attend to nothing; 1 or more is right")
+        if self.num_heads < 1:
+            raise Mistake(f"num_heads: {self.num_heads} heads attend to nothing; 1 or more is right")
         if not 0 <= self.dropout < 1:
             raise Mistake(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
         if self.logit_scale != "log" and (isinstance(self.logit_scale, str) or not 0 < self.logit_scale < float("inf")):
             raise Mistake(f"logit_scale: {self.logit_scale} leaves nothing to attend by; a number above 0, or log")
-        if self.log_from < 2:
-            raise Mistake(f"log_from: the logarithm of {self.log_from} divides by nothing; 2 or more is right")
+        if self.log_scale_start < 2:
+            raise Mistake(
+                f"log_scale_start: the logarithm of {self.log_scale_start} divides by nothing; 2 or more is right"
+            )
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SelfAttention":
-        if width % self.heads:
-            fitting = [heads for heads in range(1, width + 1) if width % heads == 0 and heads <= 4 * self.heads]
+        if width % self.num_heads:
+            fitting = [heads for heads in range(1, width + 1) if width % heads == 0 and heads <= 4 * self.num_heads]
             raise Mistake(
-                f"model.mixer.heads: width {width} does not divide into {self.heads} heads; "
+                f"model.mixer.num_heads: width {width} does not divide into {self.num_heads} heads; "
                 f"{', '.join(map(str, fitting))} heads would do"
             )
         return SelfAttention(self, width, positions, layer)
@@ -94,13 +100,13 @@ class SelfAttention(TokenMixer):
 
     def __init__(self, spec: Attention, width: int, positions: Sequence[Position], layer: int = 0) -> None:
         super().__init__()
-        heads = spec.heads
+        heads = spec.num_heads
         self.heads, self.head_width, self.dropout = heads, width // heads, spec.dropout
-        self.logit_scale, self.log_from = spec.logit_scale, spec.log_from
-        self.layer_scale = 1 / (layer + 1) if spec.layer_scale else 1.0
-        self.hidden_see_themselves = spec.hidden_see_themselves
-        self.inward = nn.Linear(width, 3 * width, bias=spec.biases)
-        self.out = nn.Linear(width, width, bias=spec.biases)
+        self.logit_scale, self.log_from = spec.logit_scale, spec.log_scale_start
+        self.layer_scale = 1 / (layer + 1) if spec.scale_by_inverse_layer_index else 1.0
+        self.hidden_see_themselves = spec.blocked_attend_to_themselves
+        self.inward = nn.Linear(width, 3 * width, bias=spec.bias)
+        self.out = nn.Linear(width, width, bias=spec.bias)
         acting = [(i, position.build_attention(heads, width // heads)) for i, position in enumerate(positions)]
         self.specs = {i: positions[i] for i, part in acting if part is not None}
         self.rotations = nn.ModuleDict({str(i): part for i, part in acting if isinstance(part, Rotation)})

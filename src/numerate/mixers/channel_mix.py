@@ -25,11 +25,11 @@ class ChannelMix(Mixer):
     https://arxiv.org/abs/2503.14456 (7, without the gate). It sees one token back, so it stands where a mixer stands,
     in turn with `RWKV4`, `RWKV6` or `RWKV7`, and the model needs no feed-forward:
 
-    >>> Decoder(trunk=Stack(depth=8), mixer=Alternating((RWKV4(), ChannelMix())), feed_forward=None)
+    >>> Decoder(backbone=Stack(num_layers=8), mixer=Alternating((RWKV4(), ChannelMix())), feed_forward=None)
     """
 
     version: Literal[4, 6, 7] = setting(4, "of which RWKV: 4, 6 or 7")
-    times: float | None = setting(
+    expansion: float | None = setting(
         None, "hidden width, in multiples of the model's; null: 4, or in version 6 the multiple of 32 that 3.5 reach"
     )
     published: bool = setting(
@@ -41,8 +41,8 @@ class ChannelMix(Mixer):
     def __post_init__(self) -> None:
         if self.version not in (4, 6, 7):
             raise Mistake(f"version: RWKV-{self.version} has no channel mix here; 4, 6 and 7 have")
-        if self.times is not None and not 0 < self.times < float("inf"):
-            raise Mistake(f"times: a hidden width of {self.times} widths is nothing; 4 is usual")
+        if self.expansion is not None and not 0 < self.expansion < float("inf"):
+            raise Mistake(f"expansion: a hidden width of {self.expansion} widths is nothing; 4 is usual")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "ChannelMixer":
         return ChannelMixer(self, width, layer, depth)
@@ -54,8 +54,8 @@ class ChannelMixer(TokenMixer):
     def __init__(self, spec: ChannelMix, width: int, layer: int, depth: int) -> None:
         super().__init__()
         self.spec = spec
-        hidden = round(width * (spec.times or 4))
-        if spec.times is None and spec.version == 6:
+        hidden = round(width * (spec.expansion or 4))
+        if spec.expansion is None and spec.version == 6:
             hidden = max(32, int(3.5 * width) // 32 * 32)
         _, early = along_the_depth(layer, depth)
         kinds, power = (1, early**4) if spec.version == 7 else (2, early)

@@ -26,39 +26,39 @@ Eigenvalues = Literal["[0,1]", "[-1,1]"]
 class _Delta(Mixer):
     """The settings that all three share. Values are as wide as keys."""
 
-    heads: int = setting(4, "how many heads, each with a memory of its own")
-    head_width: int | None = setting(None, "width of a head's keys and values; width / heads if not given")
-    eigenvalues: Eigenvalues = setting("[0,1]", "of the state's transition: beta up to 1, or up to 2 for [-1,1]")
-    convolution: int | None = setting(4, "how many tokens the short convolutions see; null for none")
-    kernel: Kernel = setting("auto", "torch, fla (flash-linear-attention on CUDA), or auto: the faster one there is")
+    num_heads: int = setting(4, "how many heads, each with a memory of its own")
+    head_dim: int | None = setting(None, "width of a head's keys and values; width / heads if not given")
+    eigenvalue_range: Eigenvalues = setting("[0,1]", "of the state's transition: beta up to 1, or up to 2 for [-1,1]")
+    conv_kernel: int | None = setting(4, "how many tokens the short convolutions see; null for none")
+    backend: Kernel = setting("auto", "torch, fla (flash-linear-attention on CUDA), or auto: the faster one there is")
 
     def __post_init__(self) -> None:
-        if self.heads < 1:
-            raise Mistake(f"heads: {self.heads} heads remember nothing; 1 or more is right")
-        if self.head_width is not None and self.head_width < 1:
-            raise Mistake(f"head_width: {self.head_width} is no width; 1 or more is right, or null for width / heads")
-        if self.eigenvalues not in get_args(Eigenvalues):
-            raise Mistake(f"eigenvalues: {self.eigenvalues!r} is none of: {', '.join(get_args(Eigenvalues))}")
-        if self.convolution is not None and self.convolution < 1:
-            raise Mistake(f"convolution: {self.convolution} taps see nothing; 1 or more is right, or null for none")
-        refuse_other_kernels(self.kernel)
+        if self.num_heads < 1:
+            raise Mistake(f"num_heads: {self.num_heads} heads remember nothing; 1 or more is right")
+        if self.head_dim is not None and self.head_dim < 1:
+            raise Mistake(f"head_dim: {self.head_dim} is no width; 1 or more is right, or null for width / heads")
+        if self.eigenvalue_range not in get_args(Eigenvalues):
+            raise Mistake(f"eigenvalue_range: {self.eigenvalue_range!r} is none of: {', '.join(get_args(Eigenvalues))}")
+        if self.conv_kernel is not None and self.conv_kernel < 1:
+            raise Mistake(f"conv_kernel: {self.conv_kernel} taps see nothing; 1 or more is right, or null for none")
+        refuse_other_kernels(self.backend)
 
     @abstractmethod
     def parts(self) -> tuple[int, bool]:
         """How many writes a token makes, and whether there are gates."""
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "DeltaMixer":
-        if self.head_width is None and width % self.heads:
-            fitting = [heads for heads in range(1, width + 1) if width % heads == 0 and heads <= 4 * self.heads]
+        if self.head_dim is None and width % self.num_heads:
+            fitting = [heads for heads in range(1, width + 1) if width % heads == 0 and heads <= 4 * self.num_heads]
             raise Mistake(
-                f"model.mixer.heads: width {width} does not divide into {self.heads} heads; "
+                f"model.mixer.num_heads: width {width} does not divide into {self.num_heads} heads; "
                 f"{', '.join(map(str, fitting))} heads would do, or a head_width"
             )
         steps, gated = self.parts()
-        return DeltaMixer(self, width, self.head_width or width // self.heads, steps, gated)
+        return DeltaMixer(self, width, self.head_dim or width // self.num_heads, steps, gated)
 
     def why_not_stacked(self) -> str | None:
-        return "model.mixer.kernel: torch.vmap has no rule for fla" if self.kernel == "fla" else None
+        return "model.mixer.backend: torch.vmap has no rule for fla" if self.backend == "fla" else None
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class DeltaNet(_Delta):
     https://arxiv.org/abs/2102.11174. Queries, keys and values pass a short convolution and SiLU, queries and keys are
     then brought to length 1; what a head reads is normed (RMS) before the linear map back.
 
-    With eigenvalues="[-1,1]" a token can turn a direction of the memory round, which parity needs and which no
+    With eigenvalue_range="[-1,1]" a token can turn a direction of the memory round, which parity needs and which no
     eigenvalue from 0 up can do (Grazzi et al., 2024, https://arxiv.org/abs/2411.12537).
     """
 
@@ -93,21 +93,23 @@ class GatedDeltaNet(_Delta):
 class DeltaProduct(_Delta):
     """DeltaNet whose tokens write several times each: a transition is a product of Householder matrices.
 
-    Siems et al. (2025), https://arxiv.org/abs/2502.10297. Two reflections make a rotation: with householders=2 and
-    eigenvalues="[-1,1]" a layer can count modulo any number, with one it can count modulo 2.
+    Siems et al. (2025), https://arxiv.org/abs/2502.10297. Two reflections make a rotation: with num_householder=2 and
+    eigenvalue_range="[-1,1]" a layer can count modulo any number, with one it can count modulo 2.
     """
 
-    eigenvalues: Eigenvalues = setting("[-1,1]", "of each factor of the transition: beta up to 1, or 2 for [-1,1]")
-    householders: int = setting(2, "how often each token writes")
+    eigenvalue_range: Eigenvalues = setting("[-1,1]", "of each factor of the transition: beta up to 1, or 2 for [-1,1]")
+    num_householder: int = setting(2, "how often each token writes")
     gated: bool = setting(False, "whether the memory fades by a gate and the output is gated, as in GatedDeltaNet")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.householders < 1:
-            raise Mistake(f"householders: a token that writes {self.householders} times writes nothing; 1 or more")
+        if self.num_householder < 1:
+            raise Mistake(
+                f"num_householder: a token that writes {self.num_householder} times writes nothing; 1 or more"
+            )
 
     def parts(self) -> tuple[int, bool]:
-        return self.householders, self.gated
+        return self.num_householder, self.gated
 
 
 @dataclass
@@ -127,18 +129,18 @@ class DeltaMixer(TokenMixer):
 
     def __init__(self, spec: _Delta, width: int, head_width: int, steps: int, gated: bool) -> None:
         super().__init__()
-        self.name, self.kernel = type(spec).__name__, spec.kernel
-        self.heads, self.head_width, self.steps, self.gated = spec.heads, head_width, steps, gated
-        self.largest_beta = 2.0 if spec.eigenvalues == "[-1,1]" else 1.0
-        inner = spec.heads * head_width
+        self.name, self.kernel = type(spec).__name__, spec.backend
+        self.heads, self.head_width, self.steps, self.gated = spec.num_heads, head_width, steps, gated
+        self.largest_beta = 2.0 if spec.eigenvalue_range == "[-1,1]" else 1.0
+        inner = spec.num_heads * head_width
         self.inward = nn.Linear(width, (1 + 2 * steps + gated) * inner, bias=False)
-        self.rates = nn.Linear(width, (steps + gated) * spec.heads, bias=False)
+        self.rates = nn.Linear(width, (steps + gated) * spec.num_heads, bias=False)
         channels = (1 + 2 * steps) * inner
-        self.convolution = ShortConvolution(channels, spec.convolution, biases=False) if spec.convolution else None
+        self.convolution = ShortConvolution(channels, spec.conv_kernel, biases=False) if spec.conv_kernel else None
         if gated:
             # As drawn in the published code (and in Mamba-2): rates up to 16, times from 0.001 to 0.1, log-uniformly.
-            times = torch.exp(torch.empty(spec.heads).uniform_(math.log(0.001), math.log(0.1)))
-            self.log_rate = nn.Parameter(torch.empty(spec.heads).uniform_(0.001, 16).log())
+            times = torch.exp(torch.empty(spec.num_heads).uniform_(math.log(0.001), math.log(0.1)))
+            self.log_rate = nn.Parameter(torch.empty(spec.num_heads).uniform_(0.001, 16).log())
             self.time_bias = nn.Parameter(times + torch.log(-torch.expm1(-times)))  # softplus of it is the time
         self.norm = nn.RMSNorm(head_width, eps=1e-5)
         self.out = nn.Linear(inner, width, bias=False)

@@ -34,81 +34,84 @@ class DualAttention(Mixer):
     With `variant="rca"` (relational cross-attention) relations are the attention weights themselves, and symbols the
     values; with `variant="disrca"` (disentangled) a head's weights are multiplied with one relation of its own.
 
-    Positions act on attention as in `Attention`, never on relations. With `key_value_heads` several heads of a sort
+    Positions act on attention as in `Attention`, never on relations. With `num_key_value_heads` several heads of a sort
     share keys and values (Ainslie et al., 2023, https://arxiv.org/abs/2305.13245): with `rca` also what is compared,
     with `disrca` relation keys too. A softmax of relations is over the keys that a token sees.
 
-    >>> Decoder(width=128, trunk=Stack(depth=4), mixer=DualAttention(self_heads=4, relational_heads=4,
-    ...     symbols=SymbolicAttention(count=512)), positions=(Rotary(),))
+    >>> Decoder(hidden_size=128, backbone=Stack(num_layers=4), positions=(Rotary(),),
+    ...     mixer=DualAttention(num_self_heads=4, num_relational_heads=4, symbols=SymbolicAttention(num_symbols=512)))
 
     is a published one of Tiny Stories in the authors' later code; in that of the published numbers all relations
-    together were as wide as the model (there `relation_width=32`).
+    together were as wide as the model (there `relation_dim=32`).
     """
 
-    self_heads: int = setting(2, "how many heads of self-attention; the width must be a multiple of all heads")
-    relational_heads: int = setting(2, "how many relational heads")
+    num_self_heads: int = setting(2, "how many heads of self-attention; the width must be a multiple of all heads")
+    num_relational_heads: int = setting(2, "how many relational heads")
     symbols: Symbols = setting(SymbolicAttention(), "where symbols come from")
     variant: Kind = setting("relational", "relational, rca (relations alone) or disrca (attention times a relation)")
-    relations: int | None = setting(None, "how many relations there are; null: as many as relational heads")
-    relation_width: int | None = setting(
+    num_relations: int | None = setting(None, "how many relations there are; null: as many as relational heads")
+    relation_dim: int | None = setting(
         None, "how wide a relation's queries and keys are; null: all together as wide as the relational heads"
     )
     symmetric: bool = setting(False, "whether relation keys are made as relation queries are")
     activation: Activation | None = setting(
         None, "what relations go through; null: softmax with rca, otherwise identity"
     )
-    key_value_heads: int | None = setting(None, "how many keys and values the heads of a sort have; null: each its own")
+    num_key_value_heads: int | None = setting(
+        None, "how many keys and values the heads of a sort have; null: each its own"
+    )
     shared_queries: bool = setting(False, "whether relational heads attend with the queries and keys of self-attention")
-    biases: bool = setting(False, "whether keys and values of attention have bias vectors")
-    out_biases: bool = setting(False, "whether the output maps have bias vectors")
+    bias: bool = setting(False, "whether keys and values of attention have bias vectors")
+    out_bias: bool = setting(False, "whether the output maps have bias vectors")
     dropout: float = setting(0.0, "share of attention weights dropped in training")
-    form: Form = setting(
+    backend: Form = setting(
         "auto",
         "auto, or one of the exact forms: plain, values (identity only), chunks, triton (on CUDA), tiles",
         identity=False,
     )
 
     def __post_init__(self) -> None:
-        for name in ("self_heads", "relational_heads"):
+        for name in ("num_self_heads", "num_relational_heads"):
             if getattr(self, name) < 0:
                 raise Mistake(f"{name}: {getattr(self, name)} is no number of heads; 0 or more is right")
-        if self.self_heads + self.relational_heads < 1:
-            raise Mistake("self_heads: no heads at all attend to nothing; 1 or more of either sort is right")
-        for name in ("relations", "relation_width", "key_value_heads"):
+        if self.num_self_heads + self.num_relational_heads < 1:
+            raise Mistake("num_self_heads: no heads at all attend to nothing; 1 or more of either sort is right")
+        for name in ("num_relations", "relation_dim", "num_key_value_heads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise Mistake(f"{name}: {value} relate to nothing; 1 or more is right")
         if not 0 <= self.dropout < 1:
             raise Mistake(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
         if self.variant != "relational":
-            for name in ("relations", "relation_width"):
+            for name in ("num_relations", "relation_dim"):
                 if getattr(self, name) is not None:
                     raise Mistake(f"{name}: {self.variant} compares once for each head; leave it out")
-        groups = self.key_value_heads
+        groups = self.num_key_value_heads
         if groups is not None:
-            for name in ("self_heads", "relational_heads"):
+            for name in ("num_self_heads", "num_relational_heads"):
                 if getattr(self, name) % groups:
                     raise Mistake(
-                        f"key_value_heads: {groups} cannot be shared evenly by {getattr(self, name)} {name}; "
+                        f"num_key_value_heads: {groups} cannot be shared evenly by {getattr(self, name)} {name}; "
                         "a number that divides both is right"
                     )
-            if self.symmetric and self.variant != "relational" and groups != self.relational_heads:
+            if self.symmetric and self.variant != "relational" and groups != self.num_relational_heads:
                 raise Mistake(
-                    f"key_value_heads: symmetric relations of {self.variant} have a key for each query; leave it out"
+                    f"num_key_value_heads: symmetric relations of {self.variant} have a key for each query; "
+                    f"leave it out"
                 )
-        if self.shared_queries and self.self_heads != self.relational_heads:
+        if self.shared_queries and self.num_self_heads != self.num_relational_heads:
             raise Mistake(
-                f"shared_queries: {self.relational_heads} relational heads cannot attend with the queries of "
-                f"{self.self_heads} others; as many of one sort as of the other are right"
+                f"shared_queries: {self.num_relational_heads} relational heads cannot attend with the queries of "
+                f"{self.num_self_heads} others; as many of one sort as of the other are right"
             )
         if self.symmetric and self.variant == "rca":
             raise Mistake("symmetric: rca has no relations beside its attention, which never is; leave it out")
         relational = self.variant == "relational" and self.function() != "softmax"
-        if (self.form in ("triton", "tiles") and not relational) or (
-            self.form == "values" and not has_values(self.variant, self.function())
+        if (self.backend in ("triton", "tiles") and not relational) or (
+            self.backend == "values" and not has_values(self.variant, self.function())
         ):
             raise Mistake(
-                f"form: {self.variant} through {self.function()} has no form {self.form}; chunks or auto would do"
+                f"backend: {self.variant} through {self.function()} has no form {self.backend}; chunks or auto would do"
             )
 
     def function(self) -> Activation:
@@ -116,10 +119,12 @@ class DualAttention(Mixer):
         return self.activation or ("softmax" if self.variant == "rca" else "identity")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "DualAttentionMixer":
-        return DualAttentionMixer(self, width, positions, self.symbols.build(width) if self.relational_heads else None)
+        return DualAttentionMixer(
+            self, width, positions, self.symbols.build(width) if self.num_relational_heads else None
+        )
 
     def build_layers(self, width: int, depth: int, positions: Sequence[Position]) -> list[TokenMixer]:
-        symbols = self.symbols.build_layers(width, depth) if self.relational_heads else [None] * depth
+        symbols = self.symbols.build_layers(width, depth) if self.num_relational_heads else [None] * depth
         layers = [DualAttentionMixer(self, width, positions, symbols[layer]) for layer in range(depth)]
         known: set[int] = set()
         for layer in layers:
@@ -148,43 +153,41 @@ class DualAttentionMixer(TokenMixer):
         symbols: SymbolsPart | DistanceSymbols | None,
     ) -> None:
         super().__init__()
-        self.spec, own, other = spec, spec.self_heads, spec.relational_heads
+        self.spec, own, other = spec, spec.num_self_heads, spec.num_relational_heads
         if width % (own + other):
             raise Mistake(
-                f"model.mixer.self_heads: width {width} does not divide into {own} and {other} heads; "
+                f"model.mixer.num_self_heads: width {width} does not divide into {own} and {other} heads; "
                 "a divisor of the width in all is right"
             )
         self.elsewhere: set[str] = set()
         self.own, self.other, self.size = own, other, width // (own + other)
-        self.own_groups = (spec.key_value_heads or own) if own else 0
-        self.groups = (spec.key_value_heads or other) if other else 0
+        self.own_groups = (spec.num_key_value_heads or own) if own else 0
+        self.groups = (spec.num_key_value_heads or other) if other else 0
         alone = not spec.shared_queries
         self.queries = nn.Linear(width, (own + other * alone) * self.size, bias=False)
-        self.keys = nn.Linear(width, (self.own_groups + self.groups * alone) * self.size, bias=spec.biases)
+        self.keys = nn.Linear(width, (self.own_groups + self.groups * alone) * self.size, bias=spec.bias)
         self.inside = Inside(own + other, self.size, positions)
         if own:
-            self.values = nn.Linear(width, self.own_groups * self.size, bias=spec.biases)
-            self.own_out = nn.Linear(own * self.size, own * self.size, bias=spec.out_biases)
+            self.values = nn.Linear(width, self.own_groups * self.size, bias=spec.bias)
+            self.own_out = nn.Linear(own * self.size, own * self.size, bias=spec.out_bias)
         self.symbols, self.relations, self.relation_width = symbols, 0, 0
         if other:
             self._make_relational(spec, width)
 
     def _make_relational(self, spec: DualAttention, width: int) -> None:
         inside, variant = self.other * self.size, spec.variant
-        self.symbol_values = nn.Linear(width, self.groups * self.size, bias=spec.biases)
-        self.out = nn.Linear(inside, inside, bias=spec.out_biases)
+        self.symbol_values = nn.Linear(width, self.groups * self.size, bias=spec.bias)
+        self.out = nn.Linear(inside, inside, bias=spec.out_bias)
         if variant == "rca":
             return
         self.relations, asking = (
-            (spec.relations or self.other, 0) if variant == "relational" else (self.groups, self.other)
+            (spec.num_relations or self.other, 0) if variant == "relational" else (self.groups, self.other)
         )
-        self.relation_width = spec.relation_width or (
-            inside // self.relations if variant == "relational" else self.size
-        )
+        self.relation_width = spec.relation_dim or (inside // self.relations if variant == "relational" else self.size)
         if variant == "relational":
-            if spec.relation_width is None and inside % self.relations:
+            if spec.relation_dim is None and inside % self.relations:
                 raise Mistake(
-                    f"model.mixer.relations: relational heads {inside} wide do not divide into {self.relations} "
+                    f"model.mixer.num_relations: relational heads {inside} wide do not divide into {self.relations} "
                     "relations; a divisor of it, or a relation_width, is right"
                 )
             self.relation_map = nn.Linear(self.relations, inside, bias=False)
@@ -224,7 +227,7 @@ class DualAttentionMixer(TokenMixer):
             or not isinstance(self.symbols, SymbolsPart)
         ):
             return False
-        if spec.shared_queries or spec.key_value_heads is not None or not self.own or context.hidden is not None:
+        if spec.shared_queries or spec.num_key_value_heads is not None or not self.own or context.hidden is not None:
             return False
         linear_maps = (one for name, one in self.named_children() if name not in ("symbols", "inside"))
         if self.inside.biases or self.inside.contextual or any(type(one) is not nn.Linear for one in linear_maps):
@@ -329,7 +332,7 @@ class DualAttentionMixer(TokenMixer):
                 dropout=dropout,
                 **self._related(x, held, keys.shape[2], asking.get("relation_queries")),
             )
-            mixed = said_by(heads, self.spec.variant, self.spec.function(), self.spec.form)
+            mixed = said_by(heads, self.spec.variant, self.spec.function(), self.spec.backend)
             parts.append(self.out(mixed.transpose(1, 2).flatten(2)))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 

@@ -40,11 +40,11 @@ def takes_fla(kernel: Kernel, x: Tensor, mixer: str, half_only: bool = False) ->
     if kernel == "fla":
         if not installed():
             raise Mistake(
-                "model.mixer.kernel: fla needs the package flash-linear-attention; pip install "
+                "model.mixer.backend: fla needs the package flash-linear-attention; pip install "
                 "flash-linear-attention, or kernel=auto"
             )
         if not on_device:
-            raise Mistake("model.mixer.kernel: fla runs in fp32, bf16 or fp16 on a CUDA device; kernel=auto is right")
+            raise Mistake("model.mixer.backend: fla runs in fp32, bf16 or fp16 on a CUDA device; kernel=auto is right")
         return True
     if on_device and not installed():
         _say_missing(mixer)

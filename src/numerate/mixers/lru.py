@@ -25,7 +25,7 @@ class LRU(Mixer):
     that begin as root(1 - |l|^2), so that states are as large as inputs. A cell with l = exp(2 pi i / 10) counts
     modulo 10: after t inputs of 1 it holds a sum that comes round again every 10 tokens.
 
-    The eigenvalues begin evenly spread over a ring between two radii, with phases from 0 to `phase`; B is N(0, 1/(2
+    The eigenvalues begin evenly spread over a ring between two radii, with phases from 0 to `max_phase`; B is N(0, 1/(2
     width)), D is N(0, 1), as published. C is drawn by the model's initialisation, as all maps to the residual stream.
     The paper tunes the ring for each task; the default here is one on which short rows are learned.
 
@@ -34,27 +34,30 @@ class LRU(Mixer):
     gate of Griffin (De et al., 2024, https://arxiv.org/abs/2402.19427) with 2 in place of its 8, to begin about l.
     """
 
-    cells: int | None = setting(None, "how many complex cells; the model's width if not given")
-    least: float = setting(0.5, "smallest radius of an eigenvalue at the beginning")
-    most: float = setting(0.99, "largest radius of an eigenvalue at the beginning")
-    phase: float = setting(6.28, "largest phase of an eigenvalue at the beginning, in radians")
+    state_size: int | None = setting(None, "how many complex cells; the model's width if not given")
+    r_min: float = setting(0.5, "smallest radius of an eigenvalue at the beginning")
+    r_max: float = setting(0.99, "largest radius of an eigenvalue at the beginning")
+    max_phase: float = setting(6.28, "largest phase of an eigenvalue at the beginning, in radians")
     gated: bool = setting(False, "whether each token says how far its cells turn and shrink")
-    rate: float = setting(0.5, "factor on the learning rate of the eigenvalues and their factors")
+    learning_rate_factor: float = setting(0.5, "factor on the learning rate of the eigenvalues and their factors")
 
     def __post_init__(self) -> None:
-        if self.cells is not None and self.cells < 1:
-            raise Mistake(f"cells: {self.cells} cells remember nothing; 1 or more is right")
-        if not 0 <= self.least <= self.most <= 1 or self.most == 0:
+        if self.state_size is not None and self.state_size < 1:
+            raise Mistake(f"state_size: {self.state_size} cells remember nothing; 1 or more is right")
+        if not 0 <= self.r_min <= self.r_max <= 1 or self.r_max == 0:
             raise Mistake(
-                f"least: radii from {self.least} to {self.most} are no ring; 0 <= least <= most <= 1 is right"
+                f"r_min: radii from {self.r_min} to {self.r_max} are no ring; 0 <= least <= most <= 1 is right"
             )
-        if not 0 < self.phase <= 2 * math.pi:
-            raise Mistake(f"phase: {self.phase} is no largest phase; above 0 up to 2 pi (6.28) is right")
-        if not 0 < self.rate < float("inf"):
-            raise Mistake(f"rate: {self.rate} is no factor of a learning rate; above 0 is right, 0.5 is usual")
+        if not 0 < self.max_phase <= 2 * math.pi:
+            raise Mistake(f"max_phase: {self.max_phase} is no largest phase; above 0 up to 2 pi (6.28) is right")
+        if not 0 < self.learning_rate_factor < float("inf"):
+            raise Mistake(
+                f"learning_rate_factor: {self.learning_rate_factor} is no factor of a learning rate; above 0 is "
+                f"right, 0.5 is usual"
+            )
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "LRUMixer":
-        return LRUMixer(self, width, self.cells or width)
+        return LRUMixer(self, width, self.state_size or width)
 
 
 class LRUMixer(TokenMixer):
@@ -65,15 +68,15 @@ class LRUMixer(TokenMixer):
 
     def __init__(self, spec: LRU, width: int, cells: int) -> None:
         super().__init__()
-        self.width, self.cells, self.rate = width, cells, spec.rate
+        self.width, self.cells, self.rate = width, cells, spec.learning_rate_factor
         self.inward = nn.Linear(width, 2 * cells, bias=False)
         nn.init.normal_(self.inward.weight, std=(2 * width) ** -0.5)
         self.out = nn.Linear(2 * cells, width, bias=False)
         self.skip = nn.Parameter(torch.randn(width))
-        squares = torch.rand(cells) * (spec.most**2 - spec.least**2) + spec.least**2
+        squares = torch.rand(cells) * (spec.r_max**2 - spec.r_min**2) + spec.r_min**2
         decay = -0.5 * squares.clamp(1e-6, 1 - 1e-6).log()
         self.decay = nn.Parameter(decay.log())
-        self.phase = nn.Parameter((spec.phase * torch.rand(cells).clamp_min(1e-6)).log())
+        self.phase = nn.Parameter((spec.max_phase * torch.rand(cells).clamp_min(1e-6)).log())
         self.gate = nn.Linear(width, cells, bias=False) if spec.gated else None
         self.factor = None if spec.gated else nn.Parameter((-(-2 * decay).expm1()).log() / 2)
 

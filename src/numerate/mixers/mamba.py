@@ -26,36 +26,38 @@ class Mamba(Mixer):
     """A selective state space (Mamba-1).
 
     Gu and Dao (2023), https://arxiv.org/abs/2312.00752. Each of `expand` x width channels u, behind a short causal
-    convolution and a SiLU, drives `state` numbers of its own that decay at a rate chosen by the token:
+    convolution and a SiLU, drives `state_size` numbers of its own that decay at a rate chosen by the token:
 
         h[t] = exp(rate[t] A) h[t-1] + rate[t] B[t] u[t],    y[t] = C[t] h[t] + D u[t]
 
     and y times SiLU of a gate is mapped back to the width. B and C are linear in u, the rate is the softplus of a
-    linear map of low `rank`. Initialised as published: A = -1, ..., -state in every channel, D = 1, rates log-uniform
-    in 0.001 to 0.1; no weight decay on A and D. At width 128 a layer has 256 channels and rank 8, and
+    linear map of low `time_step_rank`. Initialised as published: A = -1, ..., -state in every channel, D = 1, rates
+    log-uniform in 0.001 to 0.1; no weight decay on A and D. At width 128 a layer has 256 channels and rank 8, and
 
-    >>> Decoder(width=128, norm="rms", feed_forward=None, tied=True, mixer=Mamba())
+    >>> Decoder(hidden_size=128, norm="rms", feed_forward=None, tie_word_embeddings=True, mixer=Mamba())
 
     with a vocabulary of 103 has the 246,528 parameters of Chang and Bisk's (2024, https://arxiv.org/abs/2405.20131).
 
-    Decays are in [0, 1]; with `eigenvalues="[-1,1]"` a decay a becomes 2 a - 1, which lets a state change its sign and
-    so follow a parity (Grazzi et al., 2024, https://arxiv.org/abs/2411.12537).
+    Decays are in [0, 1]; with `eigenvalue_range="[-1,1]"` a decay a becomes 2 a - 1, which lets a state change its sign
+    and so follow a parity (Grazzi et al., 2024, https://arxiv.org/abs/2411.12537).
 
     It runs as a scan in plain torch on every device (`numerate.mixers.selective_scan`): flash-linear-attention has no
     selective scan of its own.
     """
 
-    state: int = setting(16, "numbers that each channel remembers")
+    state_size: int = setting(16, "numbers that each channel remembers")
     expand: int = setting(2, "how many times the model's width there are channels")
-    convolution: int = setting(4, "how many tokens the short convolution sees")
-    rank: int | None = setting(None, "rank of the map to the rates; a 16th of the width, rounded up, if not given")
-    eigenvalues: Eigenvalues = setting("[0,1]", "the range of the decays: [0,1] or [-1,1]")
+    conv_kernel: int = setting(4, "how many tokens the short convolution sees")
+    time_step_rank: int | None = setting(
+        None, "rank of the map to the rates; a 16th of the width, rounded up, if not given"
+    )
+    eigenvalue_range: Eigenvalues = setting("[0,1]", "the range of the decays: [0,1] or [-1,1]")
 
     def __post_init__(self) -> None:
-        refuse_sizes(self.state, self.expand, self.convolution)
-        if self.rank is not None and self.rank < 1:
-            raise Mistake(f"rank: {self.rank} is no rank; 1 or more is right")
-        refuse_other_eigenvalues(self.eigenvalues)
+        refuse_sizes(self.state_size, self.expand, self.conv_kernel)
+        if self.time_step_rank is not None and self.time_step_rank < 1:
+            raise Mistake(f"time_step_rank: {self.time_step_rank} is no rank; 1 or more is right")
+        refuse_other_eigenvalues(self.eigenvalue_range)
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "MambaMixer":
         return MambaMixer(self, width)
@@ -96,11 +98,11 @@ class MambaMixer(TokenMixer):
 
     def __init__(self, spec: Mamba, width: int) -> None:
         super().__init__()
-        self.channels, self.state = spec.expand * width, spec.state
-        self.rank = spec.rank or -(-width // 16)
-        self.signed = spec.eigenvalues == "[-1,1]"
+        self.channels, self.state = spec.expand * width, spec.state_size
+        self.rank = spec.time_step_rank or -(-width // 16)
+        self.signed = spec.eigenvalue_range == "[-1,1]"
         self.inward = nn.Linear(width, 2 * self.channels, bias=False)
-        self.convolution = ShortConvolution(self.channels, spec.convolution)
+        self.convolution = ShortConvolution(self.channels, spec.conv_kernel)
         self.selection = nn.Linear(self.channels, self.rank + 2 * self.state, bias=False)
         self.rates = nn.Linear(self.rank, self.channels)
         self.decay_log = nn.Parameter(torch.arange(1.0, self.state + 1).log()[:, None].repeat(1, self.channels))

@@ -28,7 +28,7 @@ class Mamba2(Mixer):
     """Mamba-2, the state space dual to a linear attention.
 
     Dao and Gu (2024), https://arxiv.org/abs/2405.21060. `expand` x width channels in heads; each head h remembers a
-    matrix of `state` x head width, which all its numbers forget at one rate that the token chooses:
+    matrix of `state_size` x head width, which all its numbers forget at one rate that the token chooses:
 
         H[t] = a[t] H[t-1] + rate[t] B[t] u[t]',    a[t] = exp(-rate[t] exp(A)),    y[t] = C[t]' H[t] + D u[t]
 
@@ -36,35 +36,35 @@ class Mamba2(Mixer):
     is normed (RMSNorm) and mapped back to the width. Initialised as published: exp(A) uniform in 1 to 16, rates
     log-uniform in 0.001 to 0.1, D = 1. At width 128 a layer has 4 heads of 64 channels.
 
-    With `eigenvalues="[-1,1]"` a decay a becomes 2 a - 1, which lets a head change its sign and so follow a parity
+    With `eigenvalue_range="[-1,1]"` a decay a becomes 2 a - 1, which lets a head change its sign and so follow a parity
     (Grazzi et al., 2024, https://arxiv.org/abs/2411.12537).
 
     The published kernels need the package mamba-ssm; flash-linear-attention has the same recurrence as `simple_gla`.
     """
 
-    state: int = setting(128, "rows of the matrix that each head remembers")
-    head_width: int | None = setting(
+    state_size: int = setting(128, "rows of the matrix that each head remembers")
+    head_dim: int | None = setting(
         None, "channels per head; if not given, up to 64, so that there are at least 4 heads where they can be"
     )
     expand: int = setting(2, "how many times the model's width there are channels")
-    convolution: int = setting(4, "how many tokens the short convolution sees")
-    eigenvalues: Eigenvalues = setting("[0,1]", "the range of the decays: [0,1] or [-1,1]")
-    kernel: Kernel = setting("auto", "what computes it: torch, fla (CUDA), or auto: fla where it can")
+    conv_kernel: int = setting(4, "how many tokens the short convolution sees")
+    eigenvalue_range: Eigenvalues = setting("[0,1]", "the range of the decays: [0,1] or [-1,1]")
+    backend: Kernel = setting("auto", "what computes it: torch, fla (CUDA), or auto: fla where it can")
 
     def __post_init__(self) -> None:
-        refuse_sizes(self.state, self.expand, self.convolution)
-        if self.head_width is not None and self.head_width < 1:
-            raise Mistake(f"head_width: {self.head_width} channels are no head; 1 or more is right")
-        refuse_other_eigenvalues(self.eigenvalues)
-        refuse_other_kernels(self.kernel)
+        refuse_sizes(self.state_size, self.expand, self.conv_kernel)
+        if self.head_dim is not None and self.head_dim < 1:
+            raise Mistake(f"head_dim: {self.head_dim} channels are no head; 1 or more is right")
+        refuse_other_eigenvalues(self.eigenvalue_range)
+        refuse_other_kernels(self.backend)
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "Mamba2Mixer":
         channels = self.expand * width
         divisors = [size for size in range(1, channels + 1) if channels % size == 0]
-        head_width = self.head_width or max(size for size in divisors if size <= max(1, min(64, channels // 4)))
+        head_width = self.head_dim or max(size for size in divisors if size <= max(1, min(64, channels // 4)))
         if channels % head_width:
             raise Mistake(
-                f"model.mixer.head_width: {channels} channels do not divide into heads of {head_width}; "
+                f"model.mixer.head_dim: {channels} channels do not divide into heads of {head_width}; "
                 f"{', '.join(map(str, divisors))} would do"
             )
         return Mamba2Mixer(self, width, head_width)
@@ -75,12 +75,12 @@ class Mamba2Mixer(TokenMixer):
 
     def __init__(self, spec: Mamba2, width: int, head_width: int) -> None:
         super().__init__()
-        self.channels, self.state, self.head_width = spec.expand * width, spec.state, head_width
+        self.channels, self.state, self.head_width = spec.expand * width, spec.state_size, head_width
         self.heads = self.channels // head_width
-        self.signed, self.kernel = spec.eigenvalues == "[-1,1]", spec.kernel
+        self.signed, self.kernel = spec.eigenvalue_range == "[-1,1]", spec.backend
         mixed = self.channels + 2 * self.state
         self.inward = nn.Linear(width, self.channels + mixed + self.heads, bias=False)
-        self.convolution = ShortConvolution(mixed, spec.convolution)
+        self.convolution = ShortConvolution(mixed, spec.conv_kernel)
         self.rate_bias = nn.Parameter(first_rates(self.heads))
         self.decay_log = nn.Parameter(torch.empty(self.heads).uniform_(1, 16).log())
         self.skip = nn.Parameter(torch.ones(self.heads))

@@ -26,32 +26,36 @@ class MinGRU(Mixer):
     x_t) and candidates c_t = V x_t, and a linear map back. With a gate of 1/2 and candidates 1, 1, 1 the state is 0.5,
     0.75, 0.875.
 
-    - `positive=True`: candidates are made positive by g (Appendix B), as the paper's form in logarithms needs. The
-      recurrence here divides by nothing and takes any candidate.
-    - `eigenvalues="[-1,1]"`: the decay is 1 - 2 z_t. A token may then turn the sign of a cell round, which parity
+    - `positive_candidates=True`: candidates are made positive by g (Appendix B), as the paper's form in logarithms
+      needs. The recurrence here divides by nothing and takes any candidate.
+    - `eigenvalue_range="[-1,1]"`: the decay is 1 - 2 z_t. A token may then turn the sign of a cell round, which parity
       needs and no decay above 0 can do (Grazzi et al., 2024, https://arxiv.org/abs/2411.12537). Not in the paper.
-    - `longest`: the biases of the gates begin such that cells remember for 2 to `longest` tokens (Tallec and Ollivier,
-      2018, https://arxiv.org/abs/1804.11188); without it all gates begin about 1/2.
+    - `max_initial_memory`: the biases of the gates begin such that cells remember for 2 to `max_initial_memory` tokens
+      (Tallec and Ollivier, 2018, https://arxiv.org/abs/1804.11188); without it all gates begin about 1/2.
     """
 
-    cells: int | None = setting(None, "width of the state; the model's width if not given")
-    biases: bool = setting(True, "whether gates and candidates have bias vectors")
-    positive: bool = setting(False, "whether candidates are made positive")
-    eigenvalues: Eigenvalues = setting("[0,1]", "of the recurrence: where the decay of a token may lie")
-    longest: int | None = setting(None, "the most tokens that a cell remembers at the beginning, or null for about 2")
+    hidden_size: int | None = setting(None, "width of the state; the model's width if not given")
+    bias: bool = setting(True, "whether gates and candidates have bias vectors")
+    positive_candidates: bool = setting(False, "whether candidates are made positive")
+    eigenvalue_range: Eigenvalues = setting("[0,1]", "of the recurrence: where the decay of a token may lie")
+    max_initial_memory: int | None = setting(
+        None, "the most tokens that a cell remembers at the beginning, or null for about 2"
+    )
 
     def __post_init__(self) -> None:
-        if self.cells is not None and self.cells < 1:
-            raise Mistake(f"cells: {self.cells} cells remember nothing; 1 or more is right")
-        if self.eigenvalues not in get_args(Eigenvalues):
-            raise Mistake(f"eigenvalues: {self.eigenvalues!r} is none of: {', '.join(get_args(Eigenvalues))}")
-        if self.longest is not None and self.longest < 2:
-            raise Mistake(f"longest: {self.longest} is no memory; 2 or more tokens are right, or null")
-        if self.longest is not None and not self.biases:
-            raise Mistake("longest: it is in the biases of the gates; biases=true, or longest=null")
+        if self.hidden_size is not None and self.hidden_size < 1:
+            raise Mistake(f"hidden_size: {self.hidden_size} cells remember nothing; 1 or more is right")
+        if self.eigenvalue_range not in get_args(Eigenvalues):
+            raise Mistake(f"eigenvalue_range: {self.eigenvalue_range!r} is none of: {', '.join(get_args(Eigenvalues))}")
+        if self.max_initial_memory is not None and self.max_initial_memory < 2:
+            raise Mistake(
+                f"max_initial_memory: {self.max_initial_memory} is no memory; 2 or more tokens are right, or null"
+            )
+        if self.max_initial_memory is not None and not self.bias:
+            raise Mistake("max_initial_memory: it is in the biases of the gates; bias=true, or max_initial_memory=null")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "MinGRUMixer":
-        return MinGRUMixer(self, width, self.cells or width)
+        return MinGRUMixer(self, width, self.hidden_size or width)
 
 
 class MinGRUMixer(TokenMixer):
@@ -59,14 +63,14 @@ class MinGRUMixer(TokenMixer):
 
     def __init__(self, spec: MinGRU, width: int, cells: int) -> None:
         super().__init__()
-        self.cells, self.positive, self.signed = cells, spec.positive, spec.eigenvalues == "[-1,1]"
-        self.inward = nn.Linear(width, 2 * cells, bias=spec.biases)
+        self.cells, self.positive, self.signed = cells, spec.positive_candidates, spec.eigenvalue_range == "[-1,1]"
+        self.inward = nn.Linear(width, 2 * cells, bias=spec.bias)
         self.out = nn.Linear(cells, width, bias=False)
-        self.remembers = spec.longest is not None
-        if spec.longest is not None:
+        self.remembers = spec.max_initial_memory is not None
+        if spec.max_initial_memory is not None:
             with torch.no_grad():
                 self.inward.bias.zero_()
-                self.inward.bias[:cells] = -torch.empty(cells).uniform_(1, spec.longest - 1).log()
+                self.inward.bias[:cells] = -torch.empty(cells).uniform_(1, spec.max_initial_memory - 1).log()
 
     def claimed(self) -> set[str]:
         return {"inward.bias"} if self.remembers else set()

@@ -37,27 +37,33 @@ class Phasor(Mixer):
     Over whole rows h is a sum of what was written, turned back to the beginning of the row and forward again: two
     cumulated sums make all places at once, exactly and without a division.
 
-    >>> Decoder(width=64, trunk=Stack(depth=1), mixer=Phasor())
+    >>> Decoder(hidden_size=64, backbone=Stack(num_layers=1), mixer=Phasor())
     """
 
-    cells: int | None = setting(None, "how many complex cells; the model's width if not given")
-    phase: float = setting(math.pi, "the largest angle of a turn at the beginning, in radians")
+    state_size: int | None = setting(None, "how many complex cells; the model's width if not given")
+    max_phase: float = setting(math.pi, "the largest angle of a turn at the beginning, in radians")
     exclusive: bool = setting(False, "whether a token that turns a cell does not write to it")
-    closed: float = setting(2.0, "how far the write is closed at the beginning: c is minus this")
-    rate: float = setting(0.5, "factor on the learning rate of the angles")
+    write_gate_offset: float = setting(2.0, "how far the write is closed at the beginning: c is minus this")
+    learning_rate_factor: float = setting(0.5, "factor on the learning rate of the angles")
 
     def __post_init__(self) -> None:
-        if self.cells is not None and self.cells < 1:
-            raise Mistake(f"cells: {self.cells} cells remember nothing; 1 or more is right")
-        if not 0 < self.phase <= 2 * math.pi:
-            raise Mistake(f"phase: {self.phase} is no largest angle; above 0 up to 2 pi (6.28) is right")
-        if not 0 < self.rate < float("inf"):
-            raise Mistake(f"rate: {self.rate} is no factor of a learning rate; above 0 is right, 0.5 is usual")
-        if not math.isfinite(self.closed):
-            raise Mistake(f"closed: {self.closed} would never let anything be written; 0 is open by half, 2 is usual")
+        if self.state_size is not None and self.state_size < 1:
+            raise Mistake(f"state_size: {self.state_size} cells remember nothing; 1 or more is right")
+        if not 0 < self.max_phase <= 2 * math.pi:
+            raise Mistake(f"max_phase: {self.max_phase} is no largest angle; above 0 up to 2 pi (6.28) is right")
+        if not 0 < self.learning_rate_factor < float("inf"):
+            raise Mistake(
+                f"learning_rate_factor: {self.learning_rate_factor} is no factor of a learning rate; above 0 is "
+                f"right, 0.5 is usual"
+            )
+        if not math.isfinite(self.write_gate_offset):
+            raise Mistake(
+                f"write_gate_offset: {self.write_gate_offset} would never let anything be written; 0 is open by "
+                f"half, 2 is usual"
+            )
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "PhasorMixer":
-        return PhasorMixer(self, width, self.cells or width)
+        return PhasorMixer(self, width, self.state_size or width)
 
 
 class PhasorMixer(TokenMixer):
@@ -65,17 +71,17 @@ class PhasorMixer(TokenMixer):
 
     def __init__(self, spec: Phasor, width: int, cells: int) -> None:
         super().__init__()
-        self.width, self.cells, self.rate, self.exclusive = width, cells, spec.rate, spec.exclusive
+        self.width, self.cells, self.rate, self.exclusive = width, cells, spec.learning_rate_factor, spec.exclusive
         self.inward = nn.Linear(width, 2 * cells, bias=False)
         self.turn, self.write = nn.Linear(width, cells), nn.Linear(width, cells)
         self.show = nn.Linear(width, 2 * cells)
         self.out = nn.Linear(2 * cells, width, bias=False)
-        self.phase = nn.Parameter(torch.rand(cells) * spec.phase)
+        self.phase = nn.Parameter(torch.rand(cells) * spec.max_phase)
         with torch.no_grad():
             for linear in (self.turn, self.write, self.show):
                 linear.weight.normal_(std=width**-0.5)
                 linear.bias.zero_()
-            self.write.bias.fill_(-spec.closed)
+            self.write.bias.fill_(-spec.write_gate_offset)
 
     def claimed(self) -> set[str]:
         gates = ("turn", "write", "show")

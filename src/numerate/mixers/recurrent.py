@@ -23,31 +23,34 @@ RecurrentInitialisation = Literal["house", "torch"]
 class Recurrence(Mixer):
     """What `RNN`, `GRU` and `LSTM` have in common: one module of torch per layer, and a linear map back to the width.
 
-    - `initialisation="house"`: input weights N(0, 1/fan_in), orthogonal recurrent weights, biases 0 (an LSTM's forget
+    - `initialization="house"`: input weights N(0, 1/fan_in), orthogonal recurrent weights, biases 0 (an LSTM's forget
       gate 1: Jozefowicz et al., 2015, https://proceedings.mlr.press/v37/jozefowicz15.html).
-    - `initialisation="torch"`: everything uniform within +-1/root(cells), as torch's modules are.
+    - `initialization="torch"`: everything uniform within +-1/root(cells), as torch's modules are.
     """
 
-    cells: int | None = setting(None, "memory cells per layer; the model's width if not given")
-    project: bool = setting(True, "whether a linear map back to the width follows; false: torch's bare net", later=True)
-    biases: bool = setting(True, "whether the recurrence has bias vectors", later=True)
-    initialisation: RecurrentInitialisation = setting("house", "house: orthogonal; torch: torch's uniform", later=True)
+    hidden_size: int | None = setting(None, "memory cells per layer; the model's width if not given")
+    output_projection: bool = setting(
+        True, "whether a linear map back to the width follows; false: torch's bare net", later=True
+    )
+    bias: bool = setting(True, "whether the recurrence has bias vectors", later=True)
+    initialization: RecurrentInitialisation = setting("house", "house: orthogonal; torch: torch's uniform", later=True)
 
     def __post_init__(self) -> None:
-        if self.cells is not None and self.cells < 1:
-            raise Mistake(f"cells: {self.cells} cells remember nothing; 1 or more is right")
+        if self.hidden_size is not None and self.hidden_size < 1:
+            raise Mistake(f"hidden_size: {self.hidden_size} cells remember nothing; 1 or more is right")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "RecurrentMixer":
-        cells = self.cells or width
-        if not self.project and cells != width:
+        cells = self.hidden_size or width
+        if not self.output_projection and cells != width:
             raise Mistake(
-                f"model.mixer.cells: without a linear map back (project=false) {cells} cells do not fit "
-                f"a width of {width}; cells={width}, or project=true"
+                f"model.mixer.hidden_size: without a linear map back (output_projection=false) {cells} cells do "
+                f"not fit "
+                f"a width of {width}; hidden_size={width}, or output_projection=true"
             )
         net = self.net(width, cells)
-        if self.initialisation == "house":
+        if self.initialization == "house":
             initialise(net)
-        return RecurrentMixer(net, width, type(self).__name__, self.project)
+        return RecurrentMixer(net, width, type(self).__name__, self.output_projection)
 
     @abstractmethod
     def net(self, width: int, cells: int) -> nn.RNNBase:
@@ -67,11 +70,11 @@ class RNN(Recurrence):
     The bare net as published with the inductive counting tasks (https://arxiv.org/abs/2405.20131), with 33,024
     parameters at width 128:
 
-    >>> RNN(project=False, initialisation="torch")
+    >>> RNN(output_projection=False, initialization="torch")
     """
 
     def net(self, width: int, cells: int) -> nn.RNNBase:
-        return nn.RNN(width, cells, bias=self.biases, batch_first=True)
+        return nn.RNN(width, cells, bias=self.bias, batch_first=True)
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class GRU(Recurrence):
     """
 
     def net(self, width: int, cells: int) -> nn.RNNBase:
-        return nn.GRU(width, cells, bias=self.biases, batch_first=True)
+        return nn.GRU(width, cells, bias=self.bias, batch_first=True)
 
 
 @dataclass(frozen=True)
@@ -98,11 +101,11 @@ class LSTM(Recurrence):
     The bare net as published with the inductive counting tasks (https://arxiv.org/abs/2405.20131), with 132,096
     parameters at width 128:
 
-    >>> LSTM(project=False, initialisation="torch")
+    >>> LSTM(output_projection=False, initialization="torch")
     """
 
     def net(self, width: int, cells: int) -> nn.RNNBase:
-        return nn.LSTM(width, cells, bias=self.biases, batch_first=True)
+        return nn.LSTM(width, cells, bias=self.bias, batch_first=True)
 
 
 @torch.no_grad()

@@ -99,17 +99,17 @@ def on_device(heads: Heads) -> bool:
 def in_tiles(heads: Heads, kind: Kind, activation: Activation, by: By) -> Float[Tensor, "rows heads query head_width"]:
     """As `relational.plain`, for whole rows. Raises `Mistake` for what cannot be, see `why_not_tiled`."""
     if (why := why_not_tiled(heads, kind, activation)) is not None:
-        raise Mistake(f"model.mixer.form: {by} knows no {why}; auto or chunks would do")
+        raise Mistake(f"model.mixer.backend: {by} knows no {why}; auto or chunks would do")
     if by == "triton" and find_spec("triton") is None:
         raise Mistake(
-            "model.mixer.form: triton needs the package triton, which comes with torch for CUDA; "
+            "model.mixer.backend: triton needs the package triton, which comes with torch for CUDA; "
             "auto, or form=tiles for the same in plain torch"
         )
     if by == "triton" and not heads.queries.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
-        raise Mistake(f"model.mixer.form: triton runs on CUDA, and not on {heads.queries.device.type}; auto does")
+        raise Mistake(f"model.mixer.backend: triton runs on CUDA, and not on {heads.queries.device.type}; auto does")
     limit = shared_memory(heads.queries.device) if by == "triton" and heads.queries.is_cuda else None
     if limit is not None and (why := why_too_large(heads, limit)) is not None:
-        raise Mistake(f"model.mixer.form: triton: {why}; auto or chunks would do")
+        raise Mistake(f"model.mixer.backend: triton: {why}; auto or chunks would do")
     assert heads.symbols is not None
     assert heads.relation_queries is not None
     assert heads.relation_keys is not None

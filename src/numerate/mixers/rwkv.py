@@ -52,7 +52,7 @@ def heads_of(width: int, head_width: int | None) -> int:
     if width % size:
         fitting = [one for one in range(1, width + 1) if width % one == 0 and one <= 2 * size]
         raise Mistake(
-            f"model.mixer.head_width: width {width} does not divide into heads of {size}; "
+            f"model.mixer.head_dim: width {width} does not divide into heads of {size}; "
             f"{', '.join(map(str, fitting[-4:]))} would do"
         )
     return width // size

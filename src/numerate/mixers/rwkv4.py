@@ -27,7 +27,7 @@ class RWKV4(Mixer):
 
     times a gate, and a linear map follows. A whole RWKV-4 alternates it with `ChannelMix()`:
 
-    >>> Decoder(width=128, trunk=Stack(depth=8), mixer=Alternating((RWKV4(published=True),
+    >>> Decoder(hidden_size=128, backbone=Stack(num_layers=8), mixer=Alternating((RWKV4(published=True),
     ...     ChannelMix(version=4, published=True))), feed_forward=None, embedding_norm=True)
 
     With k = 0, u = 0 and exp(-w) = 0.5, values 1, 0, 0 give the means 1, 1/2 and 0.5/2.5 = 1/5.

@@ -44,13 +44,13 @@ class RWKV6(Mixer):
     whole RWKV-6 alternates it with `ChannelMix(version=6)`. The model of Chang and Bisk (2024),
     https://arxiv.org/abs/2405.20131, whose folder is named v5, is this one, with 4 layers of each and width 128:
 
-    >>> Decoder(width=128, trunk=Stack(depth=8), mixer=Alternating((RWKV6(published=True),
+    >>> Decoder(hidden_size=128, backbone=Stack(num_layers=8), mixer=Alternating((RWKV6(published=True),
     ...     ChannelMix(version=6, published=True))), feed_forward=None, embedding_norm=True)
 
     With two tokens whose keys, values and receptances are 1, w = 0.5 and u = 0, y is 0 and 1; with u = 1 it is 1 and 2.
     """
 
-    head_width: int | None = setting(None, "channels of a head; null: 64, or the model's width where that is smaller")
+    head_dim: int | None = setting(None, "channels of a head; null: 64, or the model's width where that is smaller")
     decay_rank: int = setting(64, "rank of the map from token to decay")
     shift_rank: int = setting(32, "rank of the maps from token to token shift")
     published: bool = setting(
@@ -58,11 +58,11 @@ class RWKV6(Mixer):
         "whether maps begin as published too: orthogonal, the last one and those to a low rank at 0; "
         "false: the model's initialisation draws them",
     )
-    kernel: Kernel = setting("auto", "auto, torch, or fla (flash-linear-attention on a CUDA device)")
+    backend: Kernel = setting("auto", "auto, torch, or fla (flash-linear-attention on a CUDA device)")
 
     def __post_init__(self) -> None:
-        refuse_other_kernels(self.kernel)
-        for name in ("head_width", "decay_rank", "shift_rank"):
+        refuse_other_kernels(self.backend)
+        for name in ("head_dim", "decay_rank", "shift_rank"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise Mistake(f"{name}: {value} channels hold nothing; 1 or more is right")
@@ -71,7 +71,7 @@ class RWKV6(Mixer):
         return RWKV6Mixer(self, width, layer, depth)
 
     def why_not_stacked(self) -> str | None:
-        return "model.mixer: torch.vmap has no rule for the kernels of fla" if self.kernel == "fla" else None
+        return "model.mixer: torch.vmap has no rule for the kernels of fla" if self.backend == "fla" else None
 
 
 State = tuple[Tensor, Tensor]
@@ -83,7 +83,7 @@ class RWKV6Mixer(TokenMixer):
 
     def __init__(self, spec: RWKV6, width: int, layer: int, depth: int) -> None:
         super().__init__()
-        self.spec, self.heads = spec, heads_of(width, spec.head_width)
+        self.spec, self.heads = spec, heads_of(width, spec.head_dim)
         late, _ = along_the_depth(layer, depth)
         channel, rank = along_the_width(width), spec.decay_rank
         self.shift = DynamicShift(width, layer, depth, spec.shift_rank, spec.published)
@@ -136,7 +136,7 @@ class RWKV6Mixer(TokenMixer):
 
     def _whole(self, read: Read) -> tuple[Tensor, Tensor]:
         """What is said at all places, and the matrices behind the last."""
-        if takes_fla(self.spec.kernel, read[0], "RWKV6"):
+        if takes_fla(self.spec.backend, read[0], "RWKV6"):
             return through_fla(*read, self.bonus.view(self.heads, -1))
         r, k, v, decays = exact(*read)
         return chunked(r, k, v, decays.exp(), self.bonus.view(self.heads, -1))

@@ -51,7 +51,7 @@ class RWKV7(Mixer):
     newest token's own bonus, the gate and a linear map follow. A whole RWKV-7 alternates it with
     `ChannelMix(version=7)`:
 
-    >>> Decoder(width=128, trunk=Stack(depth=8), mixer=Alternating((RWKV7(published=True),
+    >>> Decoder(hidden_size=128, backbone=Stack(num_layers=8), mixer=Alternating((RWKV7(published=True),
     ...     ChannelMix(version=7, published=True))), feed_forward=None, embedding_norm=True)
 
     The published start learns slowly at small widths. By default rates begin at about 0.1 (published: 0.45), written
@@ -62,7 +62,7 @@ class RWKV7(Mixer):
     a = 0 their sum does.
     """
 
-    head_width: int | None = setting(None, "channels of a head; null: 64, or the model's width where that is smaller")
+    head_dim: int | None = setting(None, "channels of a head; null: 64, or the model's width where that is smaller")
     decay_rank: int | None = setting(None, "rank of the map to decays; null: 2.5 root(width) in steps of 32")
     rate_rank: int | None = setting(None, "rank of the map to rates; null: 2.5 root(width) in steps of 32")
     value_rank: int | None = setting(None, "rank of the map to the first layer's share; null: 1.7 root(width), as well")
@@ -72,11 +72,11 @@ class RWKV7(Mixer):
         "whether all begins as published: linear maps small and uniform, the last one and those to a low rank at 0; "
         "false: the model's initialisation draws linear maps, and less is removed and more let through",
     )
-    kernel: Kernel = setting("auto", "auto, torch, or fla (flash-linear-attention on a CUDA device)")
+    backend: Kernel = setting("auto", "auto, torch, or fla (flash-linear-attention on a CUDA device)")
 
     def __post_init__(self) -> None:
-        refuse_other_kernels(self.kernel)
-        for name in ("head_width", *RANKS):
+        refuse_other_kernels(self.backend)
+        for name in ("head_dim", *RANKS):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise Mistake(f"{name}: {value} channels hold nothing; 1 or more is right")
@@ -85,7 +85,7 @@ class RWKV7(Mixer):
         return RWKV7Mixer(self, width, layer, depth)
 
     def why_not_stacked(self) -> str | None:
-        return "model.mixer: torch.vmap has no rule for the kernels of fla" if self.kernel == "fla" else None
+        return "model.mixer: torch.vmap has no rule for the kernels of fla" if self.backend == "fla" else None
 
 
 State = tuple[Tensor, Tensor]
@@ -98,7 +98,7 @@ class RWKV7Mixer(TokenMixer):
 
     def __init__(self, spec: RWKV7, width: int, layer: int, depth: int) -> None:
         super().__init__()
-        self.spec, self.heads = spec, heads_of(width, spec.head_width)
+        self.spec, self.heads = spec, heads_of(width, spec.head_dim)
         late, early = along_the_depth(layer, depth)
         channel, size = along_the_width(width), width // self.heads
         centred = channel - 0.5
@@ -174,7 +174,7 @@ class RWKV7Mixer(TokenMixer):
 
     def _whole(self, read: Read) -> tuple[Tensor, Tensor]:
         """What is said at all places, and the matrices behind the last."""
-        if takes_fla(self.spec.kernel, read[0], "RWKV7", half_only=True):
+        if takes_fla(self.spec.backend, read[0], "RWKV7", half_only=True):
             return through_fla(*read)
         r, decays, k, v, minus, plus = exact(*read)
         return chunked(r, decays.exp(), k, v, minus, plus)

@@ -44,25 +44,26 @@ class S4(Mixer):
     eigenvalues are -exp(log_decay), so that A stays in the left half plane whatever is learned. Step sizes start
     log-uniform, C complex normal, the skip normal.
 
-    A, B, P and the step sizes learn at `rate` times the learning rate and do not decay, C learns at `rate` times it
-    and decays: at a learning rate of 0.01 the default is the authors' 0.001.
+    A, B, P and the step sizes learn at `learning_rate_factor` times the learning rate and do not decay, C learns at
+    `learning_rate_factor` times it and decays: at a learning rate of 0.01 the default is the authors' 0.001.
 
     Otherwise than in the authors' code, C is the C of the recurrence at every length: theirs is folded with the length
     of the first rows. With 103 tokens, a model of one layer has the published 92,672 weights:
 
-    >>> Decoder(width=128, trunk=Stack(depth=1), mixer=S4(dropout=0.1), feed_forward=None, final_norm=False)
+    >>> Decoder(hidden_size=128, backbone=Stack(num_layers=1), mixer=S4(dropout=0.1), feed_forward=None,
+    ...     final_norm=False)
     """
 
-    pairs: int = setting(32, "conjugate pairs of states of each channel; 32 are a state of 64")
-    shortest_step: float = setting(0.001, "the shortest of the first step sizes")
-    step_spread: float = setting(100.0, "how many times as long the longest of the first step sizes is")
-    rate: float = setting(0.1, "factor of the learning rate for what makes the recurrence")
+    state_pairs: int = setting(32, "conjugate pairs of states of each channel; 32 are a state of 64")
+    dt_min: float = setting(0.001, "the shortest of the first step sizes")
+    dt_ratio: float = setting(100.0, "how many times as long the longest of the first step sizes is")
+    learning_rate_factor: float = setting(0.1, "factor of the learning rate for what makes the recurrence")
     dropout: float = setting(0.0, "share of channels left out in training; published: 0.1")
 
     def __post_init__(self) -> None:
-        refuse_pairs(self.pairs)
-        refuse_steps(self.shortest_step, self.step_spread)
-        refuse_rate(self.rate)
+        refuse_pairs(self.state_pairs)
+        refuse_steps(self.dt_min, self.dt_ratio)
+        refuse_rate(self.learning_rate_factor)
         refuse_dropout(self.dropout)
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "S4Mixer":
@@ -81,15 +82,15 @@ class S4Mixer(StateSpaceMixer):
     """
 
     def __init__(self, spec: S4, width: int) -> None:
-        super().__init__("S4", width, spec.dropout, spec.rate)
-        found = normal_legs(2 * spec.pairs)
+        super().__init__("S4", width, spec.dropout, spec.learning_rate_factor)
+        found = normal_legs(2 * spec.state_pairs)
         eigenvalues = as_pairs(found.eigenvalues, width).detach()
         self.log_decay = nn.Parameter((-eigenvalues[..., 0]).log())
         self.frequency = nn.Parameter(eigenvalues[..., 1].clone())
         self.low_rank = as_pairs(found.low_rank, width)
         self.input_map = as_pairs(found.inward, width)
-        self.output_map = drawn_pairs(width, spec.pairs)
-        self.log_step = drawn_steps(width, spec.shortest_step, spec.step_spread)
+        self.output_map = drawn_pairs(width, spec.state_pairs)
+        self.log_step = drawn_steps(width, spec.dt_min, spec.dt_ratio)
 
     def claimed(self) -> set[str]:
         return {name for name, _ in self.named_parameters(recurse=False)}

@@ -42,35 +42,35 @@ class S4D(Mixer):
 
     Gu et al. (2022), https://arxiv.org/abs/2206.11893.
 
-    `eigenvalues` says where they start, with n from 0 and N = 2 `pairs` states (section 4):
+    `initialization` says where they start, with n from 0 and N = 2 `state_pairs` states (section 4):
 
     - `lin`: -1/2 + i pi n;
     - `inv`: -1/2 + i N/pi (N/(2n + 1) - 1);
     - `legs`: those of the normal part of HiPPO-LegS, which `inv` comes near to.
 
     Real parts are -exp(log_decay), so that they stay negative. B is 1 (only its product with C matters); C starts
-    complex normal, step sizes log-uniform, the skip normal. `rule` makes the recurrence discrete:
+    complex normal, step sizes log-uniform, the skip normal. `discretization` makes the recurrence discrete:
     `zoh` holds each input for a step (factor exp(step e)), `bilinear` is (1 + step e/2)/(1 - step e/2).
 
     Learning rates and decay are those of `S4`; so is the layer around it.
     """
 
-    pairs: int = setting(32, "conjugate pairs of states of each channel; 32 are a state of 64")
-    eigenvalues: Literal["lin", "inv", "legs"] = setting("legs", "where the eigenvalues start")
-    rule: Literal["zoh", "bilinear"] = setting("zoh", "how the recurrence is made discrete")
-    shortest_step: float = setting(0.001, "the shortest of the first step sizes")
-    step_spread: float = setting(100.0, "how many times as long the longest of the first step sizes is")
-    rate: float = setting(0.1, "factor of the learning rate for what makes the recurrence")
+    state_pairs: int = setting(32, "conjugate pairs of states of each channel; 32 are a state of 64")
+    initialization: Literal["lin", "inv", "legs"] = setting("legs", "where the eigenvalues start")
+    discretization: Literal["zoh", "bilinear"] = setting("zoh", "how the recurrence is made discrete")
+    dt_min: float = setting(0.001, "the shortest of the first step sizes")
+    dt_ratio: float = setting(100.0, "how many times as long the longest of the first step sizes is")
+    learning_rate_factor: float = setting(0.1, "factor of the learning rate for what makes the recurrence")
     dropout: float = setting(0.0, "share of channels left out in training")
 
     def __post_init__(self) -> None:
-        refuse_pairs(self.pairs)
-        if self.eigenvalues not in BEGINNINGS:
-            raise Mistake(f"eigenvalues: {self.eigenvalues!r} is none of: {', '.join(BEGINNINGS)}")
-        if self.rule not in RULES:
-            raise Mistake(f"rule: {self.rule!r} is none of: {', '.join(RULES)}")
-        refuse_steps(self.shortest_step, self.step_spread)
-        refuse_rate(self.rate)
+        refuse_pairs(self.state_pairs)
+        if self.initialization not in BEGINNINGS:
+            raise Mistake(f"initialization: {self.initialization!r} is none of: {', '.join(BEGINNINGS)}")
+        if self.discretization not in RULES:
+            raise Mistake(f"discretization: {self.discretization!r} is none of: {', '.join(RULES)}")
+        refuse_steps(self.dt_min, self.dt_ratio)
+        refuse_rate(self.learning_rate_factor)
         refuse_dropout(self.dropout)
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "S4DMixer":
@@ -81,13 +81,13 @@ class S4DMixer(StateSpaceMixer):
     """The part behind `S4D`."""
 
     def __init__(self, spec: S4D, width: int) -> None:
-        super().__init__("S4D", width, spec.dropout, spec.rate)
-        self.rule = spec.rule
-        eigenvalues = as_pairs(_beginning(spec.eigenvalues, spec.pairs), width).detach()
+        super().__init__("S4D", width, spec.dropout, spec.learning_rate_factor)
+        self.rule = spec.discretization
+        eigenvalues = as_pairs(_beginning(spec.initialization, spec.state_pairs), width).detach()
         self.log_decay = nn.Parameter((-eigenvalues[..., 0]).log())
         self.frequency = nn.Parameter(eigenvalues[..., 1].clone())
-        self.output_map = drawn_pairs(width, spec.pairs)
-        self.log_step = drawn_steps(width, spec.shortest_step, spec.step_spread)
+        self.output_map = drawn_pairs(width, spec.state_pairs)
+        self.log_step = drawn_steps(width, spec.dt_min, spec.dt_ratio)
 
     def claimed(self) -> set[str]:
         return {name for name, _ in self.named_parameters(recurse=False)}

@@ -27,26 +27,26 @@ class SlotLSTM(Mixer):
 
     and the output is the new h, mapped back to the width. The shares are functions of the token alone. So where each
     kind of token has a slot of its own, that slot goes through the same states however many other tokens stand between:
-    counting ten kinds of items takes ten small counters instead of the product of their states. With `slots=1` it is an
-    LSTM.
+    counting ten kinds of items takes ten small counters instead of the product of their states. With `num_slots=1` it
+    is an LSTM.
 
-    >>> Decoder(width=64, trunk=Stack(depth=1), mixer=SlotLSTM(slots=16))
+    >>> Decoder(hidden_size=64, backbone=Stack(num_layers=1), mixer=SlotLSTM(num_slots=16))
     """
 
-    slots: int = setting(16, "how many memories")
-    cells: int | None = setting(None, "memory cells of each slot; the model's width if not given")
+    num_slots: int = setting(16, "how many memories")
+    hidden_size: int | None = setting(None, "memory cells of each slot; the model's width if not given")
     sharpness: float = setting(1.0, "factor on what the shares of the slots are a softmax of")
 
     def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise Mistake(f"slots: {self.slots} memories hold nothing; 1 (an LSTM) or more is right")
-        if self.cells is not None and self.cells < 1:
-            raise Mistake(f"cells: {self.cells} cells remember nothing; 1 or more is right")
+        if self.num_slots < 1:
+            raise Mistake(f"num_slots: {self.num_slots} memories hold nothing; 1 (an LSTM) or more is right")
+        if self.hidden_size is not None and self.hidden_size < 1:
+            raise Mistake(f"hidden_size: {self.hidden_size} cells remember nothing; 1 or more is right")
         if not 0 < self.sharpness < float("inf"):
             raise Mistake(f"sharpness: {self.sharpness} tells no slots apart; a number above 0 is right, 1 is usual")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SlotLSTMMixer":
-        return SlotLSTMMixer(self, width, self.cells or width)
+        return SlotLSTMMixer(self, width, self.hidden_size or width)
 
 
 _OWN = ("address", "read", "inward")
@@ -62,8 +62,8 @@ class SlotLSTMMixer(TokenMixer):
 
     def __init__(self, spec: SlotLSTM, width: int, cells: int) -> None:
         super().__init__()
-        self.slots, self.cells, self.width, self.sharpness = spec.slots, cells, width, spec.sharpness
-        self.address, self.read = nn.Linear(width, spec.slots), nn.Linear(width, spec.slots)
+        self.slots, self.cells, self.width, self.sharpness = spec.num_slots, cells, width, spec.sharpness
+        self.address, self.read = nn.Linear(width, spec.num_slots), nn.Linear(width, spec.num_slots)
         self.inward = nn.Linear(width, 4 * cells)
         self.recurrent = nn.Linear(cells, 4 * cells, bias=False)
         self.out = nn.Linear(cells, width, bias=False)

@@ -32,45 +32,46 @@ class SLSTM(Mixer):
     where i is exp of its input and f a sigmoid or exp. h is then normed head by head and mapped back to the width. With
     i = 1 and f = 1 at every token a cell holds the mean of all tanh(z) so far.
 
-    As in the published block (https://github.com/NX-AI/xlstm), i and f see the last `convolution` tokens through a
+    As in the published block (https://github.com/NX-AI/xlstm), i and f see the last `conv_kernel` tokens through a
     SiLU, and biases of f begin from 5 down to -7 within each head, by a power that grows with the layer. The recurrent
     weights begin uniform within +-1/root(cells), or at zero as in the published configuration. Two things differ from
     that code: the maps from the token are whole, as in the paper, not one per head; and a linear map back follows,
-    which `project=false` leaves out.
+    which `output_projection=false` leaves out.
     """
 
-    cells: int | None = setting(None, "memory cells; the model's width if not given")
-    heads: int = setting(4, "groups of cells that see each other's last output")
-    convolution: int | None = setting(
+    hidden_size: int | None = setting(None, "memory cells; the model's width if not given")
+    num_heads: int = setting(4, "groups of cells that see each other's last output")
+    conv_kernel: int | None = setting(
         4, "how many tokens the input and forget gates see, or null for one, without SiLU"
     )
-    forget: Forget = setting("sigmoid", "form of the forget gate")
-    beginning: Beginning = setting("uniform", "of the recurrent weights")
-    project: bool = setting(True, "whether a linear map back to the width follows")
+    forget_gate: Forget = setting("sigmoid", "form of the forget gate")
+    initialization: Beginning = setting("uniform", "of the recurrent weights")
+    output_projection: bool = setting(True, "whether a linear map back to the width follows")
 
     def __post_init__(self) -> None:
-        if self.cells is not None and self.cells < 1:
-            raise Mistake(f"cells: {self.cells} cells remember nothing; 1 or more is right")
-        if self.heads < 1:
-            raise Mistake(f"heads: {self.heads} heads remember nothing; 1 or more is right")
-        if self.convolution is not None and self.convolution < 1:
-            raise Mistake(f"convolution: {self.convolution} tokens are nothing to see; 1 or more is right, or null")
-        for name, kinds in (("forget", Forget), ("beginning", Beginning)):
+        if self.hidden_size is not None and self.hidden_size < 1:
+            raise Mistake(f"hidden_size: {self.hidden_size} cells remember nothing; 1 or more is right")
+        if self.num_heads < 1:
+            raise Mistake(f"num_heads: {self.num_heads} heads remember nothing; 1 or more is right")
+        if self.conv_kernel is not None and self.conv_kernel < 1:
+            raise Mistake(f"conv_kernel: {self.conv_kernel} tokens are nothing to see; 1 or more is right, or null")
+        for name, kinds in (("forget_gate", Forget), ("initialization", Beginning)):
             if getattr(self, name) not in get_args(kinds):
                 raise Mistake(f"{name}: {getattr(self, name)!r} is none of: {', '.join(get_args(kinds))}")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SLSTMMixer":
-        cells = self.cells or width
-        if cells % self.heads:
-            fitting = [heads for heads in range(1, 4 * self.heads + 1) if cells % heads == 0]
+        cells = self.hidden_size or width
+        if cells % self.num_heads:
+            fitting = [heads for heads in range(1, 4 * self.num_heads + 1) if cells % heads == 0]
             raise Mistake(
-                f"model.mixer.heads: {cells} cells do not divide into {self.heads} heads; "
+                f"model.mixer.num_heads: {cells} cells do not divide into {self.num_heads} heads; "
                 f"{', '.join(map(str, fitting))} heads would do"
             )
-        if not self.project and cells != width:
+        if not self.output_projection and cells != width:
             raise Mistake(
-                f"model.mixer.cells: without a linear map back (project=false) {cells} cells do not fit "
-                f"a width of {width}; cells={width}, or project=true"
+                f"model.mixer.hidden_size: without a linear map back (output_projection=false) {cells} cells do "
+                f"not fit "
+                f"a width of {width}; hidden_size={width}, or output_projection=true"
             )
         return SLSTMMixer(self, width, cells, layer / max(1, depth - 1))
 
@@ -84,20 +85,20 @@ class SLSTMMixer(TokenMixer):
 
     def __init__(self, spec: SLSTM, width: int, cells: int, share: float) -> None:
         super().__init__()
-        self.cells, self.heads, self.width = cells, spec.heads, width
-        self.sigmoid = spec.forget == "sigmoid"
-        head = cells // spec.heads
-        self.convolution = ShortConvolution(width, spec.convolution) if spec.convolution is not None else None
+        self.cells, self.heads, self.width = cells, spec.num_heads, width
+        self.sigmoid = spec.forget_gate == "sigmoid"
+        head = cells // spec.num_heads
+        self.convolution = ShortConvolution(width, spec.conv_kernel) if spec.conv_kernel is not None else None
         self.gates = nn.Linear(width, 2 * cells, bias=False)
         self.inward = nn.Linear(width, 2 * cells, bias=False)
         within = torch.arange(head) / max(1, head - 1)
-        biases = torch.zeros(4, spec.heads, head)
+        biases = torch.zeros(4, spec.num_heads, head)
         biases[1] = 5 - 12 * within ** (0.3 + 1.3 * share)
         self.bias = nn.Parameter(biases.flatten())
-        most = cells**-0.5 if spec.beginning == "uniform" else 0.0
-        self.recurrent = nn.Parameter(torch.empty(spec.heads, 4 * head, head).uniform_(-most, most))
+        most = cells**-0.5 if spec.initialization == "uniform" else 0.0
+        self.recurrent = nn.Parameter(torch.empty(spec.num_heads, 4 * head, head).uniform_(-most, most))
         self.scale = nn.Parameter(torch.ones(cells))
-        self.out = nn.Linear(cells, width, bias=False) if spec.project else nn.Identity()
+        self.out = nn.Linear(cells, width, bias=False) if spec.output_projection else nn.Identity()
 
     def claimed(self) -> set[str]:
         return {"bias", "recurrent", "scale", *(("convolution.weight", "convolution.bias") if self.convolution else ())}

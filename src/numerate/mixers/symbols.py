@@ -74,48 +74,48 @@ class SymbolicAttention(Symbols):
     """Symbols that a token attends to: a library of learned vectors, each behind a template to compare with.
 
     Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727, section 2: with templates F and symbols S, each
-    `count` x width and split into heads, a token x gets softmax(scale (W x + b) F^T) S, head by head. Templates and
-    symbols begin as N(0, 1).
+    `num_symbols` x width and split into heads, a token x gets softmax(scale (W x + b) F^T) S, head by head. Templates
+    and symbols begin as N(0, 1).
 
-    As published it reads the residual stream before the norm of its block (with `normalised`, what the mixer reads),
+    As published it reads the residual stream before the norm of its block (with `normalized`, what the mixer reads),
     and all layers have one and the same. With the map at 0 every token gets the mean of all symbols.
     """
 
-    count: int = setting(64, "how many symbols there are to choose from")
-    heads: int = setting(4, "how many heads choose, each a part of the symbol; the width must be a multiple of it")
+    num_symbols: int = setting(64, "how many symbols there are to choose from")
+    num_heads: int = setting(4, "how many heads choose, each a part of the symbol; the width must be a multiple of it")
     scale: float | None = setting(None, "factor on the scores; null: 1 over the root of a head's width")
     trainable: bool = setting(True, "whether the symbols learn; the templates always do")
-    layers: Literal["shared", "library", "own"] = setting(
+    sharing: Literal["shared", "library", "own"] = setting(
         "shared", "what layers share: everything, the library of symbols alone, or nothing"
     )
-    normalised: bool = setting(
+    normalized: bool = setting(
         False, "whether it reads what the mixer reads; false: the residual stream before the norm"
     )
-    begin: Literal["model", "spread"] = setting(
+    initialization: Literal["model", "spread"] = setting(
         "model",
         "how the map to templates begins: as the model's initialisation, or spread: U(-b, b), b = 1/root of the width",
         later=True,
     )
 
     def __post_init__(self) -> None:
-        for name in ("count", "heads"):
+        for name in ("num_symbols", "num_heads"):
             if getattr(self, name) < 1:
                 raise Mistake(f"{name}: {getattr(self, name)} symbols or heads say nothing; 1 or more is right")
         if self.scale is not None and not 0 < self.scale < float("inf"):
             raise Mistake(f"scale: {self.scale} leaves nothing to choose by; a number above 0 is right")
 
     def build(self, width: int) -> "SymbolicAttentionPart":
-        if width % self.heads:
+        if width % self.num_heads:
             raise Mistake(
-                f"model.mixer.symbols.heads: width {width} does not divide into {self.heads} heads; 1 would do"
+                f"model.mixer.symbols.num_heads: width {width} does not divide into {self.num_heads} heads; 1 would do"
             )
         return SymbolicAttentionPart(self, width)
 
     def build_layers(self, width: int, depth: int) -> Sequence[SymbolsPart | DistanceSymbols]:
-        if self.layers == "shared":
+        if self.sharing == "shared":
             return super().build_layers(width, depth)
         made = [self.build(width) for _ in range(depth)]
-        if self.layers == "library":
+        if self.sharing == "library":
             for part in made[1:]:
                 part.symbols = made[0].symbols
         return made
@@ -128,10 +128,10 @@ class SymbolicAttentionPart(SymbolsPart):
 
     def __init__(self, spec: SymbolicAttention, width: int) -> None:
         super().__init__()
-        self.heads, self.scale, self.normalised = spec.heads, spec.scale, spec.normalised
-        self.map, self.spread = nn.Linear(width, width), spec.begin == "spread"
-        self.templates = nn.Parameter(torch.randn(spec.count, width))
-        symbols = torch.randn(spec.count, width)
+        self.heads, self.scale, self.normalised = spec.num_heads, spec.scale, spec.normalized
+        self.map, self.spread = nn.Linear(width, width), spec.initialization == "spread"
+        self.templates = nn.Parameter(torch.randn(spec.num_symbols, width))
+        symbols = torch.randn(spec.num_symbols, width)
         if spec.trainable:
             self.symbols = nn.Parameter(symbols)
         else:
@@ -191,16 +191,19 @@ class PositionalSymbols(Symbols):
     have the same.
     """
 
-    vectors: Literal["learned", "waves"] = setting("learned", "a learned vector for each place, or waves")
-    table: int = setting(512, "how many places have a learned vector")
+    embedding: Literal["learned", "waves"] = setting("learned", "a learned vector for each place, or waves")
+    max_position_embeddings: int = setting(512, "how many places have a learned vector")
 
     def __post_init__(self) -> None:
-        if self.table < 1:
-            raise Mistake(f"table: {self.table} places have no symbol; the longest row's length is right")
+        if self.max_position_embeddings < 1:
+            raise Mistake(
+                f"max_position_embeddings: {self.max_position_embeddings} places have no symbol; the longest "
+                f"row's length is right"
+            )
 
     def build(self, width: int) -> "PositionalSymbolsPart":
-        if self.vectors == "waves" and width % 2:
-            raise Mistake(f"model.mixer.symbols.vectors: waves are pairs, and width {width} is odd; learned would do")
+        if self.embedding == "waves" and width % 2:
+            raise Mistake(f"model.mixer.symbols.embedding: waves are pairs, and width {width} is odd; learned would do")
         return PositionalSymbolsPart(self, width)
 
 
@@ -209,7 +212,7 @@ class PositionalSymbolsPart(SymbolsPart):
 
     def __init__(self, spec: PositionalSymbols, width: int) -> None:
         super().__init__()
-        self.vectors = nn.Embedding(spec.table, width) if spec.vectors == "learned" else None
+        self.vectors = nn.Embedding(spec.max_position_embeddings, width) if spec.embedding == "learned" else None
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "#rows time width"]:
         _, time, width = x.shape
@@ -221,8 +224,9 @@ class PositionalSymbolsPart(SymbolsPart):
         table = self.vectors.num_embeddings
         if longest > table:
             raise Mistake(
-                f"model.mixer.symbols.table: place {longest - 1} has no symbol in a table of {table} places; "
-                f"shorter rows or model.mixer.symbols.table={longest} are right"
+                f"model.mixer.symbols.max_position_embeddings: place {longest - 1} has no symbol in a table of "
+                f"{table} places; "
+                f"shorter rows or model.mixer.symbols.max_position_embeddings={longest} are right"
             )
         found: Tensor = self.vectors(places)
         return found
@@ -237,22 +241,22 @@ def waves(places: Tensor, width: int) -> Float[Tensor, "rows time {width}"]:
 
 @dataclass(frozen=True)
 class PositionRelativeSymbols(Symbols):
-    """A learned symbol for each distance between two tokens, one for all that are `farthest` or farther.
+    """A learned symbol for each distance between two tokens, one for all that are `max_distance` or farther.
 
     Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727, after the relative positions of Shaw et al. (2018),
-    https://arxiv.org/abs/1803.02155. With farthest=2 a token says of itself the last vector of its table, of the token
-    before it the one above, and of all others the first. All layers have the same.
+    https://arxiv.org/abs/1803.02155. With max_distance=2 a token says of itself the last vector of its table, of the
+    token before it the one above, and of all others the first. All layers have the same.
 
     The published table has as many vectors again for tokens that come later, which a causal model never reads; it has
-    them here with `later_too`, behind the others.
+    them here with `future_distances`, behind the others.
     """
 
-    farthest: int = setting(64, "the distance from which on all have the same symbol")
-    later_too: bool = setting(False, "whether the table has vectors for later tokens too, which are never read")
+    max_distance: int = setting(64, "the distance from which on all have the same symbol")
+    future_distances: bool = setting(False, "whether the table has vectors for later tokens too, which are never read")
 
     def __post_init__(self) -> None:
-        if self.farthest < 1:
-            raise Mistake(f"farthest: at {self.farthest} all tokens would have one symbol; 1 or more is right")
+        if self.max_distance < 1:
+            raise Mistake(f"max_distance: at {self.max_distance} all tokens would have one symbol; 1 or more is right")
 
     def build(self, width: int) -> "PositionRelativeSymbolsPart":
         return PositionRelativeSymbolsPart(self, width)
@@ -263,8 +267,8 @@ class PositionRelativeSymbolsPart(DistanceSymbols):
 
     def __init__(self, spec: PositionRelativeSymbols, width: int) -> None:
         super().__init__()
-        self.farthest = spec.farthest
-        count = 2 * spec.farthest + 1 if spec.later_too else spec.farthest + 1
+        self.farthest = spec.max_distance
+        count = 2 * spec.max_distance + 1 if spec.future_distances else spec.max_distance + 1
         self.vectors = nn.Parameter(nn.init.xavier_uniform_(torch.empty(count, width)))
 
     def forward(self, time: int) -> Float[Tensor, "{time} width"]:

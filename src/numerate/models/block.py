@@ -32,40 +32,42 @@ def make_norm(kind: Norm, width: int, epsilon: float = 1e-5) -> nn.Module:
 class FeedForward:
     """Two linear maps with something in between, at every place alone.
 
-    - `gelu`, `relu`: out(f(in(x))).
+    - `gelu_approximate`, `relu`: out(f(in(x))).
     - `swiglu`, `geglu`: out(f(gate(x)) * in(x)), Shazeer (2020), https://arxiv.org/abs/2002.05202; f is SiLU or GELU.
       One linear map makes gate and value side by side.
 
-    The hidden width of `times` widths is the nearest whole number, or with `rounding="down"` the one below: for swiglu
-    with times=8/3 and a width of 64, 171 or 170. `hidden` says it outright.
+    The hidden width of `expansion` widths is the nearest whole number, or with `rounding="down"` the one below: for
+    swiglu with expansion=8/3 and a width of 64, 171 or 170. `intermediate_size` says it outright.
     """
 
     activation: Literal["gelu", "relu", "swiglu", "geglu"] = setting("gelu", "what stands between the two linear maps")
-    times: float = setting(4.0, "hidden width, in multiples of the model's width")
-    biases: bool = setting(True, "whether the linear maps have bias vectors")
-    hidden: int | None = setting(None, "hidden width itself; null: as times says", later=True)
+    expansion: float = setting(4.0, "hidden width, in multiples of the model's width")
+    bias: bool = setting(True, "whether the linear maps have bias vectors")
+    intermediate_size: int | None = setting(None, "hidden width itself; null: as times says", later=True)
     rounding: Literal["nearest", "down"] = setting(
         "nearest", "how the hidden width is made whole: the nearest number, or the one below", later=True
     )
-    gelu: Literal["exact", "tanh"] = setting(
+    gelu_approximate: Literal["exact", "tanh"] = setting(
         "exact", "of gelu and geglu: the exact curve, or its approximation by a hyperbolic tangent", later=True
     )
 
     def __post_init__(self) -> None:
-        if not 0 < self.times < float("inf"):
-            raise Mistake(f"times: a hidden width of {self.times} widths is nothing; 4 is usual")
-        if self.hidden is not None and self.hidden < 1:
-            raise Mistake(f"hidden: a hidden width of {self.hidden} is nothing; 1 or more is right, or null")
+        if not 0 < self.expansion < float("inf"):
+            raise Mistake(f"expansion: a hidden width of {self.expansion} widths is nothing; 4 is usual")
+        if self.intermediate_size is not None and self.intermediate_size < 1:
+            raise Mistake(
+                f"intermediate_size: a hidden width of {self.intermediate_size} is nothing; 1 or more is right, or null"
+            )
 
     def hidden_width(self, width: int) -> int:
         """The hidden width in a model of this width."""
-        made = floor(width * self.times) if self.rounding == "down" else round(width * self.times)
-        return max(1, made) if self.hidden is None else self.hidden
+        made = floor(width * self.expansion) if self.rounding == "down" else round(width * self.expansion)
+        return max(1, made) if self.intermediate_size is None else self.intermediate_size
 
     def build(self, width: int, reads: int | None = None) -> "FeedForwardPart":
         """The part for a model of this width; with `reads` it reads vectors of another width than it writes."""
-        tanh = self.gelu == "tanh"
-        return FeedForwardPart(width, self.hidden_width(width), self.activation, self.biases, reads, tanh=tanh)
+        tanh = self.gelu_approximate == "tanh"
+        return FeedForwardPart(width, self.hidden_width(width), self.activation, self.bias, reads, tanh=tanh)
 
 
 class FeedForwardPart(nn.Module):

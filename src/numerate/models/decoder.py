@@ -26,42 +26,45 @@ class Decoder(ModelSpec):
 
     `positions=()` is a model without positions (NoPE, Kazemnejad et al., 2023, https://arxiv.org/abs/2305.19466).
 
-    >>> spec = Decoder(width=64, trunk=Stack(depth=3), positions=(Rotary(base=500.0),))
+    >>> spec = Decoder(hidden_size=64, backbone=Stack(num_layers=3), positions=(Rotary(base=500.0),))
     >>> model = spec.build(Vocabulary.of(["+", "="]), seed=0)
 
     Raises `Mistake` for positions that act inside attention where the mixer has none; `build` raises it for a width
     that does not divide into the heads.
 
-    Between trunk and head stand `head_feed_forward` (without a residual connection), the final norm and `adapter`,
-    those of them that are asked for. The published Abacus models have all three, and are post-norm:
+    Between trunk and head stand `head_feed_forward` (without a residual connection), the final norm and
+    `head_projection`, those of them that are asked for. The published Abacus models have all three, and are post-norm:
 
-    >>> Decoder(width=1024, trunk=Loop(depth=8, times=2), mixer=Attention(heads=16),
-    ...     feed_forward=FeedForward("geglu", times=1.0, biases=False), norm_first=False, norm_epsilon=1e-12,
-    ...     embedding_norm=True, head_feed_forward=FeedForward("geglu", times=1.0, biases=False), final_norm=True,
-    ...     adapter=True, initialisation=DeepNorm())
+    >>> Decoder(hidden_size=1024, backbone=Loop(num_layers=8, num_loops=2), mixer=Attention(num_heads=16),
+    ...     feed_forward=FeedForward("geglu", expansion=1.0, bias=False), norm_first=False, norm_eps=1e-12,
+    ...     embedding_norm=True, head_feed_forward=FeedForward("geglu", expansion=1.0, bias=False), final_norm=True,
+    ...     head_projection=True, initialization=DeepNorm())
 
     Without `residual`, norms and feed-forward it is a bare recurrent net between embedding and head:
 
-    >>> Decoder(width=128, trunk=Stack(depth=1), mixer=LSTM(), feed_forward=None, norm="none", residual=False)
+    >>> Decoder(hidden_size=128, backbone=Stack(num_layers=1), mixer=LSTM(), feed_forward=None, norm="none",
+    ...     residual=False)
     """
 
-    width: int = setting(128, "width of the residual stream")
-    trunk: Trunk = setting(Stack(), "how the blocks follow each other, and how many there are")
+    hidden_size: int = setting(128, "width of the residual stream")
+    backbone: Trunk = setting(Stack(), "how the blocks follow each other, and how many there are")
     mixer: Mixer = setting(Attention(), "how tokens exchange information")
     feed_forward: FeedForward | None = setting(FeedForward(), "what each block does at every place alone, or null")
     positions: tuple[Position, ...] = setting((), "where a token stands; empty for none (NoPE)")
     norm: Norm = setting("layer", "LayerNorm, RMSNorm or none")
     norm_first: bool = setting(True, "pre-norm; false for post-norm")
     embedding_norm: bool = setting(False, "whether the embedded input is normed before the first block")
-    tied: bool = setting(False, "whether the head shares its weights with the embedding")
+    tie_word_embeddings: bool = setting(False, "whether the head shares its weights with the embedding")
     dropout: float = setting(0.0, "share of each block's output dropped in training")
-    initialisation: Initialisation = setting(FanIn(), "how the weights are drawn")
-    norm_epsilon: float = setting(1e-5, "what a norm adds to the variance; above 0", later=True)
+    initialization: Initialisation = setting(FanIn(), "how the weights are drawn")
+    norm_eps: float = setting(1e-5, "what a norm adds to the variance; above 0", later=True)
     final_norm: bool | None = setting(None, "whether a norm stands before the head; null: with pre-norm", later=True)
     head_feed_forward: FeedForward | None = setting(
         None, "a feed-forward between trunk and final norm, without a residual connection, or null", later=True
     )
-    adapter: bool = setting(False, "whether a linear map without bias stands between final norm and head", later=True)
+    head_projection: bool = setting(
+        False, "whether a linear map without bias stands between final norm and head", later=True
+    )
     residual: bool = setting(
         True, "whether mixers and feed-forwards add to what they read; false: they replace it", later=True
     )
@@ -73,20 +76,20 @@ class Decoder(ModelSpec):
     mixer_dropout: float = setting(
         0.0, "share of what each mixer says dropped in training, before dropout drops of it again", later=True
     )
-    drops: Drops = setting(
+    dropout_on: Drops = setting(
         "change",
         "what dropout is of: what a block's parts add, or stream: all that stands behind its mixer",
         later=True,
     )
 
     def __post_init__(self) -> None:
-        if self.width < 1:
-            raise Mistake(f"width: {self.width} is no width; 1 or more is right")
+        if self.hidden_size < 1:
+            raise Mistake(f"hidden_size: {self.hidden_size} is no width; 1 or more is right")
         for name in ("dropout", "embedding_dropout", "mixer_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise Mistake(f"{name}: {getattr(self, name)} is not a share; from 0 to below 1 is right")
-        if not 0 < self.norm_epsilon < float("inf"):
-            raise Mistake(f"norm_epsilon: {self.norm_epsilon} would not keep a norm from dividing by 0; 1e-5 is usual")
+        if not 0 < self.norm_eps < float("inf"):
+            raise Mistake(f"norm_eps: {self.norm_eps} would not keep a norm from dividing by 0; 1e-5 is usual")
         if self.embedding_scale != "root" and (
             isinstance(self.embedding_scale, str) or not 0 < self.embedding_scale < float("inf")
         ):
@@ -101,10 +104,10 @@ class Decoder(ModelSpec):
                     f"which {type(self.mixer).__name__} does not have; Learned or Sinusoidal would do, or none: "
                     "model.positions=[]"
                 )
-            if not position.numbering.whole and not position.fractions:
+            if not position.position_ids.whole and not position.fractions:
                 raise Mistake(
-                    f"positions.{number}.numbering: {type(position.numbering).__name__} gives fractions of a row, and "
-                    f"{type(position).__name__} wants whole places; Scalar takes fractions"
+                    f"positions.{number}.position_ids: {type(position.position_ids).__name__} gives fractions of a "
+                    f"row, and {type(position).__name__} wants whole places; Scalar takes fractions"
                 )
 
     def build(self, vocabulary: Vocabulary, seed: int) -> "DecoderModel":
@@ -141,50 +144,52 @@ class DecoderModel(Model):
         super().__init__()
         self.spec = spec
         self.register_buffer("kinds", torch.from_numpy(vocabulary.kinds).long(), persistent=False)
-        self.embedding = nn.Embedding(vocabulary.size, spec.width)
-        self.embedding_scale = spec.width**0.5 if spec.embedding_scale == "root" else float(spec.embedding_scale)
-        inputs = [position.build_input(spec.width) for position in spec.positions]
+        self.embedding = nn.Embedding(vocabulary.size, spec.hidden_size)
+        self.embedding_scale = spec.hidden_size**0.5 if spec.embedding_scale == "root" else float(spec.embedding_scale)
+        inputs = [position.build_input(spec.hidden_size) for position in spec.positions]
         self.input_positions = nn.ModuleDict({str(i): part for i, part in enumerate(inputs) if part is not None})
         self.embedding_norm = _norm(spec, spec.embedding_norm)
         self.embedding_dropout = nn.Dropout(spec.embedding_dropout)
         self._operations_of_row: dict[tuple[int, Turns | tuple[int, int] | int | None], int] = {}
-        mixers = spec.mixer.build_layers(spec.width, spec.trunk.layers(), spec.positions)
+        mixers = spec.mixer.build_layers(spec.hidden_size, spec.backbone.layers(), spec.positions)
         blocks = [
             Block(
-                spec.width,
+                spec.hidden_size,
                 mixer,
-                spec.feed_forward.build(spec.width) if spec.feed_forward is not None else None,
+                spec.feed_forward.build(spec.hidden_size) if spec.feed_forward is not None else None,
                 norm=spec.norm,
                 norm_first=spec.norm_first,
                 dropout=spec.dropout,
-                epsilon=spec.norm_epsilon,
+                epsilon=spec.norm_eps,
                 residual=spec.residual,
                 mixer_dropout=spec.mixer_dropout,
-                drops=spec.drops,
+                drops=spec.dropout_on,
             )
             for mixer in mixers
         ]
-        self.trunk = spec.trunk.build(blocks, spec.width, seed, spec.feed_forward)
+        self.trunk = spec.backbone.build(blocks, spec.hidden_size, seed, spec.feed_forward)
         fed = spec.head_feed_forward
-        self.head_feed_forward = fed.build(spec.width) if fed is not None else nn.Identity()
+        self.head_feed_forward = fed.build(spec.hidden_size) if fed is not None else nn.Identity()
         self.final_norm = _norm(spec, spec.norm_first if spec.final_norm is None else spec.final_norm)
-        self.adapter = nn.Linear(spec.width, spec.width, bias=False) if spec.adapter else nn.Identity()
-        self.head = nn.Linear(spec.width, vocabulary.size, bias=spec.head_bias)
-        if spec.tied:
+        self.adapter = (
+            nn.Linear(spec.hidden_size, spec.hidden_size, bias=False) if spec.head_projection else nn.Identity()
+        )
+        self.head = nn.Linear(spec.hidden_size, vocabulary.size, bias=spec.head_bias)
+        if spec.tie_word_embeddings:
             self.head.weight = self.embedding.weight
-        spec.initialisation.apply(
+        spec.initialization.apply(
             self,
             self._claimed(),
             [linear for block in blocks for linear in block.outward()],
             torch.Generator().manual_seed(seed),
-            shared=(self.head,) if spec.tied else (),
+            shared=(self.head,) if spec.tie_word_embeddings else (),
             fused={
                 f"{name}.{own}": made
                 for name, block in self.named_modules()
                 if isinstance(block, Block)
                 for own, made in block.fused().items()
             },
-            depth=spec.trunk.layers() * spec.trunk.turns(),
+            depth=spec.backbone.layers() * spec.backbone.turns(),
             reads={f"{name}.{own}": count for name, part in self._mixers() for own, count in part.reads().items()},
         )
 
@@ -196,8 +201,8 @@ class DecoderModel(Model):
         for position in self.spec.positions:
             fixed = draw
             if not draw.training:
-                fixed = Draw.fixed(draw.placement % position.numbering.placements())
-            places.append(position.numbering.number(tokens, kinds, fixed))
+                fixed = Draw.fixed(draw.placement % position.position_ids.placements())
+            places.append(position.position_ids.number(tokens, kinds, fixed))
         self._fits(places)
         return replace(tokens, places=tuple(places))
 
@@ -258,7 +263,7 @@ class DecoderModel(Model):
         return Started(Output(self._finished(x), self.head), after)
 
     def placements(self) -> int:
-        return max((position.numbering.placements() for position in self.spec.positions), default=1)
+        return max((position.position_ids.placements() for position in self.spec.positions), default=1)
 
     def check(self, tokens: Tokens, trained: Tokens | None = None) -> list[str]:
         warnings = []
@@ -270,7 +275,7 @@ class DecoderModel(Model):
             if highest >= size:
                 raise self._too_far(number, highest)
             if trained is not None:
-                reached = position.numbering.reach(self._highest(number, trained, placements=1))
+                reached = position.position_ids.reach(self._highest(number, trained, placements=1))
                 if reached >= size:
                     raise self._too_far(number, reached)
                 if highest > reached:
@@ -300,12 +305,12 @@ class DecoderModel(Model):
         return rows * self._operations_of_row[time, turns]
 
     def turns(self) -> int:
-        return self.spec.trunk.turns()
+        return self.spec.backbone.turns()
 
     def looks_ahead(self) -> str | None:
         for number, position in enumerate(self.spec.positions):
-            if not position.numbering.causal:
-                name = type(position.numbering).__name__
+            if not position.position_ids.causal:
+                name = type(position.position_ids).__name__
                 return f"the numbering {name} of positions.{number} tells every place how long its row will be"
         return None
 
@@ -329,7 +334,7 @@ class DecoderModel(Model):
 
     def _numbered(self, held: Tokens, placement: int) -> "_Numbered | None":
         """The places of rows as long as there is room for, where each is a function of the place alone."""
-        numberings = [position.numbering for position in self.spec.positions]
+        numberings = [position.position_ids for position in self.spec.positions]
         if not all(numbering.by_place() for numbering in numberings):
             return None
         kinds = self.kinds[held.ids]
@@ -358,7 +363,7 @@ class DecoderModel(Model):
 
     def _highest(self, number: int, tokens: Tokens, placements: int | None = None) -> int:
         """The highest place in any fixed placement, or in the first few."""
-        numbering = self.spec.positions[number].numbering
+        numbering = self.spec.positions[number].position_ids
         kinds = self.kinds[tokens.ids]
         count = numbering.placements() if placements is None else placements
         each = [numbering.number(tokens, kinds, Draw.fixed(i)).max() for i in range(count)]
@@ -374,7 +379,7 @@ class DecoderModel(Model):
 
 
 def _norm(spec: Decoder, wanted: bool) -> nn.Module:
-    return make_norm(spec.norm if wanted else "none", spec.width, spec.norm_epsilon)
+    return make_norm(spec.norm if wanted else "none", spec.hidden_size, spec.norm_eps)
 
 
 def _no_source(source: Tokens | None) -> None:

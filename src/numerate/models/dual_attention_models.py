@@ -71,7 +71,7 @@ class Told:
         return cls(**given)
 
     def place(self) -> tuple[Position, ...]:
-        return (Rotary(),) if self.positions == "rotary" else (Learned(table=self.context),)
+        return (Rotary(),) if self.positions == "rotary" else (Learned(max_position_embeddings=self.context),)
 
 
 def published(**told: Any) -> Decoder:
@@ -88,12 +88,18 @@ def published(**told: Any) -> Decoder:
     return _decoder(
         given,
         _mixer(given, relation_width=_as_wide_as_the_model(given)),
-        FeedForward(given.activation, times=4.0, biases=given.relational_heads > 0, hidden=given.hidden, gelu="tanh"),
+        FeedForward(
+            given.activation,
+            expansion=4.0,
+            bias=given.relational_heads > 0,
+            intermediate_size=given.hidden,
+            gelu_approximate="tanh",
+        ),
         dropped_twice=True,
-        tied=False,
+        tie_word_embeddings=False,
         head_bias=True,
         final_norm=False,
-        initialisation=TorchDefault(),
+        initialization=TorchDefault(),
     )
 
 
@@ -112,10 +118,10 @@ def current(**told: Any) -> Decoder:
         _mixer(given),
         _later_feed_forward(given, biases=given.relational_heads > 0),
         dropped_twice=True,
-        tied=True,
+        tie_word_embeddings=True,
         head_bias=False,
         final_norm=True,
-        initialisation=Normal(0.02, number="blocks", divided="gated"),
+        initialization=Normal(0.02, residual_count="blocks", scaled_projection="gated"),
     )
 
 
@@ -141,10 +147,10 @@ def corrected(**told: Any) -> Decoder:
         _mixer(given, mended=True),
         _later_feed_forward(given, biases=False),
         dropped_twice=False,
-        tied=True,
+        tie_word_embeddings=True,
         head_bias=False,
         final_norm=True,
-        initialisation=Normal(0.02, number="blocks"),
+        initialization=Normal(0.02, residual_count="blocks"),
     )
 
 
@@ -153,8 +159,8 @@ PRESETS = {"published": published, "current": current, "corrected": corrected}
 
 def _decoder(given: Told, mixer: Mixer, feed_forward: FeedForward, *, dropped_twice: bool, **settings: Any) -> Decoder:
     return Decoder(
-        width=given.width,
-        trunk=Stack(depth=given.depth),
+        hidden_size=given.width,
+        backbone=Stack(num_layers=given.depth),
         mixer=mixer,
         feed_forward=feed_forward,
         positions=given.place(),
@@ -163,14 +169,16 @@ def _decoder(given: Told, mixer: Mixer, feed_forward: FeedForward, *, dropped_tw
         dropout=given.dropout,
         mixer_dropout=given.dropout if dropped_twice else 0.0,
         embedding_dropout=0.0 if dropped_twice else given.dropout,
-        drops="stream" if dropped_twice and not given.norm_first else "change",
+        dropout_on="stream" if dropped_twice and not given.norm_first else "change",
         **settings,
     )
 
 
 def _later_feed_forward(given: Told, biases: bool) -> FeedForward:
     times = 8 / 3 if given.activation == "swiglu" else 4.0
-    return FeedForward(given.activation, times, biases, hidden=given.hidden, rounding="down", gelu="tanh")
+    return FeedForward(
+        given.activation, times, biases, intermediate_size=given.hidden, rounding="down", gelu_approximate="tanh"
+    )
 
 
 def _as_wide_as_the_model(given: Told) -> int | None:
@@ -190,11 +198,11 @@ def _mixer(given: Told, relation_width: int | None = None, mended: bool = False)
         given.relational_heads,
         _symbols(given, mended) if given.relational_heads else SymbolicAttention(),
         variant=given.variant,
-        relations=given.relations,
-        relation_width=relation_width,
+        num_relations=given.relations,
+        relation_dim=relation_width,
         symmetric=given.symmetric and given.relational_heads > 0,
         activation=given.relation_activation,
-        key_value_heads=given.key_value_heads,
+        num_key_value_heads=given.key_value_heads,
         shared_queries=given.shared_queries,
         dropout=given.dropout,
     )
@@ -208,10 +216,10 @@ def _symbols(given: Told, mended: bool) -> Symbols:
             given.symbol_count or given.context,
             given.symbol_heads,
             trainable=given.trainable_symbols,
-            layers=given.symbol_layers,
-            normalised=mended,
-            begin="spread" if mended else "model",
+            sharing=given.symbol_layers,
+            normalized=mended,
+            initialization="spread" if mended else "model",
         )
     if given.symbols == "position_relative":
-        return PositionRelativeSymbols(given.context, later_too=True)
-    return PositionalSymbols(table=given.context)
+        return PositionRelativeSymbols(given.context, future_distances=True)
+    return PositionalSymbols(max_position_embeddings=given.context)

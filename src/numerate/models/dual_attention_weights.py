@@ -101,38 +101,38 @@ def _plain(name: str) -> str:
 
 def _settings(weights: Mapping[str, Tensor], spec: Decoder) -> Iterator[tuple[str, str]]:
     """The settings by which weights would fit that do not fit this spec."""
-    layers = spec.trunk.layers()
+    layers = spec.backbone.layers()
     numbers = [name.split(".")[1] for name in map(_plain, weights) if name.startswith("blocks.")]
     depth = max((int(number) + 1 for number in numbers if number.isdigit()), default=0)
     if depth > layers:
         further = "|".join(map(str, range(layers, depth)))
-        yield rf"^(blocks|symbol_retrievers)\.({further})\.", f"model.trunk.depth={depth}"
+        yield rf"^(blocks|symbol_retrievers)\.({further})\.", f"model.backbone.num_layers={depth}"
     mixer = spec.mixer
     if isinstance(mixer, DualAttention) and mixer.symmetric:
         yield r"\.wk_rel\.", "model.mixer.symmetric=false"
     if isinstance(mixer, DualAttention) and mixer.shared_queries:
         yield r"\.w[qk]_attn\.", "model.mixer.shared_queries=false"
     if isinstance(mixer, DualAttention) and isinstance(mixer.symbols, SymbolicAttention):
-        yield r"\.symbol_library$", "model.mixer.symbols.layers=own"
-        yield r"\.(template_features|q_proj\.\w+)$", "model.mixer.symbols.layers=library"
-    if spec.tied:
-        yield r"^final_out\.weight$", "model.tied=false"
+        yield r"\.symbol_library$", "model.mixer.symbols.sharing=own"
+        yield r"\.(template_features|q_proj\.\w+)$", "model.mixer.symbols.sharing=library"
+    if spec.tie_word_embeddings:
+        yield r"^final_out\.weight$", "model.tie_word_embeddings=false"
     if not spec.head_bias:
         yield r"^final_out\.bias$", "model.head_bias=true"
     yield r"^norm\.", "model.final_norm=true"
-    yield r"\.ff_block\.linear\d\.bias$", "model.feed_forward.biases=true"
-    yield r"^positional_embedder\.", "model.positions=[Learned(table=..)]"
+    yield r"\.ff_block\.linear\d\.bias$", "model.feed_forward.bias=true"
+    yield r"^positional_embedder\.", "model.positions=[Learned(max_position_embeddings=..)]"
 
 
 def _pieces(spec: Decoder) -> dict[str, list[Piece]]:
     """Every weight of ours, with what it is made of."""
     _refuse(spec)
     table, head = "token_embedder.weight", "final_out.weight"
-    made = {"embedding.weight": [Piece((table, head) if spec.tied else (table,))]}
+    made = {"embedding.weight": [Piece((table, head) if spec.tie_word_embeddings else (table,))]}
     for number, position in enumerate(spec.positions):
         if isinstance(position, Learned):
             made[f"input_positions.{number}.vectors.weight"] = [Piece(("positional_embedder.weight",))]
-    for layer in range(spec.trunk.layers()):
+    for layer in range(spec.backbone.layers()):
         mine, theirs = f"trunk.blocks.{layer}.", f"blocks.{layer}."
         for ours, name in (("mixer_norm", "norm1"), ("feed_forward_norm", "norm2")):
             made |= _norm(spec, mine + ours, theirs + name)
@@ -142,7 +142,7 @@ def _pieces(spec: Decoder) -> dict[str, list[Piece]]:
         made |= _fed(spec, mine, theirs)
     if spec.norm_first if spec.final_norm is None else spec.final_norm:
         made |= _norm(spec, "final_norm", "norm")
-    made["head.weight"] = [Piece((table, head) if spec.tied else (head,))]
+    made["head.weight"] = [Piece((table, head) if spec.tie_word_embeddings else (head,))]
     if spec.head_bias:
         made["head.bias"] = [Piece(("final_out.bias",))]
     return made
@@ -156,20 +156,20 @@ def _norm(spec: Decoder, ours: str, theirs: str) -> dict[str, list[Piece]]:
 def _fed(spec: Decoder, mine: str, theirs: str) -> dict[str, list[Piece]]:
     fed, made = spec.feed_forward, {}
     assert fed is not None
-    hidden, gated = fed.hidden_width(spec.width), fed.activation in ("swiglu", "geglu")
-    for kind in ("weight", "bias") if fed.biases else ("weight",):
+    hidden, gated = fed.hidden_width(spec.hidden_size), fed.activation in ("swiglu", "geglu")
+    for kind in ("weight", "bias") if fed.bias else ("weight",):
         inward = ("linear1", "linear3") if gated else ("linear1",)
         made[f"{mine}feed_forward.inward.{kind}"] = [
             Piece((f"{theirs}ff_block.{name}.{kind}",), hidden) for name in inward
         ]
-        made[f"{mine}feed_forward.out.{kind}"] = [Piece((f"{theirs}ff_block.linear2.{kind}",), spec.width)]
+        made[f"{mine}feed_forward.out.{kind}"] = [Piece((f"{theirs}ff_block.linear2.{kind}",), spec.hidden_size)]
     return made
 
 
 def _attention(spec: Decoder, layer: int) -> Iterator[tuple[str, list[Piece]]]:
-    mixer, width = spec.mixer, spec.width
+    mixer, width = spec.mixer, spec.hidden_size
     assert isinstance(mixer, Attention)
-    theirs, turned = f"blocks.{layer}.self_attn.", _turned(spec, width // mixer.heads)
+    theirs, turned = f"blocks.{layer}.self_attn.", _turned(spec, width // mixer.num_heads)
     named = {"wq": turned, "wk": turned, "wv": 0}
     yield "inward.weight", [Piece((f"{theirs}{name}.weight",), width, turn) for name, turn in named.items()]
     yield "out.weight", [Piece((f"{theirs}wo.weight",), width)]
@@ -178,13 +178,13 @@ def _attention(spec: Decoder, layer: int) -> Iterator[tuple[str, list[Piece]]]:
 def _dual(spec: Decoder, layer: int) -> Iterator[tuple[str, list[Piece]]]:
     mixer = spec.mixer
     assert isinstance(mixer, DualAttention)
-    own, other = mixer.self_heads, mixer.relational_heads
-    size = spec.width // (own + other)
-    own_keys, keys, turned = mixer.key_value_heads or own, mixer.key_value_heads or other, _turned(spec, size)
+    own, other = mixer.num_self_heads, mixer.num_relational_heads
+    size = spec.hidden_size // (own + other)
+    own_keys, keys, turned = mixer.num_key_value_heads or own, mixer.num_key_value_heads or other, _turned(spec, size)
     mine = f"blocks.{layer}.dual_attn.self_attention." if other else f"blocks.{layer}.self_attn."
     theirs, split = f"blocks.{layer}.dual_attn.relational_attention.", "" if mixer.variant == "rca" else "_attn"
-    kinds = ("weight", "bias") if mixer.biases else ("weight",)
-    outs = ("weight", "bias") if mixer.out_biases else ("weight",)
+    kinds = ("weight", "bias") if mixer.bias else ("weight",)
+    outs = ("weight", "bias") if mixer.out_bias else ("weight",)
 
     def both(name: str, kind: str, first: int, second: int) -> list[Piece]:
         own_name, other_name = f"{mine}{name}.{kind}", f"{theirs}{name}{split}.{kind}"
@@ -213,17 +213,17 @@ def _dual(spec: Decoder, layer: int) -> Iterator[tuple[str, list[Piece]]]:
         if not mixer.symmetric:
             yield "relation_keys.weight", [Piece((asked,))]
     if mixer.variant == "relational":
-        relations = mixer.relations or other
+        relations = mixer.num_relations or other
         yield "relation_map.weight", [Piece((f"{theirs}wr",), other * size, shape=(other, size, relations))]
-    yield from _symbols(mixer, layer, spec.trunk.layers())
+    yield from _symbols(mixer, layer, spec.backbone.layers())
 
 
 def _symbols(mixer: DualAttention, layer: int, layers: int) -> Iterator[tuple[str, list[Piece]]]:
     symbols, of_all = mixer.symbols, range(layers)
     if isinstance(symbols, PositionRelativeSymbols):
         names = tuple(f"symbol_retrievers.{one}.rel_pos_enc.rel_pos_embeddings" for one in of_all)
-        whole = 2 * symbols.farthest + 1
-        size = whole if symbols.later_too else symbols.farthest + 1
+        whole = 2 * symbols.max_distance + 1
+        size = whole if symbols.future_distances else symbols.max_distance + 1
         yield "symbols.vectors", [Piece(names, size, unread=whole - size)]
     elif isinstance(symbols, PositionalSymbols):
         names = tuple(f"symbol_retrievers.{one}.symbol_library.weight" for one in of_all)
@@ -235,7 +235,7 @@ def _symbols(mixer: DualAttention, layer: int, layers: int) -> Iterator[tuple[st
             "map.weight": "q_proj.weight",
             "map.bias": "q_proj.bias",
         }.items():
-            shared = symbols.layers == "shared" or (symbols.layers == "library" and ours == "symbols")
+            shared = symbols.sharing == "shared" or (symbols.sharing == "library" and ours == "symbols")
             those = of_all if shared else (layer,)
             yield f"symbols.{ours}", [Piece(tuple(f"symbol_retrievers.{one}.{name}" for one in those))]
 
@@ -278,17 +278,17 @@ def _theirs(tensor: Tensor, piece: Piece) -> Tensor:
 def _refuse(spec: Decoder) -> None:
     """Raises `Mistake` for what the published code cannot be."""
     mixer, wrong = spec.mixer, ""
-    if not isinstance(mixer, Attention | DualAttention) or (isinstance(mixer, Attention) and mixer.biases):
+    if not isinstance(mixer, Attention | DualAttention) or (isinstance(mixer, Attention) and mixer.bias):
         wrong = "mixer: Attention without biases or DualAttention"
     elif isinstance(mixer, DualAttention) and not isinstance(
         mixer.symbols, SymbolicAttention | PositionRelativeSymbols | PositionalSymbols
     ):
         wrong = "mixer.symbols: SymbolicAttention, PositionRelativeSymbols or PositionalSymbols"
-    elif not isinstance(spec.trunk, Stack) or not isinstance(spec.feed_forward, FeedForward):
+    elif not isinstance(spec.backbone, Stack) or not isinstance(spec.feed_forward, FeedForward):
         wrong = "trunk: a Stack of blocks with a FeedForward"
     elif len(spec.positions) != 1 or not _placed(spec.positions[0]):
         wrong = "positions: one, Rotary(base=10000) of whole heads or Learned"
-    elif spec.adapter or spec.embedding_norm or spec.head_feed_forward is not None or not spec.residual:
+    elif spec.head_projection or spec.embedding_norm or spec.head_feed_forward is not None or not spec.residual:
         wrong = "adapter, embedding_norm, head_feed_forward, residual: as by default"
     if wrong:
         raise Mistake(f"{wrong} is what published dual attention has; this spec has something else")
@@ -296,5 +296,5 @@ def _refuse(spec: Decoder) -> None:
 
 def _placed(position: Position) -> bool:
     if isinstance(position, Rotary):
-        return (position.base, position.share) == (10000.0, 1.0)
+        return (position.base, position.partial_rotary_factor) == (10000.0, 1.0)
     return isinstance(position, Learned)

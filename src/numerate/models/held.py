@@ -49,7 +49,7 @@ class Held(Model):
         """Puts a number embedding before it and a number head behind it."""
         self.number_embedding = None if embedding is None else embedding.build(vocabulary, self.width)
         self.number_head = None if head is None else head.build(self.width)
-        self.regression = vocabulary.ids.get(NUMBER_TOKEN) if head is not None and head.reads == "start" else None
+        self.regression = vocabulary.ids.get(NUMBER_TOKEN) if head is not None and head.read_at == "start" else None
 
     def place(self, tokens: Tokens, draw: Draw) -> Tokens:
         """Its positions are inside; nothing is drawn."""
@@ -148,7 +148,9 @@ def real_places(tokens: Tokens) -> Bool[Tensor, "rows time"]:
 def refuse_hidden(tokens: Tokens, name: str) -> None:
     """Raises `Mistake` for tokens that nobody may attend to, which a held model cannot leave out."""
     if tokens.hidden is not None:
-        raise Mistake(f"layout.hide: {name} cannot hide tokens from its attention; a Decoder with Attention can")
+        raise Mistake(
+            f"layout.blocked_tokens: {name} cannot hide tokens from its attention; a Decoder with Attention can"
+        )
 
 
 @contextmanager

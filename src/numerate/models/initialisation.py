@@ -94,54 +94,54 @@ class FanIn(Initialisation):
     With weights of standard deviation 0.02 at width 128 the carry of an addition is not learned in any short budget.
     """
 
-    outward: float = setting(0.5, "factor on the linear maps that write to the residual stream")
-    embeddings: float = setting(1.0, "standard deviation of embeddings")
+    residual_scale: float = setting(0.5, "factor on the linear maps that write to the residual stream")
+    embedding_std: float = setting(1.0, "standard deviation of embeddings")
 
     def __post_init__(self) -> None:
-        for name in ("outward", "embeddings"):
+        for name in ("residual_scale", "embedding_std"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise Mistake(f"{name}: {getattr(self, name)} is no width of a distribution; 0 or more is right")
 
     def linear(self, weight: torch.Tensor, role: Role, generator: Generator) -> None:
-        scale = self.outward if role.outward else 1.0
+        scale = self.residual_scale if role.outward else 1.0
         weight.normal_(std=scale * weight.shape[1] ** -0.5, generator=generator)
 
     def embedding(self, weight: torch.Tensor, generator: Generator) -> None:
-        weight.normal_(std=self.embeddings, generator=generator)
+        weight.normal_(std=self.embedding_std, generator=generator)
 
 
 @dataclass(frozen=True)
 class Normal(Initialisation):
     """All weights N(0, deviation^2), residual outputs divided by the root of their number: GPT-2's.
 
-    With `number="blocks"` that number is twice that of the blocks, however many maps write in each: so does dual
-    attention as published (https://github.com/Awni00/abstract_transformer), which has an output map for each sort of
-    heads. There, too, it is not the output of a gated feed-forward that is divided but the map beside its gate:
-    `divided="gated"`.
+    With `residual_count="blocks"` that number is twice that of the blocks, however many maps write in each: so does
+    dual attention as published (https://github.com/Awni00/abstract_transformer), which has an output map for each sort
+    of heads. There, too, it is not the output of a gated feed-forward that is divided but the map beside its gate:
+    `scaled_projection="gated"`.
     """
 
-    deviation: float = setting(0.02, "standard deviation of all weights")
-    number: Literal["maps", "blocks"] = setting(
+    std: float = setting(0.02, "standard deviation of all weights")
+    residual_count: Literal["maps", "blocks"] = setting(
         "maps", "how many residual outputs count: the maps that write, or two for each block", later=True
     )
-    divided: Literal["out", "gated"] = setting(
+    scaled_projection: Literal["out", "gated"] = setting(
         "out", "of a gated feed-forward, what is divided: its output, or the map beside its gate", later=True
     )
 
     def __post_init__(self) -> None:
-        if self.deviation <= 0:
-            raise Mistake(f"deviation: {self.deviation} would make all weights equal; 0.02 is usual")
+        if self.std <= 0:
+            raise Mistake(f"std: {self.std} would make all weights equal; 0.02 is usual")
 
     def tells_apart(self, makes: Sequence[str]) -> bool:
-        return self.divided == "gated" and set(makes) <= set(FED)
+        return self.scaled_projection == "gated" and set(makes) <= set(FED)
 
     def linear(self, weight: torch.Tensor, role: Role, generator: Generator) -> None:
-        count = role.writers if self.number == "maps" else 2 * role.depth
+        count = role.writers if self.residual_count == "maps" else 2 * role.depth
         divided = role.makes == "gated" if role.makes in FED else role.outward
-        weight.normal_(std=self.deviation * (count**-0.5 if divided else 1.0), generator=generator)
+        weight.normal_(std=self.std * (count**-0.5 if divided else 1.0), generator=generator)
 
     def embedding(self, weight: torch.Tensor, generator: Generator) -> None:
-        weight.normal_(std=self.deviation, generator=generator)
+        weight.normal_(std=self.std, generator=generator)
 
 
 @dataclass(frozen=True)

@@ -55,11 +55,11 @@ class RegressionTransformerEmbedding(NumberEmbedding):
 
     scale: Literal["log", "linear"] = setting("log", "of the vectors: logarithmic, or linear, almost 0 below a million")
     form: Literal["float", "integer"] = setting("float", "shares of the value, or its sines and cosines")
-    largest: float = setting(LARGEST, "the value whose first entry is 10")
+    max_value: float = setting(LARGEST, "the value whose first entry is 10")
 
     def __post_init__(self) -> None:
-        if not 1 < self.largest < float("inf"):
-            raise Mistake(f"largest: {self.largest} cannot be mapped to 10; 3e9 was published")
+        if not 1 < self.max_value < float("inf"):
+            raise Mistake(f"max_value: {self.max_value} cannot be mapped to 10; 3e9 was published")
 
     def build(self, vocabulary: Vocabulary, width: int) -> "FixedVectors":
         found = {i: said for i, said in enumerate(map(digit_and_order, vocabulary.symbols)) if said is not None}
@@ -69,7 +69,7 @@ class RegressionTransformerEmbedding(NumberEmbedding):
             )
         digits, orders = np.array(list(found.values())).T
         vectors = regression_transformer_vectors(
-            digits, orders, width, form=self.form, scale=self.scale, largest=self.largest
+            digits, orders, width, form=self.form, scale=self.scale, largest=self.max_value
         )
         index = torch.zeros(vocabulary.size, dtype=torch.long)
         index[torch.tensor(list(found))] = torch.arange(1, len(found) + 1)
@@ -141,16 +141,19 @@ class FoNEEmbedding(NumberEmbedding):
     are told apart.
     """
 
-    digits: int = setting(5, "digits before the decimal point")
-    decimals: int = setting(5, "digits behind it")
+    integer_digits: int = setting(5, "digits before the decimal point")
+    fraction_digits: int = setting(5, "digits behind it")
 
     def __post_init__(self) -> None:
-        if self.digits < 0 or self.decimals < 0 or self.digits + self.decimals < 1:
-            raise Mistake(f"digits: {self.digits} and {self.decimals} decimals tell nothing of a number; 5 and 5 do")
+        if self.integer_digits < 0 or self.fraction_digits < 0 or self.integer_digits + self.fraction_digits < 1:
+            raise Mistake(
+                f"integer_digits: {self.integer_digits} and {self.fraction_digits} decimals tell nothing of a "
+                f"number; 5 and 5 do"
+            )
 
     def build(self, vocabulary: Vocabulary, width: int) -> "FourierNumber":
         number = number_token(vocabulary, "model.number_embedding")
-        return FourierNumber(range(1 - self.decimals, self.digits + 1), width, number)
+        return FourierNumber(range(1 - self.fraction_digits, self.integer_digits + 1), width, number)
 
 
 class FourierNumber(NumberEmbeddingPart):
@@ -182,21 +185,21 @@ class FourierNumber(NumberEmbeddingPart):
 class NumberHead:
     """Reads a number off places: one linear map, or two with a GELU between.
 
-    `says="ln"`: what it says is sign(x) ln(1 + |x|) of the number x that it means; a number that is fed back, or
-    measured, is the one it means. `reads="start"` reads the answer's first place only, one number per question: a
+    `scale="ln"`: what it says is sign(x) ln(1 + |x|) of the number x that it means; a number that is fed back, or
+    measured, is the one it means. `read_at="start"` reads the answer's first place only, one number per question: a
     regression head, whose number every place then has.
     """
 
-    layers: int = setting(1, "linear maps: 1, or 2 with a GELU between")
-    inner: int | None = setting(None, "with two layers: width between them; null: four times the model's")
-    says: Literal["number", "ln"] = setting("number", "what is said of a number: itself, or its signed logarithm")
-    reads: Literal["place", "start"] = setting("place", "each place its own number, or one at the answer's start")
+    num_layers: int = setting(1, "linear maps: 1, or 2 with a GELU between")
+    intermediate_size: int | None = setting(None, "with two layers: width between them; null: four times the model's")
+    scale: Literal["number", "ln"] = setting("number", "what is said of a number: itself, or its signed logarithm")
+    read_at: Literal["place", "start"] = setting("place", "each place its own number, or one at the answer's start")
 
     def __post_init__(self) -> None:
-        if self.layers not in (1, 2):
-            raise Mistake(f"layers: {self.layers}; a number head has 1 linear map, or 2")
-        if self.inner is not None and self.inner < 1:
-            raise Mistake(f"inner: {self.inner} is no width; 1 or more is right, or null")
+        if self.num_layers not in (1, 2):
+            raise Mistake(f"num_layers: {self.num_layers}; a number head has 1 linear map, or 2")
+        if self.intermediate_size is not None and self.intermediate_size < 1:
+            raise Mistake(f"intermediate_size: {self.intermediate_size} is no width; 1 or more is right, or null")
 
     def build(self, width: int) -> "NumberHeadPart":
         return NumberHeadPart(self, width)
@@ -207,11 +210,11 @@ class NumberHeadPart(nn.Module):
 
     def __init__(self, spec: NumberHead, width: int) -> None:
         super().__init__()
-        self.says, self.reads = spec.says, spec.reads
-        inner = spec.inner or 4 * width
+        self.says, self.reads = spec.scale, spec.read_at
+        inner = spec.intermediate_size or 4 * width
         one = [nn.Linear(width, 1)]
         self.maps = nn.Sequential(
-            *(one if spec.layers == 1 else [nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, 1)])
+            *(one if spec.num_layers == 1 else [nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, 1)])
         )
 
     def forward(self, hidden: Float[Tensor, "rows places width"]) -> Float[Tensor, "rows places"]:

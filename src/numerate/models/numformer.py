@@ -34,30 +34,32 @@ class Numformer(ModelSpec):
     every other layout is refused.
     """
 
-    width: int = setting(768, "width of the residual stream")
-    depth: int = setting(12, "layers")
-    heads: int = setting(12, "how many heads; the width must be a multiple of it")
-    inner: int = setting(3072, "width inside feed-forwards and heads")
-    context: int = setting(512, "learned places: the longest row that can be read")
+    hidden_size: int = setting(768, "width of the residual stream")
+    num_layers: int = setting(12, "layers")
+    num_heads: int = setting(12, "how many heads; the width must be a multiple of it")
+    intermediate_size: int = setting(3072, "width inside feed-forwards and heads")
+    max_position_embeddings: int = setting(512, "learned places: the longest row that can be read")
     dropout: float = setting(0.1, "share dropped in training")
     number_embedding: NumberEmbedding | None = setting(XValScaling("ln"), "what numbers do to their vectors, or null")
     number_head: NumberHead | None = setting(
-        NumberHead(layers=2, says="ln"), "reads numbers off masked places, or null"
+        NumberHead(num_layers=2, scale="ln"), "reads numbers off masked places, or null"
     )
-    checkpointing: bool = setting(False, "whether layers are computed again in the backward instead of being kept")
+    gradient_checkpointing: bool = setting(
+        False, "whether layers are computed again in the backward instead of being kept"
+    )
     final_norm: bool = setting(True, "whether a norm stands between layers and heads; published: no", later=True)
     head_bias: bool = setting(True, "whether the vocabulary head has biases; published: no", later=True)
 
     def __post_init__(self) -> None:
-        for name in ("width", "depth", "heads", "inner", "context"):
+        for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size", "max_position_embeddings"):
             if getattr(self, name) < 1:
                 raise Mistake(f"{name}: {getattr(self, name)} is too few; 1 or more is right")
         if not 0 <= self.dropout < 1:
             raise Mistake(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
 
     def build(self, vocabulary: Vocabulary, seed: int) -> "NumformerModel":
-        if self.width % self.heads:
-            raise Mistake(f"model.heads: width {self.width} does not divide into {self.heads} heads")
+        if self.hidden_size % self.num_heads:
+            raise Mistake(f"model.num_heads: width {self.hidden_size} does not divide into {self.num_heads} heads")
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             return NumformerModel(self, vocabulary)
@@ -67,14 +69,14 @@ class NumformerModel(Held):
     """The model behind `Numformer`."""
 
     def __init__(self, spec: Numformer, vocabulary: Vocabulary) -> None:
-        embedding = nn.Embedding(vocabulary.size, spec.width)
-        head = nn.Linear(spec.inner, vocabulary.size, bias=spec.head_bias)
-        super().__init__(nn.ModuleDict({"embedding": embedding, "head": head}), embedding, head, spec.width)
+        embedding = nn.Embedding(vocabulary.size, spec.hidden_size)
+        head = nn.Linear(spec.intermediate_size, vocabulary.size, bias=spec.head_bias)
+        super().__init__(nn.ModuleDict({"embedding": embedding, "head": head}), embedding, head, spec.hidden_size)
         self.spec = spec
-        self.places = nn.Embedding(spec.context, spec.width)
-        self.layers = nn.ModuleList(NumformerLayer(spec) for _ in range(spec.depth))
-        self.norm = nn.LayerNorm(spec.width) if spec.final_norm else nn.Identity()
-        self.inward = nn.Linear(spec.width, spec.inner, bias=spec.head_bias)
+        self.places = nn.Embedding(spec.max_position_embeddings, spec.hidden_size)
+        self.layers = nn.ModuleList(NumformerLayer(spec) for _ in range(spec.num_layers))
+        self.norm = nn.LayerNorm(spec.hidden_size) if spec.final_norm else nn.Identity()
+        self.inward = nn.Linear(spec.hidden_size, spec.intermediate_size, bias=spec.head_bias)
         for table in (embedding, self.places):
             nn.init.normal_(table.weight, std=INITIAL_SPREAD)
         self.add_numbers(vocabulary, spec.number_embedding, spec.number_head)
@@ -115,7 +117,7 @@ class NumformerModel(Held):
         x = self.vectors(tokens.ids, tokens.values) + self.places.weight[:time]
         x = dropout(x, self.spec.dropout, self.training)
         for layer in self.layers:
-            if self.spec.checkpointing and self.training:
+            if self.spec.gradient_checkpointing and self.training:
                 x = torch.utils.checkpoint.checkpoint(layer, x, seen, use_reentrant=False)
             else:
                 x = layer(x, seen)
@@ -143,19 +145,23 @@ class NumformerModel(Held):
 
     def operations(self, rows: int, time: int, turns: Turns | tuple[int, int] | int | None = None) -> int:
         spec = self.spec
-        layer = 2 * time * (4 * spec.width**2 + 2 * spec.width * spec.inner) + 4 * spec.width * time * time
+        layer = (
+            2 * time * (4 * spec.hidden_size**2 + 2 * spec.hidden_size * spec.intermediate_size)
+            + 4 * spec.hidden_size * time * time
+        )
         ends = 2 * time * (self.inward.weight.numel() + self._head[0].weight.numel())  # type: ignore[operator]
         number = 0 if self.number_head is None else self.number_head.operations(time)
-        return int(rows * (spec.depth * layer + ends + number))
+        return int(rows * (spec.num_layers * layer + ends + number))
 
     def looks_ahead(self) -> str:
         return "a Numformer attends in both directions, so that each place sees what comes later in its row"
 
     def _refuse_places(self, time: int) -> None:
-        if time > self.spec.context:
+        if time > self.spec.max_position_embeddings:
             raise Mistake(
-                f"model.context: {time} tokens are beyond the {self.spec.context} places of the table; "
-                f"shorter examples or model.context={time} are right"
+                f"model.max_position_embeddings: {time} tokens are beyond the "
+                f"{self.spec.max_position_embeddings} places of the table; "
+                f"shorter examples or model.max_position_embeddings={time} are right"
             )
 
 
@@ -164,11 +170,14 @@ class NumformerLayer(nn.Module):
 
     def __init__(self, spec: Numformer) -> None:
         super().__init__()
-        self.heads, self.dropout = spec.heads, spec.dropout
-        self.attention_norm, self.norm = nn.LayerNorm(spec.width), nn.LayerNorm(spec.width)
-        self.queries_keys_values = nn.Linear(spec.width, 3 * spec.width)
-        self.out = nn.Linear(spec.width, spec.width)
-        self.inward, self.outward = nn.Linear(spec.width, spec.inner), nn.Linear(spec.inner, spec.width)
+        self.heads, self.dropout = spec.num_heads, spec.dropout
+        self.attention_norm, self.norm = nn.LayerNorm(spec.hidden_size), nn.LayerNorm(spec.hidden_size)
+        self.queries_keys_values = nn.Linear(spec.hidden_size, 3 * spec.hidden_size)
+        self.out = nn.Linear(spec.hidden_size, spec.hidden_size)
+        self.inward, self.outward = (
+            nn.Linear(spec.hidden_size, spec.intermediate_size),
+            nn.Linear(spec.intermediate_size, spec.hidden_size),
+        )
 
     def forward(
         self, x: Float[Tensor, "rows time width"], seen: Bool[Tensor, "rows time"]

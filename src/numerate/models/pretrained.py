@@ -60,7 +60,9 @@ class PretrainedDecoder(HeldSpec):
     config: str | None = setting(None, "without weights: a configuration of transformers as JSON; null: a small GPT-2")
     number_embedding: NumberEmbedding | None = setting(None, "what the numbers of tokens add to their vectors, or null")
     number_head: NumberHead | None = setting(None, "reads numbers off the last states, or null")
-    checkpointing: bool = setting(False, "whether layers are computed again in the backward instead of being kept")
+    gradient_checkpointing: bool = setting(
+        False, "whether layers are computed again in the backward instead of being kept"
+    )
 
     def __post_init__(self) -> None:
         if self.weights is not None and self.config is not None:
@@ -128,7 +130,7 @@ class PretrainedModel(Held):
         self.scale = _scale_of(held)
         self._refuse_other_logits()
         self.add_numbers(vocabulary, spec.number_embedding, spec.number_head)
-        if spec.checkpointing:
+        if spec.gradient_checkpointing:
             compute_again(held)
 
     def blocks(self) -> list[nn.Module]:

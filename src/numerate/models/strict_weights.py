@@ -12,9 +12,9 @@ Settings = Sequence[tuple[str, str]]
 """Which setting of a recipe a tensor belongs to: a regular expression over names, and the setting as it is typed."""
 
 OURS: Settings = (
-    (r"^head\.weight$", "model.tied=false"),
-    (r"\.symbols\.symbols$", "model.mixer.symbols.layers=own"),
-    (r"\.symbols\.", "model.mixer.symbols.layers=library or own"),
+    (r"^head\.weight$", "model.tie_word_embeddings=false"),
+    (r"\.symbols\.symbols$", "model.mixer.symbols.sharing=own"),
+    (r"\.symbols\.", "model.mixer.symbols.sharing=library or own"),
 )
 """The settings for tensors by the names of a `Decoder`."""
 

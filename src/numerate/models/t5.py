@@ -35,14 +35,14 @@ from numerate.vocabulary import Vocabulary
 
 
 class Dimensions(NamedTuple):
-    """What a T5 is made of: `depth` layers in the encoder, `decoder_depth` in the decoder, `inner` in feed-forwards."""
+    """The sizes of a T5."""
 
-    width: int
-    depth: int
-    decoder_depth: int
-    heads: int
-    head_width: int
-    inner: int
+    hidden_size: int
+    num_layers: int
+    num_decoder_layers: int
+    num_heads: int
+    head_dim: int
+    intermediate_size: int
 
     def parameters(self, rows: int, *, gated: bool = False, buckets: int = 32) -> int:
         """How many weights it has with a vocabulary of so many rows, embedding and head being one.
@@ -50,11 +50,11 @@ class Dimensions(NamedTuple):
         >>> SIZES["small"].parameters(32128)
         60506624
         """
-        attention = 4 * self.width * self.heads * self.head_width
-        fed = (3 if gated else 2) * self.width * self.inner
-        encoder = self.depth * (attention + fed + 2 * self.width)
-        decoder = self.decoder_depth * (2 * attention + fed + 3 * self.width)
-        return rows * self.width + encoder + decoder + 2 * self.width + 2 * buckets * self.heads
+        attention = 4 * self.hidden_size * self.num_heads * self.head_dim
+        fed = (3 if gated else 2) * self.hidden_size * self.intermediate_size
+        encoder = self.num_layers * (attention + fed + 2 * self.hidden_size)
+        decoder = self.num_decoder_layers * (2 * attention + fed + 3 * self.hidden_size)
+        return rows * self.hidden_size + encoder + decoder + 2 * self.hidden_size + 2 * buckets * self.num_heads
 
 
 def training_bytes(parameters: int, processes: int = 1, *, half: bool = False) -> int:
@@ -97,28 +97,32 @@ class T5(HeldSpec):
     Raffel et al. (2020), https://arxiv.org/abs/1910.10683, as Hugging Face's transformers computes it. A size is one of
     the published ones, of which each dimension may be another; weights from a folder or the hub bring their own.
 
-    >>> T5(size="small", width=128, depth=2, decoder_depth=2, heads=4, head_width=32, inner=512)
+    >>> T5(size="small", hidden_size=128, num_layers=2, num_decoder_layers=2, num_heads=4, head_dim=32)
     >>> T5(weights="google-t5/t5-small", number_embedding=RegressionTransformerEmbedding())
 
     Weights that are pretrained keep their rows of the vocabulary: the tokenizer says which is whose, and only tokens
-    that theirs has not get new ones. `number_head=NumberHead(reads="start")` is a regression head: one number per
+    that theirs has not get new ones. `number_head=NumberHead(read_at="start")` is a regression head: one number per
     question, at the decoder's first place. Raises `Mistake` for dimensions that cannot be, or beside weights.
     """
 
     size: Literal["small", "base", "large", "3b", "11b"] = setting("small", "which published size; not beside weights")
     weights: str | None = setting(None, "a folder or a name on the hub whose weights to start from; null: random")
-    width: int | None = setting(None, "width of the residual stream; null: the size's")
-    depth: int | None = setting(None, "layers of the encoder; null: the size's")
-    decoder_depth: int | None = setting(None, "layers of the decoder; null: as many as the encoder")
-    heads: int | None = setting(None, "how many heads; null: the size's")
-    head_width: int | None = setting(None, "width of a head; null: the size's")
-    inner: int | None = setting(None, "width inside feed-forwards; null: the size's")
+    hidden_size: int | None = setting(None, "width of the residual stream; null: the size's")
+    num_layers: int | None = setting(None, "layers of the encoder; null: the size's")
+    num_decoder_layers: int | None = setting(None, "layers of the decoder; null: as many as the encoder")
+    num_heads: int | None = setting(None, "how many heads; null: the size's")
+    head_dim: int | None = setting(None, "width of a head; null: the size's")
+    intermediate_size: int | None = setting(None, "width inside feed-forwards; null: the size's")
     feed_forward: Literal["relu", "geglu"] = setting("relu", "as in T5, or gated with GELU as in T5 1.1")
     dropout: float = setting(0.1, "share dropped in training, everywhere that T5 does")
-    places: int | None = setting(None, "learned vectors of so many first places, added as in its xVal form; null: none")
+    max_position_embeddings: int | None = setting(
+        None, "learned vectors of so many first places, added as in its xVal form; null: none"
+    )
     number_embedding: NumberEmbedding | None = setting(None, "what the numbers of tokens add to their vectors, or null")
     number_head: NumberHead | None = setting(None, "reads numbers off the decoder, or null")
-    checkpointing: bool = setting(False, "whether layers are computed again in the backward instead of being kept")
+    gradient_checkpointing: bool = setting(
+        False, "whether layers are computed again in the backward instead of being kept"
+    )
 
     def __post_init__(self) -> None:
         if self.size not in SIZES:
@@ -127,17 +131,17 @@ class T5(HeldSpec):
             raise Mistake(f"feed_forward: {self.feed_forward!r} is neither relu nor geglu")
         if not 0 <= self.dropout < 1:
             raise Mistake(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
-        for name in (*Dimensions._fields, "places"):
+        for name in (*Dimensions._fields, "max_position_embeddings"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise Mistake(f"{name}: {value} is too few; 1 or more is right, or null")
-            if self.weights is not None and value is not None and name != "places":
+            if self.weights is not None and value is not None and name != "max_position_embeddings":
                 raise Mistake(f"{name}: weights bring their own {name}; leave one of the two out")
 
     def dimensions(self) -> Dimensions:
         """What a random one is made of."""
         own = {name: getattr(self, name) for name in Dimensions._fields}
-        own["decoder_depth"] = own["decoder_depth"] or own["depth"]
+        own["num_decoder_layers"] = own["num_decoder_layers"] or own["num_layers"]
         return SIZES[self.size]._replace(**{name: value for name, value in own.items() if value is not None})
 
     def parameters(self, rows: int) -> int:
@@ -180,12 +184,12 @@ class T5(HeldSpec):
         made = self.dimensions()
         return package.T5Config(
             vocab_size=vocabulary.size,
-            d_model=made.width,
-            num_layers=made.depth,
-            num_decoder_layers=made.decoder_depth,
-            num_heads=made.heads,
-            d_kv=made.head_width,
-            d_ff=made.inner,
+            d_model=made.hidden_size,
+            num_layers=made.num_layers,
+            num_decoder_layers=made.num_decoder_layers,
+            num_heads=made.num_heads,
+            d_kv=made.head_dim,
+            d_ff=made.intermediate_size,
             dropout_rate=self.dropout,
             feed_forward_proj=PIECES[self.feed_forward],
             tie_word_embeddings=True,
@@ -200,11 +204,13 @@ class T5Model(Held):
         self.spec = spec
         self.held: Any = held
         self.scale = held.config.d_model**-0.5 if held.config.scale_decoder_outputs else 1.0
-        self.places = None if spec.places is None else nn.Embedding(spec.places, self.width)
+        self.places = (
+            None if spec.max_position_embeddings is None else nn.Embedding(spec.max_position_embeddings, self.width)
+        )
         if self.places is not None and spec.weights is not None:
             nn.init.zeros_(self.places.weight)  # what is pretrained begins as it was
         self.add_numbers(vocabulary, spec.number_embedding, spec.number_head)
-        if spec.checkpointing:
+        if spec.gradient_checkpointing:
             compute_again(held)
 
     def blocks(self) -> list[nn.Module]:
@@ -336,8 +342,9 @@ class T5Model(Held):
         assert self.places is not None
         if time > self.places.num_embeddings:
             raise Mistake(
-                f"model.places: {time} tokens are beyond the table of {self.places.num_embeddings} places; "
-                f"shorter examples or model.places={time} are right"
+                f"model.max_position_embeddings: {time} tokens are beyond the table of "
+                f"{self.places.num_embeddings} places; "
+                f"shorter examples or model.max_position_embeddings={time} are right"
             )
 
     def _empty(self) -> Any:

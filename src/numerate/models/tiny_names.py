@@ -154,7 +154,7 @@ def presets() -> dict[str, Any]:
     """Every model with its name: `tiny_`, the code, and the name of its run.
 
     >>> presets()["tiny_published_d64_l4_4+4_symbolic"].mixer
-    DualAttention(self_heads=4, relational_heads=4, ..., relation_width=16, ...)
+    DualAttention(num_self_heads=4, num_relational_heads=4, ..., relation_dim=16, ...)
     """
     from numerate.models.dual_attention_models import PRESETS
 

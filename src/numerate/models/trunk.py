@@ -70,26 +70,28 @@ class TrunkPart(nn.Module, ABC):
 class Stack(Trunk):
     """Blocks one after the other, each once.
 
-    With `inject` the embedded input comes back before every block but the first, which reads it anyway: input
+    With `input_injection` the embedded input comes back before every block but the first, which reads it anyway: input
     injection, Bansal et al. (2022), https://arxiv.org/abs/2202.05826. `add` adds it to the state; `linear` and `ffn`
     map the two, side by side, to one vector, each block with a map of its own.
 
-    With `state="noise"` the first block reads the embedded input plus N(0, 0.02^2), the noise of `Loop`: so do the
-    published Abacus models without a loop.
+    With `initial_state="noise"` the first block reads the embedded input plus N(0, 0.02^2), the noise of `Loop`: so do
+    the published Abacus models without a loop.
     """
 
-    depth: int = setting(2, "how many blocks")
-    inject: Inject = setting("none", "whether and how the embedded input comes back before every further block")
-    state: Literal["zero", "noise"] = setting(
+    num_layers: int = setting(2, "how many blocks")
+    input_injection: Inject = setting(
+        "none", "whether and how the embedded input comes back before every further block"
+    )
+    initial_state: Literal["zero", "noise"] = setting(
         "zero", "what is added to the embedded input at first; noise is small and always the same", later=True
     )
 
     def __post_init__(self) -> None:
-        if self.depth < 1:
-            raise Mistake(f"depth: {self.depth} blocks are no model; 1 or more is right")
+        if self.num_layers < 1:
+            raise Mistake(f"num_layers: {self.num_layers} blocks are no model; 1 or more is right")
 
     def layers(self) -> int:
-        return self.depth
+        return self.num_layers
 
     def build(
         self, blocks: list[Block], width: int, seed: int = 0, feed_forward: FeedForward | None = None
@@ -107,9 +109,9 @@ class StackPart(TrunkPart):
     ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
-        self.noisy = spec.state == "noise"
+        self.noisy = spec.initial_state == "noise"
         self.register_buffer("noise_starts", noise_starts(seed) if self.noisy else None, persistent=False)
-        made = [make_injection(spec.inject, width, feed_forward) for _ in blocks[1:]]
+        made = [make_injection(spec.input_injection, width, feed_forward) for _ in blocks[1:]]
         self.injections = nn.ModuleList([injection for injection in made if injection is not None])
 
     def forward(
@@ -166,28 +168,32 @@ class Loop(Trunk):
     With `none` it is added once, before the first turn.
 
     The noise is N(0, 0.02^2): a function of the model's seed and of the place in the row, never drawn again, without
-    a limit on length. `times` changes no weights, so that a trained model can be evaluated at another
-    (`model.trunk.times=8`).
+    a limit on length. `num_loops` changes no weights, so that a trained model can be evaluated at another
+    (`model.backbone.num_loops=8`).
 
-    >>> Decoder(width=64, trunk=Loop(depth=2, times=8, inject="add"))
+    >>> Decoder(hidden_size=64, backbone=Loop(num_layers=2, num_loops=8, input_injection="add"))
     """
 
-    depth: int = setting(1, "how many blocks a turn goes through")
-    times: int = setting(4, "how many turns")
-    inject: Inject = setting("add", "how the embedded input comes back before every turn; none: only before the first")
-    state: Literal["zero", "noise"] = setting("zero", "what the state starts as; noise is small and always the same")
+    num_layers: int = setting(1, "how many blocks a turn goes through")
+    num_loops: int = setting(4, "how many turns")
+    input_injection: Inject = setting(
+        "add", "how the embedded input comes back before every turn; none: only before the first"
+    )
+    initial_state: Literal["zero", "noise"] = setting(
+        "zero", "what the state starts as; noise is small and always the same"
+    )
 
     def __post_init__(self) -> None:
-        if self.depth < 1:
-            raise Mistake(f"depth: {self.depth} blocks are no model; 1 or more is right")
-        if self.times < 1:
-            raise Mistake(f"times: {self.times} turns compute nothing; 1 or more is right")
+        if self.num_layers < 1:
+            raise Mistake(f"num_layers: {self.num_layers} blocks are no model; 1 or more is right")
+        if self.num_loops < 1:
+            raise Mistake(f"num_loops: {self.num_loops} turns compute nothing; 1 or more is right")
 
     def layers(self) -> int:
-        return self.depth
+        return self.num_layers
 
     def turns(self) -> int:
-        return self.times
+        return self.num_loops
 
     def build(
         self, blocks: list[Block], width: int, seed: int = 0, feed_forward: FeedForward | None = None
@@ -205,8 +211,8 @@ class LoopPart(TrunkPart):
     ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
-        self.injection = make_injection(spec.inject, width, feed_forward)
-        self.times, self.noisy = spec.times, spec.state == "noise"
+        self.injection = make_injection(spec.input_injection, width, feed_forward)
+        self.times, self.noisy = spec.num_loops, spec.initial_state == "noise"
         self.register_buffer("noise_starts", noise_starts(seed) if self.noisy else None, persistent=False)
         self.compiled: Callable[[Tensor, Tensor, Context, Tensor | None], Tensor] | None = None
 

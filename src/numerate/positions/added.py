@@ -19,31 +19,31 @@ class Learned(Position):
 
     Gehring et al. (2017), https://arxiv.org/abs/1705.03122.
 
-    With `DigitIndex` it is the Abacus embedding: `Learned(numbering=DigitIndex(max_offset=100))`.
+    With `DigitIndex` it is the Abacus embedding: `Learned(position_ids=DigitIndex(max_offset=100))`.
 
-    The vectors begin as the model's initialisation draws embeddings, or with `begin="sine"` as the waves of
+    The vectors begin as the model's initialisation draws embeddings, or with `initialization="sine"` as the waves of
     `Sinusoidal`. `frozen` ones stay as they began. (The published counting has both, but there a later initialisation
     overwrites the waves: its frozen vectors are `Learned(frozen=True)`, noise.)
     """
 
-    numbering: Numbering = setting(Sequential(), "which number each place gets")
-    table: int = setting(512, "how many places there are vectors for")
-    begin: Literal["normal", "sine"] = setting(
+    position_ids: Numbering = setting(Sequential(), "which number each place gets")
+    max_position_embeddings: int = setting(512, "how many places there are vectors for")
+    initialization: Literal["normal", "sine"] = setting(
         "normal", "how the vectors begin: as the model's embeddings, or as sines and cosines", later=True
     )
     frozen: bool = setting(False, "whether the vectors stay as they began", later=True)
 
     def __post_init__(self) -> None:
-        if self.table < 1:
-            raise Mistake(f"table: {self.table} places; 1 or more is right")
-        if self.begin not in ("normal", "sine"):
-            raise Mistake(f"begin: {self.begin!r} is neither 'normal' nor 'sine'")
+        if self.max_position_embeddings < 1:
+            raise Mistake(f"max_position_embeddings: {self.max_position_embeddings} places; 1 or more is right")
+        if self.initialization not in ("normal", "sine"):
+            raise Mistake(f"initialization: {self.initialization!r} is neither 'normal' nor 'sine'")
 
     def build_input(self, width: int) -> InputPosition:
-        return LearnedTable(self.table, width, self.begin, self.frozen)
+        return LearnedTable(self.max_position_embeddings, width, self.initialization, self.frozen)
 
     def size(self) -> int:
-        return self.table
+        return self.max_position_embeddings
 
 
 class LearnedTable(InputPosition):
@@ -80,7 +80,7 @@ class Sinusoidal(Position):
     Width 2i holds sin(place / base^(2i / width)), width 2i + 1 the cosine. There is no table, so no place is too far.
     """
 
-    numbering: Numbering = setting(Sequential(), "which number each place gets")
+    position_ids: Numbering = setting(Sequential(), "which number each place gets")
     base: float = setting(10000.0, "the longest wave is 2 pi times this many places")
     scale: float = setting(1.0, "what the waves are multiplied by")
 
@@ -101,7 +101,7 @@ class ScaledSinusoidal(Position):
     Hua et al. (2022), https://arxiv.org/abs/2202.10447.
     """
 
-    numbering: Numbering = setting(Sequential(), "which number each place gets")
+    position_ids: Numbering = setting(Sequential(), "which number each place gets")
     base: float = setting(10000.0, "the longest wave is 2 pi times this many places")
 
     def __post_init__(self) -> None:
@@ -138,21 +138,21 @@ class Scalar(Position):
     """The place as one number from 0 to 1, in the place of the last feature of the token's vector (SPE).
 
     Chang and Bisk (2024), https://arxiv.org/abs/2405.20131: a token's own vector has one feature less, and place /
-    `places` is put behind it. (Here the embedding keeps the feature, which nothing reads: as many numbers as there are
-    tokens.) With `Zooming` the number is its fraction as it is. Place 32 of 128 is 0.25.
+    `max_positions` is put behind it. (Here the embedding keeps the feature, which nothing reads: as many numbers as
+    there are tokens.) With `Zooming` the number is its fraction as it is. Place 32 of 128 is 0.25.
     """
 
     fractions: ClassVar[bool] = True
 
-    numbering: Numbering = setting(Sequential(), "which number each place gets")
-    places: int = setting(128, "what a place is divided by: how many there are")
+    position_ids: Numbering = setting(Sequential(), "which number each place gets")
+    max_positions: int = setting(128, "what a place is divided by: how many there are")
 
     def __post_init__(self) -> None:
-        if self.places < 1:
-            raise Mistake(f"places: {self.places} places; 1 or more is right, 128 is published")
+        if self.max_positions < 1:
+            raise Mistake(f"max_positions: {self.max_positions} places; 1 or more is right, 128 is published")
 
     def build_input(self, width: int) -> InputPosition:
-        return LastFeature(self.places if self.numbering.whole else 1, width)
+        return LastFeature(self.max_positions if self.position_ids.whole else 1, width)
 
 
 class LastFeature(InputPosition):

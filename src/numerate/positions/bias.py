@@ -25,23 +25,23 @@ class FIRE(Position):
         f(log(|c (i - j)| + 1) / (log(|c max(i, |m| threshold)| + 1) + 1e-6)),  c and m learned.
 
     As the distance is divided by the query's own place, a longer row asks for nothing outside what was trained.
-    Randomised FIRE is `FIRE(numbering=RandomSubset(128))`. `shared` gives all layers one network; the arithmetic
+    Randomised FIRE is `FIRE(position_ids=RandomSubset(128))`. `shared` gives all layers one network; the arithmetic
     system of McLeish et al. (2024) gives each its own. What the paper calls psi(x) = log(cx + 1) begins at c = 0.1.
     """
 
-    numbering: Numbering = setting(Sequential(), "which number each place gets")
-    hidden: int = setting(32, "hidden width of the network")
+    position_ids: Numbering = setting(Sequential(), "which number each place gets")
+    hidden_size: int = setting(32, "hidden width of the network")
     threshold: float = setting(512.0, "below this place, times a learned factor, no distance is divided by its place")
     shared: bool = setting(False, "whether all layers share one network")
 
     def __post_init__(self) -> None:
-        if self.hidden < 1:
-            raise Mistake(f"hidden: a network of width {self.hidden} is none; 32 is usual")
+        if self.hidden_size < 1:
+            raise Mistake(f"hidden_size: a network of width {self.hidden_size} is none; 32 is usual")
         if self.threshold <= 0:
             raise Mistake(f"threshold: {self.threshold} is no place; a number above 0 is right, 512 is usual")
 
     def build_attention(self, heads: int, head_width: int) -> Bias:
-        return DistanceNetwork(heads, self.hidden, self.threshold)
+        return DistanceNetwork(heads, self.hidden_size, self.threshold)
 
     def shares_layers(self) -> bool:
         return self.shared
@@ -89,23 +89,25 @@ class ALiBi(Position):
 
     Press et al. (2022), "Train Short, Test Long", https://arxiv.org/abs/2108.12409. For 8 heads the slopes are 1/2,
     1/4, ... 1/256; for a number of heads that is no power of two, those of the next smaller one and every other of the
-    next larger one, as the paper's code does. Nothing is learned. `steepness` multiplies all slopes: numberings whose
-    distances are short (`Coupled`) want steeper ones than the places of a long text. With `farthest=4` all distances
-    from 4 on count as 4, so that a longer row has no bias that training did not have.
+    next larger one, as the paper's code does. Nothing is learned. `slope_scale` multiplies all slopes: numberings whose
+    distances are short (`Coupled`) want steeper ones than the places of a long text. With `max_distance=4` all
+    distances from 4 on count as 4, so that a longer row has no bias that training did not have.
     """
 
-    numbering: Numbering = setting(Sequential(), "which number each place gets")
-    steepness: float = setting(1.0, "factor on all slopes; 1 as published")
-    farthest: int | None = setting(None, "distances beyond count as this; null: as they are")
+    position_ids: Numbering = setting(Sequential(), "which number each place gets")
+    slope_scale: float = setting(1.0, "factor on all slopes; 1 as published")
+    max_distance: int | None = setting(None, "distances beyond count as this; null: as they are")
 
     def __post_init__(self) -> None:
-        if self.farthest is not None and self.farthest < 1:
-            raise Mistake(f"farthest: {self.farthest} would make all distances one; 1 or more, or null, is right")
-        if not 0 <= self.steepness < float("inf"):
-            raise Mistake(f"steepness: {self.steepness} is no factor of a slope; 0 or more is right, 1 is usual")
+        if self.max_distance is not None and self.max_distance < 1:
+            raise Mistake(
+                f"max_distance: {self.max_distance} would make all distances one; 1 or more, or null, is right"
+            )
+        if not 0 <= self.slope_scale < float("inf"):
+            raise Mistake(f"slope_scale: {self.slope_scale} is no factor of a slope; 0 or more is right, 1 is usual")
 
     def build_attention(self, heads: int, head_width: int) -> Bias:
-        return Slopes(heads, self.steepness, self.farthest)
+        return Slopes(heads, self.slope_scale, self.max_distance)
 
 
 class Slopes(Bias):
@@ -140,26 +142,26 @@ class T5Bias(Position):
 
     Raffel et al. (2020), https://arxiv.org/abs/1910.10683. Half of the buckets hold one distance each, the others grow
     in width up to `max_distance`; the last one holds everything farther. Keys ahead of the query count as distance 0
-    where `sides="one"`; with `sides="two"` the buckets are divided between keys behind and keys ahead, which is what
-    numberings need that do not simply count from the left (`DigitIndex`, `Coupled`).
+    where `bidirectional="one"`; with `bidirectional="two"` the buckets are divided between keys behind and keys ahead,
+    which is what numberings need that do not simply count from the left (`DigitIndex`, `Coupled`).
 
     `shared` gives all layers the same numbers, as T5 does.
     """
 
-    numbering: Numbering = setting(Sequential(), "which number each place gets")
-    buckets: int = setting(32, "how many different distances there are")
+    position_ids: Numbering = setting(Sequential(), "which number each place gets")
+    num_buckets: int = setting(32, "how many different distances there are")
     max_distance: int = setting(128, "from here on all distances are one; places")
-    sides: Literal["one", "two"] = setting("one", "whether keys ahead of the query have buckets of their own")
+    bidirectional: Literal["one", "two"] = setting("one", "whether keys ahead of the query have buckets of their own")
     shared: bool = setting(False, "whether all layers share the numbers")
 
     def __post_init__(self) -> None:
-        if self.sides not in ("one", "two"):
-            raise Mistake(f"sides: {self.sides!r} is neither 'one' nor 'two'")
-        sides = 1 if self.sides == "one" else 2
-        if self.buckets < 2 * sides or self.buckets % sides:
+        if self.bidirectional not in ("one", "two"):
+            raise Mistake(f"bidirectional: {self.bidirectional!r} is neither 'one' nor 'two'")
+        sides = 1 if self.bidirectional == "one" else 2
+        if self.num_buckets < 2 * sides or self.num_buckets % sides:
             right = "2 or more are" if sides == 1 else "an even number from 4 on is"
-            raise Mistake(f"buckets: {self.buckets} cannot be divided; {right} right, 32 is usual")
-        exact = self.buckets // sides // 2
+            raise Mistake(f"num_buckets: {self.num_buckets} cannot be divided; {right} right, 32 is usual")
+        exact = self.num_buckets // sides // 2
         if self.max_distance < exact:
             raise Mistake(
                 f"max_distance: {self.max_distance} is less than the {exact} distances that have a bucket each; "
@@ -167,7 +169,7 @@ class T5Bias(Position):
             )
 
     def build_attention(self, heads: int, head_width: int) -> Bias:
-        return BucketTable(heads, self.buckets, self.max_distance, self.sides == "two")
+        return BucketTable(heads, self.num_buckets, self.max_distance, self.bidirectional == "two")
 
     def shares_layers(self) -> bool:
         return self.shared

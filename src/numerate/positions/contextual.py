@@ -18,23 +18,25 @@ class CoPE(Position):
 
     Golovneva et al. (2024), "Contextual Position Encoding", https://arxiv.org/abs/2405.18719. Query i opens the gate
     g_ij = sigmoid(q_i . k_j / root of the head width) for key j; the place of key j is the sum of the gates from j up
-    to i, at most `most` - 1; and q_i . e_p is added to the score, e a vector for each whole place p of a layer, and for
-    places between two of them by linear interpolation. (The division by the root is in the listing of the paper's
-    appendix, not in its equation.) The vectors begin at 0: attention begins without positions.
+    to i, at most `max_positions` - 1; and q_i . e_p is added to the score, e a vector for each whole place p of a
+    layer, and for places between two of them by linear interpolation. (The division by the root is in the listing of
+    the paper's appendix, not in its equation.) The vectors begin at 0: attention begins without positions.
 
     Tokens have no numbers of their own, so there is no numbering. With all gates open key j is at i - j + 1.
     """
 
-    numbering = Sequential()
+    position_ids = Sequential()
 
-    most: int = setting(64, "how many whole places have a vector; what is farther counts as the last of them")
+    max_positions: int = setting(64, "how many whole places have a vector; what is farther counts as the last of them")
 
     def __post_init__(self) -> None:
-        if self.most < 2:
-            raise Mistake(f"most: between {self.most} places nothing can be interpolated; 2 or more is right")
+        if self.max_positions < 2:
+            raise Mistake(
+                f"max_positions: between {self.max_positions} places nothing can be interpolated; 2 or more is right"
+            )
 
     def build_attention(self, heads: int, head_width: int) -> Contextual:
-        return GatedPlaces(self.most, head_width)
+        return GatedPlaces(self.max_positions, head_width)
 
 
 class GatedPlaces(Contextual):

@@ -75,21 +75,23 @@ class Numbering(ABC):
 class Sequential(Numbering):
     """0, 1, 2, ... from the left: the usual numbering of a transformer.
 
-    With `helpers="next"` a helper gets the number of the next real token: `5 <pad> a <pad>` gets 0 1 1 2.
+    With `helper_positions="next"` a helper gets the number of the next real token: `5 <pad> a <pad>` gets 0 1 1 2.
     """
 
-    helpers: Helpers = setting("own", "the number of a helper: its own, or that of the next real token", later=True)
+    helper_positions: Helpers = setting(
+        "own", "the number of a helper: its own, or that of the next real token", later=True
+    )
 
     def __post_init__(self) -> None:
-        _check_helpers(self.helpers)
+        _check_helpers(self.helper_positions)
 
     def by_place(self) -> bool:
-        return self.helpers == "own"
+        return self.helper_positions == "own"
 
     def number(
         self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
-        return _counted(tokens, kinds, self.helpers)
+        return _counted(tokens, kinds, self.helper_positions)
 
 
 @dataclass(frozen=True)
@@ -97,62 +99,65 @@ class Shifted(Numbering):
     """0, 1, 2, ... plus an offset that each training row draws from 0 to max_shift.
 
     Random shifts as in Kiyono et al. (2021), https://arxiv.org/abs/2109.05644. Evaluation draws nothing: it takes
-    `evaluate_at` fixed offsets, evenly spaced from 0 to max_shift. With max_shift=60 and evaluate_at=3: 0, 30 and 60.
+    `num_eval_offsets` fixed offsets, evenly spaced from 0 to max_shift. With max_shift=60 and num_eval_offsets=3: 0, 30
+    and 60.
 
-    `within=128` is the published counting (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131): a training row of n
-    tokens draws its offset from 0 to 128 - (n + 1), so that it ends within 128 places, and max_shift says only how far
-    evaluation goes. A row that does not fit is not shifted. With `helpers="next"`, which is published too, a helper
-    gets the number of the next real token and does not count as one of the n.
+    `shift_within=128` is the published counting (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131): a training
+    row of n tokens draws its offset from 0 to 128 - (n + 1), so that it ends within 128 places, and max_shift says only
+    how far evaluation goes. A row that does not fit is not shifted. With `helper_positions="next"`, which is published
+    too, a helper gets the number of the next real token and does not count as one of the n.
     """
 
     max_shift: int = setting(64, "largest offset of a training row, and of evaluation; places")
-    evaluate_at: int = setting(3, "how many fixed offsets evaluation takes, evenly spaced from 0 to max_shift")
-    within: int | None = setting(
+    num_eval_offsets: int = setting(3, "how many fixed offsets evaluation takes, evenly spaced from 0 to max_shift")
+    shift_within: int | None = setting(
         None, "how many places a training row is shifted within, whatever its length; null: by max_shift", later=True
     )
-    helpers: Helpers = setting("own", "the number of a helper: its own, or that of the next real token", later=True)
+    helper_positions: Helpers = setting(
+        "own", "the number of a helper: its own, or that of the next real token", later=True
+    )
 
     def __post_init__(self) -> None:
-        _check_helpers(self.helpers)
-        if self.within is not None and self.within < 1:
-            raise Mistake(f"within: {self.within} places hold no row; 1 or more is right")
+        _check_helpers(self.helper_positions)
+        if self.shift_within is not None and self.shift_within < 1:
+            raise Mistake(f"shift_within: {self.shift_within} places hold no row; 1 or more is right")
         if self.max_shift < 0:
             raise Mistake(f"max_shift: {self.max_shift} is negative; 0 or more is right")
-        if self.evaluate_at < 1:
-            raise Mistake(f"evaluate_at: {self.evaluate_at} leaves nothing to evaluate; 1 or more is right")
+        if self.num_eval_offsets < 1:
+            raise Mistake(f"num_eval_offsets: {self.num_eval_offsets} leaves nothing to evaluate; 1 or more is right")
 
     def by_place(self) -> bool:
-        return self.helpers == "own"
+        return self.helper_positions == "own"
 
     def number(
         self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
-        places = _counted(tokens, kinds, self.helpers)
+        places = _counted(tokens, kinds, self.helper_positions)
         if draw.training:
-            most = self.max_shift if self.within is None else self._room(self.within, tokens, kinds)
+            most = self.max_shift if self.shift_within is None else self._room(self.shift_within, tokens, kinds)
             shifted = places + drawn(draw, tokens.row, most + 1, self._salt())[:, None]
-            if self.within is None:
+            if self.shift_within is None:
                 return shifted
             # Padding behind a short row would stand beyond the table that a long row fits into.
             return torch.where(
                 torch.arange(shifted.shape[1], device=places.device) < tokens.lengths[:, None], shifted, 0
             )
-        return places + self.max_shift * draw.placement // max(self.evaluate_at - 1, 1)
+        return places + self.max_shift * draw.placement // max(self.num_eval_offsets - 1, 1)
 
     def _room(self, within: int, tokens: Tokens, kinds: Int[Tensor, "rows time"]) -> Int[Tensor, " rows"]:
         """The largest offset of each row: a place is kept free for a helper behind its last token."""
-        return (within - 1 - _real(tokens, kinds, self.helpers)).clamp(min=0)
+        return (within - 1 - _real(tokens, kinds, self.helper_positions)).clamp(min=0)
 
     def placements(self) -> int:
-        return self.evaluate_at if self.max_shift else 1
+        return self.num_eval_offsets if self.max_shift else 1
 
     def headroom(self) -> int:
-        return self.max_shift if self.within is None else max(self.max_shift, self.within - 1)
+        return self.max_shift if self.shift_within is None else max(self.max_shift, self.shift_within - 1)
 
     def reach(self, highest: int) -> int:
-        if self.within is None:
+        if self.shift_within is None:
             return highest + self.max_shift
-        return max(highest, self.within - (1 if self.helpers == "next" else 2))
+        return max(highest, self.shift_within - (1 if self.helper_positions == "next" else 2))
 
 
 @dataclass(frozen=True)
@@ -201,7 +206,7 @@ class Coupled(Numbering):
 
     `operands="normal"` is for operands written as people write them: a number that a text follows is counted from its
     right end, `123+456=975` gets 4 3 2 1 4 3 2 1 2 3 4. The number at a row's end, which is the answer, is counted from
-    its first digit, so it has to be written units first (`Digits(order="answer reversed")`).
+    its first digit, so it has to be written units first (`Digits(digit_order="answer reversed")`).
     """
 
     max_offset: int = setting(0, "largest training offset; places")
@@ -251,26 +256,29 @@ class RandomSubset(Numbering):
     """In training a sorted random subset of 0 .. max_length - 1, in evaluation 0, 1, 2, ... (randomised positions).
 
     Ruoss et al. (2023), https://arxiv.org/abs/2305.16843. A row draws as many different places as it has tokens, so
-    that long distances are seen on short rows; with any use: `FIRE(numbering=RandomSubset(128))`,
-    `Learned(numbering=RandomSubset(512), table=512)`. A row longer than max_length gets 0, 1, 2, ...
+    that long distances are seen on short rows; with any use: `FIRE(position_ids=RandomSubset(128))`,
+    `Learned(position_ids=RandomSubset(512), max_position_embeddings=512)`. A row longer than max_length gets 0, 1, 2,
+    ...
 
     `size` draws that many places and gives a row the first of them: with the padded width of a batch as `size`, it is
     what the published arithmetic code does with `per="batch"` (it draws again in every layer; here all layers share one
     draw).
     Evaluation takes every `stride`-th place. With stride=3: 0, 3, 6, ...
 
-    With `helpers="next"`, as in the published counting, a row of n tokens that are no helpers draws n + 1 places, and a
-    helper gets the place of the next real token.
+    With `helper_positions="next"`, as in the published counting, a row of n tokens that are no helpers draws n + 1
+    places, and a helper gets the place of the next real token.
     """
 
     max_length: int = setting(512, "how many places there are to choose from")
     size: int | None = setting(None, "how many are chosen; null: as many as the row has tokens")
     stride: int = setting(1, "step between neighbouring places in evaluation")
     per: Literal["row", "batch"] = setting("row", "what shares one draw: a row, or the whole batch as published")
-    helpers: Helpers = setting("own", "the number of a helper: its own, or that of the next real token", later=True)
+    helper_positions: Helpers = setting(
+        "own", "the number of a helper: its own, or that of the next real token", later=True
+    )
 
     def __post_init__(self) -> None:
-        _check_helpers(self.helpers)
+        _check_helpers(self.helper_positions)
         if self.max_length < 1:
             raise Mistake(f"max_length: {self.max_length} places are none; 1 or more is right")
         if self.size is not None and not 1 <= self.size <= self.max_length:
@@ -279,20 +287,24 @@ class RandomSubset(Numbering):
             raise Mistake(f"stride: {self.stride} would put several tokens at one place; 1 or more is right")
 
     def by_place(self) -> bool:
-        return self.helpers == "own"
+        return self.helper_positions == "own"
 
     def number(
         self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
-        plain = _counted(tokens, kinds, self.helpers)
+        plain = _counted(tokens, kinds, self.helper_positions)
         if not draw.training:
             return plain * self.stride
-        spare = int(self.helpers == "next")
+        spare = int(self.helper_positions == "next")
         time = tokens.ids.shape[1] + spare
         row = tokens.row if self.per == "row" else torch.zeros_like(tokens.row)
         one_for_all = self.per == "batch" and self.size is not None
         row = row[:1] if one_for_all and not draw.several else row
-        wanted = _real(tokens, kinds, self.helpers) + spare if self.size is None else torch.full_like(row, self.size)
+        wanted = (
+            _real(tokens, kinds, self.helper_positions) + spare
+            if self.size is None
+            else torch.full_like(row, self.size)
+        )
         most = min(self.max_length, time if self.size is None else self.size)
         slot = torch.arange(self.max_length, device=plain.device)
         keys = drawn_many(draw, row, self.max_length, self._salt()) * self.max_length + slot
@@ -325,7 +337,7 @@ class Zooming(Numbering):
     The published counting has it as "zooming" (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131). A helper gets
     the number of the next real token. Every place is told how long its row will be, which at the places of a whole row
     gives part of the answer away: so it is `causal = False`, nothing measured with it is a claim, and a model with it
-    cannot be decoded. Only positions that take fractions can use it: `Scalar(numbering=Zooming())`.
+    cannot be decoded. Only positions that take fractions can use it: `Scalar(position_ids=Zooming())`.
 
     `65 a a` gets 1/4, 2/4 and 3/4.
     """

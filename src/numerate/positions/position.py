@@ -12,7 +12,7 @@ from numerate.positions.numbering import Numbering
 class Position(ABC):
     """A use of place numbers: a frozen spec with a `numbering`. It acts on the input or inside attention, not both."""
 
-    numbering: Numbering
+    position_ids: Numbering
 
     fractions: ClassVar[bool] = False
     """Whether it takes a numbering whose numbers are fractions, such as `Zooming`."""

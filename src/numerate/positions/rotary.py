@@ -22,22 +22,24 @@ class Rotary(Position):
     By place x base^(-2i / head width): Su et al. (2021), https://arxiv.org/abs/2104.09864.
 
     The halves of a head are paired (component i with i + head_width / 2), as GPT-NeoX and Llama do, not neighbours as
-    the paper draws it; the two differ by a fixed reordering of components. With `share=0.5` only the first half of
-    each head is turned.
+    the paper draws it; the two differ by a fixed reordering of components. With `partial_rotary_factor=0.5` only the
+    first half of each head is turned.
     """
 
-    numbering: Numbering = setting(Sequential(), "which number each place gets")
+    position_ids: Numbering = setting(Sequential(), "which number each place gets")
     base: float = setting(10000.0, "the slowest pair turns once in about 2 pi times this many places")
-    share: float = setting(1.0, "the share of each head that is turned, from 0 (none) to 1 (all)")
+    partial_rotary_factor: float = setting(1.0, "the share of each head that is turned, from 0 (none) to 1 (all)")
 
     def __post_init__(self) -> None:
         if self.base <= 1:
             raise Mistake(f"base: {self.base} gives no rotation; a number above 1 is right, 10000 is usual")
-        if not 0 < self.share <= 1:
-            raise Mistake(f"share: {self.share} is not a share; above 0 up to 1 is right")
+        if not 0 < self.partial_rotary_factor <= 1:
+            raise Mistake(
+                f"partial_rotary_factor: {self.partial_rotary_factor} is not a share; above 0 up to 1 is right"
+            )
 
     def build_attention(self, heads: int, head_width: int) -> Rotation:
-        return HalfSplitRotation(head_width, self.base, self.share)
+        return HalfSplitRotation(head_width, self.base, self.partial_rotary_factor)
 
 
 class HalfSplitRotation(Rotation):

@@ -23,12 +23,14 @@ from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import Trapezoid
 
-STACK, HEADS = Stack(depth=2, inject="add"), Attention(heads=4)
+STACK, HEADS = Stack(num_layers=2, input_injection="add"), Attention(num_heads=4)
 
 
 def addition_abacus() -> Recipe:
     """Reversed addition of 1 to 5 digits with Abacus: digits numbered within their number, from a random offset."""
-    return _addition("addition_abacus", "abacus", Learned(numbering=DigitIndex(max_offset=20), table=64))
+    return _addition(
+        "addition_abacus", "abacus", Learned(position_ids=DigitIndex(max_offset=20), max_position_embeddings=64)
+    )
 
 
 def addition_rotary() -> Recipe:
@@ -45,33 +47,35 @@ def addition_far() -> Recipe:
     the number of keys (`logit_scale="log"`); `NumberIndex` tells operands and answer apart. So nothing is ever read at
     a place, or with a bias, that was not trained. On one core of a laptop about 3 minutes.
     """
-    near = T5Bias(numbering=Coupled(), buckets=8, max_distance=2, sides="two")
-    falling = ALiBi(numbering=Coupled(), steepness=8.0, farthest=4)
+    near = T5Bias(position_ids=Coupled(), num_buckets=8, max_distance=2, bidirectional="two")
+    falling = ALiBi(position_ids=Coupled(), slope_scale=8.0, max_distance=4)
     return _addition(
         "addition_far",
         "coupling",
-        Learned(numbering=NumberIndex(), table=8),
+        Learned(position_ids=NumberIndex(), max_position_embeddings=8),
         near,
         falling,
-        mixer=Attention(heads=4, logit_scale="log", log_from=10),
+        mixer=Attention(num_heads=4, logit_scale="log", log_scale_start=10),
         grid="1:5x1:5+equal:6:30+equal:40:100:20",
     )
 
 
 def addition6_abacus() -> Recipe:
     """Reversed addition of 1 to 6 digits with Abacus and offsets up to 20; about 3 minutes on a laptop's core."""
-    return _addition6("addition6_abacus", "abacus", Learned(numbering=DigitIndex(max_offset=20), table=64))
+    return _addition6(
+        "addition6_abacus", "abacus", Learned(position_ids=DigitIndex(max_offset=20), max_position_embeddings=64)
+    )
 
 
 def addition6_no_offset() -> Recipe:
     """addition6_abacus without any offset in training, so that places beyond 7 are never trained."""
-    return _addition6("addition6_no_offset", "abacus", Learned(numbering=DigitIndex(), table=64))
+    return _addition6("addition6_no_offset", "abacus", Learned(position_ids=DigitIndex(), max_position_embeddings=64))
 
 
 def addition6_looped() -> Recipe:
     """addition6_abacus with one block gone through three times, the embedded input added before each turn."""
-    position = Learned(numbering=DigitIndex(max_offset=20), table=64)
-    trunk = Loop(depth=1, times=3, inject="add")
+    position = Learned(position_ids=DigitIndex(max_offset=20), max_position_embeddings=64)
+    trunk = Loop(num_layers=1, num_loops=3, input_injection="add")
     return _addition6("addition6_looped", "abacus", position, trunk=trunk)
 
 
@@ -107,12 +111,12 @@ def _addition(
 ) -> Recipe:
     return Recipe(
         task=Arithmetic(operator="+", digits=Span(1, digits)),
-        tokenizer=Characters(numbers=Digits(order="reversed")),
-        model=Decoder(width=128, trunk=trunk, mixer=mixer, positions=positions),
-        optimizer=AdamW(rate=1.5e-3, betas=(0.9, 0.98), decay=0.01, clip=1.0),
-        schedule=Trapezoid(warmup=100, decay_from=0.6, floor=0.02),
-        training=Training(steps=steps, batch=64, threads=1),
-        evaluation=Evaluation(grid=grid, count=100),
+        tokenizer=Characters(number_format=Digits(digit_order="reversed")),
+        model=Decoder(hidden_size=128, backbone=trunk, mixer=mixer, positions=positions),
+        optimizer=AdamW(learning_rate=1.5e-3, betas=(0.9, 0.98), weight_decay=0.01, max_grad_norm=1.0),
+        schedule=Trapezoid(warmup=100, decay_from=0.6, min_lr_ratio=0.02),
+        training=Training(steps=steps, batch_size=64, threads=1),
+        evaluation=Evaluation(grid=grid, examples_per_cell=100),
         title=title,
         paper=paper,
     )

@@ -5,7 +5,7 @@ once each), `addition_lt_...` those of addition_lt.sh, whose last words are laye
 A4000 for 24 hours, which the paper counts as 8 exaFLOP, and tested on V100s.
 
 The grid is that of the paper, 1:100x1:100; `numerate evaluate latest grid=equal:101:160` is what it calls 100+. How far
-offsets reach is a setting: `model.positions.0.numbering.max_offset=50`.
+offsets reach is a setting: `model.positions.0.position_ids.max_offset=50`.
 """
 
 from dataclasses import replace
@@ -118,7 +118,7 @@ def addition_ff_randomised_fire() -> Recipe:
     One RTX A4000, 24 hours, 8 exaFLOP if trained like the others; an example of the README (max_length=128), which
     names no script and no model.
     """
-    positions = (FIRE(numbering=RandomSubset(max_length=128, size=64, per="batch")),)
+    positions = (FIRE(position_ids=RandomSubset(max_length=128, size=64, per="batch")),)
     return replace(_addition("addition_ff_randomised_fire", standard(16), positions), paper="randomised")
 
 
@@ -238,4 +238,4 @@ def addition_subtraction_lt_abacus_8x2() -> Recipe:
 
 def _addition(title: str, trunk: Trunk, positions: tuple[Position, ...], *, digits: int = 20) -> Recipe:
     task = Arithmetic("+", digits=Span(1, digits))
-    return published(title, task, trunk, positions, tokenizer=Characters(ids="pad"), grid="1:100x1:100")
+    return published(title, task, trunk, positions, tokenizer=Characters(vocabulary="pad"), grid="1:100x1:100")

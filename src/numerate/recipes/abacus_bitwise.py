@@ -68,10 +68,10 @@ def bitwise_or_16x1_ii_abacus() -> Recipe:
 def _bitwise_or(title: str, trunk: Trunk, positions: tuple[Position, ...]) -> Recipe:
     return published(
         title,
-        BitwiseOr(digits=Span(1, 20), most=100),
+        BitwiseOr(digits=Span(1, 20), max_examples=100),
         trunk,
         positions,
-        tokenizer=Characters(ids="pad"),
+        tokenizer=Characters(vocabulary="pad"),
         grid="pos_arth+pos_arth_ood",
         operations=DAY / 24,
     )

@@ -5,7 +5,7 @@ hours, which the paper counts as 64 exaFLOP: `torchrun --nproc-per-node 8 -m num
 
 Its script asks for throttle and for a loss over samples. Here both do what their description says: the gradient of the
 loop is divided by its turns, and every example weighs the same. In the published code the first changes nothing with 4
-turns, and the second no more than a divisor; `objective.throttle=published objective.loss.over=tokens` is that.
+turns, and the second no more than a divisor; `objective.throttle=published objective.loss.mean_over=tokens` is that.
 """
 
 from numerate.config import Span
@@ -50,9 +50,9 @@ def _multiplication(title: str, positions: tuple[Position, ...], *, rate: float)
         Arithmetic("x", digits=Span(1, 15)),
         looped(4, 4),
         positions,
-        tokenizer=Characters(ids="pad"),
+        tokenizer=Characters(vocabulary="pad"),
         grid="1:25x1:25",
-        objective=Progressive(CrossEntropy(over="examples"), alpha=1.0, throttle="described"),
+        objective=Progressive(CrossEntropy(mean_over="examples"), alpha=1.0, throttle="described"),
         rate=rate,
         operations=8 * DAY,
     )

@@ -27,7 +27,7 @@ from numerate.training.schedule import Trapezoid
 DAY = 8e18
 """Floating-point operations of 24 hours on one RTX A4000, the budget of a run: 8 exaFLOP."""
 
-ABACUS: Position = Learned(numbering=DigitIndex(max_offset=100), table=512)
+ABACUS: Position = Learned(position_ids=DigitIndex(max_offset=100), max_position_embeddings=512)
 """Offsets up to 100, and the published 512 vectors: enough for numbers of 511 digits, of which those up to 100 plus the
 longest trained answer are trained."""
 
@@ -40,17 +40,17 @@ WITH_ROTARY: tuple[Position, ...] = (ABACUS, Rotary())
 
 def standard(depth: int) -> Trunk:
     """Layers once each: ST in the paper, FF in the names of its scripts."""
-    return Stack(depth=depth, state="noise")
+    return Stack(num_layers=depth, initial_state="noise")
 
 
 def injected(depth: int) -> Trunk:
     """Layers once each, with the embedded input before every one: ST with input injection, FF with II."""
-    return Stack(depth=depth, inject="add", state="noise")
+    return Stack(num_layers=depth, input_injection="add", initial_state="noise")
 
 
 def looped(depth: int, times: int) -> Trunk:
     """The same layers again and again, with the embedded input before every turn: LT."""
-    return Loop(depth=depth, times=times, inject="add", state="noise")
+    return Loop(num_layers=depth, num_loops=times, input_injection="add", initial_state="noise")
 
 
 def progressive(trunk: Trunk) -> Objective:
@@ -60,20 +60,20 @@ def progressive(trunk: Trunk) -> Objective:
 
 def decoder(trunk: Trunk, positions: tuple[Position, ...], *, width: int = 1024, heads: int = 16) -> Decoder:
     """The published model: post-norm, gated feed-forwards as wide as the model, no biases."""
-    feed_forward = FeedForward("geglu", times=1.0, biases=False)
+    feed_forward = FeedForward("geglu", expansion=1.0, bias=False)
     return Decoder(
-        width=width,
-        trunk=trunk,
-        mixer=Attention(heads=heads, biases=False),
+        hidden_size=width,
+        backbone=trunk,
+        mixer=Attention(num_heads=heads, bias=False),
         feed_forward=feed_forward,
         positions=positions,
         norm_first=False,
-        norm_epsilon=1e-12,
+        norm_eps=1e-12,
         embedding_norm=True,
         head_feed_forward=feed_forward,
         final_norm=True,
-        adapter=True,
-        initialisation=DeepNorm(),
+        head_projection=True,
+        initialization=DeepNorm(),
     )
 
 
@@ -97,12 +97,17 @@ def published(
         tokenizer=tokenizer,
         model=decoder(trunk, positions),
         objective=progressive(trunk) if objective is None else objective,
-        optimizer=AdamW(rate=rate, betas=(0.9, 0.98), epsilon=1e-12, decay=0.01, clip=0.5),
+        optimizer=AdamW(learning_rate=rate, betas=(0.9, 0.98), eps=1e-12, weight_decay=0.01, max_grad_norm=0.5),
         schedule=Trapezoid(warmup=0.1, decay_from=0.9),
         training=Training(
-            steps=None, operations=operations, batch=8192, ramp=0.6, ramp_from=first_batch, precision="bf16"
+            steps=None,
+            flops=operations,
+            batch_size=8192,
+            batch_size_warmup=0.6,
+            initial_batch_size=first_batch,
+            precision="bf16",
         ),
-        evaluation=Evaluation(grid=grid, count=100),
+        evaluation=Evaluation(grid=grid, examples_per_cell=100),
         title=title,
         paper=paper,
     )

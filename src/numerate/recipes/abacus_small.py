@@ -41,6 +41,6 @@ def addition_small_lt_abacus() -> Recipe:
 
 def _small(title: str, trunk: Trunk, positions: tuple[Position, ...]) -> Recipe:
     task = Arithmetic("+", digits=Span(1, 20))
-    large = published(title, task, trunk, positions, tokenizer=Characters(ids="pad"), grid="1:40x1:40")
-    training = Training(steps=20_000, batch=64, threads=1)
+    large = published(title, task, trunk, positions, tokenizer=Characters(vocabulary="pad"), grid="1:40x1:40")
+    training = Training(steps=20_000, batch_size=64, threads=1)
     return replace(large, model=decoder(trunk, positions, width=128, heads=4), training=training)

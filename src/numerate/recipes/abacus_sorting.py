@@ -88,5 +88,5 @@ def sorting_lt_abacus_fire() -> Recipe:
 
 def _sorting(title: str, trunk: Trunk, positions: tuple[Position, ...]) -> Recipe:
     task = Sorting(digits=Span(1, 10), items=Span(1, 10))
-    tokenizer = Characters(ids="sort")
+    tokenizer = Characters(vocabulary="sort")
     return published(title, task, trunk, positions, tokenizer=tokenizer, grid="1:30x1:30", first_batch=32)

@@ -2,15 +2,15 @@
 
 Chang and Bisk (2024), "Language Models Need Inductive Biases to Count Inductively", https://arxiv.org/abs/2405.20131,
 and the settings of https://github.com/zdxdsw/inductive_counting_with_LMs. `counting_family` names the recipes, each
-`TASK_MODEL`; `model.trunk.depth=4` is the published model of four layers (1, 2 and 4 are published).
+`TASK_MODEL`; `model.backbone.num_layers=4` is the published model of four layers (1, 2 and 4 are published).
 
 Otherwise than in the published code, and why:
 
 - Numbers are fp32 where theirs are fp16 (transformers, RNN, LSTM, S4) or bf16 (RWKV): 19 of its logged runs ended in
   NaN. Here a loss that is not finite ends the run. On a GPU `training.precision=bf16` is as quick.
 - Rows are not padded to a fixed length but to the longest of their batch, which is drawn as theirs is, so that the mean
-  over its labels is the same (`training.window=1`). Rows are drawn, not read from a file: an epoch is as many rows as
-  the published file had.
+  over its labels is the same (`training.shuffle_window=1`). Rows are drawn, not read from a file: an epoch is as many
+  rows as the published file had.
 - Evaluation draws no offsets: it takes three fixed ones, from 0 to what the table leaves for the longest row.
 - Weight decay spares biases and norms. The vector of `<null>` is learned as any other; theirs is frozen, and the whole
   table beside it begins as whatever was in memory.
@@ -89,21 +89,21 @@ def published(title: str, task: str, model: str) -> Recipe:
     return Recipe(
         task=named.task,
         tokenizer=Words(),
-        layout=Aligned(hide=hidden),
+        layout=Aligned(blocked_tokens=hidden),
         model=decoder,
-        optimizer=AdamW(rate=trained.rate, betas=trained.betas, decay=trained.decay, clip=1.0),
+        optimizer=AdamW(learning_rate=trained.rate, betas=trained.betas, weight_decay=trained.decay, max_grad_norm=1.0),
         schedule=Constant(warmup=trained.warmup),
         training=Training(
             steps=trained.epochs * epoch,
-            batch=BATCH,
-            window=1,
+            batch_size=BATCH,
+            shuffle_window=1,
             log_every=100,
             evaluate_every=epoch,
             checkpoint_every=epoch,
             checkpoint_minutes=None,
-            keep=None,
+            keep_checkpoints=None,
         ),
-        evaluation=Evaluation(grid=published_counts(named), count=200 if _listed(named) else 100),
+        evaluation=Evaluation(grid=published_counts(named), examples_per_cell=200 if _listed(named) else 100),
         title=title,
         paper="counting",
     )
@@ -129,12 +129,12 @@ def transformer(positions: tuple[Position, ...], *, scaled: bool = False, depth:
     learned.
     """
     return Decoder(
-        width=1024,
-        trunk=Stack(depth=depth),
-        mixer=Attention(heads=8, biases=True, layer_scale=True, hidden_see_themselves=False),
+        hidden_size=1024,
+        backbone=Stack(num_layers=depth),
+        mixer=Attention(num_heads=8, bias=True, scale_by_inverse_layer_index=True, blocked_attend_to_themselves=False),
         feed_forward=FeedForward("relu"),
         positions=positions,
-        initialisation=Normal(),
+        initialization=Normal(),
         embedding_scale="root" if scaled else 1.0,
     )
 
@@ -148,22 +148,22 @@ def recurrent(model: str) -> Decoder:
     if model == "s4":
         mixer: Mixer = S4(dropout=0.1)
         return Decoder(
-            width=128,
-            trunk=Stack(depth=1),
+            hidden_size=128,
+            backbone=Stack(num_layers=1),
             mixer=mixer,
             feed_forward=None,
             final_norm=False,
-            initialisation=Normal(),
+            initialization=Normal(),
         )
-    mixer = {"rnn": RNN, "lstm": LSTM}[model](project=False, initialisation="torch")
+    mixer = {"rnn": RNN, "lstm": LSTM}[model](output_projection=False, initialization="torch")
     return Decoder(
-        width=128,
-        trunk=Stack(depth=1),
+        hidden_size=128,
+        backbone=Stack(num_layers=1),
         mixer=mixer,
         feed_forward=None,
         norm="none",
         residual=False,
-        initialisation=Normal(),
+        initialization=Normal(),
     )
 
 
@@ -174,13 +174,13 @@ def mamba() -> Decoder:
     0.58 times as large.
     """
     return Decoder(
-        width=128,
-        trunk=Stack(depth=2),
+        hidden_size=128,
+        backbone=Stack(num_layers=2),
         mixer=Mamba(),
         feed_forward=None,
         norm="rms",
-        tied=True,
-        initialisation=FanIn(outward=2**-0.5, embeddings=0.02),
+        tie_word_embeddings=True,
+        initialization=FanIn(residual_scale=2**-0.5, embedding_std=0.02),
     )
 
 
@@ -191,28 +191,32 @@ def rwkv() -> Decoder:
     directions count.
     """
     return Decoder(
-        width=128,
-        trunk=Stack(depth=8),
+        hidden_size=128,
+        backbone=Stack(num_layers=8),
         mixer=Alternating((RWKV6(published=True), ChannelMix(version=6, published=True))),
         feed_forward=None,
         embedding_norm=True,
         dropout=0.1,
-        initialisation=Normal(),
+        initialization=Normal(),
     )
 
 
 def _position(model: str, named: Named) -> tuple[Position, ...]:
     places = named.max_position_embeddings
     helpers: Any = "next" if set(HELPERS) & set(named.task.alphabet()) else "own"
-    shifted = Shifted(max_shift=_room(named), evaluate_at=OFFSETS, within=places, helpers="next")
+    shifted = Shifted(max_shift=_room(named), num_eval_offsets=OFFSETS, shift_within=places, helper_positions="next")
     known: dict[str, tuple[Position, ...]] = {
         "nope": (),
-        "sine": (Sinusoidal(numbering=shifted),),
-        "ape": (Learned(numbering=shifted, table=places),),
-        "ape_randomised": (Learned(numbering=RandomSubset(max_length=places, helpers="next"), table=places),),
-        "rope": (Rotary(numbering=Sequential(helpers=helpers)),),
-        "spe": (Scalar(numbering=shifted, places=places),),
-        "spe_zooming": (Scalar(numbering=Zooming()),),
+        "sine": (Sinusoidal(position_ids=shifted),),
+        "ape": (Learned(position_ids=shifted, max_position_embeddings=places),),
+        "ape_randomised": (
+            Learned(
+                position_ids=RandomSubset(max_length=places, helper_positions="next"), max_position_embeddings=places
+            ),
+        ),
+        "rope": (Rotary(position_ids=Sequential(helper_positions=helpers)),),
+        "spe": (Scalar(position_ids=shifted, max_positions=places),),
+        "spe_zooming": (Scalar(position_ids=Zooming()),),
     }
     return known[model]
 
@@ -240,7 +244,7 @@ def published_counts(named: Named) -> str:
 def _furthest(named: Named, task: Counting | SelectiveCounting | RaspCounting) -> int:
     trained = Span.of(task.count)
     if isinstance(task, RaspCounting):
-        return task.most
+        return task.max_number
     if isinstance(task, SelectiveCounting):
         return 2 * trained.high if task.modulus is not None or task.inclusive else 99
     if task.modulus is not None:
@@ -252,9 +256,9 @@ def _room(named: Named) -> int:
     """The largest offset at which the longest row that is evaluated still has a place for each token, and one more."""
     task = _main(named)
     if isinstance(task, RaspCounting):
-        longest = task.length - 1
+        longest = task.sequence_length - 1
     else:
-        before = bool(task.begin) + (isinstance(task, Counting) and task.number != "none")
+        before = bool(task.prefix) + (isinstance(task, Counting) and task.number != "none")
         longest = _furthest(named, task) + before
     return max(0, named.max_position_embeddings - 1 - longest)
 

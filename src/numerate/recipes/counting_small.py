@@ -43,7 +43,7 @@ ITEMS = "counting_selective_10items2bos"
 
 def counting() -> Recipe:
     """A small LSTM that counts modulo 10; `task=counting_samesymbol_shiftedstart3` or any other published name."""
-    return replace(counting_mod10_lstm(), title="counting", evaluation=Evaluation(count=100))
+    return replace(counting_mod10_lstm(), title="counting", evaluation=Evaluation(examples_per_cell=100))
 
 
 # Modulo 10 ---------------------------------------------------------------------------------------------------------
@@ -51,12 +51,12 @@ def counting() -> Recipe:
 
 def counting_mod10_lstm() -> Recipe:
     """Counting modulo 10: LSTM."""
-    return _counting("counting_mod10_lstm", MOD10, bare(LSTM(project=False)), rate=5e-3, steps=1200)
+    return _counting("counting_mod10_lstm", MOD10, bare(LSTM(output_projection=False)), rate=5e-3, steps=1200)
 
 
 def counting_mod10_rnn() -> Recipe:
     """Counting modulo 10: tanh RNN."""
-    return _counting("counting_mod10_rnn", MOD10, bare(RNN(project=False)), rate=1e-3, steps=2000)
+    return _counting("counting_mod10_rnn", MOD10, bare(RNN(output_projection=False)), rate=1e-3, steps=2000)
 
 
 def counting_mod10_nope() -> Recipe:
@@ -81,14 +81,14 @@ def counting_mod10_alibi() -> Recipe:
 
 def counting_mod10_min_gru() -> Recipe:
     """Counting modulo 10: minGRU, a diagonal recurrence whose decays are positive."""
-    model = stacked(MinGRU(positive=True, longest=100))
+    model = stacked(MinGRU(positive_candidates=True, max_initial_memory=100))
     return _counting("counting_mod10_min_gru", MOD10, model, rate=5e-3, steps=4000, paper="min_gru")
 
 
 def counting_mod10_lru() -> Recipe:
     """Counting modulo 10: LRU, a diagonal recurrence whose eigenvalues are complex."""
     return _counting(
-        "counting_mod10_lru", MOD10, stacked(LRU(least=0.9, most=0.999)), rate=2e-3, steps=1200, paper="lru"
+        "counting_mod10_lru", MOD10, stacked(LRU(r_min=0.9, r_max=0.999)), rate=2e-3, steps=1200, paper="lru"
     )
 
 
@@ -118,13 +118,17 @@ def counting_mod10bos_rotary() -> Recipe:
 
 def counting_shifted_lstm() -> Recipe:
     """Counting on from a number: LSTM, which label smoothing keeps from being content with what it can say already."""
-    found = _counting("counting_shifted_lstm", SHIFTED, bare(LSTM(project=False)), rate=5e-3, steps=6000, batch=50)
-    return replace(found, objective=Supervised(loss=CrossEntropy(smoothing=0.1)))
+    found = _counting(
+        "counting_shifted_lstm", SHIFTED, bare(LSTM(output_projection=False)), rate=5e-3, steps=6000, batch=50
+    )
+    return replace(found, objective=Supervised(loss=CrossEntropy(label_smoothing=0.1)))
 
 
 def counting_shifted_rnn() -> Recipe:
     """Counting on from a number: tanh RNN."""
-    return _counting("counting_shifted_rnn", SHIFTED, bare(RNN(project=False)), rate=1e-3, steps=6000, batch=50)
+    return _counting(
+        "counting_shifted_rnn", SHIFTED, bare(RNN(output_projection=False)), rate=1e-3, steps=6000, batch=50
+    )
 
 
 def counting_shifted_nope() -> Recipe:
@@ -155,7 +159,7 @@ def counting_shifted_min_gru() -> Recipe:
 
 def counting_shifted_lru() -> Recipe:
     """Counting on from a number: LRU, a diagonal recurrence whose eigenvalues are complex."""
-    model = stacked(LRU(least=0.9, most=0.999))
+    model = stacked(LRU(r_min=0.9, r_max=0.999))
     return _counting("counting_shifted_lru", SHIFTED, model, rate=2e-3, steps=2000, batch=25, paper="lru")
 
 
@@ -175,13 +179,13 @@ def counting_shifted_slot_lstm() -> Recipe:
 
 def counting_items_lstm() -> Recipe:
     """Counting ten kinds of items: LSTM of width 128."""
-    model = bare(LSTM(project=False), width=128)
+    model = bare(LSTM(output_projection=False), width=128)
     return _counting("counting_items_lstm", ITEMS, model, rate=5e-3, steps=4000, batch=32)
 
 
 def counting_items_rnn() -> Recipe:
     """Counting ten kinds of items: tanh RNN of width 128."""
-    model = bare(RNN(project=False), width=128)
+    model = bare(RNN(output_projection=False), width=128)
     return _counting("counting_items_rnn", ITEMS, model, rate=5e-4, steps=4000, batch=32)
 
 
@@ -227,27 +231,29 @@ def counting_items_slot_lstm() -> Recipe:
 
 def bare(mixer: Mixer, *, width: int = 64) -> Decoder:
     """One layer of a recurrent net between embedding and head, without norms or a residual connection."""
-    return Decoder(width=width, trunk=Stack(depth=1), mixer=mixer, feed_forward=None, norm="none", residual=False)
+    return Decoder(
+        hidden_size=width, backbone=Stack(num_layers=1), mixer=mixer, feed_forward=None, norm="none", residual=False
+    )
 
 
 def stacked(mixer: Mixer) -> Decoder:
     """Two layers of width 64, each a mixer and a feed-forward."""
-    return Decoder(width=64, trunk=Stack(depth=2), mixer=mixer)
+    return Decoder(hidden_size=64, backbone=Stack(num_layers=2), mixer=mixer)
 
 
 def attending(*positions: Position, width: int = 64) -> Decoder:
     """A transformer of two layers and four heads."""
-    return Decoder(width=width, trunk=Stack(depth=2), mixer=Attention(heads=4), positions=positions)
+    return Decoder(hidden_size=width, backbone=Stack(num_layers=2), mixer=Attention(num_heads=4), positions=positions)
 
 
 def waves(most: int) -> Position:
     """Sines and cosines of places that a training row shifts within 128, and evaluation by 0 to `most` in three."""
-    return Sinusoidal(numbering=Shifted(max_shift=most, within=128))
+    return Sinusoidal(position_ids=Shifted(max_shift=most, shift_within=128))
 
 
 def slots() -> Decoder:
     """One layer of an LSTM with 16 memories."""
-    return Decoder(width=64, trunk=Stack(depth=1), mixer=SlotLSTM(slots=16, sharpness=2.0))
+    return Decoder(hidden_size=64, backbone=Stack(num_layers=1), mixer=SlotLSTM(num_slots=16, sharpness=2.0))
 
 
 def _counting(
@@ -266,10 +272,10 @@ def _counting(
         tokenizer=Words(),
         layout=Aligned(),
         model=model,
-        optimizer=AdamW(rate=rate, decay=0.01, clip=1.0),
+        optimizer=AdamW(learning_rate=rate, weight_decay=0.01, max_grad_norm=1.0),
         schedule=Cosine(warmup=200),
-        training=Training(steps=steps, batch=batch, threads=1),
-        evaluation=Evaluation(grid=grids.get(task, "1:100"), count=100),
+        training=Training(steps=steps, batch_size=batch, threads=1),
+        evaluation=Evaluation(grid=grids.get(task, "1:100"), examples_per_cell=100),
         title=title,
         paper=paper,
     )

@@ -40,7 +40,7 @@ def counting_universal_items() -> Recipe:
 
 
 def counting_universal_jointly() -> Recipe:
-    """All three with the same weights, trained on a third of each; evaluate with task.only=0,1,2 to tell them apart."""
+    """All three with the same weights, trained on a third of each; task.task_index=0,1,2 evaluates one of them."""
     tasks = tuple(named_tasks()[name].task for name in (SHIFTED, MODULAR, ITEMS))
     return _universal("counting_universal_jointly", Mixture(tasks), "50:100", steps=15_000)
 
@@ -50,12 +50,12 @@ def _universal(title: str, task: Task, grid: str, *, steps: int = 5000) -> Recip
         task=task,
         tokenizer=Words(),
         layout=Aligned(),
-        model=Decoder(width=64, trunk=Stack(depth=1), mixer=Phasor(exclusive=True)),
-        objective=Supervised(loss=CrossEntropy(smoothing=0.1)),
-        optimizer=AdamW(rate=5e-3, betas=(0.9, 0.98), decay=0.2, clip=1.0),
-        schedule=Trapezoid(warmup=100, decay_from=0.6, floor=0.02),
-        training=Training(steps=steps, batch=32, threads=1),
-        evaluation=Evaluation(grid=grid, count=100),
+        model=Decoder(hidden_size=64, backbone=Stack(num_layers=1), mixer=Phasor(exclusive=True)),
+        objective=Supervised(loss=CrossEntropy(label_smoothing=0.1)),
+        optimizer=AdamW(learning_rate=5e-3, betas=(0.9, 0.98), weight_decay=0.2, max_grad_norm=1.0),
+        schedule=Trapezoid(warmup=100, decay_from=0.6, min_lr_ratio=0.02),
+        training=Training(steps=steps, batch_size=32, threads=1),
+        evaluation=Evaluation(grid=grid, examples_per_cell=100),
         title=title,
         paper="counting",
     )

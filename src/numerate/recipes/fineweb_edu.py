@@ -8,7 +8,7 @@ library is frozen. Heads are 64 wide, as which the published numbers of paramete
 names are published, of one run each.
 
 Otherwise than there: no tokens are left out at a shard's end, an evaluation reads batches of a whole step, of which 3
-are some 1.6 million tokens, and rows of a part (`training.part`) are ours.
+are some 1.6 million tokens, and rows of a part (`training.micro_batch_size`) are ours.
 """
 
 from numerate.evaluation.evaluator import Evaluation
@@ -112,17 +112,17 @@ def dual(
 
 def _recipe(name: str, model: Decoder) -> Recipe:
     return Recipe(
-        task=LanguageModelling("fineweb_edu", tokenizer="gpt2", context=CONTEXT, order="sequential"),
-        tokenizer=TokenIds(multiple=128),
+        task=LanguageModelling("fineweb_edu", tokenizer="gpt2", context_length=CONTEXT, order="sequential"),
+        tokenizer=TokenIds(pad_to_multiple_of=128),
         layout=Text(),
         model=model,
-        optimizer=AdamW(rate=6e-4, betas=(0.9, 0.95), decay=0.1, clip=1.0),
-        schedule=Cosine(warmup=715, floor=0.1, rise="to_one", until=STEPS),
+        optimizer=AdamW(learning_rate=6e-4, betas=(0.9, 0.95), weight_decay=0.1, max_grad_norm=1.0),
+        schedule=Cosine(warmup=715, min_lr_ratio=0.1, rise="to_one", decay_until=STEPS),
         training=Training(
             steps=STEPS,
             batch_tokens=TOKENS,
-            part=16,
-            window=1,
+            micro_batch_size=16,
+            shuffle_window=1,
             precision="bf16",
             tf32=True,
             compile=True,
@@ -130,10 +130,10 @@ def _recipe(name: str, model: Decoder) -> Recipe:
             evaluate_every=250,
             checkpoint_every=1000,
             checkpoint_minutes=30,
-            best_by="loss",
-            layer_norms=True,
+            best_metric="loss",
+            log_layer_grad_norms=True,
         ),
-        evaluation=Evaluation(batches=3),
+        evaluation=Evaluation(validation_batches=3),
         title=f"fineweb_edu_{name}",
         paper="dual_attention",
     )

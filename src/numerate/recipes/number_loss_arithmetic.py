@@ -130,7 +130,7 @@ def arithmetic_t5_ntl_default_tokenizer() -> Recipe:
 
     T5-small: 61 million weights, 1.0 GB and activations, 12 hours.
     """
-    return _arithmetic("arithmetic_t5_ntl_default_tokenizer", NumberToken("was", digits="numbers"))
+    return _arithmetic("arithmetic_t5_ntl_default_tokenizer", NumberToken("was", number_tokens="numbers"))
 
 
 def _arithmetic(title: str, loss: Loss = CROSS_ENTROPY, numbers: TextSpelling = PLAIN) -> Recipe:

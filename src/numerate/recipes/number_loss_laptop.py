@@ -45,12 +45,12 @@ def number_loss_laptop_rt() -> Recipe:
 
 def number_loss_laptop_xval() -> Recipe:
     """A small T5 on three modules of mathematics: [NUM] for every number, and a head that says numbers."""
-    return _laptop(small.number_loss_small_xval(), XVal(rounded=True))
+    return _laptop(small.number_loss_small_xval(), XVal(round_to_float32=True))
 
 
 def number_loss_laptop_regression() -> Recipe:
     """A small T5 on three modules of mathematics: a regression head, one number per question."""
-    return _laptop(small.number_loss_small_regression(), XVal(rounded=True))
+    return _laptop(small.number_loss_small_regression(), XVal(round_to_float32=True))
 
 
 def number_loss_laptop_decoder_ce() -> Recipe:
@@ -81,7 +81,9 @@ def number_loss_laptop_decoder_rt() -> Recipe:
 def _laptop(recipe: Recipe, numbers: TextSpelling | None = None) -> Recipe:
     return replace(
         recipe,
-        task=Mathematics(modules=MODULES, extrapolation=tuple(f"{name}_big" for name in MODULES), development=0.05),
-        tokenizer=Subwords("google-t5/t5-small", numbers or PerDigit(), keep="occurring"),
+        task=Mathematics(
+            modules=MODULES, extrapolation_modules=tuple(f"{name}_big" for name in MODULES), development_fraction=0.05
+        ),
+        tokenizer=Subwords("google-t5/t5-small", numbers or PerDigit(), vocabulary="occurring"),
         title=recipe.title.replace("_small", "_laptop"),
     )

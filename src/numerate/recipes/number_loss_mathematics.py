@@ -35,7 +35,12 @@ from numerate.training.schedule import Constant
 
 TENS, NUM = RegressionTransformer(), Numbers()
 RT = replace(t5("base"), number_embedding=RegressionTransformerEmbedding(scale="log"))
-XVAL = replace(t5("base"), places=512, number_embedding=XValScaling(scale="log10"), number_head=NumberHead(says="ln"))
+XVAL = replace(
+    t5("base"),
+    max_position_embeddings=512,
+    number_embedding=XValScaling(scale="log10"),
+    number_head=NumberHead(scale="ln"),
+)
 
 
 def mathematics_t5() -> Recipe:
@@ -94,7 +99,7 @@ def mathematics_xval() -> Recipe:
 
     T5-base: 223 million weights, 3.6 GB and activations, 57 hours. No row of the paper, whose xVal
     is `mathematics_numformer`. Numbers are compared as signed logarithms; theirs is `objective.loss.published=true
-    model.number_head.says=number`.
+    model.number_head.scale=number`.
     """
     return _mathematics("mathematics_xval", XVal(), NUM, model=XVAL, paper="xval")
 
@@ -109,8 +114,8 @@ def mathematics_numformer() -> Recipe:
     found = _mathematics("mathematics_numformer", XVal(), NUM, model=model, paper="xval")
     return replace(
         found,
-        optimizer=AdamW(rate=1e-4, betas=(0.9, 0.999), decay=0.01, clip=None),
-        layout=Masked(mask="<extra_id_0>"),
+        optimizer=AdamW(learning_rate=1e-4, betas=(0.9, 0.999), weight_decay=0.01, max_grad_norm=None),
+        layout=Masked(mask_token="<extra_id_0>"),
         schedule=Constant(warmup=0),
         training=replace(found.training, evaluate_every=10_000, checkpoint_every=10_000),
     )

@@ -92,20 +92,20 @@ def published(
         layout=layout or Pair(),
         model=model or t5(size),
         objective=Supervised(loss),
-        optimizer=AdamW(rate=1e-4, betas=(0.9, 0.999), decay=0.01, clip=1.0),
-        schedule=Plateau(warmup=0, cut=0.5, patience=5),
+        optimizer=AdamW(learning_rate=1e-4, betas=(0.9, 0.999), weight_decay=0.01, max_grad_norm=1.0),
+        schedule=Plateau(warmup=0, factor=0.5, patience=5),
         training=Training(
             steps=steps,
-            batch=batch,
-            window=1,
+            batch_size=batch,
+            shuffle_window=1,
             log_every=2000,
             evaluate_every=every,
             checkpoint_every=every,
             checkpoint_minutes=60,
-            keep=2,
-            best_by="loss",
+            keep_checkpoints=2,
+            best_metric="loss",
         ),
-        evaluation=Evaluation(count=questions, during=development),
+        evaluation=Evaluation(examples_per_cell=questions, validation_examples=development),
         title=title,
         paper=paper,
     )
@@ -115,7 +115,7 @@ def computed_again(recipe: Recipe) -> Recipe:
     """The same for a T5 that is large: layers are computed again in the backward, so that their insides need no
     memory."""
     assert isinstance(recipe.model, T5)
-    return replace(recipe, model=replace(recipe.model, checkpointing=True))
+    return replace(recipe, model=replace(recipe.model, gradient_checkpointing=True))
 
 
 # What it costs -----------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def hours(size: Size, steps: int, question: int, answer: int, *, batch: int = 32
     57
     """
     made = SIZES[size]
-    maps, fed = 4 * made.width * made.heads * made.head_width, 2 * made.width * made.inner
-    encoder, decoder = made.depth * (maps + fed), made.decoder_depth * (2 * maps + fed)
-    each = encoder * question + (decoder + rows * made.width) * answer
+    maps, fed = 4 * made.hidden_size * made.num_heads * made.head_dim, 2 * made.hidden_size * made.intermediate_size
+    encoder, decoder = made.num_layers * (maps + fed), made.num_decoder_layers * (2 * maps + fed)
+    each = encoder * question + (decoder + rows * made.hidden_size) * answer
     return 6.0 * batch * steps * each / GOOD_RATE / 3600.0

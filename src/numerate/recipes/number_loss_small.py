@@ -38,8 +38,16 @@ from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import Trapezoid
 
-SMALL = T5(width=64, depth=2, heads=4, head_width=16, inner=256, dropout=0.0, places=96)
-DECODER = Decoder(width=64, trunk=Stack(depth=2), mixer=Attention(heads=4), positions=(Rotary(),))
+SMALL = T5(
+    hidden_size=64,
+    num_layers=2,
+    num_heads=4,
+    head_dim=16,
+    intermediate_size=256,
+    dropout=0.0,
+    max_position_embeddings=96,
+)
+DECODER = Decoder(hidden_size=64, backbone=Stack(num_layers=2), mixer=Attention(num_heads=4), positions=(Rotary(),))
 
 
 def number_loss_small_ce() -> Recipe:
@@ -86,17 +94,18 @@ def number_loss_small_rt() -> Recipe:
 
 def number_loss_small_xval() -> Recipe:
     """A small T5 on generated mathematics: [NUM] for every number, and a head that says numbers."""
-    model = replace(SMALL, number_embedding=XValScaling(), number_head=NumberHead(says="ln"))
+    model = replace(SMALL, number_embedding=XValScaling(), number_head=NumberHead(scale="ln"))
     return replace(
-        _small("number_loss_small_xval", XVal(), model), tokenizer=Subwords("characters", Numbers(rounded=True))
+        _small("number_loss_small_xval", XVal(), model),
+        tokenizer=Subwords("characters", Numbers(round_to_float32=True)),
     )
 
 
 def number_loss_small_regression() -> Recipe:
     """A small T5 on generated mathematics: a regression head, one number per question."""
-    model = replace(SMALL, number_embedding=XValScaling(), number_head=NumberHead(says="ln", reads="start"))
+    model = replace(SMALL, number_embedding=XValScaling(), number_head=NumberHead(scale="ln", read_at="start"))
     found = _small("number_loss_small_regression", Regression(scale="ln"), model)
-    return replace(found, tokenizer=Subwords("characters", Numbers(rounded=True)))
+    return replace(found, tokenizer=Subwords("characters", Numbers(round_to_float32=True)))
 
 
 def number_loss_small_decoder_ce() -> Recipe:
@@ -129,16 +138,16 @@ def _small(title: str, loss: Loss, model: ModelSpec = SMALL) -> Recipe:
     pair = isinstance(model, T5)
     return Recipe(
         task=MathematicsStandIn(
-            kinds=("place_value", "round_number", "add_or_sub"), digits=Span(1, 4), big_digits=Span(5, 6)
+            kinds=("place_value", "round_number", "add_or_sub"), digits=Span(1, 4), ood_digits=Span(5, 6)
         ),
-        tokenizer=Characters(numbers=Digits(order="normal")),
+        tokenizer=Characters(number_format=Digits(digit_order="normal")),
         layout=Pair() if pair else Continuation(),
         model=model,
         objective=Supervised(loss),
-        optimizer=AdamW(rate=1e-3 if pair else 3e-3, betas=(0.9, 0.98), decay=0.01, clip=1.0),
-        schedule=Trapezoid(warmup=100, decay_from=0.6, floor=0.02),
-        training=Training(steps=2000, batch=32, threads=1),
-        evaluation=Evaluation(grid="1:6", count=200),
+        optimizer=AdamW(learning_rate=1e-3 if pair else 3e-3, betas=(0.9, 0.98), weight_decay=0.01, max_grad_norm=1.0),
+        schedule=Trapezoid(warmup=100, decay_from=0.6, min_lr_ratio=0.02),
+        training=Training(steps=2000, batch_size=32, threads=1),
+        evaluation=Evaluation(grid="1:6", examples_per_cell=200),
         title=title,
         paper="number_loss",
     )

@@ -21,7 +21,7 @@ from numerate.tokens.text_spellings import TextSpelling
 from numerate.tokens.text_spellings import XVal as Numbers
 from numerate.training.recipe import Recipe
 
-REGRESSION = replace(t5(), number_embedding=XValScaling(), number_head=NumberHead(reads="start"))
+REGRESSION = replace(t5(), number_embedding=XValScaling(), number_head=NumberHead(read_at="start"))
 
 
 def rjokes_t5() -> Recipe:
@@ -63,7 +63,7 @@ def rjokes_t5_ntl_default_tokenizer() -> Recipe:
 
     T5-small: 61 million weights, 1.0 GB and activations, 39 hours.
     """
-    return _rjokes("rjokes_t5_ntl_default_tokenizer", NumberToken("was", weight=2.0, digits="numbers"))
+    return _rjokes("rjokes_t5_ntl_default_tokenizer", NumberToken("was", weight=2.0, number_tokens="numbers"))
 
 
 def multirc_t5() -> Recipe:

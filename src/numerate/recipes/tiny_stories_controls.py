@@ -125,16 +125,16 @@ def transformer_of(spec: Decoder) -> Decoder:
     mixer = spec.mixer
     if not isinstance(mixer, DualAttention):
         raise Mistake(f"model.mixer: {type(mixer).__name__} has no relational heads to do without; DualAttention has")
-    heads = mixer.self_heads + mixer.relational_heads
-    if mixer.key_value_heads is None:
+    heads = mixer.num_self_heads + mixer.num_relational_heads
+    if mixer.num_key_value_heads is None:
         return replace(spec, mixer=Attention(heads, dropout=mixer.dropout))
     grouped = DualAttention(
         heads,
         0,
-        key_value_heads=mixer.key_value_heads,
+        num_key_value_heads=mixer.num_key_value_heads,
         dropout=mixer.dropout,
-        biases=mixer.biases,
-        out_biases=mixer.out_biases,
+        bias=mixer.bias,
+        out_bias=mixer.out_bias,
     )
     return replace(spec, mixer=grouped)
 
@@ -150,8 +150,8 @@ def operations_of(recipe: Recipe, spec: Decoder, vocabulary: int = 32_000) -> fl
     """Floating-point operations of a step: forward and backward of its batch, rows as long as the context."""
     context = _context(recipe)
     model = without_memory(spec, _FEW, 0)
-    head = 2 * recipe.training.batch * context * spec.width * (vocabulary - _FEW.size)
-    return 3.0 * (model.operations(recipe.training.batch, context) + head)
+    head = 2 * recipe.training.batch_size * context * spec.hidden_size * (vocabulary - _FEW.size)
+    return 3.0 * (model.operations(recipe.training.batch_size, context) + head)
 
 
 def step_seconds(
@@ -181,7 +181,7 @@ def step_seconds(
 
 
 def _context(recipe: Recipe) -> int:
-    context = getattr(recipe.task, "context", None)
+    context = getattr(recipe.task, "context_length", None)
     if not isinstance(context, int):
         raise Mistake(f"task: rows of {type(recipe.task).__name__} have no length of their own; running text has")
     return context
@@ -195,21 +195,23 @@ def _sought(
     plain: Decoder, by: Size, wanted: float, measured: Callable[[Decoder], float], fill: bool = False
 ) -> Decoder:
     """The Transformer whose measure is nearest to what is wanted; with `fill`, its feed-forward makes up the rest."""
-    trunk, fed = plain.trunk, plain.feed_forward
+    trunk, fed = plain.backbone, plain.feed_forward
     if not isinstance(trunk, Stack) or not isinstance(fed, FeedForward):
-        raise Mistake("model.trunk: a Stack with feed-forwards is what width and depth are sought of")
+        raise Mistake("model.backbone: a Stack with feed-forwards is what width and depth are sought of")
     mixer = plain.mixer
     assert isinstance(mixer, Attention | DualAttention)
     if by == "depth":
-        return _nearest(range(1, 129), lambda n: replace(plain, trunk=replace(trunk, depth=n)), wanted, measured)
-    heads = mixer.heads if isinstance(mixer, Attention) else mixer.self_heads
-    found = _nearest(range(2 * heads, 8193, 2 * heads), lambda n: replace(plain, width=n), wanted, measured)
+        return _nearest(
+            range(1, 129), lambda n: replace(plain, backbone=replace(trunk, num_layers=n)), wanted, measured
+        )
+    heads = mixer.num_heads if isinstance(mixer, Attention) else mixer.num_self_heads
+    found = _nearest(range(2 * heads, 8193, 2 * heads), lambda n: replace(plain, hidden_size=n), wanted, measured)
     if not fill:
         return found
-    hidden = fed.hidden_width(found.width)
-    one = measured(replace(found, feed_forward=replace(fed, hidden=hidden + 1))) - measured(found)
+    hidden = fed.hidden_width(found.hidden_size)
+    one = measured(replace(found, feed_forward=replace(fed, intermediate_size=hidden + 1))) - measured(found)
     made_up = max(1, hidden + round((wanted - measured(found)) / one))
-    return replace(found, feed_forward=replace(fed, hidden=made_up))
+    return replace(found, feed_forward=replace(fed, intermediate_size=made_up))
 
 
 def _nearest(

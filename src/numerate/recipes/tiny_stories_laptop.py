@@ -46,7 +46,7 @@ def tiny_stories_laptop_time() -> Recipe:
 def _laptop(name: str, *, depth: int, self_heads: int, relational_heads: int, steps: int = STEPS) -> Recipe:
     return Recipe(
         task=LanguageModelling(
-            "tiny_stories_2048/train", "tiny_stories_2048/validation", "tiny_stories_2048", context=CONTEXT
+            "tiny_stories_2048/train", "tiny_stories_2048/validation", "tiny_stories_2048", context_length=CONTEXT
         ),
         tokenizer=TokenIds(),
         layout=Text(),
@@ -58,8 +58,8 @@ def _laptop(name: str, *, depth: int, self_heads: int, relational_heads: int, st
             context=CONTEXT,
             dropout=0.0,
         ),
-        optimizer=AdamW(rate=5e-3, betas=(0.9, 0.95), decay=0.1, clip=1.0),
+        optimizer=AdamW(learning_rate=5e-3, betas=(0.9, 0.95), weight_decay=0.1, max_grad_norm=1.0),
         schedule=Cosine(warmup=100),
-        training=Training(steps=steps, batch=ROWS, evaluate_every=100, checkpoint_every=500, threads=1),
+        training=Training(steps=steps, batch_size=ROWS, evaluate_every=100, checkpoint_every=500, threads=1),
         title=f"tiny_stories_laptop_{name}",
     )

@@ -33,29 +33,31 @@ VOCABULARY = 32_000
 
 def published_run(run: Run) -> Recipe:
     """The recipe of a published setting."""
-    cosine: Schedule = Cosine(warmup=1000, rise="from_zero", until=STEPS - 1)
+    cosine: Schedule = Cosine(warmup=1000, rise="from_zero", decay_until=STEPS - 1)
     return Recipe(
-        task=LanguageModelling("tiny_stories/tokens", tokenizer="tiny_stories", context=run.context, order="published"),
+        task=LanguageModelling(
+            "tiny_stories/tokens", tokenizer="tiny_stories", context_length=run.context, order="published"
+        ),
         tokenizer=TokenIds(),
         layout=Text(),
         model=published(**run.told()),
-        optimizer=AdamW(rate=run.rate, betas=(0.9, 0.95), decay=0.1, clip=1.0),
+        optimizer=AdamW(learning_rate=run.rate, betas=(0.9, 0.95), weight_decay=0.1, max_grad_norm=1.0),
         schedule=cosine if run.has("cosine") else Constant(warmup=0),
         training=Training(
             steps=STEPS,
-            batch=run.batch * run.accumulate,
-            accumulate=run.accumulate,
-            window=1,
+            batch_size=run.batch * run.accumulate,
+            gradient_accumulation_steps=run.accumulate,
+            shuffle_window=1,
             precision="bf16",
             tf32=True,
             log_every=10,
             evaluate_every=2000,
-            evaluate_start=True,
+            evaluate_at_start=True,
             checkpoint_every=2000,
             checkpoint_minutes=30,
-            best_by="loss",
+            best_metric="loss",
         ),
-        evaluation=Evaluation(batches=100),
+        evaluation=Evaluation(validation_batches=100),
         seed=1337,
         title=f"tiny_stories_{run.name}",
         paper="dual_attention",

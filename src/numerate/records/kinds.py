@@ -128,7 +128,7 @@ _FORETOLD = Fields(
 _PORTION = Fields(
     {
         **_MEASURED,
-        "cell": Mapped(COUNT, has=("context",)),
+        "cell": Mapped(COUNT, has=("context_length",)),
         "loss": POSITIVE,
         "perplexity?": Real(0, finite=False),
         "bits_per_byte?": POSITIVE,

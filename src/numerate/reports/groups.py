@@ -316,7 +316,7 @@ def _compare(path: str, values: Sequence[Any], found: dict[str, tuple[Any, ...]]
 
 
 def settings_words(settings: Mapping[str, Any]) -> str:
-    """The settings of an evaluation in a few words: `{"model.trunk.times": 8}` is "times=8", as trained is "".
+    """The settings of an evaluation in a few words: `{"model.backbone.num_loops": 8}` is "times=8", as trained is "".
 
     Where two paths end alike, as much of each as tells them apart: "0.base=500, 1.base=100".
     """
@@ -336,7 +336,7 @@ def _short(value: Any) -> str:
 
 
 def setting_text(value: Any) -> str:
-    """A setting as one would write it in Python: `Learned(numbering=DigitIndex(max_offset=10))`."""
+    """A setting as one would write it in Python: `Learned(position_ids=DigitIndex(max_offset=10))`."""
     if isinstance(value, Mapping):
         kind = str(value.get("kind", ""))
         inner = ", ".join(f"{key}={setting_text(item)}" for key, item in value.items() if key != "kind")

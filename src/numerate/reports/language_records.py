@@ -32,7 +32,7 @@ class Foretold:
             "settings": dict(self.settings),
             "placement": self.placement,
             "region": self.region,
-            "context": self.context,
+            "context_length": self.context,
             "cells": 1,
             "seen": False,
             "language": self.found.record(),
@@ -51,7 +51,7 @@ def foretold(records: Iterable[Mapping[str, Any]]) -> list[Foretold]:
     for record in records:
         settings = tuple((path, str(value)) for path, value in sorted((record.get("settings") or {}).items()))
         place = (str(record.get("checkpoint", "final")), int(record.get("step") or 0), settings)
-        key = (*place, int(record.get("placement") or 0), int(record["cell"]["context"]))
+        key = (*place, int(record.get("placement") or 0), int(record["cell"]["context_length"]))
         groups.setdefault(key, []).append(record)
     return [
         Foretold(

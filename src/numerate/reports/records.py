@@ -27,8 +27,8 @@ class Cell:
 
     `at` says where it is (`{"first_digits": 3, "second_digits": 4}`). `region` is "in_distribution", "ood_validation",
     "ood_test" or "100+". `seen` cells have too few questions to hold any out: training may have met them. `settings`
-    are those that were changed for the evaluation (`{"model.trunk.times": 8}`), {} where the model was run as trained.
-    `first_correct` counts the answers whose first token is right, None where the record does not say.
+    are those that were changed for the evaluation (`{"model.backbone.num_loops": 8}`), {} where the model was run as
+    trained. `first_correct` counts the answers whose first token is right, None where the record does not say.
 
     `numbers` and `texts` say how far decoded answers are from the right ones, None where the record does not say.
     `labels` are those of a task with labels, by place in the row. `repeats` is at how many placements each question was

@@ -18,13 +18,13 @@ def same_everywhere(recipe: Mapping[str, Any]) -> bool:
     task, model, tokenizer = (recipe.get(name) for name in ("task", "model", "tokenizer"))
     if not isinstance(task, Mapping) or not isinstance(model, Mapping):
         return False
-    alike = {"kind": "Counting", "symbol": "same", "number": "none", "begin": "", "helper": "none"}
+    alike = {"kind": "Counting", "symbol": "same", "number": "none", "prefix": "", "helper": "none"}
     if any(task.get(name) != value for name, value in alike.items()):
         return False
-    if isinstance(tokenizer, Mapping) and tokenizer.get("begin"):
+    if isinstance(tokenizer, Mapping) and tokenizer.get("add_bos_token"):
         return False
-    trunk = model.get("trunk")
-    noisy = isinstance(trunk, Mapping) and trunk.get("state") == "noise"
+    trunk = model.get("backbone")
+    noisy = isinstance(trunk, Mapping) and trunk.get("initial_state") == "noise"
     positions = model.get("positions") or ()
     relative = all(isinstance(one, Mapping) and one.get("kind") in RELATIVE for one in positions)
     return model.get("kind") == "Decoder" and not noisy and relative and _by_attention(model.get("mixer"))

@@ -6,11 +6,11 @@ from typing import Any
 
 from numerate.reports.groups import Group, setting_text
 
-HOW_TRAINED = frozenset({"digits", "lengths", "held", "at", "weights", "begin", "helper"})
+HOW_TRAINED = frozenset({"digits", "lengths", "held_out_starts", "eval_count", "weights", "prefix", "helper"})
 """Settings of a task that say on how much of it one trains, and how its rows are written: with others it is still the
 same task. So are the axes of its grid, and what else is known of single tasks."""
 
-HOW_MANY = {"BitwiseOr": frozenset({"most"})}
+HOW_MANY = {"BitwiseOr": frozenset({"max_examples"})}
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _asked(group: Group) -> Mapping[str, Any]:
     task = recipe["task"]
     members = task.get("tasks") if isinstance(task, Mapping) else None
     if isinstance(task, Mapping) and isinstance(members, list | tuple) and members:
-        only = 0 if task.get("only") is None and task.get("auxiliary") else task.get("only")
+        only = 0 if task.get("task_index") is None and task.get("auxiliary") else task.get("task_index")
         task = members[only] if isinstance(only, int) and 0 <= only < len(members) else task
     return task if isinstance(task, Mapping) else {}
 

@@ -61,7 +61,7 @@ def search(
 ) -> Searched:
     """Trains a recipe at one point of a space of settings after the other, and returns what was found.
 
-    >>> found = numerate.search(recipe, {"optimizer.rate": "log(1e-4,1e-2)", "model.width": [32, 64]}, trials=20)
+    >>> found = numerate.search(recipe, {"optimizer.learning_rate": "log(1e-4,1e-2)"}, trials=20)
     >>> numerate.train(found.best)
 
     `settings` are read by `Space.read`. A trial's value is what its best checkpoint got right on OOD validation

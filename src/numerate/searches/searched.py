@@ -181,7 +181,7 @@ def shown(value: float, metric: Metric) -> str:
 
 def short_names(space: Space) -> dict[str, str]:
     """Per path of a field the last two of its names, or more where those of another field are the same:
-    `numbering.max_offset` for `model.positions.0.numbering.max_offset`."""
+    `numbering.max_offset` for `model.positions.0.position_ids.max_offset`."""
     paths = [field.path.split(".") for field in space.fields]
     found = {}
     for path in paths:

@@ -1,10 +1,10 @@
 """What a search may choose from: some settings fixed, some with several values, some with a whole span.
 
 training.steps=500                         fixed, as everywhere
-model.width=32,64,128                      one of these, as in a sweep; any text that a setting takes
-optimizer.decay=between(0,0.1)             any number in between, both ends included; whole where the setting is
-training.batch=between(16,128,16)          in steps: 16, 32, ..., 128
-optimizer.rate=log(1e-4,1e-2)              in between, each factor of ten as likely as any other
+model.hidden_size=32,64,128                      one of these, as in a sweep; any text that a setting takes
+optimizer.weight_decay=between(0,0.1)             any number in between, both ends included; whole where the setting is
+training.batch_size=between(16,128,16)          in steps: 16, 32, ..., 128
+optimizer.learning_rate=log(1e-4,1e-2)              in between, each factor of ten as likely as any other
 """
 
 import re
@@ -119,17 +119,17 @@ Field = Choice | Between
 class Space:
     """The settings of a search in the order given: texts that are fixed, and the fields that are searched over.
 
-    >>> space = Space.read(recipe, ["optimizer.rate=log(1e-4,1e-2)", "training.steps=500", "model.width=32,64"])
-    >>> space.settings({"optimizer.rate": 0.003, "model.width": "64"})
-    ['optimizer.rate=0.003', 'training.steps=500', 'model.width=64']
+    >>> space = Space.read(recipe, ["optimizer.learning_rate=log(1e-4,1e-2)", "model.hidden_size=32,64"])
+    >>> space.settings({"optimizer.learning_rate": 0.003, "model.hidden_size": "64"})
+    ['optimizer.learning_rate=0.003', 'model.hidden_size=64']
     """
 
     items: tuple[str | Field, ...]
 
     @classmethod
     def read(cls, recipe: Any, settings: Sequence[str] | Mapping[str, Any]) -> "Space":
-        """From `path=value` texts, or from Python: `{"optimizer.rate": "log(1e-4,1e-2)", "model.width": [32, 64]}`,
-        where a list holds the values to choose from.
+        """From `path=value` texts, or from Python, where a list holds the values to choose from:
+        `{"optimizer.learning_rate": "log(1e-4,1e-2)", "model.hidden_size": [32, 64]}`.
 
         Every field is tried in the recipe, at both ends of a span and at every value. Raises `Mistake` for a path that
         leads nowhere, a value that the setting refuses, an empty span, a field that is given twice or that makes no
@@ -143,7 +143,8 @@ class Space:
                 raise Mistake(f"{field.path} is given twice; say what it may be in one place")
         if not space.fields:
             raise Mistake(
-                "there is nothing to search over; for example optimizer.rate=log(1e-4,1e-2) or model.width=32,64"
+                "there is nothing to search over; for example optimizer.learning_rate=log(1e-4,1e-2) or "
+                "model.hidden_size=32,64"
             )
         return cls(tuple(item if isinstance(item, str) else space._tried(recipe, item) for item in space.items))
 
@@ -229,7 +230,7 @@ def _parted(text: str) -> tuple[str, str]:
     if not equals:
         near = did_you_mean(text, ["trials", "workers", "metric", "sampler", "pruner", "seed", "seeds", "name"])
         raise Mistake(
-            f"{text!r} changes no setting; write path=value, for example optimizer.rate=log(1e-4,1e-2).{near}"
+            f"{text!r} changes no setting; write path=value, for example optimizer.learning_rate=log(1e-4,1e-2).{near}"
         )
     return path, value
 

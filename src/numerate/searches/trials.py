@@ -45,7 +45,7 @@ class Plan:
 
     def question(self, recipe: Recipe) -> dict[str, Any]:
         """What may not change while a search goes on, as plain data. How points are chosen, and how many, may."""
-        names = ("steps", "examples", "tokens", "operations", "epochs", "minutes", "target", "evaluate_every")
+        names = ("steps", "examples", "tokens", "flops", "epochs", "minutes", "target_accuracy", "evaluate_every")
         return {
             "recipe": [recipe.title, identity(replace(recipe, seed=0))],
             "training": {name: getattr(recipe.training, name) for name in names},

@@ -171,8 +171,8 @@ def joined(before: Sequence[Planned], asked: Sequence[Asked], labels: Mapping[st
 def variant_labels(group: Sequence[Planned], labels: Mapping[str, str], base: str) -> dict[str, str]:
     """How the runs of one base are called, per run: by the base's label, and by the settings in which they differ.
 
-    `{"addition_abacus/3f2a9c01b7de": "Abacus (model.width=64)", ...}`; the seed, and what changes no result, make no
-    difference.
+    `{"addition_abacus/3f2a9c01b7de": "Abacus (model.hidden_size=64)", ...}`; the seed, and what changes no result, make
+    no difference.
     """
     from numerate.reports.groups import setting_text
 

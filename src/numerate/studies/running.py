@@ -97,7 +97,7 @@ class Running:
 
     def items(self) -> list[Item]:
         """What is left, as it is given to workers."""
-        items = ordered(self.left, self.recipes, self.executor.stack)
+        items = ordered(self.left, self.recipes, self.executor.stack_size)
         return sorted(items, key=lambda item: any(job.run in self._died for job in item))  # the others first
 
     def run(self) -> list[Done]:
@@ -126,7 +126,7 @@ class Running:
 
     def _tell_unstacked(self, board: Board) -> None:
         """Says why runs are trained one by one where stacks were asked for."""
-        if self.executor.stack == 1:
+        if self.executor.stack_size == 1:
             return
         from numerate.laboratory.stacked import why_not_stacked
 
@@ -309,10 +309,10 @@ def effort(tree: Mapping[str, Any]) -> float:
     """How long a run may take beside others of its study, judged roughly from its settings: the examples, and the
     width, depth and turns of its model, as far as it has such settings."""
     training, model = tree.get("training", {}), tree.get("model", {})
-    steps, batch = training.get("steps"), training.get("batch") or 1
+    steps, batch = training.get("steps"), training.get("batch_size") or 1
     examples = training.get("examples") or (steps or 1) * batch
-    trunk = model.get("trunk") if isinstance(model.get("trunk"), Mapping) else {}
-    times = (model.get("width"), model.get("width"), trunk.get("depth"), trunk.get("times"))
+    trunk = model.get("backbone") if isinstance(model.get("backbone"), Mapping) else {}
+    times = (model.get("hidden_size"), model.get("hidden_size"), trunk.get("num_layers"), trunk.get("num_loops"))
     for factor in times:
         if isinstance(factor, int | float) and not isinstance(factor, bool):
             examples *= factor

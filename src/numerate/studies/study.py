@@ -31,7 +31,7 @@ class Study:
     """Recipes to be compared. `question` says what for, in a sentence.
 
     >>> recipe = numerate.recipe("addition_abacus")
-    >>> study = Study("widths", "How wide must it be?", [recipe]).crossed(["model.width=32,64,128", "seeds=5"])
+    >>> study = Study("widths", "How wide must it be?", [recipe]).crossed(["model.hidden_size=32,64,128", "seeds=5"])
     >>> numerate.run_study(study, workers=2)
 
     Raises `Mistake` for a title that cannot name a folder, and for what is no recipe.
@@ -53,7 +53,7 @@ class Study:
                 raise Mistake(f"study {self.title}: {recipe!r} is no recipe")
 
     def crossed(self, overrides: Sequence[str]) -> "Study":
-        """Every recipe with every combination of overrides: `["seeds=3", "model.width=64,128"]` makes six of each."""
+        """Every recipe with every combination of overrides: `["seeds=3", "model.hidden_size=64,128"]` makes six."""
         choices, known = expand(overrides), Known()
         once: dict[tuple[str, str], Recipe] = {}
         for recipe in self.recipes:

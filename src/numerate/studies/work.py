@@ -204,7 +204,7 @@ class _Worker:
         track_results(run)
         progress = run.checkpoints("final")[0].state["progress"]
         metrics = run.folder.records("metrics.jsonl")
-        target = recipe.training.target
+        target = recipe.training.target_accuracy
         ended = "budget" if target is None or progress.get("right", 0.0) < target else "target"
         return {
             **_short(planned, "done"),
@@ -310,7 +310,7 @@ def regions(results: Results) -> dict[str, dict[str, Any]]:
     if results.running:  # a line for each context, of which the trained one comes under its own name
         found = [line for line in results.headline() if not line["settings"]]
         return {
-            "in_distribution" if line["region"] == "in_distribution" else f"context {line['context']}": {
+            "in_distribution" if line["region"] == "in_distribution" else f"context {line['context_length']}": {
                 "language": line["language"]
             }
             for line in found

@@ -18,8 +18,8 @@ def differing(plan: Sequence[Planned]) -> dict[str, list[Value]]:
     """Each setting in which runs differ, by its path, in the order of a recipe: its value in every run of the plan.
 
     Where the kinds of a part differ, the column of the part has their names (`model.mixer`: "Attention", "LSTM"), and
-    what differs among parts of one kind has a column of its own (`model.mixer.heads`), None where a part has no such
-    setting. A list of parts is told by their kinds: "[Learned, Rotary]". `LEFT_OUT` has no columns.
+    what differs among parts of one kind has a column of its own (`model.mixer.num_heads`), None where a part has no
+    such setting. A list of parts is told by their kinds: "[Learned, Rotary]". `LEFT_OUT` has no columns.
     """
     roots = _roots(plan)
     found: dict[str, list[Value]] = {}

@@ -126,7 +126,7 @@ class NamedRows:
         return replace(self, columns=columns, rows=self._made(lambda row: tuple(row[i] for i in at)), view=None)
 
     def where(self, *conditions: str) -> Self:
-        """The rows in which columns have given values, or have not: `where("label!=Abacus", "model.width=64")`.
+        """The rows in which columns have given values, or have not: `where("label!=Abacus", "model.hidden_size=64")`.
 
         `null` is a missing value, which is unlike every other: `loss!=null` are the rows that have one. Raises
         `Mistake` for a value that no row has.
@@ -141,7 +141,7 @@ class NamedRows:
         name, equals, text = condition.partition("=")
         equal, name = not name.endswith("!"), name.removesuffix("!")
         if not equals or not name.strip():
-            raise Mistake(f"where: {condition!r} is no condition; for example: where=label=Abacus,model.width=64")
+            raise Mistake(f"where: {condition!r} is no condition; for example: where=label=Abacus,model.hidden_size=64")
         at = self.at(name.strip(), "where")
         column = self.columns[at]
         value = _value(text.strip(), column)

@@ -22,8 +22,8 @@ class Table(NamedRows):
     >>> table.query('select label, avg("final.ood_test") from runs group by label')
 
     `name` is what SQL calls it. `view` makes of it what people first see, until columns are chosen; `notes` are said
-    below it. Names of columns may be cut at the front where one alone is meant: `width` for `model.width`; `final`
-    stands for all that is directly below it.
+    below it. Names of columns may be cut at the front where one alone is meant: `width` for `model.hidden_size`;
+    `final` stands for all that is directly below it.
     """
 
     def group(

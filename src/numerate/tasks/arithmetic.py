@@ -60,7 +60,7 @@ class Arithmetic(Task):
     lengths: Literal["cycle", "uniform", "value"] = setting(
         "cycle", "every pair of lengths in turn; drawn uniformly; or each operand uniform below 10^digits"
     )
-    zero: bool = setting(False, "whether 0 is among the numbers of one digit")
+    include_zero: bool = setting(False, "whether 0 is among the numbers of one digit")
     no_carry: bool = setting(False, "only sums without any carry, every one of them equally often", later=True)
 
     def __post_init__(self) -> None:
@@ -107,7 +107,7 @@ class Arithmetic(Task):
         width = self._width(first_span.high, second_span.high)
         numbers = np.empty((rows, 3, width), dtype=np.uint8)
         if self.no_carry:
-            free = (operands == 1) & self.zero | (self.lengths == "value")
+            free = (operands == 1) & self.include_zero | (self.lengths == "value")
             numbers[:, :2] = carry.operands(draws, operands, width, free)
         else:
             self._draw_digits(draws, operands, numbers)
@@ -125,7 +125,7 @@ class Arithmetic(Task):
         np.bitwise_and(drawn, kept, out=words[:, :2])
         if self.lengths == "value":
             return
-        if self.zero:
+        if self.include_zero:
             single = operands == 1
             leading = draws.below(np.where(single, 10, 9), (rows, 2), np.uint8) + np.uint8(1) - single
         else:
@@ -187,14 +187,14 @@ class Arithmetic(Task):
             return self._questions_of(first.high, second.high)
         if self.no_carry:
             return sum(self._questions_of(i, j) for i in first for j in second)
-        counts = [sum(_choices(digits, self.zero) for digits in span) for span in (first, second)]
+        counts = [sum(_choices(digits, self.include_zero) for digits in span) for span in (first, second)]
         return counts[0] * counts[1]
 
     def _questions_of(self, first: int, second: int) -> int:
         """How many questions the cell of so many digits has."""
         if self.lengths == "value":
             return carry.count(first, second, (True, True)) if self.no_carry else 10 ** (first + second)
-        return _cell(first, second, self.zero, self.no_carry)
+        return _cell(first, second, self.include_zero, self.no_carry)
 
     def seen_cells(self) -> list[dict[str, int]]:
         """The cells that are too small to be divided, so that no question of theirs is new to training."""
@@ -216,7 +216,7 @@ class Arithmetic(Task):
         if self.lengths == "value":
             return np.full(len(questions), large_enough(self.space()))
         cells = np.minimum(questions.numbers.lengths[:, :2], _SMALL) - 1
-        large: NDArray[np.bool_] = _large_cells(self.zero, self.no_carry)[cells[:, 0] * _SMALL + cells[:, 1]]
+        large: NDArray[np.bool_] = _large_cells(self.include_zero, self.no_carry)[cells[:, 0] * _SMALL + cells[:, 1]]
         return large
 
     def alphabet(self) -> tuple[str, ...]:

@@ -28,18 +28,20 @@ class BitwiseOr(Task):
     are written from the left in whatever order the spelling has.
 
     The questions are listed: sum of min(i, j) over all lengths, 2,870 for 1 to 20 bits each. Training goes through them
-    in rounds, each once a round in an order of its own; so does evaluation, without replacement. With `most=100`
-    training has 100 of those of `digits` x `digits` (the published `--max`), the same for every seed, and the other
-    splits have those that are not among them in either order of the operands. Without it training has them all, and
-    only lengths beyond `digits` are new to it. Development and test ask the same questions: there are too few to keep
-    some apart.
+    in rounds, each once a round in an order of its own; so does evaluation, without replacement. With
+    `max_examples=100` training has 100 of those of `digits` x `digits` (the published `--max`), the same for every
+    seed, and the other splits have those that are not among them in either order of the operands. Without it training
+    has them all, and only lengths beyond `digits` are new to it. Development and test ask the same questions: there are
+    too few to keep some apart.
     """
 
     operator: str = setting("+", "the character between the operands")
     digits: int | Span = setting(Span(1, 20), "how many bits the operands have in training")
     first_digits: int | Span | None = setting(None, "how many bits the first operand has; null: as digits says")
     second_digits: int | Span | None = setting(None, "how many bits the second operand has; null: as digits says")
-    most: int | None = setting(None, "how many questions training has, out of all of digits x digits; null: all")
+    max_examples: int | None = setting(
+        None, "how many questions training has, out of all of digits x digits; null: all"
+    )
 
     def __post_init__(self) -> None:
         if len(self.operator) != 1 or self.operator in "0123456789=":
@@ -50,11 +52,15 @@ class BitwiseOr(Task):
                 raise Mistake(f"{name}: an operand has at least 1 bit, not {Span.of(value).low}")
             if value is not None and Span.of(value).high > MOST_DIGITS:
                 raise Mistake(f"{name}: {Span.of(value).high} bits are too many to list; up to {MOST_DIGITS} are right")
-        if self.most is not None and self.most < 1:
-            raise Mistake(f"most: {self.most} questions teach nothing; 100 are published, null stands for all")
+        if self.max_examples is not None and self.max_examples < 1:
+            raise Mistake(
+                f"max_examples: {self.max_examples} questions teach nothing; 100 are published, null stands for all"
+            )
         space = _count(Span.of(self.digits), Span.of(self.digits))
-        if self.most is not None and self.most > space:
-            raise Mistake(f"most: {self.most} questions are more than the {space} that digits={self.digits} has")
+        if self.max_examples is not None and self.max_examples > space:
+            raise Mistake(
+                f"max_examples: {self.max_examples} questions are more than the {space} that digits={self.digits} has"
+            )
 
     @property
     def spans(self) -> tuple[Span, Span]:
@@ -73,7 +79,8 @@ class BitwiseOr(Task):
         held = self._of_split(split)
         if not len(held):
             raise Mistake(
-                f"split: none of the {self.most or 'trained'} questions of digits={self.digits} has these lengths, so "
+                f"split: none of the {self.max_examples or 'trained'} questions of digits={self.digits} has "
+                f"these lengths, so "
                 "that there is nothing to train on; widen first_digits and second_digits"
             )
         index = np.arange(block * size, (block + 1) * size)
@@ -108,9 +115,9 @@ class BitwiseOr(Task):
     def _trained(self, rows: Listed) -> NDArray[np.bool_]:
         """Which of these questions are among those of training."""
         digits = Span.of(self.digits)
-        if self.most is None:
+        if self.max_examples is None:
             return _inside(rows[:, :2], digits)
-        return np.isin(_codes(rows), _codes(_subset(digits, self.most)))
+        return np.isin(_codes(rows), _codes(_subset(digits, self.max_examples)))
 
     def _known(self, rows: Listed) -> NDArray[np.bool_]:
         """Which of these questions training has, with their operands in this order or in the other."""
@@ -147,9 +154,9 @@ class BitwiseOr(Task):
     def divided(self, questions: Questions) -> NDArray[np.bool_]:
         """Whether the cell of each question has one that training has not."""
         lengths = np.stack([questions.facts[axis] for axis in self.axes()], axis=1)
-        if self.most is None:
+        if self.max_examples is None:
             return ~_inside(lengths, Span.of(self.digits))
-        trained = _subset(Span.of(self.digits), self.most)
+        trained = _subset(Span.of(self.digits), self.max_examples)
         known = np.unique(np.concatenate([trained, trained[:, [1, 0, 2]]]), axis=0)
         many = np.bincount(_cells(known), minlength=(MOST_DIGITS + 1) ** 2)
         return np.asarray(many[_cells(lengths)] < lengths.min(axis=1))

@@ -37,19 +37,19 @@ class Counting(Task):
     - `a a a` with 1 2 3, where `number="none"`;
     - `65 a a a` with . 66 67 68 (`"before"`, a shifted start; nothing is asked of the start itself);
     - `a a a 65` with 1 2 3 68 (`"behind"`, an addend); and one or the other, equally often (`"both"`).
-    - `0 a a a` with . 1 2 3 (`begin="0"`), and `a <pad> a <pad>` with . 1 . 2 (`helper="pad"`). A start has a helper,
+    - `0 a a a` with . 1 2 3 (`prefix="0"`), and `a <pad> a <pad>` with . 1 . 2 (`helper="pad"`). A start has a helper,
       where it is said again: `65 <pad> a <pad>` has . 65 . 66; an addend has none.
     - With `modulus=10` the eleventh is 1 again and the tenth is called 10, never 0.
 
-    A count is drawn uniformly from `count`, then a start uniformly from `starts`, as far as c + k is at most `most`;
-    the alphabet has the numbers up to `most`. `ends=51` leaves of the starts of each count the one that ends there
-    (counts that have none keep them all).
+    A count is drawn uniformly from `count`, then a start uniformly from `starts`, as far as c + k is at most
+    `max_number`; the alphabet has the numbers up to `max_number`. `end=51` leaves of the starts of each count the one
+    that ends there (counts that have none keep them all).
 
-    A grid has the axis `count`; `at` is what a cell sets, trained or not. With `held=6` six starts of each trained
-    count are kept from training, four for test and two for development: 300 of the published ranges, as published,
-    though chosen by a hash. (A held-out `65 a a a` is still the beginning of trained longer rows.) Where letters are
-    random and nothing is held out by its start, rows of three or more are held out by their letters. All other rows up
-    to the trained counts are seen; those beyond are new.
+    A grid has the axis `count`; `eval_count` is what a cell sets, trained or not. With `held_out_starts=6` six starts
+    of each trained count are kept from training, four for test and two for development: 300 of the published ranges, as
+    published, though chosen by a hash. (A held-out `65 a a a` is still the beginning of trained longer rows.) Where
+    letters are random and nothing is held out by its start, rows of three or more are held out by their letters. All
+    other rows up to the trained counts are seen; those beyond are new.
 
     Deviations: a cell of no more starts than an evaluation asks questions has all of them, none twice; of more, as many
     are drawn as it asks, and some of these may be the same. Of the published test files some have only rows that end
@@ -63,13 +63,15 @@ class Counting(Task):
         "none", "where the number stands that is counted from"
     )
     starts: int | Span = setting(Span(1, 99), "which numbers are counted from, where there are any")
-    most: int = setting(100, "the largest number that may be reached, and that the alphabet has")
-    ends: int | None = setting(None, "the number that counts end at, which leaves one start each; null: any")
+    max_number: int = setting(100, "the largest number that may be reached, and that the alphabet has")
+    end: int | None = setting(None, "the number that counts end at, which leaves one start each; null: any")
     modulus: int | None = setting(None, "counts begin again at 1 behind this one; null: they never do")
-    begin: str = setting("", "a text in front of every row, such as 0 or <bos>, of which nothing is asked")
+    prefix: str = setting("", "a text in front of every row, such as 0 or <bos>, of which nothing is asked")
     helper: Literal["none", "blank", "pad"] = setting("none", "the token behind each symbol where its count is said")
-    held: int = setting(0, "how many starts of each trained count are held out, if it has more; 0: none")
-    at: int | Span | None = setting(None, "counts that are asked about instead, trained or not; null: as count says")
+    held_out_starts: int = setting(0, "how many starts of each trained count are held out, if it has more; 0: none")
+    eval_count: int | Span | None = setting(
+        None, "counts that are asked about instead, trained or not; null: as count says"
+    )
 
     def __post_init__(self) -> None:
         for name, known in (("symbol", ("same", "different")), ("helper", tuple(HELPERS)), ("number", NUMBER)):
@@ -78,29 +80,32 @@ class Counting(Task):
         check_modulus(self.modulus)
         if self.modulus is not None and self.number != "none":
             raise Mistake("modulus: counts that begin again are not counted on from a number; number=none is right")
-        if not 1 <= self.most <= MOST_NUMBER:
-            raise Mistake(f"most: {self.most} is not from 1 to {MOST_NUMBER}")
+        if not 1 <= self.max_number <= MOST_NUMBER:
+            raise Mistake(f"max_number: {self.max_number} is not from 1 to {MOST_NUMBER}")
         if Span.of(self.starts).low < 0:
             raise Mistake(f"starts: {Span.of(self.starts).low} is below 0, which no text stands for")
-        check_begin(self.begin, ascii_lowercase, "0 and <bos> are")
-        if self.held < 0 or self.held == 1:
-            raise Mistake(f"held: {self.held} leaves nothing for test or development; 0, or 2 and more are right")
+        check_begin(self.prefix, ascii_lowercase, "0 and <bos> are")
+        if self.held_out_starts < 0 or self.held_out_starts == 1:
+            raise Mistake(
+                f"held_out_starts: {self.held_out_starts} leaves nothing for test or development; 0, or 2 and "
+                f"more are right"
+            )
         self.allowed.check(Span.of(self.count), "count")
-        if self.at is not None:
-            self.allowed.check(Span.of(self.at), "at")
-        Starts(Span.of(self.starts), self.most, self.ends).check_ends(Span.of(self.count))
+        if self.eval_count is not None:
+            self.allowed.check(Span.of(self.eval_count), "eval_count")
+        Starts(Span.of(self.starts), self.max_number, self.end).check_ends(Span.of(self.count))
 
     @property
     def allowed(self) -> Starts:
         """Which counts may start where; without numbers every count starts from 0."""
         if self.number == "none":
-            return Starts(Span(0, 0), self.most if self.modulus is None else MOST_COUNT)
-        return Starts(Span.of(self.starts), self.most, self.ends)
+            return Starts(Span(0, 0), self.max_number if self.modulus is None else MOST_COUNT)
+        return Starts(Span.of(self.starts), self.max_number, self.end)
 
     @property
     def asked(self) -> Span:
         """The counts that are asked about."""
-        return Span.of(self.count if self.at is None else self.at)
+        return Span.of(self.count if self.eval_count is None else self.eval_count)
 
     def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
         rows = len(index)
@@ -130,7 +135,7 @@ class Counting(Task):
         >>> plain_text(Counting(number="before").rows(np.array([2]), np.array([65]), np.array([True])), 0)
         ('65 a a', '. 66 67')
         """
-        alphabet, unit, first = self.alphabet(), 1 + (self.helper != "none"), int(bool(self.begin))
+        alphabet, unit, first = self.alphabet(), 1 + (self.helper != "none"), int(bool(self.prefix))
         symbol, helper = alphabet.index("a"), alphabet.index(HELPERS[self.helper]) if unit == 2 else EMPTY
         leads = self.number in ("before", "both")
         longest = int(count.max(initial=0)) if longest is None else longest
@@ -149,7 +154,7 @@ class Counting(Task):
         symbols = np.where(inside, shown, EMPTY).astype(np.int16)
         labels = np.where(inside & (into % unit == unit - 1), said, EMPTY).astype(np.int16)
         if first:
-            symbols[:, 0] = alphabet.index(self.begin)
+            symbols[:, 0] = alphabet.index(self.prefix)
         if leads:
             symbols[:, first] = np.where(before, start, symbols[:, first])
             labels[:, first] = np.where(before, EMPTY, labels[:, first])
@@ -168,7 +173,7 @@ class Counting(Task):
     @property
     def _by_letters(self) -> bool:
         """Whether rows are held out by their letters."""
-        return self.symbol == "different" and (not self.held or self.number == "none")
+        return self.symbol == "different" and (not self.held_out_starts or self.number == "none")
 
     def pinned(self, **cell: Any) -> Self:
         """The same with fields pinned; `count` is what is asked, whatever training counts."""
@@ -176,7 +181,7 @@ class Counting(Task):
             return super().pinned(**cell)
         rest = {name: value for name, value in cell.items() if name != "count"}
         self.allowed.check(Span.of(cell["count"]), "count")
-        return super().pinned(**rest, at=cell["count"])
+        return super().pinned(**rest, eval_count=cell["count"])
 
     def axes(self) -> tuple[str, ...]:
         return ("count",)
@@ -192,7 +197,7 @@ class Counting(Task):
     def beyond(self) -> "Counting | None":
         """The counts behind the trained ones, a fifth more: 1 to 50 are followed by 51 to 60."""
         band = next_counts(self.asked, self.allowed.furthest())
-        return None if band is None else replace(self, at=band)
+        return None if band is None else replace(self, eval_count=band)
 
     def cells(self) -> list[tuple[int, ...]] | None:
         return feasible(Span.of(self.count), self.allowed.furthest())
@@ -208,7 +213,7 @@ class Counting(Task):
         """Every question of a split, smaller counts and smaller starts first; None where letters are random, or for
         more than 20,000.
 
-        >>> [plain_text(Counting(at=Span(2, 3)).whole(), row) for row in (0, 1)]
+        >>> [plain_text(Counting(eval_count=Span(2, 3)).whole(), row) for row in (0, 1)]
         [('a a', '1 2'), ('a a a', '1 2 3')]
         """
         if split == "beyond-development":
@@ -247,16 +252,16 @@ class Counting(Task):
 
     def _kind(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> NDArray[np.int8]:
         """0 for rows of training, 1 for those held out for test, 2 for development."""
-        if not self.held:
+        if not self.held_out_starts:
             return np.zeros(len(count), dtype=np.int8)
-        table = held_out(Span.of(self.count), self.allowed, self.held)
+        table = held_out(Span.of(self.count), self.allowed, self.held_out_starts)
         known = (count < table.shape[0]) & (start >= 0) & (start < table.shape[1])
         return np.where(known, table[count * known, start * known], 0).astype(np.int8)
 
     def _divided(self, count: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether starts of these counts are held out."""
         span, (_, width) = Span.of(self.count), self.allowed.bounds(count)
-        return (count >= span.low) & (count <= span.high) & (width > self.held) & (self.held > 0)
+        return (count >= span.low) & (count <= span.high) & (width > self.held_out_starts) & (self.held_out_starts > 0)
 
     def canonical(self, questions: Questions) -> NDArray[np.uint64]:
         """A hash of count, start and where it stands; of the letters too, where rows are held out by them."""
@@ -271,7 +276,7 @@ class Counting(Task):
         if self.number == "none":
             return np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
         table = np.array([int(text) if text.isdecimal() else -1 for text in questions.alphabet])
-        first, unit = int(bool(self.begin)), 1 + (self.helper != "none")
+        first, unit = int(bool(self.prefix)), 1 + (self.helper != "none")
         front = table[questions.symbols[:, first]]
         if self.number == "before":
             return front, np.ones(rows, dtype=np.int64)
@@ -297,9 +302,9 @@ class Counting(Task):
 
     def alphabet(self) -> tuple[str, ...]:
         """The numbers from 0 on, what begins a row, the helper, the letters: as far as there are any."""
-        numbers = map(str, range((self.most if self.modulus is None else self.modulus) + 1))
+        numbers = map(str, range((self.max_number if self.modulus is None else self.modulus) + 1))
         letters = ascii_lowercase if self.symbol == "different" else "a"
-        texts = (*numbers, self.begin, HELPERS[self.helper], *letters)
+        texts = (*numbers, self.prefix, HELPERS[self.helper], *letters)
         return tuple(dict.fromkeys(text for text in texts if text))
 
     def longest(self) -> Questions:
@@ -316,7 +321,7 @@ class Counting(Task):
         """
         pieces = [piece for piece in text.split() if piece != HELPERS[self.helper]]
         spare = sum(piece.isdecimal() for piece in pieces) > (self.number != "none")
-        if self.begin and pieces[:1] == [self.begin] and (spare or not self.begin.isdecimal()):
+        if self.prefix and pieces[:1] == [self.prefix] and (spare or not self.prefix.isdecimal()):
             pieces = pieces[1:]
         before = self.number in ("before", "both") and bool(pieces) and pieces[0].isdecimal()
         number = "" if self.number == "none" or not pieces else pieces.pop(0 if before else -1)
@@ -324,9 +329,9 @@ class Counting(Task):
         if not pieces or any(piece not in known for piece in pieces) or (self.number != "none") != number.isdecimal():
             raise Mistake(f"question: {text!r} is no question of this task; it reads like {self._example()}")
         count, start = len(pieces), int(number or 0)
-        if self.modulus is None and start + count > self.most:
+        if self.modulus is None and start + count > self.max_number:
             raise Mistake(
-                f"question: {count} counted on from {start} is above {self.most}, the largest number there is"
+                f"question: {count} counted on from {start} is above {self.max_number}, the largest number there is"
             )
         letters = None
         if self.symbol == "different":
@@ -361,7 +366,7 @@ def check_begin(begin: str, symbols: Sequence[str], right: str) -> None:
     if begin and begin in (*symbols, *HELPERS.values()):
         raise Mistake(f"begin: {begin!r} is also a symbol or a helper; {right}")
     if begin in SPECIALS:
-        raise Mistake(f"begin: {begin} is a special token, which tokenizer.begin=true adds; {right}")
+        raise Mistake(f"begin: {begin} is a special token, which tokenizer.add_bos_token=true adds; {right}")
 
 
 FEW_LETTERS = next(count for count in range(1, 9) if large_enough(len(ascii_lowercase) ** count))

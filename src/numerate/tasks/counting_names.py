@@ -59,7 +59,7 @@ def presets() -> dict[str, Task]:
     """Every published name with its task.
 
     >>> presets()["counting_samesymbol_mod10bos"]
-    Counting(symbol='same', count=Span(low=1, high=50), ..., modulus=10, begin='0', ...)
+    Counting(symbol='same', count=Span(low=1, high=50), ..., modulus=10, prefix='0', ...)
     """
     return {name: named.task for name, named in named_tasks().items()}
 
@@ -75,15 +75,15 @@ def named_tasks() -> Mapping[str, Named]:
 
 AUXILIARY: dict[str, tuple[Task, int]] = {
     "addbigram": (NumberLine(count=99), 100_000),
-    "addbigram_upto200": (NumberLine(count=199, most=200), 100_000),
+    "addbigram_upto200": (NumberLine(count=199, max_number=200), 100_000),
     "addbigram_blkseq": (NumberLine(count=99, filler="blank"), 100_000),
     "addbigram_nullseq": (NumberLine(count=99, filler="null"), 100_000),
     "addbigram_shiftedblkseq": (
-        NumberLine(count=Span(50, 99), starts=Span(1, 50), ends=100, filler="blank"),
+        NumberLine(count=Span(50, 99), starts=Span(1, 50), end=100, filler="blank"),
         100_000,
     ),
     "addbigram_shiftednullseq": (
-        NumberLine(count=Span(50, 99), starts=Span(1, 50), ends=100, filler="null"),
+        NumberLine(count=Span(50, 99), starts=Span(1, 50), end=100, filler="null"),
         100_000,
     ),
     "addtable": (AdditionTable(count=Span(1, 99)), 99_000),
@@ -133,10 +133,10 @@ _PADDED = (210, 128)
 
 def _sums() -> list[Named]:
     """An addend behind, or a start in front."""
-    behind = Counting(number="behind", held=HELD)
-    before, both = Counting(number="before", held=HELD), Counting(number="both", held=HELD)
+    behind = Counting(number="behind", held_out_starts=HELD)
+    before, both = Counting(number="before", held_out_starts=HELD), Counting(number="both", held_out_starts=HELD)
     fifty = Counting(count=50, number="before", starts=Span(1, 50))
-    letters = Counting("different", number="behind", held=HELD)
+    letters = Counting("different", number="behind", held_out_starts=HELD)
     same = _named("counting_samesymbol", behind, _SAME)
     different = _named("counting_diffsymbol", letters, _LETTERS)
     padded = _named("counting_samesymbol_padhelper", _helped(behind, "pad"), _SAME, _PADDED)
@@ -157,7 +157,11 @@ def _sums() -> list[Named]:
         padded,
         _with(padded, "_addtable", "addtable_padhelper"),
         *shifted,
-        _named("counting_diffsymbol_shiftedstart", Counting("different", number="both", held=HELD), _LETTERS_AND_A),
+        _named(
+            "counting_diffsymbol_shiftedstart",
+            Counting("different", number="both", held_out_starts=HELD),
+            _LETTERS_AND_A,
+        ),
         _with(shifted[0], "_addtable", "addtable"),
         _with(shifted[1], "_addtable", "addtable"),
         _with(shifted[2], "_addtablelarge", "addtable_large"),
@@ -174,7 +178,7 @@ def _plain() -> list[Named]:
     plain2 = _named("counting_samesymbol_plain2", one, _SAME)
     plain3 = _named("counting_samesymbol_plain3", one, _SAME, rows=100_000)
     without = _named("counting_samesymbol_plain3_nobos", Counting(count=50), _SAME, rows=100_000)
-    ending = Counting(number="before", starts=Span(1, 50), ends=51)
+    ending = Counting(number="before", starts=Span(1, 50), end=51)
     shifted = _named("counting_samesymbol_shiftedstart4", ending, _SAME, rows=100_000)
     found = [_with(base, "_addbigram", "addbigram") for base in (plain, plain2, plain3, without)]
     for kind, vocabulary in (("blkseq", _FILLED), ("nullseq", _NULL)):
@@ -189,7 +193,7 @@ def _trained_ranges() -> list[Named]:
     return [
         _named(
             f"counting_samesymbol_shiftedstart3__tr{trained}_te{largest}__",
-            Counting(count=trained, number="before", starts=Span(0, largest - trained), most=largest),
+            Counting(count=trained, number="before", starts=Span(0, largest - trained), max_number=largest),
             (*numbers(largest), "<pad>", "a"),
             {50: (64, 64), 100: (128, 128), 200: (256, 256)}[largest],
             rows=1_000_000 // (largest - trained + 1) * (largest - trained + 1),
@@ -211,18 +215,18 @@ def _modular() -> list[Named]:
         hundred = Counting(symbol, count=Span(1, 100), modulus=10)
         found.append(_named(f"{name}_mod10_100_200", hundred, ten, (256, 256)))
         found.append(_named(f"{name}_mod10_padhelper", _helped(base, "pad"), ten, _PADDED))
-    bos = Counting(modulus=10, begin="0")
+    bos = Counting(modulus=10, prefix="0")
     return [*found, _named("counting_samesymbol_mod10bos", bos, (*numbers(10), "<pad>", "a"))]
 
 
 def _others() -> list[Named]:
     """Each kind of item for itself; a stream of counts; and the published test of the code itself."""
-    pairs = SelectiveCounting(2, "letters", most=50, composition="pairs", inclusive=True)
+    pairs = SelectiveCounting(2, "letters", max_count=50, composition="pairs", inclusive=True)
     even, every = SelectiveCounting(composition="even"), SelectiveCounting(count=50)
     ten, letters = (*numbers(9), "<pad>"), (*numbers(50), "<pad>", "a", "b")
-    modular = SelectiveCounting(4, count=64, most=64, modulus=4)
-    debug = SelectiveCounting(2, "letters", count=3, most=3, composition="pairs", inclusive=True)
-    begun = SelectiveCounting(composition="even", begin="<bos>")
+    modular = SelectiveCounting(4, count=64, max_count=64, modulus=4)
+    debug = SelectiveCounting(2, "letters", count=3, max_count=3, composition="pairs", inclusive=True)
+    begun = SelectiveCounting(composition="even", prefix="<bos>")
     return [
         _named("counting_selective", pairs, letters, rows=999_600),
         _named("counting_selective_padhelper", _helped(pairs, "pad"), letters, _PADDED, rows=999_600),

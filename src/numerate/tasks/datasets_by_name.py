@@ -15,15 +15,15 @@ def presets() -> dict[str, Task]:
     """Every name with its task. The further tests of word problems train on GSM8K, and are tested alone.
 
     >>> presets()["svamp"]
-    WordProblems(answer='solution', further=('svamp',), folder=None, test=2, ...)
+    WordProblems(answer_format='solution', extra_tests=('svamp',), data_dir=None, test=2, ...)
     """
     return {
         "mathematics": Mathematics(),
         "mathematics_arithmetic": arithmetic(),
         "gsm8k": WordProblems(),
-        "svamp": WordProblems(further=("svamp",), test=2),
-        "gsm_hard": WordProblems(further=("gsm_hard",), test=2),
-        "gsm_plus": WordProblems(further=("gsm_plus",), test=2),
+        "svamp": WordProblems(extra_tests=("svamp",), test=2),
+        "gsm_hard": WordProblems(extra_tests=("gsm_hard",), test=2),
+        "gsm_plus": WordProblems(extra_tests=("gsm_plus",), test=2),
         "rjokes": Jokes(),
         "multirc": Reading(),
         "multiplication": Multiplication(),

@@ -24,13 +24,13 @@ class Jokes(TextTask):
     rounded to a whole number. Training, development and test have files of their own (`train.tsv`, `dev.tsv`,
     `test.tsv`: score, tab, joke; or `.jsonl` of question and answer, as the published program prepares them): 345,965,
     43,246 and 43,246 rows. Many jokes stand there several times: those of development and test are left out of
-    training, unless `repeats`.
+    training, unless `keep_duplicates`.
     """
 
-    folder: str | None = setting(None, "where the files are; null: the user's data folder")
+    data_dir: str | None = setting(None, "where the files are; null: the user's data folder")
     test: int | Span | None = setting(None, "the number of a part: there is one, the test; null: all")
-    repeats: bool = setting(False, "whether training keeps rows whose joke is in another split too")
-    skip_bad: bool = setting(False, "whether records that cannot be read are left out and counted")
+    keep_duplicates: bool = setting(False, "whether training keeps rows whose joke is in another split too")
+    skip_invalid: bool = setting(False, "whether records that cannot be read are left out and counted")
 
     def __post_init__(self) -> None:
         refuse_part("test", self.test)
@@ -38,14 +38,14 @@ class Jokes(TextTask):
     @property
     def place(self) -> Path:
         """The folder of its files. Raises `Mistake` that says how to get them."""
-        return dataset_folder(self.folder, "rjokes", FOLDERS, ("train.tsv", "train.jsonl"))
+        return dataset_folder(self.data_dir, "rjokes", FOLDERS, ("train.tsv", "train.jsonl"))
 
     @property
     def holdings(self) -> Holdings:
         place = self.place
         ending = "tsv" if (place / "train.tsv").is_file() else "jsonl"
         files = [dataset_file(place, f"{name}.{ending}", "rjokes") for name in FILES]
-        return _read(tuple(map(stamp, files)), ending == "tsv", self.repeats, self.skip_bad)
+        return _read(tuple(map(stamp, files)), ending == "tsv", self.keep_duplicates, self.skip_invalid)
 
 
 @lru_cache(maxsize=4)

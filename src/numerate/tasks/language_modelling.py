@@ -35,7 +35,7 @@ _SPLITS = ("train", "development", "test")
 
 @dataclass(frozen=True)
 class LanguageModelling(Task):
-    """Running text from files of tokens: chunks of `context` tokens, each of which must say the next one.
+    """Running text from files of tokens: chunks of `context_length` tokens, each of which must say the next one.
 
     `train` and `validation` are folders of shards (.bin, .npy), such files, or files of text, JSON lines and lists of
     stories, which `numerate train` tokenises once into the user's cache. A path that is not there is looked for among
@@ -61,7 +61,7 @@ class LanguageModelling(Task):
     train: str = setting("", "tokens or texts to train on: a folder or a file")
     validation: str | None = setting(None, "tokens or texts held out; null: the shards of train that are for it")
     tokenizer: str = setting("", "what the tokens were written with: a folder, a file, a name; '': beside the tokens")
-    context: int = setting(512, "how many tokens a chunk has")
+    context_length: int = setting(512, "how many tokens a chunk has")
     order: Literal["shuffled", "published", "sequential"] = setting("shuffled", "the order of chunks in training")
 
     def __post_init__(self) -> None:
@@ -69,8 +69,8 @@ class LanguageModelling(Task):
             raise Mistake(
                 f"order: there is no {self.order!r}; there are: {', '.join(ORDERS)}.{did_you_mean(self.order, ORDERS)}"
             )
-        if self.context < 1:
-            raise Mistake(f"context: {self.context} tokens are none; 1 or more is right")
+        if self.context_length < 1:
+            raise Mistake(f"context_length: {self.context_length} tokens are none; 1 or more is right")
 
     # What is read ----------------------------------------------------------------------------------------------------
 
@@ -179,13 +179,14 @@ class LanguageModelling(Task):
         there it is the first pass of that.
         """
         sizes = self.corpus(split).sizes
-        if split == "train" and self.order != "published" and max(sizes) <= self.context:
+        if split == "train" and self.order != "published" and max(sizes) <= self.context_length:
             raise Mistake(
-                f"context: {self.context:,} tokens with the one behind them are more than any shard of {self.train} "
+                f"context_length: {self.context_length:,} tokens with the one behind them are more than any "
+                f"shard of {self.train} "
                 f"has (at most {max(sizes):,}); {max(sizes) - 1:,} or less, or more text, is right"
             )
         order = self.order if split == "train" or (split, self.order) == ("development", "published") else "sequential"
-        return _order(order, sizes, self.context, seed, rank if split == "train" else 0)
+        return _order(order, sizes, self.context_length, seed, rank if split == "train" else 0)
 
     def chunks(self, split: str) -> int:
         """How many chunks a pass over a split has."""
@@ -208,17 +209,17 @@ class LanguageModelling(Task):
 
     def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
         """Chunks of training at random places, one for each index."""
-        order = SequentialChunks(self.corpus("train").sizes, self.context)
+        order = SequentialChunks(self.corpus("train").sizes, self.context_length)
         return self._read("train", order, draws.below(order.per_pass, (len(index),)).astype(np.int64))
 
     def _read(self, split: str, order: ChunkOrder, chunks: NDArray[np.int64]) -> Questions:
-        return self._asked(ChunkRows(self.corpus(split), order.places(chunks), self.context))
+        return self._asked(ChunkRows(self.corpus(split), order.places(chunks), self.context_length))
 
     def _asked(self, rows: TokenRows) -> Questions:
-        return Questions.of_tokens(rows, {"context": np.full(len(rows), self.context, dtype=np.int64)})
+        return Questions.of_tokens(rows, {"context_length": np.full(len(rows), self.context_length, dtype=np.int64)})
 
     def axes(self) -> tuple[str, ...]:
-        return ("context",)
+        return ("context_length",)
 
     def whole(self, split: str = "test") -> Questions | None:
         """Every chunk of what is held out, read from the files when a part of it is asked for; None for `train`."""
@@ -229,7 +230,7 @@ class LanguageModelling(Task):
 
     def longest(self) -> Questions:
         """A chunk of the whole context, of nothing."""
-        return self._asked(TokenRows(np.zeros((1, self.context + 1), np.int64), np.array([self.context])))
+        return self._asked(TokenRows(np.zeros((1, self.context_length + 1), np.int64), np.array([self.context_length])))
 
     def space(self) -> int:
         """The chunks of a pass over training, of which `training.epochs` counts passes."""

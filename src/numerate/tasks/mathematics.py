@@ -58,13 +58,13 @@ class Mathematics(TextTask):
     tests by default as in Zausinger et al. (2024), https://arxiv.org/abs/2411.02083: of each file of training the last
     0.05 % of a shuffled order are development; the parts of the test are the modules trained on, then the modules of
     the extrapolation test. Of the v1.0 files that is 25,986,948 rows of training, 13,026 of development, 130,000 and
-    70,000 of the tests, less the rows of training whose question is in another split (`repeats` keeps them). With
-    other files, sizes follow what there is.
+    70,000 of the tests, less the rows of training whose question is in another split (`keep_duplicates` keeps them).
+    With other files, sizes follow what there is.
 
     `train_rows` and `development_rows` are of each file, as in the ablation on `arithmetic__add_sub_multiple` (33,333
     and 1,000); where a file has fewer rows than both, they are divided in the same proportion.
 
-    `folder` holds `train-easy`, `train-medium`, `train-hard`, `interpolate` and `extrapolate`, or the four files that
+    `data_dir` holds `train-easy`, `train-medium`, `train-hard`, `interpolate` and `extrapolate`, or the four files that
     the published program prepares (`train.txt`, `val.txt` ...), whose tests are one part each, as they no longer say
     which module a row is of.
     """
@@ -72,25 +72,25 @@ class Mathematics(TextTask):
     axis: ClassVar[str] = "module"
 
     modules: tuple[str, ...] = setting(MODULES, "what is trained, and tested at trained sizes")
-    extrapolation: tuple[str, ...] = setting(EXTRAPOLATION, "the modules of OOD test")
+    extrapolation_modules: tuple[str, ...] = setting(EXTRAPOLATION, "the modules of OOD test")
     difficulties: tuple[Literal["easy", "medium", "hard"], ...] = setting(
         DIFFICULTIES, "which files of each module are trained"
     )
-    folder: str | None = setting(None, "where the files are; null: the user's data folder")
+    data_dir: str | None = setting(None, "where the files are; null: the user's data folder")
     module: int | Span | None = setting(None, "the number of a part: modules first, then extrapolation; null: all")
-    development: float = setting(0.0005, "the share of each file that is development")
+    development_fraction: float = setting(0.0005, "the share of each file that is development")
     train_rows: int | None = setting(None, "how many rows of each file are trained; null: all that are left")
     development_rows: int | None = setting(None, "how many rows of each file are development; null: by its share")
-    division: int = setting(0, "key of the order by which files are divided")
-    repeats: bool = setting(False, "whether training keeps rows whose question is in another split too")
-    skip_bad: bool = setting(False, "whether records that cannot be read are left out and counted")
+    split_seed: int = setting(0, "key of the order by which files are divided")
+    keep_duplicates: bool = setting(False, "whether training keeps rows whose question is in another split too")
+    skip_invalid: bool = setting(False, "whether records that cannot be read are left out and counted")
 
     def __post_init__(self) -> None:
-        refuse_share("development", self.development)
+        refuse_share("development_fraction", self.development_fraction)
         for name in ("modules", "difficulties"):
             if not getattr(self, name):
                 raise Mistake(f"{name}: none is named, so there is nothing to train on")
-        for name in ("modules", "extrapolation", "difficulties"):
+        for name in ("modules", "extrapolation_modules", "difficulties"):
             chosen = getattr(self, name)
             if len(set(chosen)) < len(chosen):
                 raise Mistake(f"{name}: one stands there twice; once is right")
@@ -110,7 +110,7 @@ class Mathematics(TextTask):
     def place(self) -> Path:
         """The folder of its files. Raises `Mistake` that says how to get them."""
         wanted = ["train-easy", "train.txt", "arithmetic_train.txt", *(f"train-{name}" for name in self.difficulties)]
-        return dataset_folder(self.folder, "mathematics", FOLDERS, dict.fromkeys(wanted))
+        return dataset_folder(self.data_dir, "mathematics", FOLDERS, dict.fromkeys(wanted))
 
     @property
     def is_prepared(self) -> bool:
@@ -126,7 +126,7 @@ def _raw(task: Mathematics) -> Holdings:
         for number, module in enumerate(task.modules, start=1)
     }
     tests = [f"interpolate/{module}.txt" for module in task.modules]
-    tests += [f"extrapolate/{module}.txt" for module in task.extrapolation]
+    tests += [f"extrapolate/{module}.txt" for module in task.extrapolation_modules]
     lacking = [file for file in (*train, *tests) if not (place / file).is_file()]
     if lacking:
         more = f" (nor are {len(lacking) - 1} others)" if len(lacking) > 1 else ""
@@ -135,9 +135,11 @@ def _raw(task: Mathematics) -> Holdings:
         )
     numbers = tuple(train.values())
     stamps = tuple(stamp(place / file) for file in (*train, *tests))
-    sizes = (task.train_rows, task.development_rows, task.development)
-    names = (*task.modules, *task.extrapolation)
-    return _divided(stamps, numbers, names, len(task.modules), sizes, task.division, task.repeats, task.skip_bad)
+    sizes = (task.train_rows, task.development_rows, task.development_fraction)
+    names = (*task.modules, *task.extrapolation_modules)
+    return _divided(
+        stamps, numbers, names, len(task.modules), sizes, task.split_seed, task.keep_duplicates, task.skip_invalid
+    )
 
 
 @lru_cache(maxsize=4)
@@ -196,7 +198,7 @@ def prepared(task: Mathematics) -> Holdings:
     for file in files:
         if not file.is_file():
             raise Mistake(f"folder: {file} is not there beside {begin}train.txt; the four files belong together")
-    return _prepared(tuple(map(stamp, files)), task.repeats, task.skip_bad)
+    return _prepared(tuple(map(stamp, files)), task.keep_duplicates, task.skip_invalid)
 
 
 def _only(task: Mathematics) -> str:
@@ -214,7 +216,7 @@ def arithmetic() -> Mathematics:
     """The published ablation: sums and differences of several numbers, longer ones in OOD test."""
     return Mathematics(
         modules=("arithmetic__add_sub_multiple",),
-        extrapolation=("arithmetic__add_sub_multiple_longer",),
+        extrapolation_modules=("arithmetic__add_sub_multiple_longer",),
         train_rows=33_333,
         development_rows=1000,
     )

@@ -51,14 +51,14 @@ class MathematicsStandIn(Task):
         KINDS, "the kinds of question"
     )
     digits: int | Span = setting(Span(1, 4), "how many digits numbers have, those behind the point among them")
-    big_digits: int | Span = setting(Span(5, 6), "how many digits they have in OOD test")
+    ood_digits: int | Span = setting(Span(5, 6), "how many digits they have in OOD test")
     module: int | Span | None = setting(None, "the number of a part: kinds first, then big ones; null: all trained")
 
     def __post_init__(self) -> None:
         refuse_unknown("kinds", self.kinds, KINDS)
         if not self.kinds:
             raise Mistake("kinds: none is named, so there is nothing to ask")
-        for name in ("digits", "big_digits"):
+        for name in ("digits", "ood_digits"):
             span = Span.of(getattr(self, name))
             if span.low < 1 or span.high > len(_PLACES):
                 raise Mistake(f"{name}: {span} are not digits of a number here; 1 to {len(_PLACES)} are")
@@ -81,7 +81,7 @@ class MathematicsStandIn(Task):
 
     def _question(self, part: int, rng: random.Random) -> Example:
         big, kind = divmod(part - 1, len(self.kinds))
-        return _ASK[self.kinds[kind]](rng, Span.of(self.big_digits if big else self.digits))
+        return _ASK[self.kinds[kind]](rng, Span.of(self.ood_digits if big else self.digits))
 
     def read(self, text: str) -> Questions:
         """Any text as a question; in the place of its answer, which nobody works out, stands one of training."""

@@ -21,15 +21,15 @@ class Mixture(Task):
     """Questions of several tasks, each drawn as often as its weight says: sums and differences.
 
     McLeish et al. (2024), https://arxiv.org/abs/2405.17399, train one model on additions and subtractions. The fact
-    `task` is the number of a question's task, from 0. `only=1` asks for nothing but the second task, which an
-    evaluation may set (`numerate evaluate latest task.only=0,1`), so that results are told apart. A grid has the axes
-    that all tasks have, and a cell pins each of them.
+    `task` is the number of a question's task, from 0. `task_index=1` asks for nothing but the second task, which an
+    evaluation may set (`numerate evaluate latest task.task_index=0,1`), so that results are told apart. A grid has the
+    axes that all tasks have, and a cell pins each of them.
 
     With `auxiliary` all tasks but the first are only trained on, beside it: a cell of a grid and OOD validation ask
-    nothing of them (`only=1` does, of the second). So are the number lines and tables that published counting tasks
-    add: Chang and Bisk (2024), https://arxiv.org/abs/2405.20131. Their `weights` are then the shares of the rows that
-    are kept, whatever a task holds out. (Without `auxiliary` they are those of the rows drawn, before rows of another
-    split are left out.)
+    nothing of them (`task_index=1` does, of the second). So are the number lines and tables that published counting
+    tasks add: Chang and Bisk (2024), https://arxiv.org/abs/2405.20131. Their `weights` are then the shares of the rows
+    that are kept, whatever a task holds out. (Without `auxiliary` they are those of the rows drawn, before rows of
+    another split are left out.)
 
     >>> Mixture((Arithmetic("+"), Arithmetic("-")), weights=(3, 1)).axes()
     ('first_digits', 'second_digits')
@@ -38,14 +38,16 @@ class Mixture(Task):
     tasks: tuple[Task, ...] = setting((Arithmetic("+"), Arithmetic("-")), "the tasks that questions are drawn from")
     weights: tuple[float, ...] = setting((), "how often each is drawn, in relation to the others; none: equally often")
 
-    only: int | None = setting(None, "the number of the one task that is asked, from 0; null: all of them", later=True)
+    task_index: int | None = setting(
+        None, "the number of the one task that is asked, from 0; null: all of them", later=True
+    )
     auxiliary: bool = setting(
         False, "whether all tasks but the first are only trained on, no part of a grid", later=True
     )
 
     def __post_init__(self) -> None:
-        if self.only is not None and not 0 <= self.only < len(self.tasks):
-            raise Mistake(f"only: there is no task {self.only}; there are 0 to {len(self.tasks) - 1}")
+        if self.task_index is not None and not 0 <= self.task_index < len(self.tasks):
+            raise Mistake(f"task_index: there is no task {self.task_index}; there are 0 to {len(self.tasks) - 1}")
         if not self.tasks:
             raise Mistake("tasks: a mixture has at least one task, such as [Arithmetic, Arithmetic(operator='-')]")
         if any(isinstance(task, Mixture) for task in self.tasks):
@@ -75,8 +77,8 @@ class Mixture(Task):
         weights = np.array(self.weights or (1.0,) * len(self.tasks))
         edges = np.round(np.cumsum(weights / weights.sum()) * 2.0**32).astype(np.uint64)[:-1]
         member = np.searchsorted(edges, chance.astype(np.uint64), side="right")
-        if self.only is not None:
-            member = np.full(len(index), self.only)
+        if self.task_index is not None:
+            member = np.full(len(index), self.task_index)
         shared, parts, places = self._shared(), [], []
         for number, task in enumerate(self.tasks):
             here = np.flatnonzero(member == number)
@@ -95,7 +97,11 @@ class Mixture(Task):
     def _graded(self) -> range:
         """The numbers of the tasks that a grid is about: all but auxiliary ones, or the one that is asked."""
         mains = 1 if self.auxiliary else len(self.tasks)
-        return range(mains) if self.only is None or self.only < mains else range(self.only, self.only + 1)
+        return (
+            range(mains)
+            if self.task_index is None or self.task_index < mains
+            else range(self.task_index, self.task_index + 1)
+        )
 
     def _with(self, members: Sequence[Task]) -> Self:
         """The same with others for the tasks that a grid is about, and nothing asked of the rest."""
@@ -110,7 +116,7 @@ class Mixture(Task):
         own = {name: cell.pop(name) for name in [f.name for f in fields(self)] if name in cell}
         task = replace(self, **own)
         if "task" in cell:
-            task = replace(task, only=cell.pop("task"))
+            task = replace(task, task_index=cell.pop("task"))
         return task._with([self.tasks[number].pinned(**cell) for number in task._graded()]) if cell else task
 
     def axes(self) -> tuple[str, ...]:
@@ -140,14 +146,16 @@ class Mixture(Task):
 
     def whole(self, split: str = "test") -> Questions | None:
         """Every question of its one task, where it lists them; None where there are several."""
-        number = 0 if len(self.tasks) == 1 else self.only
+        number = 0 if len(self.tasks) == 1 else self.task_index
         found = None if number is None else self.tasks[number].whole(split)
         return None if number is None or found is None else _of_member(found, number, self._shared())
 
     def distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
         """Every question of each task once, with its probability; None where one of them has too many."""
         weights = self.weights or (1.0,) * len(self.tasks)
-        known = [(number, task.distribution()) for number, task in enumerate(self.tasks) if self.only in (None, number)]
+        known = [
+            (number, task.distribution()) for number, task in enumerate(self.tasks) if self.task_index in (None, number)
+        ]
         parts = [(_of_member(of[0], i, self._shared()), weights[i] * of[1]) for i, of in known if of is not None]
         if len(parts) < len(known):
             return None
@@ -181,7 +189,7 @@ class Mixture(Task):
         return [(number, np.flatnonzero(task == number)) for number in range(len(self.tasks))]
 
     def space(self) -> int | None:
-        spaces = [task.space() for number, task in enumerate(self.tasks) if self.only in (None, number)]
+        spaces = [task.space() for number, task in enumerate(self.tasks) if self.task_index in (None, number)]
         known = [space for space in spaces if space is not None]
         return sum(known) if len(known) == len(spaces) else None
 

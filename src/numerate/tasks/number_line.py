@@ -24,7 +24,7 @@ class _Steps(Task):
     every row is one of training up to the trained counts."""
 
     count: int | Span
-    at: int | Span | None
+    eval_count: int | Span | None
 
     @property
     @abstractmethod
@@ -38,15 +38,15 @@ class _Steps(Task):
     @property
     def asked(self) -> Span:
         """The counts that are asked about."""
-        return Span.of(self.count if self.at is None else self.at)
+        return Span.of(self.count if self.eval_count is None else self.eval_count)
 
     def _check(self) -> None:
-        if not 1 <= self.allowed.most <= MOST_NUMBER:
-            raise Mistake(f"most: {self.allowed.most} is not from 1 to {MOST_NUMBER}")
+        if not 1 <= self.allowed.max_number <= MOST_NUMBER:
+            raise Mistake(f"most: {self.allowed.max_number} is not from 1 to {MOST_NUMBER}")
         if self.allowed.span.low < 0:
             raise Mistake(f"starts: {self.allowed.span.low} is below 0, which no text stands for")
         self.allowed.check(Span.of(self.count), "count")
-        self.allowed.check(self.asked, "at")
+        self.allowed.check(self.asked, "eval_count")
         self.allowed.check_ends(Span.of(self.count))
 
     def _cells(self) -> Cells:
@@ -77,7 +77,7 @@ class _Steps(Task):
             return super().pinned(**cell)
         rest = {name: value for name, value in cell.items() if name != "count"}
         self.allowed.check(Span.of(cell["count"]), "count")
-        return super().pinned(**rest, at=cell["count"])
+        return super().pinned(**rest, eval_count=cell["count"])
 
     def axes(self) -> tuple[str, ...]:
         return ("count",)
@@ -88,7 +88,7 @@ class _Steps(Task):
     def beyond(self) -> Self | None:
         """The counts behind the trained ones, a fifth more; None where the numbers end."""
         band = next_counts(self.asked, self.allowed.furthest())
-        return None if band is None else replace(self, at=band)  # type: ignore[type-var]
+        return None if band is None else replace(self, eval_count=band)  # type: ignore[type-var]
 
     def cells(self) -> list[tuple[int, ...]] | None:
         return feasible(Span.of(self.count), self.allowed.furthest())
@@ -114,17 +114,19 @@ class NumberLine(_Steps):
 
     The auxiliary tasks of Chang and Bisk (2024), https://arxiv.org/abs/2405.20131. With a `filler` only the first
     number is shown, and asked for too: `1 <b> <b>` has 1 2 3. A line has `count` steps from one of `starts` to at most
-    `most`; `ends=100` keeps the lines that end there, for counts that have one. Published are `starts=1, count=99`
-    (addbigram), the same with a filler (addbigram_blkseq, addbigram_nullseq), and `starts=1:50, count=50:99, ends=100`
+    `max_number`; `end=100` keeps the lines that end there, for counts that have one. Published are `starts=1, count=99`
+    (addbigram), the same with a filler (addbigram_blkseq, addbigram_nullseq), and `starts=1:50, count=50:99, end=100`
     with one (addbigram_shiftedblkseq, addbigram_shiftednullseq).
     """
 
     count: int | Span = setting(Span(1, 50), "how many steps the lines of training have")
     starts: int | Span = setting(1, "the numbers that lines begin at")
-    most: int = setting(100, "the largest number that may be reached, and that the alphabet has")
-    ends: int | None = setting(None, "the number that lines end at, for counts that have one; null: any")
+    max_number: int = setting(100, "the largest number that may be reached, and that the alphabet has")
+    end: int | None = setting(None, "the number that lines end at, for counts that have one; null: any")
     filler: Literal["none", "blank", "null"] = setting("none", "what stands for all numbers but the first: <b>, <null>")
-    at: int | Span | None = setting(None, "counts that are asked about instead, trained or not; null: as count says")
+    eval_count: int | Span | None = setting(
+        None, "counts that are asked about instead, trained or not; null: as count says"
+    )
 
     def __post_init__(self) -> None:
         if self.filler not in FILLERS:
@@ -133,7 +135,7 @@ class NumberLine(_Steps):
 
     @property
     def allowed(self) -> Starts:
-        return Starts(Span.of(self.starts), self.most, self.ends)
+        return Starts(Span.of(self.starts), self.max_number, self.end)
 
     def rows(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
         more = self.filler != "none"
@@ -150,7 +152,7 @@ class NumberLine(_Steps):
         return Span.of(self.count).high + (self.filler != "none")
 
     def alphabet(self) -> tuple[str, ...]:
-        return (*map(str, range(self.most + 1)), *(text for text in (FILLERS[self.filler],) if text))
+        return (*map(str, range(self.max_number + 1)), *(text for text in (FILLERS[self.filler],) if text))
 
     def longest(self) -> Questions:
         count = np.array([self.asked.high])
@@ -167,9 +169,9 @@ class NumberLine(_Steps):
             raise Mistake(
                 f"question: {text!r} is no question of this task; it reads like 7 {filler or 8} {filler or 9}"
             )
-        if first + count > self.most:
-            raise Mistake(f"question: its last label is above {self.most}, the largest number there is")
-        return replace(self, at=count).rows(np.array([count]), np.array([first]))
+        if first + count > self.max_number:
+            raise Mistake(f"question: its last label is above {self.max_number}, the largest number there is")
+        return replace(self, eval_count=count).rows(np.array([count]), np.array([first]))
 
 
 @dataclass(frozen=True)
@@ -177,15 +179,17 @@ class AdditionTable(_Steps):
     """The sum of two numbers, said behind the second: `65 3` has the labels 65 68.
 
     The auxiliary tasks of Chang and Bisk (2024), https://arxiv.org/abs/2405.20131: all pairs from 1 on whose sum is at
-    most 100 (`count=1:99`, `most=100`; 4,950 of them). The first is from `starts`, the second is the `count`: what a
-    start and so many symbols make in `Counting`. With `helper="pad"`, `65 <pad> 3 <pad>` has . 65 . 68.
+    most 100 (`count=1:99`, `max_number=100`; 4,950 of them). The first is from `starts`, the second is the `count`:
+    what a start and so many symbols make in `Counting`. With `helper="pad"`, `65 <pad> 3 <pad>` has . 65 . 68.
     """
 
     count: int | Span = setting(Span(1, 50), "the second numbers of training")
     starts: int | Span = setting(Span(1, 99), "the first numbers")
-    most: int = setting(100, "the largest sum, and the largest number that the alphabet has")
+    max_number: int = setting(100, "the largest sum, and the largest number that the alphabet has")
     helper: Literal["none", "blank", "pad"] = setting("none", "the token behind each number where the label is said")
-    at: int | Span | None = setting(None, "second numbers to ask about instead, trained or not; null: as count says")
+    eval_count: int | Span | None = setting(
+        None, "second numbers to ask about instead, trained or not; null: as count says"
+    )
 
     def __post_init__(self) -> None:
         if self.helper not in HELPERS:
@@ -194,7 +198,7 @@ class AdditionTable(_Steps):
 
     @property
     def allowed(self) -> Starts:
-        return Starts(Span.of(self.starts), self.most)
+        return Starts(Span.of(self.starts), self.max_number)
 
     def rows(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
         alphabet = self.alphabet()
@@ -213,7 +217,7 @@ class AdditionTable(_Steps):
         return 2
 
     def alphabet(self) -> tuple[str, ...]:
-        return (*map(str, range(self.most + 1)), *(text for text in (HELPERS[self.helper],) if text))
+        return (*map(str, range(self.max_number + 1)), *(text for text in (HELPERS[self.helper],) if text))
 
     def read(self, text: str) -> Questions:
         """From `65 3`; helpers may be left out. Raises `Mistake` for anything else."""
@@ -221,6 +225,6 @@ class AdditionTable(_Steps):
         if len(pieces) != 2 or not all(piece.isdecimal() for piece in pieces) or int(pieces[1]) < 1:
             raise Mistake(f"question: {text!r} is no question of this task; it reads like 65 3")
         start, count = map(int, pieces)
-        if start + count > self.most:
-            raise Mistake(f"question: the sum is above {self.most}, the largest number there is")
+        if start + count > self.max_number:
+            raise Mistake(f"question: the sum is above {self.max_number}, the largest number there is")
         return self.rows(np.array([count]), np.array([start]))

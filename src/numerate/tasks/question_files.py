@@ -33,51 +33,56 @@ FROM_CSV = (
 class QuestionFiles(TextTask):
     """Questions with answers in files of your own: JSON lines, columns with tabs, or a line for each.
 
-    `question` and `answer` name the keys of JSON lines, and the columns of a file with tabs: by its first line or by
-    their numbers from 1 on; by default the first is the question and the second the answer. The first line of such a
-    file is a header where the names stand in it, and else a question; one that looks like another header
+    `question_field` and `answer_field` name the keys of JSON lines, and the columns of a file with tabs: by its first
+    line or by their numbers from 1 on; by default the first is the question and the second the answer. The first line
+    of such a file is a header where the names stand in it, and else a question; one that looks like another header
     (`Question`, `Answer`; `input`, `target`) is refused unless `header` says what it is. The format is told by the
-    ending of the file (`.jsonl`, `.json`, `.tsv`; anything else is two lines each) unless `format` says it. A `.csv`
-    is refused; the message has the line that makes JSON lines of it.
+    ending of the file (`.jsonl`, `.json`, `.tsv`; anything else is two lines each) unless `format` says it. A `.csv` is
+    refused; the message has the line that makes JSON lines of it.
 
-    A question of more tokens than the tokenizer takes is cut at its end; with `cut="beginning"` at its beginning, where
-    what is asked stands behind a long text.
+    A question of more tokens than the tokenizer takes is cut at its end; with `truncation_side="beginning"` at its
+    beginning, where what is asked stands behind a long text.
 
-    Splits without a file of their own are shares of the training file, in an order that is a function of `division`.
+    Splits without a file of their own are shares of the training file, in an order that is a function of `split_seed`.
     Of several test files, each is a part: the first is in distribution, the others are OOD test.
 
-    >>> QuestionFiles(train_file="mine.jsonl", test_files=("test.jsonl", "harder.jsonl"), development=0.05)
+    >>> QuestionFiles(train_file="mine.jsonl", test_files=("test.jsonl", "harder.jsonl"), development_fraction=0.05)
     """
 
     train_file: str | None = setting(None, "the file of training, and of splits that have none")
     development_file: str | None = setting(None, "the file of development; null: a share of training")
     test_files: tuple[str, ...] = setting((), "the files of the test; none: a share of training")
-    question: str = setting("question", "the key or column of the question")
-    answer: str = setting("answer", "the key or column of the answer")
+    question_field: str = setting("question", "the key or column of the question")
+    answer_field: str = setting("answer", "the key or column of the answer")
     format: Literal["auto", "jsonl", "tsv", "two lines"] = setting("auto", "how the files are written")
     test: int | Span | None = setting(None, "the number of a test file, from 1 on; null: all")
-    development: float = setting(0.1, "the share of training that is development, where that has no file")
-    tested: float = setting(0.1, "the share of training that is the test, where that has no file")
-    division: int = setting(0, "key of the order by which the training file is divided")
-    repeats: bool = setting(False, "whether training keeps rows whose question is in another split too")
-    skip_bad: bool = setting(False, "whether records that cannot be read are left out and counted")
+    development_fraction: float = setting(0.1, "the share of training that is development, where that has no file")
+    test_fraction: float = setting(0.1, "the share of training that is the test, where that has no file")
+    split_seed: int = setting(0, "key of the order by which the training file is divided")
+    keep_duplicates: bool = setting(False, "whether training keeps rows whose question is in another split too")
+    skip_invalid: bool = setting(False, "whether records that cannot be read are left out and counted")
     header: bool | None = setting(
         None,
         "of columns: whether the first line is their names; null: where it has those two",
         later=True,
     )
-    cut: Literal["beginning", "end"] = setting("end", "what goes of a question that is too long", later=True)
+    truncation_side: Literal["beginning", "end"] = setting(
+        "end", "what goes of a question that is too long", later=True
+    )
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             near = did_you_mean(self.format, FORMATS)
             raise Mistake(f"format: there is no {self.format!r}; there are: {', '.join(FORMATS)}.{near}")
-        refuse_share("development", self.development)
-        refuse_share("tested", self.tested)
-        if self.development + self.tested >= 1:
-            raise Mistake(f"tested: {self.tested} and development={self.development} leave nothing to train on")
+        refuse_share("development_fraction", self.development_fraction)
+        refuse_share("test_fraction", self.test_fraction)
+        if self.development_fraction + self.test_fraction >= 1:
+            raise Mistake(
+                f"test_fraction: {self.test_fraction} and development_fraction={self.development_fraction} leave "
+                f"nothing to train on"
+            )
         refuse_part("test", self.test)
-        refuse_cut(self.cut)
+        refuse_cut(self.truncation_side)
 
     @property
     def holdings(self) -> Holdings:
@@ -85,10 +90,20 @@ class QuestionFiles(TextTask):
             raise Mistake("train_file: which questions? train_file=mine.jsonl names a file of questions with answers")
         paths = [self.train_file, *filter(None, [self.development_file]), *self.test_files]
         files = [Path(os.path.expanduser(path)) for path in paths]
-        readers = tuple(reader_of(file, self.format, self.question, self.answer, self.header) for file in files)
-        shares = (self.development, self.tested, self.division)
+        readers = tuple(
+            reader_of(file, self.format, self.question_field, self.answer_field, self.header) for file in files
+        )
+        shares = (self.development_fraction, self.test_fraction, self.split_seed)
         held = self.development_file is not None
-        return _read(tuple(map(stamp, files)), readers, held, shares, self.repeats, self.skip_bad, self.cut)
+        return _read(
+            tuple(map(stamp, files)),
+            readers,
+            held,
+            shares,
+            self.keep_duplicates,
+            self.skip_invalid,
+            self.truncation_side,
+        )
 
 
 def reader_of(file: Path, format: str, question: str, answer: str, header: bool | None = None) -> Reader:
@@ -113,7 +128,7 @@ def reader_of(file: Path, format: str, question: str, answer: str, header: bool 
         if not header and _looks_like_names(first, names):
             raise Mistake(
                 f"header: {file} begins with a line that may name its columns or be a question: {', '.join(first)}; "
-                "the names of two columns as question= and answer=, header=true with their numbers, or header=false "
+                "the names of two columns as question_field= and answer=, header=true with their numbers, or header=false "
                 "for a question is right"
             )
     columns = [

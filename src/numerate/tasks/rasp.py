@@ -29,67 +29,75 @@ class RaspCounting(Task):
 
     Zhou et al. (2023), "What Algorithms can Transformers Learn?", https://arxiv.org/abs/2310.16028, as Chang and Bisk
     (2024), https://arxiv.org/abs/2405.20131, train it: the label at a token is the next token, so that the prompt of
-    each block is asked for as well. Two numbers a < b are drawn from 0 to `most`, b - a + 1 of them in `count`; such
-    blocks follow each other until there are more than `length` tokens, where the row is cut: it reads all but the last
-    token and is asked for all but the first. With `asked="determined"` nothing is asked of a and b, which cannot be
-    known.
+    each block is asked for as well. Two numbers a < b are drawn from 0 to `max_number`, b - a + 1 of them in `count`;
+    such blocks follow each other until there are more than `sequence_length` tokens, where the row is cut: it reads all
+    but the last token and is asked for all but the first. With `targets="determined"` nothing is asked of a and b,
+    which cannot be known.
 
     The axis of a grid is `count`, how many numbers are counted. A cell is one block by itself, of numbers from 1 on as
     in the published test, asked for what is determined; OOD validation is a stream of longer blocks.
     """
 
     count: int | Span = setting(Span(2, 50), "how many numbers the blocks of training count")
-    most: int = setting(155, "the largest number there is")
-    length: int = setting(256, "how many tokens are cut from the stream for a row, one more than it reads")
-    asked: Literal["all", "determined"] = setting("all", "whether the random numbers of a prompt are asked for as well")
+    max_number: int = setting(155, "the largest number there is")
+    sequence_length: int = setting(256, "how many tokens are cut from the stream for a row, one more than it reads")
+    targets: Literal["all", "determined"] = setting(
+        "all", "whether the random numbers of a prompt are asked for as well"
+    )
     packed: bool = setting(True, "whether a row is cut from a stream, or is one block")
-    at: int | Span | None = setting(None, "counts that are asked about instead, trained or not; null: as count says")
+    eval_count: int | Span | None = setting(
+        None, "counts that are asked about instead, trained or not; null: as count says"
+    )
 
     def __post_init__(self) -> None:
-        if self.asked not in ("all", "determined"):
-            raise Mistake(f"asked: {self.asked!r} is neither 'all' nor 'determined'")
-        if not 2 <= self.most <= MOST_NUMBER:
-            raise Mistake(f"most: {self.most} is not from 2 to {MOST_NUMBER}")
-        if not 8 <= self.length <= MOST_NUMBER:
-            raise Mistake(f"length: rows of {self.length} tokens are not from 8 to {MOST_NUMBER}; 256 is published")
-        for name, span in (("count", Span.of(self.count)), ("at", self._counts)):
-            if span.low < 2 or span.high > self.most:
-                raise Mistake(f"{name}: from one number to another are 2 to {self.most} numbers, not {span}")
-        if self.packed and not self._streams_are_many(self._counts, self.length):
+        if self.targets not in ("all", "determined"):
+            raise Mistake(f"targets: {self.targets!r} is neither 'all' nor 'determined'")
+        if not 2 <= self.max_number <= MOST_NUMBER:
+            raise Mistake(f"max_number: {self.max_number} is not from 2 to {MOST_NUMBER}")
+        if not 8 <= self.sequence_length <= MOST_NUMBER:
+            raise Mistake(
+                f"sequence_length: rows of {self.sequence_length} tokens are not from 8 to {MOST_NUMBER}; 256 is "
+                f"published"
+            )
+        for name, span in (("count", Span.of(self.count)), ("eval_count", self._counts)):
+            if span.low < 2 or span.high > self.max_number:
+                raise Mistake(f"{name}: from one number to another are 2 to {self.max_number} numbers, not {span}")
+        if self.packed and not self._streams_are_many(self._counts, self.sequence_length):
             name, told = (
-                ("count" if self.at is None else "at"),
+                ("count" if self.eval_count is None else "eval_count"),
                 "smaller counts, a wider span or packed=false are right",
             )
-            if self.length < self._counts.high + 5:
+            if self.sequence_length < self._counts.high + 5:
                 name, told = "length", f"{self._counts.high + 5} tokens hold a block, and 256 are published"
             raise Mistake(
-                f"{name}: there are too few different streams of {self.length} tokens with blocks of {self._counts} "
+                f"{name}: there are too few different streams of {self.sequence_length} tokens with blocks of "
+                f"{self._counts} "
                 f"numbers to hold any out; {told}"
             )
 
     def _streams_are_many(self, counts: Span, length: int) -> bool:
         """Whether every split has some of the different streams, by the blocks of which both numbers are seen."""
-        pairs, seen = len(_pairs(counts, 0, self.most)), 1 + (length - 3) // (counts.high + 5)
+        pairs, seen = len(_pairs(counts, 0, self.max_number)), 1 + (length - 3) // (counts.high + 5)
         return bool(min(pairs, FEWEST) ** min(seen, FEWEST) >= FEWEST)
 
     @property
     def _counts(self) -> Span:
-        return Span.of(self.count if self.at is None else self.at)
+        return Span.of(self.count if self.eval_count is None else self.eval_count)
 
     def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
         rows = len(index)
         if not self.packed:
-            pairs = _pairs(self._counts, 1, self.most)
+            pairs = _pairs(self._counts, 1, self.max_number)
             return self.blocks(pairs[draws.below(len(pairs), (rows,))])
-        pairs = _pairs(self._counts, 0, self.most)
-        most = -(-(self.length + 1) // (self._counts.low + 5))
+        pairs = _pairs(self._counts, 0, self.max_number)
+        most = -(-(self.sequence_length + 1) // (self._counts.low + 5))
         chosen = pairs[draws.below(len(pairs), (rows, most))]
         length = chosen[..., 1] - chosen[..., 0] + 6
-        end = np.minimum(length.cumsum(axis=1), self.length)
+        end = np.minimum(length.cumsum(axis=1), self.sequence_length)
         begin = np.concatenate([np.zeros((rows, 1), dtype=np.int64), end[:, :-1]], axis=1)
         here = (end - begin).reshape(-1)
-        flat = chosen.reshape(-1, 2).repeat(here, axis=0).reshape(rows, self.length, 2)
-        within = np.arange(self.length) - begin.reshape(-1).repeat(here).reshape(rows, self.length)
+        flat = chosen.reshape(-1, 2).repeat(here, axis=0).reshape(rows, self.sequence_length, 2)
+        within = np.arange(self.sequence_length) - begin.reshape(-1).repeat(here).reshape(rows, self.sequence_length)
         tokens = self._tokens(flat[..., 0], flat[..., 1], within)
         labels = self._labels(tokens[:, 1:], within[:, 1:])
         largest = np.where(end > begin, length - 5, 0).max(axis=1)
@@ -99,7 +107,7 @@ class RaspCounting(Task):
     def blocks(self, pairs: NDArray[np.int64]) -> Questions:
         """One block a row, of these pairs of numbers, `[rows, 2]`.
 
-        >>> plain_text(RaspCounting(packed=False, asked="determined").blocks(np.array([[3, 5]])), 0)
+        >>> plain_text(RaspCounting(packed=False, targets="determined").blocks(np.array([[3, 5]])), 0)
         ('<sos> 3 5 < 3 4 5', '. . < 3 4 5 <eos>')
         """
         count = pairs[:, 1] - pairs[:, 0] + 1
@@ -114,7 +122,7 @@ class RaspCounting(Task):
         self, first: NDArray[np.int64], last: NDArray[np.int64], within: NDArray[np.int64]
     ) -> NDArray[np.int16]:
         """The tokens at these places within blocks from `first` to `last`."""
-        go, end, begin = (self.most + 1 + i for i in range(3))
+        go, end, begin = (self.max_number + 1 + i for i in range(3))
         counted = first + within - _COUNTED
         tokens = np.where(counted <= last, counted, end)
         for place, token in ((_BEGIN, begin), (_FIRST, first), (_LAST, last), (_GO, go)):
@@ -122,7 +130,7 @@ class RaspCounting(Task):
         return tokens.astype(np.int16)
 
     def _labels(self, tokens: NDArray[np.int16], within: NDArray[np.int64]) -> NDArray[np.int16]:
-        if self.asked == "all":
+        if self.targets == "all":
             return tokens
         known = (within != _FIRST) & (within != _LAST)
         return np.where(known, tokens, EMPTY).astype(np.int16)
@@ -132,7 +140,7 @@ class RaspCounting(Task):
         if "count" not in cell:
             return super().pinned(**cell)
         rest = {name: value for name, value in cell.items() if name != "count"}
-        return super().pinned(**{**rest, "at": cell["count"], "packed": False, "asked": "determined"})
+        return super().pinned(**{**rest, "eval_count": cell["count"], "packed": False, "targets": "determined"})
 
     def axes(self) -> tuple[str, ...]:
         return ("count",)
@@ -148,18 +156,18 @@ class RaspCounting(Task):
     def beyond(self) -> "RaspCounting | None":
         """The counts behind the trained ones, a fifth more, asked for what is determined; None where there are none, or
         too few for a stream."""
-        band = next_counts(self._counts, self.most)
-        if band is None or (self.packed and not self._streams_are_many(band, self.length)):
+        band = next_counts(self._counts, self.max_number)
+        if band is None or (self.packed and not self._streams_are_many(band, self.sequence_length)):
             return None
-        return replace(self, at=band, asked="determined")
+        return replace(self, eval_count=band, targets="determined")
 
     def cells(self) -> list[tuple[int, ...]] | None:
-        found = feasible(Span.of(self.count), self.most)
+        found = feasible(Span.of(self.count), self.max_number)
         return None if found is None else found[1:]
 
     def space(self) -> int | None:
         """How many blocks there are; None for a stream of them."""
-        return None if self.packed else len(_pairs(self._counts, 1, self.most))
+        return None if self.packed else len(_pairs(self._counts, 1, self.max_number))
 
     def whole(self, split: str = "test") -> Questions | None:
         """Every block once, by its first and then by its second number; None for a stream."""
@@ -168,7 +176,7 @@ class RaspCounting(Task):
             return None if band is None else band.whole()
         if self.packed:
             return None
-        pairs = _pairs(self._counts, 1, self.most)
+        pairs = _pairs(self._counts, 1, self.max_number)
         return replace(self.blocks(pairs), chance=Draws(key(self, split, "whole")).words(len(pairs)))
 
     def canonical(self, questions: Questions) -> NDArray[np.uint64]:
@@ -186,7 +194,7 @@ class RaspCounting(Task):
         return split != "train" and (self.packed or self._counts.low > Span.of(self.count).high)
 
     def alphabet(self) -> tuple[str, ...]:
-        return (*map(str, range(self.most + 1)), "<", "<eos>", "<sos>")
+        return (*map(str, range(self.max_number + 1)), "<", "<eos>", "<sos>")
 
     def longest(self) -> Questions | None:
         return None if self.packed else self.blocks(np.array([[1, self._counts.high]]))
@@ -197,9 +205,9 @@ class RaspCounting(Task):
         if found is None:
             raise Mistake(f"question: {text!r} is no question of this task; it reads like 3 5")
         first, last = int(found[1]), int(found[2])
-        if not first < last <= self.most:
-            raise Mistake(f"question: {first} to {last} does not go upwards and to at most {self.most}")
-        return replace(self, packed=False, asked="determined").blocks(np.array([[first, last]]))
+        if not first < last <= self.max_number:
+            raise Mistake(f"question: {first} to {last} does not go upwards and to at most {self.max_number}")
+        return replace(self, packed=False, targets="determined").blocks(np.array([[first, last]]))
 
 
 @lru_cache(maxsize=32)

@@ -32,37 +32,37 @@ class Reading(TextTask):
     validation.
 
     The official test has no answers. (The published preparation tests on 1,820 empty ones.) So validation is the test
-    here, and the share `development` of the training passages, with all their questions, is development; with
-    `development=0` validation is both. Where the test file has answers, validation is development.
+    here, and the share `development_fraction` of the training passages, with all their questions, is development; with
+    `development_fraction=0` validation is both. Where the test file has answers, validation is development.
 
     A row of more tokens than the tokenizer takes loses the beginning of its passage, so that the question, which stands
-    at the end, is asked. The published program cuts the end: `cut="end"` (118 of the 953 questions of validation have
-    then no question, or half of one, with T5's tokenizer and 512 tokens).
+    at the end, is asked. The published program cuts the end: `truncation_side="end"` (118 of the 953 questions of
+    validation have then no question, or half of one, with T5's tokenizer and 512 tokens).
 
-    `folder` holds `train.jsonl`, `val.jsonl` and perhaps `test.jsonl`, or the files `*_clean.jsonl` that the published
-    program prepares.
+    `data_dir` holds `train.jsonl`, `val.jsonl` and perhaps `test.jsonl`, or the files `*_clean.jsonl` that the
+    published program prepares.
     """
 
-    folder: str | None = setting(None, "where the files are; null: the user's data folder")
+    data_dir: str | None = setting(None, "where the files are; null: the user's data folder")
     test: int | Span | None = setting(None, "the number of a part: there is one, the test; null: all")
-    development: float = setting(0.1, "the share of the training passages that is development")
-    division: int = setting(0, "key of the order by which the passages are divided")
-    repeats: bool = setting(False, "whether training keeps rows whose question is in another split too")
-    skip_bad: bool = setting(False, "whether records that cannot be read are left out and counted")
-    cut: Literal["beginning", "end"] = setting(
+    development_fraction: float = setting(0.1, "the share of the training passages that is development")
+    split_seed: int = setting(0, "key of the order by which the passages are divided")
+    keep_duplicates: bool = setting(False, "whether training keeps rows whose question is in another split too")
+    skip_invalid: bool = setting(False, "whether records that cannot be read are left out and counted")
+    truncation_side: Literal["beginning", "end"] = setting(
         "beginning",
         "what goes of a row that is too long: the passage's beginning, or (as published) the question's end",
     )
 
     def __post_init__(self) -> None:
-        refuse_share("development", self.development)
+        refuse_share("development_fraction", self.development_fraction)
         refuse_part("test", self.test)
-        refuse_cut(self.cut)
+        refuse_cut(self.truncation_side)
 
     @property
     def place(self) -> Path:
         """The folder of its files. Raises `Mistake` that says how to get them."""
-        return dataset_folder(self.folder, "multirc", FOLDERS, ("train.jsonl", "train_clean.jsonl"))
+        return dataset_folder(self.data_dir, "multirc", FOLDERS, ("train.jsonl", "train_clean.jsonl"))
 
     @property
     def holdings(self) -> Holdings:
@@ -71,8 +71,10 @@ class Reading(TextTask):
         files = [dataset_file(place, f"{name}{ending}.jsonl", "multirc") for name in FILES[:2]]
         test = place / f"test{ending}.jsonl"
         files += [test] if test.is_file() else []
-        share = (self.development, self.division)
-        return _read(tuple(map(stamp, files)), bool(ending), share, self.repeats, self.skip_bad, self.cut)
+        share = (self.development_fraction, self.split_seed)
+        return _read(
+            tuple(map(stamp, files)), bool(ending), share, self.keep_duplicates, self.skip_invalid, self.truncation_side
+        )
 
 
 @lru_cache(maxsize=4)

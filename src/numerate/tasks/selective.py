@@ -26,74 +26,81 @@ class SelectiveCounting(Task):
     Chang and Bisk (2024), "Language Models Need Inductive Biases to Count Inductively",
     https://arxiv.org/abs/2405.20131. The label is how many of the kind came before; with `inclusive` the item itself
     counts too (`b b a b` has 1 2 1 3), and with `modulus=4` only the remainder is said. Items are digits or letters;
-    digits share their texts with the labels. `begin` and `helper` are as in `Counting`.
+    digits share their texts with the labels. `prefix` and `helper` are as in `Counting`.
 
-    A list of c items has at most `most` of each kind. How many of each it has is drawn by `composition`, and their
+    A list of c items has at most `max_count` of each kind. How many of each it has is drawn by `composition`, and their
     order uniformly:
 
     - "any": every way to make c of them, zeros included, is equally likely (`counting_selective_10items2`).
     - "even": so too, but most of those are rejected that have hardly any of one kind: above two of each kind on
       average, with probability .9995, .985, .8, .2 where the rarest kind comes 0, 1, 2, 3 times; above half of all
-      that there may be, with .99, .5, .2 where the most frequent kind comes 0, 1, 2 times less than `most`
+      that there may be, with .99, .5, .2 where the most frequent kind comes 0, 1, 2 times less than `max_count`
       (`counting_selective_10items` and `..2bos`).
     - "pairs": of two kinds, every pair of one or more a and any number of b is equally likely, over all trained
       lengths at once, so that a length comes as often as it has pairs (`counting_selective`).
 
-    Otherwise lengths come in turn, each equally often. The axis of a grid is `count`, the length of the list; `at` is
-    what a cell sets. One list in ten is held out by its hash; of lengths, or pairs, that have less than 4,000 lists
-    none is.
+    Otherwise lengths come in turn, each equally often. The axis of a grid is `count`, the length of the list;
+    `eval_count` is what a cell sets. One list in ten is held out by its hash; of lengths, or pairs, that have less than
+    4,000 lists none is.
     """
 
-    items: int = setting(10, "how many kinds of items there are")
-    texts: Literal["digits", "letters"] = setting("digits", "what the kinds are written as")
+    num_symbols: int = setting(10, "how many kinds of items there are")
+    symbols: Literal["digits", "letters"] = setting("digits", "what the kinds are written as")
     count: int | Span = setting(Span(1, 50), "how many items the lists of training have")
-    most: int | None = setting(10, "the most items of one kind in a list; null: any number")
+    max_count: int | None = setting(10, "the most items of one kind in a list; null: any number")
     composition: Literal["any", "even", "pairs"] = setting("any", "how often each kind comes in a list")
     inclusive: bool = setting(False, "whether an item counts itself too")
     modulus: int | None = setting(None, "counts are said modulo this; null: as they are")
-    begin: str = setting("", "a text in front of every row, such as <bos>, of which nothing is asked")
+    prefix: str = setting("", "a text in front of every row, such as <bos>, of which nothing is asked")
     helper: Literal["none", "blank", "pad"] = setting("none", "the token behind each item where its count is said")
-    at: int | Span | None = setting(None, "lengths that are asked about instead, trained or not; null: as count says")
+    eval_count: int | Span | None = setting(
+        None, "lengths that are asked about instead, trained or not; null: as count says"
+    )
 
     def __post_init__(self) -> None:
-        for name, known in (("texts", tuple(_TEXTS)), ("helper", tuple(HELPERS)), ("composition", COMPOSITION)):
+        for name, known in (("symbols", tuple(_TEXTS)), ("helper", tuple(HELPERS)), ("composition", COMPOSITION)):
             if getattr(self, name) not in known:
                 raise Mistake(f"{name}: there is no {getattr(self, name)!r}; there are: {', '.join(known)}")
-        if not 2 <= self.items <= len(_TEXTS[self.texts]):
-            raise Mistake(f"items: there are 2 to {len(_TEXTS[self.texts])} kinds of {self.texts}, not {self.items}")
-        if self.most is not None and not 1 <= self.most <= MOST_NUMBER:
-            raise Mistake(f"most: {self.most} is not from 1 to {MOST_NUMBER}")
+        if not 2 <= self.num_symbols <= len(_TEXTS[self.symbols]):
+            raise Mistake(
+                f"num_symbols: there are 2 to {len(_TEXTS[self.symbols])} kinds of {self.symbols}, not "
+                f"{self.num_symbols}"
+            )
+        if self.max_count is not None and not 1 <= self.max_count <= MOST_NUMBER:
+            raise Mistake(f"max_count: {self.max_count} is not from 1 to {MOST_NUMBER}")
         check_modulus(self.modulus)
-        if self.most is None and (self.modulus is None or self.composition == "even"):
-            raise Mistake("most: counts that have no largest cannot all be said; 10 is published")
-        if self.composition == "pairs" and (self.items != 2 or self.most is None):
-            raise Mistake("composition: pairs are of two kinds and have a most; items=2 and most=50 are published")
-        check_begin(self.begin, self._kinds, "<bos> is")
-        for name, span in (("count", Span.of(self.count)), ("at", self.asked)):
+        if self.max_count is None and (self.modulus is None or self.composition == "even"):
+            raise Mistake("max_count: counts that have no largest cannot all be said; 10 is published")
+        if self.composition == "pairs" and (self.num_symbols != 2 or self.max_count is None):
+            raise Mistake(
+                "composition: pairs are of two kinds and have a most; num_symbols=2 and max_count=50 are published"
+            )
+        check_begin(self.prefix, self._kinds, "<bos> is")
+        for name, span in (("count", Span.of(self.count)), ("eval_count", self.asked)):
             if span.low < 1:
                 raise Mistake(f"{name}: {span.low} items are no list; 1 or more is right")
             if span.high > self._furthest:
                 why = "the longest list there is"
-                if self.most is not None and self._furthest == self.items * self.most:
-                    why = f"which is what {self.items} kinds have together with most={self.most}"
+                if self.max_count is not None and self._furthest == self.num_symbols * self.max_count:
+                    why = f"which is what {self.num_symbols} kinds have together with max_count={self.max_count}"
                 raise Mistake(f"{name}: a list of {span.high} has more than {self._furthest} items, {why}")
 
     @property
     def asked(self) -> Span:
         """The lengths that are asked about."""
-        return Span.of(self.count if self.at is None else self.at)
+        return Span.of(self.count if self.eval_count is None else self.eval_count)
 
     @property
     def _furthest(self) -> int:
-        return MOST_NUMBER if self.most is None else min(self.items * self.most, MOST_NUMBER)
+        return MOST_NUMBER if self.max_count is None else min(self.num_symbols * self.max_count, MOST_NUMBER)
 
     @property
     def _kinds(self) -> tuple[str, ...]:
-        return tuple(_TEXTS[self.texts][: self.items])
+        return tuple(_TEXTS[self.symbols][: self.num_symbols])
 
     def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
         if self.composition == "pairs":
-            pairs = _pairs(self.asked, self.most or 0)
+            pairs = _pairs(self.asked, self.max_count or 0)
             parts = pairs[index % len(pairs)]
         else:
             parts = self._parts(draws, self.asked.low + index % len(self.asked))
@@ -101,17 +108,17 @@ class SelectiveCounting(Task):
 
     def _parts(self, draws: Draws, count: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many of each kind, `[rows, items]`."""
-        most, largest = self.most or self.asked.high, self.asked.high
+        most, largest = self.max_count or self.asked.high, self.asked.high
         if self.composition == "any":
-            return Compositions(self.items, most, largest).draw(draws, count)
-        full = self.items * most
-        parts = np.zeros((len(count), self.items), dtype=np.int64)
-        few, many = count <= 2 * self.items, 2 * count > full
+            return Compositions(self.num_symbols, most, largest).draw(draws, count)
+        full = self.num_symbols * most
+        parts = np.zeros((len(count), self.num_symbols), dtype=np.int64)
+        few, many = count <= 2 * self.num_symbols, 2 * count > full
         for chosen, kept, gaps in ((few, (), False), (~few & ~many, EVEN, False), (~few & many, EVEN_GAPS, True)):
             row = np.flatnonzero(chosen)
             if len(row):
                 total = full - count[row] if gaps else count[row]
-                found = Compositions(self.items, most, full, kept).draw(draws, total)
+                found = Compositions(self.num_symbols, most, full, kept).draw(draws, total)
                 parts[row] = most - found if gaps else found
         return parts
 
@@ -132,7 +139,7 @@ class SelectiveCounting(Task):
 
     def rows(self, listed: NDArray[np.int16], count: NDArray[np.int64]) -> Questions:
         """Lists of kinds, numbered from 0, `EMPTY` behind the end of each, as questions with their labels."""
-        said = _occurrences(listed, self.items)
+        said = _occurrences(listed, self.num_symbols)
         if self.inclusive:
             said += 1
         if self.modulus is not None:
@@ -145,9 +152,9 @@ class SelectiveCounting(Task):
             helper = np.where(there, alphabet.index(HELPERS[self.helper]), EMPTY)
             symbols = np.stack([symbols, helper], axis=2).reshape(len(listed), -1)
             labels = np.stack([np.full_like(labels, EMPTY), labels], axis=2).reshape(len(listed), -1)
-        if self.begin:
+        if self.prefix:
             symbols, labels = (np.pad(part, ((0, 0), (1, 0)), constant_values=EMPTY) for part in (symbols, labels))
-            symbols[:, 0] = alphabet.index(self.begin)
+            symbols[:, 0] = alphabet.index(self.prefix)
         none = Numbers.none(len(listed))
         return Questions(
             alphabet, symbols.astype(np.int16), none, labels=labels.astype(np.int16), facts={"count": count}
@@ -156,7 +163,7 @@ class SelectiveCounting(Task):
     def pinned(self, **cell: Any) -> Self:
         """The same with fields pinned; `count` is what is asked, whatever training has."""
         found = super().pinned(**cell)
-        return replace(found, count=self.count, at=cell["count"]) if "count" in cell else found
+        return replace(found, count=self.count, eval_count=cell["count"]) if "count" in cell else found
 
     def axes(self) -> tuple[str, ...]:
         return ("count",)
@@ -171,16 +178,16 @@ class SelectiveCounting(Task):
     def beyond(self) -> "SelectiveCounting | None":
         """The lengths behind the trained ones, a fifth more: 1 to 50 are followed by 51 to 60."""
         band = next_counts(self.asked, self._furthest)
-        return None if band is None else replace(self, at=band)
+        return None if band is None else replace(self, eval_count=band)
 
     def cells(self) -> list[tuple[int, ...]] | None:
         return feasible(Span.of(self.count), self._furthest)
 
     def space(self) -> int | None:
         """How many different lists there are; None where lists may not have as many of one kind as they are long."""
-        if self.most is not None and self.asked.high > self.most:
+        if self.max_count is not None and self.asked.high > self.max_count:
             return None
-        return sum(int(self.items**count) - (self.composition == "pairs") for count in self.asked)
+        return sum(int(self.num_symbols**count) - (self.composition == "pairs") for count in self.asked)
 
     def held_out(self, split: str) -> bool:
         if split == "train":
@@ -199,16 +206,16 @@ class SelectiveCounting(Task):
     @property
     def _few(self) -> int:
         """The shortest lists that can be held out."""
-        return next(count for count in range(1, 99) if large_enough(self.items**count))
+        return next(count for count in range(1, 99) if large_enough(self.num_symbols**count))
 
     def alphabet(self) -> tuple[str, ...]:
         """The numbers that may be said from 0 on, the kinds, what begins a row, the helper."""
-        top = (self.most or 0) - (not self.inclusive) if self.modulus is None else self.modulus - 1
-        texts = (*map(str, range(top + 1)), *self._kinds, self.begin, HELPERS[self.helper])
+        top = (self.max_count or 0) - (not self.inclusive) if self.modulus is None else self.modulus - 1
+        texts = (*map(str, range(top + 1)), *self._kinds, self.prefix, HELPERS[self.helper])
         return tuple(dict.fromkeys(text for text in texts if text))
 
     def longest(self) -> Questions:
-        listed = np.arange(self.asked.high) % self.items
+        listed = np.arange(self.asked.high) % self.num_symbols
         return self.rows(listed.astype(np.int16)[None], np.array([self.asked.high]))
 
     def read(self, text: str) -> Questions:
@@ -217,13 +224,13 @@ class SelectiveCounting(Task):
         Raises `Mistake` for a list that this task never has.
         """
         pieces = [piece for piece in text.split() if piece != HELPERS[self.helper]]
-        pieces = pieces[1:] if self.begin and pieces[:1] == [self.begin] else pieces
+        pieces = pieces[1:] if self.prefix and pieces[:1] == [self.prefix] else pieces
         if not pieces or any(piece not in self._kinds for piece in pieces):
             example = " ".join(self._kinds[kind] for kind in (1, 0, 1, 1))
             raise Mistake(f"question: {text!r} is no question of this task; it reads like {example}")
         often = max(pieces.count(kind) for kind in self._kinds)
-        if often > (self.most or MOST_NUMBER):
-            raise Mistake(f"question: one kind comes {often} times, and at most {self.most} are right")
+        if often > (self.max_count or MOST_NUMBER):
+            raise Mistake(f"question: one kind comes {often} times, and at most {self.max_count} are right")
         listed = np.array([[self._kinds.index(piece) for piece in pieces]], dtype=np.int16)
         return self.rows(listed, np.array([len(pieces)]))
 

@@ -28,8 +28,8 @@ class Starts:
     """
 
     span: Span
-    most: int
-    ends: int | None = None
+    max_number: int
+    end: int | None = None
 
     def of(self, count: int) -> Span | None:
         """The starts of a count; None where it has none."""
@@ -39,16 +39,16 @@ class Starts:
     def bounds(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Per count, its lowest start and how many it has, 0 where it has none."""
         low = np.full_like(counts, self.span.low)
-        high = np.minimum(self.span.high, self.most - counts)
-        if self.ends is not None:
-            only = self.ends - counts
+        high = np.minimum(self.span.high, self.max_number - counts)
+        if self.end is not None:
+            only = self.end - counts
             there = (only >= low) & (only <= high)
             low, high = np.where(there, only, low), np.where(there, only, high)
         return low, np.maximum(high - low + 1, 0)
 
     def furthest(self) -> int:
         """The largest count that has a start."""
-        return self.most - self.span.low
+        return self.max_number - self.span.low
 
     def cells(self, counts: Span) -> Cells:
         """All starts of these counts, smaller counts and smaller starts first."""
@@ -61,15 +61,15 @@ class Starts:
 
     def check_ends(self, counts: Span) -> None:
         """Raises `Mistake` where no count of these ends at the one number that they shall end at."""
-        if self.ends is None:
+        if self.end is None:
             return
-        if not 1 <= self.ends <= self.most:
-            raise Mistake(f"ends: {self.ends} is not from 1 to most={self.most}")
+        if not 1 <= self.end <= self.max_number:
+            raise Mistake(f"end: {self.end} is not from 1 to max_number={self.max_number}")
         low, high = self.span.low + counts.low, self.span.high + counts.high
-        if not low <= self.ends <= high:
+        if not low <= self.end <= high:
             raise Mistake(
-                f"ends: no count of {counts} from a start of {self.span} ends at {self.ends}; "
-                f"{low} to {min(high, self.most)} can be reached"
+                f"end: no count of {counts} from a start of {self.span} ends at {self.end}; "
+                f"{low} to {min(high, self.max_number)} can be reached"
             )
 
     def check(self, counts: Span, name: str) -> None:
@@ -78,13 +78,13 @@ class Starts:
             raise Mistake(f"{name}: {counts.low} symbols are no count; 1 or more is right")
         if self.furthest() < 1:
             raise Mistake(
-                f"starts: {self.span.low} leaves no number to count to, with most={self.most}; up to {self.most - 1} "
-                f"can be counted from, or most={counts.high + self.span.low} is right"
+                f"starts: {self.span.low} leaves no number to count to, with max_number={self.max_number}; up to {self.max_number - 1} "
+                f"can be counted from, or max_number={counts.high + self.span.low} is right"
             )
         if counts.high > self.furthest():
             raise Mistake(
-                f"{name}: {counts.high} counted on from {self.span.low} ends above most={self.most}; "
-                f"up to {self.furthest()} can be counted, or most={counts.high + self.span.low} is right"
+                f"{name}: {counts.high} counted on from {self.span.low} ends above max_number={self.max_number}; "
+                f"up to {self.furthest()} can be counted, or max_number={counts.high + self.span.low} is right"
             )
 
 
@@ -106,7 +106,7 @@ def held_out(counts: Span, starts: Starts, held: int) -> NDArray[np.int8]:
     Of each count `held` starts are held out, those with the smallest hashes, a third of them for development. A count
     that has not more than `held` starts has none.
     """
-    split = np.zeros((counts.high + 1, starts.most + 1), dtype=np.int8)
+    split = np.zeros((counts.high + 1, starts.max_number + 1), dtype=np.int8)
     tested = held - max(1, held // 3)
     for count in counts if held else ():
         span = starts.of(count)

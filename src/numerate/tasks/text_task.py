@@ -232,7 +232,7 @@ class TextTask(Task):
         return len(self._stock("train"))
 
     def held_out(self, split: str) -> bool:
-        return split in ("test", "development") and not getattr(self, "repeats", False)
+        return split in ("test", "development") and not getattr(self, "keep_duplicates", False)
 
     def axes(self) -> tuple[str, ...]:
         return (self.axis,)

@@ -40,30 +40,32 @@ class WordProblems(TextTask):
     written one way: `1,000` and `1 000` are 1000, `.5` is 0.5. (The published program replaces every `.5` of a text,
     also that of 12.5, which becomes 120.5; nothing of that here.)
 
-    `answer="number"` asks for the last number alone. `further` names tests beside its own, which are parts 2, 3 and so
-    on: `svamp` (1,000; Patel et al. 2021, https://arxiv.org/abs/2103.07191), `gsm_hard` (1,319 with larger numbers; Gao
-    et al. 2022, https://arxiv.org/abs/2211.10435) and `gsm_plus` (2,400; Li et al. 2024,
+    `answer_format="number"` asks for the last number alone. `extra_tests` names tests beside its own, which are parts
+    2, 3 and so on: `svamp` (1,000; Patel et al. 2021, https://arxiv.org/abs/2103.07191), `gsm_hard` (1,319 with larger
+    numbers; Gao et al. 2022, https://arxiv.org/abs/2211.10435) and `gsm_plus` (2,400; Li et al. 2024,
     https://arxiv.org/abs/2402.19255, where 300 questions have the answer None). The first two have no solutions, so
     that their answers are the mark and the number alone.
 
-    `folder` holds `train.jsonl` and `test.jsonl`, or the three files that the published program prepares; the further
+    `data_dir` holds `train.jsonl` and `test.jsonl`, or the three files that the published program prepares; the further
     tests are in folders of their names beside it.
     """
 
-    answer: Form = setting("solution", "what is asked: the whole solution, or its last number alone")
-    further: tuple[Literal["svamp", "gsm_hard", "gsm_plus"], ...] = setting((), "tests beside GSM8K's own")
-    folder: str | None = setting(None, "where the files are; null: the user's data folder")
-    test: int | Span | None = setting(None, "the number of a part: 1 is GSM8K's own test, then `further`; null: all")
-    development: float = setting(0.15, "the share of the training file that is development")
-    division: int = setting(0, "key of the order by which the training file is divided")
-    repeats: bool = setting(False, "whether training keeps rows whose question is in another split too")
-    skip_bad: bool = setting(False, "whether records that cannot be read are left out and counted")
+    answer_format: Form = setting("solution", "what is asked: the whole solution, or its last number alone")
+    extra_tests: tuple[Literal["svamp", "gsm_hard", "gsm_plus"], ...] = setting((), "tests beside GSM8K's own")
+    data_dir: str | None = setting(None, "where the files are; null: the user's data folder")
+    test: int | Span | None = setting(
+        None, "the number of a part: 1 is GSM8K's own test, then `extra_tests`; null: all"
+    )
+    development_fraction: float = setting(0.15, "the share of the training file that is development")
+    split_seed: int = setting(0, "key of the order by which the training file is divided")
+    keep_duplicates: bool = setting(False, "whether training keeps rows whose question is in another split too")
+    skip_invalid: bool = setting(False, "whether records that cannot be read are left out and counted")
 
     def __post_init__(self) -> None:
-        if self.answer not in ("solution", "number"):
-            raise Mistake(f"answer: {self.answer!r} is neither 'solution' nor 'number'")
-        refuse_unknown("further", self.further, FURTHER)
-        refuse_share("development", self.development)
+        if self.answer_format not in ("solution", "number"):
+            raise Mistake(f"answer_format: {self.answer_format!r} is neither 'solution' nor 'number'")
+        refuse_unknown("extra_tests", self.extra_tests, FURTHER)
+        refuse_share("development_fraction", self.development_fraction)
         refuse_part("test", self.test)
 
     @property
@@ -72,14 +74,21 @@ class WordProblems(TextTask):
         ready = (place / PREPARED[0]).is_file() and not (place / "train.jsonl").is_file()
         names = PREPARED if ready else ("train.jsonl", "test.jsonl")
         files = [dataset_file(place, name, "gsm8k") for name in names]
-        files += [self._further(name) for name in self.further]
-        share = None if ready else (self.development, self.division)
-        return _read(tuple(map(stamp, files)), self.further, self.answer, share, self.repeats, self.skip_bad)
+        files += [self._further(name) for name in self.extra_tests]
+        share = None if ready else (self.development_fraction, self.split_seed)
+        return _read(
+            tuple(map(stamp, files)),
+            self.extra_tests,
+            self.answer_format,
+            share,
+            self.keep_duplicates,
+            self.skip_invalid,
+        )
 
     @property
     def place(self) -> Path:
         """The folder of GSM8K. Raises `Mistake` that says how to get it."""
-        return dataset_folder(self.folder, "gsm8k", FOLDERS, ("train.jsonl", PREPARED[0]))
+        return dataset_folder(self.data_dir, "gsm8k", FOLDERS, ("train.jsonl", PREPARED[0]))
 
     def _further(self, name: str) -> Path:
         """The file of a further test: in a folder of its name beside that of GSM8K, or in the user's data folder."""

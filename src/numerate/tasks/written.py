@@ -33,8 +33,8 @@ class Written(Task):
     have a label per word behind a tab instead, `65 a a` and . 66 67, are questions with labels.
 
     Where the rows are sums, differences or products, their numbers are numbers, which a tokenizer may spell anew;
-    `order` says how the file writes them, and "auto" looks at the first 1,000 rows and takes the order in which all
-    their answers are right. Every other file, and one with leading zeros, is text, character by character.
+    `digit_order` says how the file writes them, and "auto" looks at the first 1,000 rows and takes the order in which
+    all their answers are right. Every other file, and one with leading zeros, is text, character by character.
 
     A grid has the lengths of the two numbers as axes if the file has rows for each pair of them, otherwise the length
     of the question.
@@ -58,7 +58,7 @@ class Written(Task):
     path: str | None = setting(None, "file or folder of the rows")
     split: str = setting("all", "which split of a saved DatasetDict: train, test ..., or all of them")
     vocabulary: Literal["pad", "index", "sort"] = setting("pad", "the published vocabulary of a tokenised folder")
-    order: Literal["auto", "reversed", "normal", "answer reversed", "text"] = setting(
+    digit_order: Literal["auto", "reversed", "normal", "answer reversed", "text"] = setting(
         "auto", "how the file writes numbers; auto: as its answers are right, else text"
     )
     first_digits: int | Span | None = setting(None, "only sums whose first number has so many digits; null: all")
@@ -71,7 +71,7 @@ class Written(Task):
     )
 
     def __post_init__(self) -> None:
-        for name, known in (("vocabulary", tuple(VOCABULARIES)), ("order", ("auto", *WAYS, "text"))):
+        for name, known in (("vocabulary", tuple(VOCABULARIES)), ("digit_order", ("auto", *WAYS, "text"))):
             value = getattr(self, name)
             if value not in known:
                 raise Mistake(
@@ -115,7 +115,7 @@ class Written(Task):
     def questions(self, rows: NDArray[np.int64]) -> Questions:
         """The rows with these indices, in the order of the file. Raises `Mistake` with the file and line of a row that
         does not read like the others."""
-        return questions_of(self.rows, rows, self.order)
+        return questions_of(self.rows, rows, self.digit_order)
 
     def whole(self, split: str = "test") -> Questions | None:
         """Every different question of a split once, in the order of the file; None for more than 65,536 rows, or
@@ -195,7 +195,7 @@ class Written(Task):
         if self.trained_on is not None:
             return self._alphabet_of_training(self.trained_on.alphabet())
         found = self.rows
-        order, sign = way_of(found, self.order)
+        order, sign = way_of(found, self.digit_order)
         if isinstance(found, LabelledFile):
             return found.words
         return tuple(found.alphabet()) if order == "text" else (sign, "=")
@@ -211,7 +211,7 @@ class Written(Task):
     def read(self, text: str) -> Questions:
         """A sum as a person types it, whatever the order of the file. Raises `Mistake` where rows are no sums, or of an
         operator that no other task can work out."""
-        _, sign = way_of(self.rows, self.order)
+        _, sign = way_of(self.rows, self.digit_order)
         if sign not in OPERATORS:
             raise Mistake("question: the answers of these rows are written, not worked out; only sums can be asked")
         return Arithmetic(operator=sign).read(text)

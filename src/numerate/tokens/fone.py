@@ -26,13 +26,14 @@ class FoNE(TextSpelling):
 
     carries: ClassVar[bool] = True
 
-    digits: int = setting(5, "digits before the decimal point")
-    decimals: int = setting(5, "digits behind it")
+    integer_digits: int = setting(5, "digits before the decimal point")
+    fraction_digits: int = setting(5, "digits behind it")
 
     def __post_init__(self) -> None:
-        if self.digits < 1 or self.decimals < 0:
+        if self.integer_digits < 1 or self.fraction_digits < 0:
             raise Mistake(
-                f"digits: {self.digits} digits and {self.decimals} decimals cannot be; 1 or more and 0 or more can"
+                f"integer_digits: {self.integer_digits} digits and {self.fraction_digits} decimals cannot be; 1 "
+                f"or more and 0 or more can"
             )
 
     @property
@@ -49,12 +50,13 @@ class FoNE(TextSpelling):
 
     def _long(self, number: str) -> bool:
         whole, _, fraction = (number if number.isdigit() else found_numbers.plain(number)).partition(".")
-        return len(whole.lstrip("0")) > self.digits or len(fraction.rstrip("0")) > self.decimals
+        return len(whole.lstrip("0")) > self.integer_digits or len(fraction.rstrip("0")) > self.fraction_digits
 
     def spell(self, number: str) -> list[str]:
         if self._long(number) or carried([number])[1][0]:
             raise Mistake(
-                f"numbers: {number} has more than {self.digits} digits or {self.decimals} decimals, or more than "
+                f"numbers: {number} has more than {self.integer_digits} digits or {self.fraction_digits} "
+                f"decimals, or more than "
                 "float32 holds"
             )
         return [NUM]

@@ -33,11 +33,11 @@ class IEEEBits(TextSpelling):
     digits in float16, float32 and float64, or too large) keeps its characters, one token a digit.
     """
 
-    format: Literal["float16", "float32", "float64"] = setting("float32", "which floating-point number")
+    dtype: Literal["float16", "float32", "float64"] = setting("float32", "which floating-point number")
 
     def __post_init__(self) -> None:
-        if self.format not in _KINDS:
-            raise Mistake(f"format: {self.format!r} is none of: {', '.join(_KINDS)}")
+        if self.dtype not in _KINDS:
+            raise Mistake(f"dtype: {self.dtype!r} is none of: {', '.join(_KINDS)}")
 
     @property
     def pattern(self) -> re.Pattern[str]:
@@ -46,23 +46,23 @@ class IEEEBits(TextSpelling):
     @property
     def bits(self) -> int:
         """How many tokens a number has."""
-        return np.finfo(_KINDS[self.format][0]).bits
+        return np.finfo(_KINDS[self.dtype][0]).bits
 
     def symbols(self) -> tuple[str, ...]:
         return (*TEN, *BITS)
 
     def write(self, found: Sequence[str]) -> Written:
-        kind, stored = _KINDS[self.format]
+        kind, stored = _KINDS[self.dtype]
         values, beyond = carried(found, kind)
         bits = np.unpackbits(values.astype(stored).view(np.uint8))
         return Written(10 + bits.astype(np.int64), np.full(len(found), self.bits), beyond=beyond)
 
     def spell(self, number: str) -> list[str]:
-        kind, stored = _KINDS[self.format]
+        kind, stored = _KINDS[self.dtype]
         with np.errstate(over="ignore"):
             value = kind(float(number.replace(",", "")))
         if not np.isfinite(value) or found_numbers.value_of(as_decimal(value)) != found_numbers.value_of(number):
-            raise Mistake(f"numbers: {number} is not a number that {self.format} holds")
+            raise Mistake(f"numbers: {number} is not a number that {self.dtype} holds")
         return [BITS[int(bit)] for byte in np.array(value, stored).tobytes() for bit in f"{byte:08b}"]
 
     def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:
@@ -78,7 +78,7 @@ class IEEEBits(TextSpelling):
         if len(symbols) < self.bits or not set(symbols) <= set(BITS):
             return None
         packed = np.packbits([symbol == BITS[1] for symbol in symbols])
-        kind, stored = _KINDS[self.format]
+        kind, stored = _KINDS[self.dtype]
         value = kind(packed.view(stored)[0])
         return as_decimal(value) if np.isfinite(value) else None
 

@@ -36,14 +36,14 @@ class Continuation(Layout):
     """The answer continues the question, and each token says the next one.
 
     `2 1 + 9 = 1 2 [EOS]` is read without its last token; asked are the places of `=`, `1` and `2`, which must say
-    `1`, `2` and `[EOS]`. With `ask="all"` every place is asked, the question's own included.
+    `1`, `2` and `[EOS]`. With `targets="all"` every place is asked, the question's own included.
     """
 
-    ask: Literal["answer", "all"] = setting("answer", "what is asked: the answer with its end, or every token")
+    targets: Literal["answer", "all"] = setting("answer", "what is asked: the answer with its end, or every token")
 
     def __post_init__(self) -> None:
-        if self.ask not in ("answer", "all"):
-            raise Mistake(f"ask: {self.ask!r} is neither 'answer' nor 'all'")
+        if self.targets not in ("answer", "all"):
+            raise Mistake(f"targets: {self.targets!r} is neither 'answer' nor 'all'")
 
     def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
@@ -54,7 +54,7 @@ class Continuation(Layout):
         longest = int(lengths.max(initial=0))
         read = np.arange(longest) < lengths[:, None]
         ids = np.where(read, rows.ids[:, :longest], rows.ids.dtype.type(PAD))
-        asked = rows.asked[:, 1 : longest + 1] if self.ask == "answer" else read
+        asked = rows.asked[:, 1 : longest + 1] if self.targets == "answer" else read
         batch = _batch(ids, lengths, asked, rows.ids[:, 1 : longest + 1], row_index)
         if rows.values is None:
             return batch
@@ -104,19 +104,21 @@ class Pair(Layout):
 
     Raffel et al. (2020), https://arxiv.org/abs/1910.10683: `2 1 + 9 = 1 2 [EOS]` becomes the source `2 1 + 9 = [EOS]`
     and the decoder's input `[PAD] 1 2`, whose places must say `1`, `2` and `[EOS]`. T5 begins with its padding token,
-    which `start="begin"` makes [BOS]. `end=False` leaves out the source's [EOS].
+    which `decoder_start_token="begin"` makes [BOS]. `source_eos=False` leaves out the source's [EOS].
 
     `sentinel="<extra_id_0>"` is the masked form that T5 was pretrained in: the source has this text of the vocabulary
     behind the question, and the answer begins with it. Raises `Mistake` for a text that the vocabulary has not.
     """
 
-    start: Literal["pad", "begin"] = setting("pad", "what the decoder's input begins with: [PAD] as in T5, or [BOS]")
-    end: bool = setting(True, "whether the source ends with [EOS]")
+    decoder_start_token: Literal["pad", "begin"] = setting(
+        "pad", "what the decoder's input begins with: [PAD] as in T5, or [BOS]"
+    )
+    source_eos: bool = setting(True, "whether the source ends with [EOS]")
     sentinel: str | None = setting(None, "a text that masks the answer in the source and begins it; null: none")
 
     def __post_init__(self) -> None:
-        if self.start not in ("pad", "begin"):
-            raise Mistake(f"start: {self.start!r} is neither 'pad' nor 'begin'")
+        if self.decoder_start_token not in ("pad", "begin"):
+            raise Mistake(f"decoder_start_token: {self.decoder_start_token!r} is neither 'pad' nor 'begin'")
 
     def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
@@ -124,7 +126,7 @@ class Pair(Layout):
         mask = [] if self.sentinel is None else [_id_of(rows, self.sentinel, "sentinel")]
         asked_first = np.where(rows.asked.any(axis=1), rows.asked.argmax(axis=1), rows.lengths)
         answers = rows.lengths - asked_first
-        behind = [*mask, *([END] if self.end else [])]
+        behind = [*mask, *([END] if self.source_eos else [])]
         source, source_values = _moved(rows, np.zeros_like(asked_first), asked_first)
         source, source_lengths = _ending_with(source, asked_first, behind)
         said, said_values = _moved(rows, asked_first, answers)
@@ -132,7 +134,7 @@ class Pair(Layout):
         if mask:
             said, asked, answers = _behind(mask[0], said), _behind(True, asked), answers + 1
             said_values = None if said_values is None else _behind(1, said_values)
-        begun = _behind(PAD if self.start == "pad" else BEGIN, said)[:, :-1]
+        begun = _behind(PAD if self.decoder_start_token == "pad" else BEGIN, said)[:, :-1]
         read = np.arange(said.shape[1]) < answers[:, None]
         batch = _batch(np.where(read, begun, PAD), answers, asked, said, row_index)
         tokens = Tokens(_tensor(source.astype(np.int64)), _tensor(source_lengths), batch.tokens.row)
@@ -151,31 +153,31 @@ class Masked(Layout):
     language models (Devlin et al., 2019, https://arxiv.org/abs/1810.04805). Nothing of the answer is read, its numbers
     neither; each place is said by itself, not one after the other.
 
-    The number of masks tells how long the answer is, unless `places=8` puts eight behind every question, of which those
-    behind the answer's end are not asked. Raises `Mistake` for longer answers.
+    The number of masks tells how long the answer is, unless `num_masks=8` puts eight behind every question, of which
+    those behind the answer's end are not asked. Raises `Mistake` for longer answers.
     """
 
     continues: ClassVar[bool] = False
     masks: ClassVar[bool] = True
 
-    mask: str | None = setting(None, "the text of the mask; null: [UNK], which no vocabulary lacks")
-    places: int | None = setting(None, "masks behind every question; null: as many as its answer has tokens")
+    mask_token: str | None = setting(None, "the text of the mask; null: [UNK], which no vocabulary lacks")
+    num_masks: int | None = setting(None, "masks behind every question; null: as many as its answer has tokens")
 
     def __post_init__(self) -> None:
-        if self.places is not None and self.places < 1:
-            raise Mistake(f"places: {self.places} masks leave no room for an answer; 1 or more is right, or null")
+        if self.num_masks is not None and self.num_masks < 1:
+            raise Mistake(f"num_masks: {self.num_masks} masks leave no room for an answer; 1 or more is right, or null")
 
     def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
             raise Mistake("layout: Masked masks answers that follow their questions; for labels take Aligned")
-        mask = UNKNOWN if self.mask is None else _id_of(rows, self.mask, "mask")
+        mask = UNKNOWN if self.mask_token is None else _id_of(rows, self.mask_token, "mask_token")
         said, masked, ends = rows.ids, rows.asked, rows.lengths
-        if self.places is not None:
+        if self.num_masks is not None:
             first = np.where(rows.asked.any(axis=1), rows.asked.argmax(axis=1), rows.lengths)
             longest = int((ends - first).max(initial=0))
-            if longest > self.places:
-                raise Mistake(f"layout.places: an answer has {longest} tokens, and there are {self.places} masks")
-            ends = first + self.places
+            if longest > self.num_masks:
+                raise Mistake(f"layout.num_masks: an answer has {longest} tokens, and there are {self.num_masks} masks")
+            ends = first + self.num_masks
             said = np.pad(said, ((0, 0), (0, max(0, int(ends.max(initial=0)) - said.shape[1]))))
             columns = np.arange(said.shape[1])
             masked = (columns >= first[:, None]) & (columns < ends[:, None])
@@ -192,20 +194,20 @@ class Masked(Layout):
 class Aligned(Layout):
     """Each token is answered at its own place by a label, as in counting or in tagging.
 
-    `hide` names texts that nobody may attend to. A hidden token is still read where it stands and may be asked for a
-    label: with `hide=("<pad>",)`, in `a <pad> a <pad>` no place sees a `<pad>` before it (Chang and Bisk, 2024,
-    https://arxiv.org/abs/2405.20131). Only mixers that attend can hide anything.
+    `blocked_tokens` names texts that nobody may attend to. A hidden token is still read where it stands and may be
+    asked for a label: with `hide=("<pad>",)`, in `a <pad> a <pad>` no place sees a `<pad>` before it (Chang and Bisk,
+    2024, https://arxiv.org/abs/2405.20131). Only mixers that attend can hide anything.
     """
 
     continues: ClassVar[bool] = False
 
-    hide: tuple[str, ...] = setting((), "texts whose tokens nobody may attend to", later=True)
+    blocked_tokens: tuple[str, ...] = setting((), "texts whose tokens nobody may attend to", later=True)
 
     def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is None:
             raise Mistake("layout: Aligned lays out a label per token, which this task has not; take Continuation")
         batch = _batch(rows.ids, rows.lengths, rows.asked, rows.labels, row_index)
-        if not self.hide:
+        if not self.blocked_tokens:
             return batch
         hidden = np.any([rows.ids == i for i in self._hidden_ids(rows)], axis=0)
         if not bool(hidden.any()):
@@ -213,7 +215,7 @@ class Aligned(Layout):
         return replace(batch, tokens=replace(batch.tokens, hidden=_tensor(hidden)))
 
     def _hidden_ids(self, rows: Rows) -> list[int]:
-        return [_id_of(rows, text, "hide") for text in self.hide]
+        return [_id_of(rows, text, "blocked_tokens") for text in self.blocked_tokens]
 
 
 def _id_of(rows: Rows, text: str, field: str) -> int:

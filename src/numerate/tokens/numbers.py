@@ -64,49 +64,50 @@ class NumberSpelling(ABC):
 class Digits(NumberSpelling):
     """One token per digit, least significant first or as people write them.
 
-    With `order="reversed"` 123 reads `321`, -7 reads `7-` and 1.5 reads `5.1`: the carry of a sum then moves in the
-    direction of writing (Lee et al. 2023, https://arxiv.org/abs/2307.03381). `order="answer reversed"` writes the
-    question as people do, 12+9, and its answer reversed, 12.
+    With `digit_order="reversed"` 123 reads `321`, -7 reads `7-` and 1.5 reads `5.1`: the carry of a sum then moves in
+    the direction of writing (Lee et al. 2023, https://arxiv.org/abs/2307.03381). `digit_order="answer reversed"` writes
+    the question as people do, 12+9, and its answer reversed, 12.
 
     Zeros in front, all from McLeish et al. (2024), https://arxiv.org/abs/2405.17399: `leading_zeros=2` writes 7 as
-    `007`, reversed `700`; `answer_zeros=3` gives those of the answer three (their `prepend_zeros` of 2 is the two
-    together); `places=4` fills the numbers of the question up to four digits (their `keep_places`), and longer ones do
-    not fit: writing them raises `Mistake`.
+    `007`, reversed `700`; `answer_leading_zeros=3` gives those of the answer three (their `prepend_zeros` of 2 is the
+    two together); `min_digits=4` fills the numbers of the question up to four digits (their `keep_places`), and longer
+    ones do not fit: writing them raises `Mistake`.
 
-    `hints=True` puts one of 102 characters before each digit (Zhou et al. 2024, https://arxiv.org/abs/2402.09371), the
-    same for the same power of ten in all numbers of a question, and the next one in a circle for the next power, from
-    a random one on for the units: 321+654 = 975 reads `a1b2c3+a4b5c6=a5b7c9` when it begins with `a`.
+    `index_hints=True` puts one of 102 characters before each digit (Zhou et al. 2024,
+    https://arxiv.org/abs/2402.09371), the same for the same power of ten in all numbers of a question, and the next one
+    in a circle for the next power, from a random one on for the units: 321+654 = 975 reads `a1b2c3+a4b5c6=a5b7c9` when
+    it begins with `a`.
     """
 
-    order: Literal["reversed", "normal", "answer reversed"] = setting(
+    digit_order: Literal["reversed", "normal", "answer reversed"] = setting(
         "reversed", "units first; most significant digit first; or that in the question and units first in the answer"
     )
     leading_zeros: int = setting(0, "how many zeros stand in front of every number")
-    answer_zeros: int | None = setting(
+    answer_leading_zeros: int | None = setting(
         None, "how many stand in front of those of the answer; null: as many", later=True
     )
-    places: int = setting(
+    min_digits: int = setting(
         0, "numbers of the question are filled up to so many digits with zeros in front; 0: they are not", later=True
     )
-    hints: bool = setting(False, "whether a character before each digit says its power of ten", later=True)
+    index_hints: bool = setting(False, "whether a character before each digit says its power of ten", later=True)
 
     def __post_init__(self) -> None:
-        if self.order not in ("reversed", "normal", "answer reversed"):
-            raise Mistake(f"order: {self.order!r} is neither 'reversed' nor 'normal' nor 'answer reversed'")
-        for name in ("leading_zeros", "answer_zeros"):
+        if self.digit_order not in ("reversed", "normal", "answer reversed"):
+            raise Mistake(f"digit_order: {self.digit_order!r} is neither 'reversed' nor 'normal' nor 'answer reversed'")
+        for name in ("leading_zeros", "answer_leading_zeros"):
             if (getattr(self, name) or 0) < 0:
                 raise Mistake(f"{name}: {getattr(self, name)} zeros cannot be written; 0 or more can")
-        if self.places < 0:
-            raise Mistake(f"places: {self.places} places cannot be filled; 0 or more can")
+        if self.min_digits < 0:
+            raise Mistake(f"min_digits: {self.min_digits} places cannot be filled; 0 or more can")
 
     def texts(self) -> tuple[str, ...]:
-        return ("-", ".", *HINTS) if self.hints else ("-", ".")
+        return ("-", ".", *HINTS) if self.index_hints else ("-", ".")
 
     def _reversed(self, answer: bool) -> bool:
-        return self.order == "reversed" or (self.order == "answer reversed" and answer)
+        return self.digit_order == "reversed" or (self.digit_order == "answer reversed" and answer)
 
     def _zeros(self, answer: bool) -> int:
-        return self.leading_zeros if self.answer_zeros is None or not answer else self.answer_zeros
+        return self.leading_zeros if self.answer_leading_zeros is None or not answer else self.answer_leading_zeros
 
     def write(
         self,
@@ -121,9 +122,9 @@ class Digits(NumberSpelling):
         lengths = numbers.lengths[:, slot]
         if point is not None:
             lengths = np.maximum(lengths, point + 1)
-        if self.places and not answer:
+        if self.min_digits and not answer:
             self._check_fits(int(lengths.max(initial=0)))
-            lengths = np.maximum(lengths, self.places)
+            lengths = np.maximum(lengths, self.min_digits)
         if self._zeros(answer):
             lengths = lengths + self._zeros(answer)
         longest = int(lengths.max(initial=0))
@@ -141,13 +142,13 @@ class Digits(NumberSpelling):
             lengths = lengths + negative
         if not self._reversed(answer):
             ids = _turned(ids, lengths)
-        return self._hinted(ids, lengths, point, vocabulary, answer, chance) if self.hints else (ids, lengths)
+        return self._hinted(ids, lengths, point, vocabulary, answer, chance) if self.index_hints else (ids, lengths)
 
     def _check_fits(self, digits: int) -> None:
-        if digits > self.places:
+        if digits > self.min_digits:
             raise Mistake(
-                f"places: a number of {digits} digits does not fit into {self.places} places; "
-                f"tokenizer.numbers.places={digits} holds it"
+                f"min_digits: a number of {digits} digits does not fit into {self.min_digits} places; "
+                f"tokenizer.number_format.min_digits={digits} holds it"
             )
 
     def _hinted(
@@ -178,12 +179,12 @@ class Digits(NumberSpelling):
         # copy_abs keeps every digit, where abs() rounds to the precision of the moment.
         text = format(number.copy_abs(), "f") if isinstance(number, Decimal) else str(abs(number))
         filled = self._zeros(answer)
-        if self.places and not answer:
+        if self.min_digits and not answer:
             digits = len(text.replace(".", ""))
             self._check_fits(digits)
-            filled += self.places - digits
+            filled += self.min_digits - digits
         symbols = [*"0" * filled, *text]
-        if self.hints:
+        if self.index_hints:
             behind = len(text.partition(".")[2])
             powers = iter(range(sum(symbol != "." for symbol in symbols) - 1 - behind, -1 - behind, -1))
             first = int(hint_start(np.array([chance], dtype=np.uint64))[0])
@@ -195,7 +196,7 @@ class Digits(NumberSpelling):
         if any(len(symbol) != 1 for symbol in symbols):
             return None
         text = "".join(symbols)
-        if self.hints:
+        if self.index_hints:
             digits = sum(symbol in "0123456789" for symbol in symbols)
             text, hinted = _HINTED.subn(r"\1", text)
             if hinted != digits:
@@ -204,7 +205,7 @@ class Digits(NumberSpelling):
         return Decimal(text) if _NUMBER.fullmatch(text) else None
 
     def plain(self, text: str, *, answer: bool = False) -> str:
-        digits = f"(?:{_HINTED.pattern})+" if self.hints else "[0-9]+"
+        digits = f"(?:{_HINTED.pattern})+" if self.index_hints else "[0-9]+"
         written = rf"{digits}(?:\.{digits})?"
 
         def number(found: re.Match[str]) -> str:

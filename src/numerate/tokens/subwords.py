@@ -28,59 +28,62 @@ MASKS = ("<extra_id_0>", "<mask>", "[MASK]")
 
 @dataclass(frozen=True)
 class Subwords(Tokenizer):
-    """The pieces of words of a Hugging Face tokenizer, with numbers spelled as `numbers` says.
+    """The pieces of words of a Hugging Face tokenizer, with numbers spelled as `number_format` says.
 
     It reads a folder with a tokenizer.json, such a file, or a model of the hub by its name, with the library tokenizers
     (`pip install 'numerate[huggingface]'`); `characters` is one that needs no file, a token a character. A model's
     name is looked for in the user's data first, where `numerate data fetch t5_tokenizer` puts T5's. For T5
-    `What is 12+9?` and `21` are `▁What ▁is ▁12 + 9 ?` and `▁21 [EOS]`, with `numbers=PerDigit` `▁What ▁is ▁ 1 2 + 9 ?`
-    and `▁ 2 1 [EOS]`. Ids are the house's; `Vocabulary.foreign` has the tokenizer's own, by which a pretrained model's
-    rows are found.
+    `What is 12+9?` and `21` are `▁What ▁is ▁12 + 9 ?` and `▁21 [EOS]`, with `number_format=PerDigit` `▁What ▁is ▁ 1 2 +
+    9 ?` and `▁ 2 1 [EOS]`. Ids are the house's; `Vocabulary.foreign` has the tokenizer's own, by which a pretrained
+    model's rows are found.
 
-    With `keep="occurring"` the vocabulary has only the tokens of the training questions and answers beside signs,
+    With `vocabulary="occurring"` the vocabulary has only the tokens of the training questions and answers beside signs,
     points, single characters of ASCII, masks and the symbols of numbers: a small model then has a small table. Any
     other token is [UNK].
 
     An answer has several tokenisations, so that answers are decoded, not read off one forward. Question and answer
-    have at most `most` tokens each. Of a longer answer the end goes; of a longer question what its task says (`cut`),
-    with a warning that says how many of the data they are.
+    have at most `max_length` tokens each. Of a longer answer the end goes; of a longer question what its task says
+    (`cut`), with a warning that says how many of the data they are.
 
-    Raises `Mistake` for a tokenizer that cannot be read, and for one without the ten digits unless `numbers=AsIs`.
+    Raises `Mistake` for a tokenizer that cannot be read, and for one without the ten digits unless
+    `number_format=AsIs`.
     """
 
     unique: ClassVar[bool] = False
 
     tokenizer: str = setting("google-t5/t5-small", "a folder, a tokenizer.json, a model of the hub, or characters")
-    numbers: TextSpelling = setting(AsIs(), "how the numbers in texts are spelled")
-    keep: Literal["all", "occurring"] = setting("all", "the tokenizer's whole vocabulary, or what training has of it")
-    begin: bool = setting(False, "whether every row begins with [BOS]")
-    before_answer: str = setting("", "a text in front of every answer; a space for most decoders")
-    most: int = setting(512, "how many tokens a question has at most, and an answer without its [EOS]")
+    number_format: TextSpelling = setting(AsIs(), "how the numbers in texts are spelled")
+    vocabulary: Literal["all", "occurring"] = setting(
+        "all", "the tokenizer's whole vocabulary, or what training has of it"
+    )
+    add_bos_token: bool = setting(False, "whether every row begins with [BOS]")
+    answer_prefix: str = setting("", "a text in front of every answer; a space for most decoders")
+    max_length: int = setting(512, "how many tokens a question has at most, and an answer without its [EOS]")
     revision: str | None = setting(None, "of a model of the hub: which of its revisions; null: the newest")
 
     def __post_init__(self) -> None:
-        if self.keep not in ("all", "occurring"):
-            raise Mistake(f"keep: {self.keep!r} is neither 'all' nor 'occurring'")
-        if self.most < 1:
-            raise Mistake(f"most: {self.most} tokens are nothing to read; 1 or more are")
+        if self.vocabulary not in ("all", "occurring"):
+            raise Mistake(f"vocabulary: {self.vocabulary!r} is neither 'all' nor 'occurring'")
+        if self.max_length < 1:
+            raise Mistake(f"max_length: {self.max_length} tokens are nothing to read; 1 or more are")
 
     @property
     def speller(self) -> foreign.Speller:
         """The tokenizer with its spelling, opened once in a process."""
-        return foreign.speller(tokenizer_files.stored(self.tokenizer, self.revision), self.numbers)
+        return foreign.speller(tokenizer_files.stored(self.tokenizer, self.revision), self.number_format)
 
     def fingerprint(self) -> str:
         """A hash of the tokenizer's content, whatever it is called: what has the same one writes the same ids."""
         return self.speller.file.fingerprint
 
-    def vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
+    def build_vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
         whole = self.speller.vocabulary
-        if self.keep == "all":
+        if self.vocabulary == "all":
             return whole
         used = np.zeros(whole.size, dtype=np.bool_)
         used[self._used(task)] = True
         used |= np.isin(whole.kinds, (SPECIAL, SIGN, POINT))
-        used[[whole.ids[symbol] for symbol in self.numbers.symbols()]] = True
+        used[[whole.ids[symbol] for symbol in self.number_format.symbols()]] = True
         used |= np.array([(len(symbol) == 1 and symbol.isascii()) or symbol in MASKS for symbol in whole.symbols])
         return foreign.cut(whole, np.flatnonzero(used))
 
@@ -95,14 +98,14 @@ class Subwords(Tokenizer):
         return np.concatenate([self._tokens(texts, number).used for number in range(len(texts.sources))])
 
     def _tokens(self, texts: Texts, number: int) -> Tokenised:
-        return tokenised(texts.sources[number], self.speller, self.before_answer)
+        return tokenised(texts.sources[number], self.speller, self.answer_prefix)
 
     def rows(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> Rows:
         if not isinstance(questions, Questions):
             texts = _listed(questions)
         else:
             texts = questions.texts if questions.texts is not None else _texts(questions)
-        first = int(self.begin)
+        first = int(self.add_bos_token)
         parts = [
             _Part(
                 np.flatnonzero(texts.source == number), self._tokens(texts, number), texts.rows, texts.sources[number]
@@ -114,16 +117,16 @@ class Subwords(Tokenizer):
             prompts[part.at], answers[part.at] = part.sizes()
         for part in parts:
             self._say_cut(part, np.maximum(prompts, answers)[part.at])
-        prompts, answers = np.minimum(prompts, self.most), np.minimum(answers, self.most)
+        prompts, answers = np.minimum(prompts, self.max_length), np.minimum(answers, self.max_length)
         lengths = first + prompts + answers + 1
         time = int(lengths.max(initial=0))
         ids = np.full((len(texts), time), PAD, dtype=id_type(vocabulary))
-        values = np.ones((len(texts), time), dtype=np.float32) if self.numbers.carries else None
+        values = np.ones((len(texts), time), dtype=np.float32) if self.number_format.carries else None
         table = self._table(vocabulary)
         for part in parts:
             part.write(ids, values, first, prompts, answers, table)
         ids[np.arange(len(texts)), lengths - 1] = END
-        if self.begin:
+        if self.add_bos_token:
             ids[:, 0] = BEGIN
         places = np.arange(time)
         asked = (places >= (first + prompts)[:, None]) & (places < lengths[:, None])
@@ -141,12 +144,14 @@ class Subwords(Tokenizer):
 
     def _say_cut(self, part: "_Part", sizes: NDArray[np.int64]) -> None:
         """Warns of all that is cut of the source of a part, where something of the part itself is."""
-        if (sizes > self.most).any():
+        if (sizes > self.max_length).any():
             prompts, answers = part.tokens.sizes(slice(None))
             every = np.maximum(prompts, answers)
             warnings.warn(
-                f"tokenizer.most: {int((every > self.most).sum())} of {len(every)} questions ({part.source.place}), or "
-                f"their answers, have more than {self.most} tokens and lose their {part.source.cut}; the longest has "
+                f"tokenizer.max_length: {int((every > self.max_length).sum())} of {len(every)} questions "
+                f"({part.source.place}), or "
+                f"their answers, have more than {self.max_length} tokens and lose their {part.source.cut}; the "
+                f"longest has "
                 f"{int(every.max())}",
                 stacklevel=3,
             )
@@ -221,7 +226,7 @@ def _texts(questions: Questions) -> Texts:
     if questions.labels is not None:
         raise Mistake("tokenizer: Subwords writes texts, and these questions have a label per token; take Words")
     writer = Characters(Digits("normal"))
-    vocabulary = writer.vocabulary(questions.alphabet)
+    vocabulary = writer.build_vocabulary(questions.alphabet)
     rows = writer.rows(questions, vocabulary)
     written = [vocabulary.symbols[i] for i in rows.ids.reshape(-1).tolist()]
     time = rows.ids.shape[1]

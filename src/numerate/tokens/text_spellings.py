@@ -132,23 +132,23 @@ class Groups(TextSpelling):
 
     Groups of three are how Llama 3 and GPT-4 write numbers, from the left; from the right they stand for the same
     powers of ten in every number, which helps in sums (Singh and Strouse, 2024, https://arxiv.org/abs/2402.14903). The
-    digits behind a point are always cut from the left. Every group of 1 to `size` digits is a token, new where the
-    tokenizer has it not. Nothing is parsed, so nothing is lost, zeros in front included.
+    digits behind a point are always cut from the left. Every group of 1 to `group_size` digits is a token, new where
+    the tokenizer has it not. Nothing is parsed, so nothing is lost, zeros in front included.
     """
 
-    size: int = setting(3, "how many digits a group has at most, 1 to 5")
+    group_size: int = setting(3, "how many digits a group has at most, 1 to 5")
     side: Literal["left", "right"] = setting("left", "where cutting begins")
 
     pattern: ClassVar[re.Pattern[str]] = re.compile(r"(?<=[0-9])\.[0-9]+|[0-9]+")
 
     def __post_init__(self) -> None:
-        if not 1 <= self.size <= 5:
-            raise Mistake(f"size: groups of {self.size} digits cannot be; 1 to 5 digits can")
+        if not 1 <= self.group_size <= 5:
+            raise Mistake(f"group_size: groups of {self.group_size} digits cannot be; 1 to 5 digits can")
         if self.side not in ("left", "right"):
             raise Mistake(f"side: {self.side!r} is neither 'left' nor 'right'")
 
     def symbols(self) -> tuple[str, ...]:
-        groups = [f"{value:0{size}}" for size in range(1, self.size + 1) for value in range(10**size)]
+        groups = [f"{value:0{size}}" for size in range(1, self.group_size + 1) for value in range(10**size)]
         return (*groups, ".")
 
     def write(self, found: Sequence[str]) -> Written:
@@ -157,22 +157,22 @@ class Groups(TextSpelling):
         place = np.arange(len(number)) - np.repeat(lengths.cumsum() - lengths, lengths)
         written = characters_of(found)
         fraction = np.fromiter((text[0] == "." for text in found), np.bool_, len(found))[number]
-        first = (lengths[number] % self.size) * (~fraction & (self.side == "right"))
+        first = (lengths[number] % self.group_size) * (~fraction & (self.side == "right"))
         behind = place - fraction - first
-        starts = (behind % self.size == 0) | (place == 0) | (fraction & (place == 1))
+        starts = (behind % self.group_size == 0) | (place == 0) | (fraction & (place == 1))
         begins = np.flatnonzero(starts)
         sizes = np.diff(np.append(begins, len(number)))
         digit = np.where(written == ord("."), 0, written.astype(np.int64) - ord("0"))
         power = np.repeat(begins + sizes, sizes) - 1 - np.arange(len(number))
         values = np.add.reduceat(digit * 10**power, begins) if len(begins) else digit
         codes = values + (10**sizes - 10) // 9
-        codes[written[begins] == ord(".")] = (10 ** (self.size + 1) - 10) // 9
+        codes[written[begins] == ord(".")] = (10 ** (self.group_size + 1) - 10) // 9
         return Written(codes, np.bincount(number[begins], minlength=len(found)))
 
     def spell(self, number: str) -> list[str]:
         point, digits = (["."], number[1:]) if number.startswith(".") else ([], number)
-        first = len(digits) % self.size if self.side == "right" and not point else 0
-        rest = [digits[i : i + self.size] for i in range(first, len(digits), self.size)]
+        first = len(digits) % self.group_size if self.side == "right" and not point else 0
+        rest = [digits[i : i + self.group_size] for i in range(first, len(digits), self.group_size)]
         return [*point, *filter(None, [digits[:first]]), *rest]
 
     def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:
@@ -191,8 +191,8 @@ class XVal(TextSpelling):
     The model multiplies the token's embedding by the number, and a head of its own says numbers (Golkar et al., 2023,
     https://arxiv.org/abs/2310.02989). `x = -15.67` is `x = [NUM]` with the value -15.67. Values are float32, which has
     6 decimal digits: a number that it would read back as another (1e39, 123456789) keeps its characters, one token a
-    digit. With `rounded` only what is beyond its range does, and 123456789 is 123456792: for models that are to say
-    every number by their head.
+    digit. With `round_to_float32` only what is beyond its range does, and 123456789 is 123456792: for models that are
+    to say every number by their head.
 
     `published=True` finds numbers as the published number token loss does (https://arxiv.org/abs/2411.02083): a minus
     is text, `1,000` is two numbers, `.5` is a point and 5, `1e5` is 1, e and 5, a comma between two numbers is deleted,
@@ -203,7 +203,9 @@ class XVal(TextSpelling):
 
     sign: bool = setting(True, "whether a minus belongs to its number; false: it is text")
     published: bool = setting(False, "numbers as the published code finds them: no sign, thousands, powers of ten")
-    rounded: bool = setting(False, "whether numbers of more digits than float32 holds are rounded to it", later=True)
+    round_to_float32: bool = setting(
+        False, "whether numbers of more digits than float32 holds are rounded to it", later=True
+    )
 
     @property
     def pattern(self) -> re.Pattern[str]:
@@ -216,7 +218,7 @@ class XVal(TextSpelling):
 
     def write(self, found: Sequence[str]) -> Written:
         values, beyond = carried(found)
-        if self.published or self.rounded:
+        if self.published or self.round_to_float32:
             beyond = ~np.isfinite(values)
         return Written(np.full(len(found), 10), np.ones(len(found), np.int64), values, beyond)
 

@@ -24,19 +24,22 @@ class TokenIds(Tokenizer):
     The vocabulary has exactly the ids of `LanguageModelling.tokenizer`, 32,000 of Llama's, and none of the house's:
     what ids 0 to 3 are is the tokenizer's affair. Behind the end of a row stands 0, which is never asked.
 
-    With `multiple` there are further ids, which no text has, up to a multiple of it: tables of such sizes are quicker
-    on a GPU. The 50,257 ids of GPT-2 with multiple=128 are the published 50,304.
+    With `pad_to_multiple_of` there are further ids, which no text has, up to a multiple of it: tables of such sizes are
+    quicker on a GPU. The 50,257 ids of GPT-2 with pad_to_multiple_of=128 are the published 50,304.
     """
 
     unique: ClassVar[bool] = False
 
-    multiple: int = setting(1, "ids that no text has fill the vocabulary up to a multiple of it")
+    pad_to_multiple_of: int = setting(1, "ids that no text has fill the vocabulary up to a multiple of it")
 
     def __post_init__(self) -> None:
-        if self.multiple < 1:
-            raise Mistake(f"multiple: {self.multiple} has no multiples; 1 or more is right, 1 for no further ids")
+        if self.pad_to_multiple_of < 1:
+            raise Mistake(
+                f"pad_to_multiple_of: {self.pad_to_multiple_of} has no multiples; 1 or more is right, 1 for no "
+                f"further ids"
+            )
 
-    def vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
+    def build_vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
         """The vocabulary of a task's tokenizer. Raises `Mistake` for a task that is no running text."""
         if not isinstance(task, Task) or not hasattr(task, "pieces"):
             what = type(task).__name__ if isinstance(task, Task) else "a text"
@@ -44,7 +47,7 @@ class TokenIds(Tokenizer):
                 f"tokenizer: TokenIds takes running text as it is, and {what} is none; task=LanguageModelling, or "
                 "another tokenizer such as Characters, is right"
             )
-        return vocabulary_of(task.pieces(), self.multiple)
+        return vocabulary_of(task.pieces(), self.pad_to_multiple_of)
 
     def rows(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> Rows:
         if not isinstance(questions, Questions) or questions.tokens is None:

@@ -67,7 +67,7 @@ class Tokenizer(ABC):
     """What stands between tokens in a text: nothing, or the space of a tokenizer of words."""
 
     @abstractmethod
-    def vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
+    def build_vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
         """The vocabulary for a task, or for texts."""
 
     @abstractmethod
@@ -93,59 +93,63 @@ class Tokenizer(ABC):
 
 @dataclass(frozen=True)
 class Characters(Tokenizer):
-    """One token per character, as in the published arithmetic systems; numbers as `numbers` spells them.
+    """One token per character, as in the published arithmetic systems; numbers as `number_format` spells them.
 
     12 + 9 = 21 becomes `2 1 + 9 = 1 2 [EOS]` with the default spelling. A space is a token of its own (id 18): the
     published code turns it into padding. The vocabulary has what the task needs and begins like the published one;
-    `ids="pad"`, `"index"` and `"sort"` are the published ones themselves, with 19, 121 and 118 ids, as in
+    `vocabulary="pad"`, `"index"` and `"sort"` are the published ones themselves, with 19, 121 and 118 ids, as in
     McLeish et al. (2024), https://arxiv.org/abs/2405.17399. So are these two:
 
-    `blanks=0.1` puts spaces before characters of question and answer at random: one with this probability, another
-    with a tenth of it, then with a hundredth of it, and so on. They are a function of the question's `chance`, and part
-    of what is asked: evaluate with `blanks=0`, as nobody can know where they come.
+    `space_probability=0.1` puts spaces before characters of question and answer at random: one with this probability,
+    another with a tenth of it, then with a hundredth of it, and so on. They are a function of the question's `chance`,
+    and part of what is asked: evaluate with `space_probability=0`, as nobody can know where they come.
 
-    `interleave` lets the digits of two operands alternate and leaves the operator out: 12 + 34 = 46 is read `1 3 2 4 =`
-    (here as people write them). Both need as many digits, which `Digits(places=...)` gives them.
+    `interleave_operands` lets the digits of two operands alternate and leaves the operator out: 12 + 34 = 46 is read `1
+    3 2 4 =` (here as people write them). Both need as many digits, which `Digits(min_digits=...)` gives them.
     """
 
-    numbers: NumberSpelling = setting(Digits(), "how numbers are spelled")
-    begin: bool = setting(False, "whether every row begins with [BOS]")
-    ids: Literal["house", "pad", "index", "sort"] = setting(
+    number_format: NumberSpelling = setting(Digits(), "how numbers are spelled")
+    add_bos_token: bool = setting(False, "whether every row begins with [BOS]")
+    vocabulary: Literal["house", "pad", "index", "sort"] = setting(
         "house", "which vocabulary: the house's, or a published one with 19, 121 or 118 ids", later=True
     )
-    blanks: float = setting(0.0, "the probability of a space before a character", later=True)
-    interleave: bool = setting(
+    space_probability: float = setting(0.0, "the probability of a space before a character", later=True)
+    interleave_operands: bool = setting(
         False, "whether the digits of the two operands alternate, without an operator", later=True
     )
 
     def __post_init__(self) -> None:
-        if self.ids not in ("house", *PUBLISHED):
-            raise Mistake(f"ids: {self.ids!r} is none of: house, {', '.join(PUBLISHED)}")
-        if not 0 <= self.blanks <= 1:
-            raise Mistake(f"blanks: {self.blanks} is no probability; 0 to 1 are")
-        if isinstance(self.numbers, Digits) and self.numbers.hints:
-            if self.ids in ("pad", "sort"):
+        if self.vocabulary not in ("house", *PUBLISHED):
+            raise Mistake(f"vocabulary: {self.vocabulary!r} is none of: house, {', '.join(PUBLISHED)}")
+        if not 0 <= self.space_probability <= 1:
+            raise Mistake(f"space_probability: {self.space_probability} is no probability; 0 to 1 are")
+        if isinstance(self.number_format, Digits) and self.number_format.index_hints:
+            if self.vocabulary in ("pad", "sort"):
                 raise Mistake(
-                    f"ids: the published vocabulary {self.ids!r} has no index hints; 'index' and 'house' have"
+                    f"vocabulary: the published vocabulary {self.vocabulary!r} has no index hints; 'index' and "
+                    f"'house' have"
                 )
-            if self.interleave:
-                raise Mistake("interleave: operands with index hints cannot alternate; leave one of the two out")
+            if self.interleave_operands:
+                raise Mistake(
+                    "interleave_operands: operands with index hints cannot alternate; leave one of the two out"
+                )
 
-    def vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
+    def build_vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
         """The vocabulary for a task, or for texts. Raises `Mistake` for a task with characters that a published one
         has not; of texts, these are unknown."""
         texts = task.alphabet() if isinstance(task, Task) else task
-        if self.ids != "house":
-            published = Vocabulary.published(self.ids)
+        if self.vocabulary != "house":
+            published = Vocabulary.published(self.vocabulary)
             missing = {character for text in texts for character in text} - set(published.ids)
             if missing and isinstance(task, Task):
                 raise Mistake(
-                    f"ids: the published vocabulary {self.ids!r} has no {' '.join(sorted(missing))}, which "
+                    f"vocabulary: the published vocabulary {self.vocabulary!r} has no "
+                    f"{' '.join(sorted(missing))}, which "
                     f"{type(task).__name__} needs; 'house' has whatever a task needs"
                 )
             return published
         return Vocabulary.of(
-            [*HOUSE_TEXTS, *self.numbers.texts(), *(character for text in texts for character in text)]
+            [*HOUSE_TEXTS, *self.number_format.texts(), *(character for text in texts for character in text)]
         )
 
     def rows(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> Rows:
@@ -154,11 +158,11 @@ class Characters(Tokenizer):
         questions = questions.in_pieces()
         if any(len(text) != 1 for text in questions.alphabet):
             questions = _by_character(questions)
-        rows = _Writer(questions, self.numbers, vocabulary, self.begin, self.interleave).rows()
+        rows = _Writer(questions, self.number_format, vocabulary, self.add_bos_token, self.interleave_operands).rows()
         rows = replace(rows, vocabulary=vocabulary)
-        if not self.blanks or questions.chance is None:
+        if not self.space_probability or questions.chance is None:
             return rows
-        return _with_blanks(rows, questions.chance, self.blanks, vocabulary.ids[" "], self.begin)
+        return _with_blanks(rows, questions.chance, self.space_probability, vocabulary.ids[" "], self.add_bos_token)
 
     def encode(self, text: str, vocabulary: Vocabulary) -> list[int]:
         return [vocabulary.ids.get(character, UNKNOWN) for character in text]
@@ -270,7 +274,7 @@ class _Writer:
         if len(unequal):
             raise Mistake(
                 f"interleave: operands of {lengths[unequal[0]]} and {others[unequal[0]]} digits could not be told "
-                "apart when they alternate; give them as many with tokenizer.numbers.places"
+                "apart when they alternate; give them as many with tokenizer.number_format.min_digits"
             )
         columns = min(first.shape[1], second.shape[1])
         both = np.stack([first[:, :columns], second[:, :columns]], axis=2).reshape(len(first), 2 * columns)

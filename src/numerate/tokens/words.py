@@ -32,9 +32,9 @@ class Words(Tokenizer):
 
     between: ClassVar[str] = " "
 
-    begin: bool = setting(False, "whether every row begins with [BOS]")
+    add_bos_token: bool = setting(False, "whether every row begins with [BOS]")
 
-    def vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
+    def build_vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
         return Vocabulary.of_words([*(task.alphabet() if isinstance(task, Task) else task)])
 
     def rows(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> Rows:
@@ -61,7 +61,7 @@ class Words(Tokenizer):
                 raise Mistake(
                     f"tokenizer: the label {text!r} is not in the vocabulary; the task's alphabet must have it"
                 )
-        if self.begin:
+        if self.add_bos_token:
             ids, asked = (np.pad(part, ((0, 0), (1, 0))) for part in (ids, asked))
             ids[:, 0] = BEGIN
             said = None if said is None else np.pad(said, ((0, 0), (1, 0)))

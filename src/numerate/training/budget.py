@@ -38,7 +38,7 @@ class Budget:
 
     def __init__(self, training: Training, task: Task, stream: Stream, model: Model, objective: ObjectivePart) -> None:
         self.training, self.task, self.stream, self.model, self.objective = training, task, stream, model, objective
-        self.most = training.batch // training.smallest
+        self.most = training.batch_size // training.smallest
 
     # What is used --------------------------------------------------------------------------------------------------
 
@@ -57,7 +57,7 @@ class Budget:
         training = self.training
         if training.tokens is not None and spent.tokens >= training.tokens:
             return True
-        if training.operations is not None and spent.operations >= training.operations:
+        if training.flops is not None and spent.operations >= training.flops:
             return True
         most = math.inf if training.steps is None else training.steps
         return spent.step >= most or spent.examples >= self._known_examples
@@ -69,9 +69,9 @@ class Budget:
 
         A ramp from 512 to 8192 over 0.6 of the budget has 2 multiples from 0.0375 (0.9 of 24 hours) on, 16 from 0.5625.
         """
-        if used >= self.training.ramp:
+        if used >= self.training.batch_size_warmup:
             return self.most
-        return max(1, min(self.most, math.ceil(self.most * used / self.training.ramp - _EDGE)))
+        return max(1, min(self.most, math.ceil(self.most * used / self.training.batch_size_warmup - _EDGE)))
 
     # How long it takes ---------------------------------------------------------------------------------------------
 
@@ -83,14 +83,14 @@ class Budget:
             return 0
         if self.most > 1:
             return self._steps_for(self._examples) if self._goes_by_examples else training.steps or 1
-        by_steps, by_examples = training.steps or math.inf, self._examples / training.batch
+        by_steps, by_examples = training.steps or math.inf, self._examples / training.batch_size
         return max(1, math.ceil(min(by_steps, by_examples)))
 
     @property
     def examples(self) -> int:
         """How many examples the whole budget takes: an estimate for budgets in tokens and operations."""
         if self.most == 1:
-            return self.steps * self.training.batch
+            return self.steps * self.training.batch_size
         return math.ceil(self._examples) if self._goes_by_examples else self._examples_of(self.steps)
 
     @cached_property
@@ -146,21 +146,23 @@ class Budget:
         training, found = self.training, self._known_examples
         if training.tokens is not None:
             found = min(found, training.tokens / self._tokens_per_batch * self.stream.batch_size)
-        if training.operations is not None:
-            found = min(found, training.operations / self.operations_per_example)
+        if training.flops is not None:
+            found = min(found, training.flops / self.operations_per_example)
         return found
 
     def _examples_of(self, steps: int) -> int:
         """How many examples so many steps take where the ramp goes by steps."""
-        ends = [math.floor(self.training.ramp * n / self.most * steps + _EDGE) + 1 for n in range(1, self.most)]
+        ends = [
+            math.floor(self.training.batch_size_warmup * n / self.most * steps + _EDGE) + 1 for n in range(1, self.most)
+        ]
         return self.training.smallest * (self.most * steps - sum(min(end, steps) for end in ends))
 
     def _steps_for(self, examples: float) -> int:
         """How many steps so many examples take where the ramp goes by examples."""
         seen, steps = 0, 0
         for n in range(1, self.most):
-            size, end = n * self.training.smallest, self.training.ramp * n / self.most * examples
+            size, end = n * self.training.smallest, self.training.batch_size_warmup * n / self.most * examples
             if seen <= end:
                 here = min(math.floor((end - seen) / size + _EDGE) + 1, math.ceil((examples - seen) / size))
                 seen, steps = seen + here * size, steps + here
-        return max(1, steps + max(0, math.ceil((examples - seen) / self.training.batch)))
+        return max(1, steps + max(0, math.ceil((examples - seen) / self.training.batch_size)))

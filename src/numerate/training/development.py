@@ -66,9 +66,11 @@ class Development:
         self, recipe: Recipe, exam: Exam, objective: ObjectivePart, splits: Sequence[str], world: World
     ) -> None:
         self.recipe, self.exam, self.objective, self.splits, self.world = recipe, exam, objective, splits, world
-        self.criterion = Criterion.of(recipe.training.best_by, exam)
-        if exam.running and recipe.training.target is not None:
-            raise Mistake("training.target: is a share of right answers, and running text has none; null is right")
+        self.criterion = Criterion.of(recipe.training.best_metric, exam)
+        if exam.running and recipe.training.target_accuracy is not None:
+            raise Mistake(
+                "training.target_accuracy: is a share of right answers, and running text has none; null is right"
+            )
         self._drawn: list[_Share] = []
 
     def ask(self, model: Model, step: int, between: Between = lambda: None) -> Standing:
@@ -123,8 +125,12 @@ class Development:
         """(first chunk, how many) of each batch: as many as are wanted, and as there are. A step's batch that is
         accumulated in parts counts as so many, as published."""
         evaluation, training = self.recipe.evaluation, self.recipe.training
-        rows = training.batch // training.accumulate
-        wanted = evaluation.during if evaluation.batches is None else evaluation.batches * rows
+        rows = training.batch_size // training.gradient_accumulation_steps
+        wanted = (
+            evaluation.validation_examples
+            if evaluation.validation_batches is None
+            else evaluation.validation_batches * rows
+        )
         return portions(min(wanted, chunks_of(self.recipe.task, "development")), rows)
 
     def _answers(self, model: Model, step: int, between: Between) -> Standing:
@@ -211,7 +217,7 @@ class Development:
 
     def _shares(self, between: Between) -> list[_Share]:
         """The questions of the development splits, drawn once: one for each process at least."""
-        task, count = self.recipe.task, self.recipe.evaluation.during
+        task, count = self.recipe.task, self.recipe.evaluation.validation_examples
         for split in self.splits[len(self._drawn) :]:
             between()
             wanted = max(at_most(task, count, split), self.world.size)

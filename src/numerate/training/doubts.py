@@ -40,7 +40,9 @@ def rows_left_out(task: Task) -> list[str]:
         return []
     holdings = task.holdings
     whole = len(holdings.train) + holdings.left_out
-    keep = "; task.repeats=true keeps them, and then training has seen those questions" * hasattr(task, "repeats")
+    keep = "; task.keep_duplicates=true keeps them, and then training has seen those questions" * hasattr(
+        task, "repeats"
+    )
     return [
         f"task: {holdings.left_out:,} of {whole:,} rows of training are left out, since their question stands in "
         f"development or a test too{keep} ({holdings.told()})"
@@ -94,11 +96,11 @@ def numbers_uncovered(recipe: Recipe, objective: ObjectivePart) -> list[str]:
     missed = ", ".join(repr(piece) for piece, _ in found.others[:4])
     told += f" ({missed})" if missed else ""
     try:
-        better = _coverage(recipe.task, replace(tokenizer, numbers=PerDigit(), keep="all"), None, examples)
+        better = _coverage(recipe.task, replace(tokenizer, number_format=PerDigit(), vocabulary="all"), None, examples)
     except Mistake:  # a tokenizer without digits spells none
         return [told]
     if better.share > found.share:
-        told += f"; tokenizer.numbers=PerDigit makes it {better.share:.0%}".replace("%", " %")
+        told += f"; tokenizer.number_format=PerDigit makes it {better.share:.0%}".replace("%", " %")
     return [told]
 
 
@@ -107,7 +109,7 @@ def number_term_large(objective: ObjectivePart, record: Mapping[str, Any]) -> li
     if _number_tokens(objective) is None or not {"loss number", "loss cross_entropy"} <= record.keys():
         return []
     number, entropy = (objective.weights[term] * record[f"loss {term}"] for term in ("number", "cross_entropy"))
-    squash = next((" or objective.loss.squash=20" for part in objective.modules() if _could_squash(part)), "")
+    squash = next((" or objective.loss.squash_factor=20" for part in objective.modules() if _could_squash(part)), "")
     remedy = f"a lower objective.loss.weight (now {objective.weights['number']:g}){squash}"
     return [
         f"objective.loss: {text}" for text in outweighs(number, entropy, f"the first {record['step']} steps", remedy)
@@ -132,8 +134,8 @@ def _sample(task: Task) -> list[Example]:
 
 def _coverage(task: Task, tokenizer: Subwords, table: NumberTable | None, examples: list[Example]) -> Coverage:
     """Of the answers, by the number tokens of a loss; None: by the digits of the vocabulary."""
-    vocabulary = tokenizer.vocabulary(task)
+    vocabulary = tokenizer.build_vocabulary(task)
     table = NumberTable.of_vocabulary(vocabulary) if table is None else table
-    rows = replace(tokenizer, most=10**9).rows([Example("", one.answer) for one in examples], vocabulary)
+    rows = replace(tokenizer, max_length=10**9).rows([Example("", one.answer) for one in examples], vocabulary)
     said = [ids[asked].tolist() for ids, asked in zip(rows.ids, rows.asked, strict=True)]
     return Coverage.of([one.answer for one in examples], said, vocabulary.symbols, set(table.ids.tolist()))

@@ -103,8 +103,8 @@ class Flat:
         alike: dict[tuple[float, float, tuple[float, float], float], list[_Run]] = {}
         for spec, rate, runs in zip(optimizers, rates, self._runs, strict=True):
             for run in runs:
-                decay = spec.decay if run.decays else 0.0
-                alike.setdefault((rate * run.factor, decay, spec.betas, spec.epsilon), []).append(run)
+                decay = spec.weight_decay if run.decays else 0.0
+                alike.setdefault((rate * run.factor, decay, spec.betas, spec.eps), []).append(run)
         with torch.no_grad():
             for (rate, decay, betas, epsilon), runs in alike.items():
                 adamw(

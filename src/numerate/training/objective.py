@@ -55,7 +55,7 @@ class Supervised(Objective):
     """One forward, one loss on what is asked."""
 
     loss: Loss = setting(CrossEntropy(), "how far off an output is")
-    asked_only: bool = setting(True, "compute the last block's end and the head only where something is asked")
+    targets_only: bool = setting(True, "compute the last block's end and the head only where something is asked")
 
     def build(self, vocabulary: Vocabulary) -> ObjectivePart:
         return SupervisedPart(self, vocabulary)
@@ -67,7 +67,7 @@ class SupervisedPart(ObjectivePart):
     def __init__(self, spec: Supervised, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.loss = spec.loss.build(vocabulary)
-        self.asked_only = spec.asked_only
+        self.asked_only = spec.targets_only
         self.weights = self.loss.weights
 
     def counts(self, batch: Batch) -> dict[str, int]:
@@ -108,28 +108,26 @@ class Progressive(Objective):
 
     loss: Loss = setting(CrossEntropy(), "how far off an output is")
     alpha: float = setting(1.0, "share of the loss after drawn turns; the rest is that after all turns")
-    most_with_gradient: int | None = setting(None, "turns with a gradient at most; null: half of the trunk's")
+    max_grad_loops: int | None = setting(None, "turns with a gradient at most; null: half of the trunk's")
     throttle: Literal["none", "described", "published"] = setting(
         "none", "described: the trunk's gradient over its turns; published: a factor on the loss"
     )
-    asked_only: bool = setting(True, "compute the last block's end and the head only where something is asked")
+    targets_only: bool = setting(True, "compute the last block's end and the head only where something is asked")
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
             raise Mistake(
                 f"alpha: {self.alpha} is not a share; from 0 (all turns only) to 1 (drawn turns only) is right"
             )
-        if self.most_with_gradient is not None and self.most_with_gradient < 1:
-            raise Mistake(
-                f"most_with_gradient: with {self.most_with_gradient} turns nothing learns; 1 or more, or null"
-            )
+        if self.max_grad_loops is not None and self.max_grad_loops < 1:
+            raise Mistake(f"max_grad_loops: with {self.max_grad_loops} turns nothing learns; 1 or more, or null")
 
     def build(self, vocabulary: Vocabulary) -> "ProgressivePart":
         return ProgressivePart(self, vocabulary)
 
     def most(self, turns: int) -> int:
         """How many turns have a gradient at most, of so many."""
-        return min(self.most_with_gradient or max(turns // 2, 1), turns)
+        return min(self.max_grad_loops or max(turns // 2, 1), turns)
 
     def some(self, turns: int, draw: Draw) -> tuple[int, int]:
         """The turns without and with a gradient of one step."""
@@ -159,7 +157,7 @@ class ProgressivePart(ObjectivePart):
         return tuple(self._forwards(model.turns(), draw))
 
     def forward(self, model: nn.Module, batch: Batch, draw: Draw) -> dict[str, Tensor]:
-        asked, all_turns = batch.fewer if self.spec.asked_only else None, turns_of(model)
+        asked, all_turns = batch.fewer if self.spec.targets_only else None, turns_of(model)
         factor, terms = self.spec.factor(all_turns), dict[str, Tensor]()
         for share, turns in self._forwards(all_turns, draw):
             divided = Turns(*turns, divided=self.spec.throttle == "described")

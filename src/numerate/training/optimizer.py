@@ -15,8 +15,8 @@ from numerate.errors import Mistake
 class Optimizer(ABC):
     """The description of an optimiser in a recipe: a frozen dataclass."""
 
-    rate: float
-    clip: float | None
+    learning_rate: float
+    max_grad_norm: float | None
 
     def settings_of(self, model: Model) -> dict[str, tuple[float, bool]]:
         """Per parameter name: (factor of the rate, whether it decays), as the model's parts wish."""
@@ -34,35 +34,40 @@ class AdamW(Optimizer):
     Loshchilov and Hutter (2019), https://arxiv.org/abs/1711.05101.
 
     Matrices and tables decay, embeddings among them; biases and norms do not, nor what a part exempts. With
-    `decays="matrices"` every parameter of two dimensions or more decays and no other, whatever a part says: as in
-    nanoGPT and llama2.c, and so in the published dual attention, whose symbol libraries decay. Raises `Mistake` for
-    settings that cannot be.
+    `decay_parameters="matrices"` every parameter of two dimensions or more decays and no other, whatever a part says:
+    as in nanoGPT and llama2.c, and so in the published dual attention, whose symbol libraries decay. Raises `Mistake`
+    for settings that cannot be.
     """
 
-    rate: float = setting(1e-3, "the highest learning rate")
+    learning_rate: float = setting(1e-3, "the highest learning rate")
     betas: tuple[float, float] = setting((0.9, 0.98), "decay of the running mean and of the running square")
-    epsilon: float = setting(1e-8, "added to the root of the running square")
-    decay: float = setting(0.01, "weight decay per unit of learning rate")
-    clip: float | None = setting(1.0, "largest norm of the gradient, or null")
-    decays: Literal["parts", "matrices"] = setting(
+    eps: float = setting(1e-8, "added to the root of the running square")
+    weight_decay: float = setting(0.01, "weight decay per unit of learning rate")
+    max_grad_norm: float | None = setting(1.0, "largest norm of the gradient, or null")
+    decay_parameters: Literal["parts", "matrices"] = setting(
         "parts", "matrices and tables but for what a part exempts; or all of two dimensions or more", later=True
     )
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate < float("inf"):
-            raise Mistake(f"rate: {self.rate} learns nothing; a number above 0 is right, 1e-3 is usual for small ones")
+        if not 0 < self.learning_rate < float("inf"):
+            raise Mistake(
+                f"learning_rate: {self.learning_rate} learns nothing; a number above 0 is right, 1e-3 is usual "
+                f"for small ones"
+            )
         if not all(0 <= beta < 1 for beta in self.betas):
             raise Mistake(f"betas: {self.betas}: each is from 0 to below 1")
-        if self.epsilon < 0:
-            raise Mistake(f"epsilon: {self.epsilon} is negative; 0 or more is right, 1e-8 is usual")
-        if self.decay < 0:
-            raise Mistake(f"decay: {self.decay} is negative; 0 or more is right")
-        if self.clip is not None and self.clip <= 0:
-            raise Mistake(f"clip: {self.clip} would stop all learning; a number above 0, or null for none")
+        if self.eps < 0:
+            raise Mistake(f"eps: {self.eps} is negative; 0 or more is right, 1e-8 is usual")
+        if self.weight_decay < 0:
+            raise Mistake(f"weight_decay: {self.weight_decay} is negative; 0 or more is right")
+        if self.max_grad_norm is not None and self.max_grad_norm <= 0:
+            raise Mistake(
+                f"max_grad_norm: {self.max_grad_norm} would stop all learning; a number above 0, or null for none"
+            )
 
     def settings_of(self, model: Model) -> dict[str, tuple[float, bool]]:
         found = super().settings_of(model)
-        if self.decays == "parts":
+        if self.decay_parameters == "parts":
             return found
         return {name: (found[name][0], own.dim() >= 2) for name, own in model.named_parameters()}
 
@@ -72,8 +77,8 @@ class AdamW(Optimizer):
             if parameter.requires_grad:
                 kinds.setdefault(settings[name], []).append(parameter)
         groups = [
-            {"params": members, "factor": factor, "weight_decay": self.decay if decays else 0.0}
+            {"params": members, "factor": factor, "weight_decay": self.weight_decay if decays else 0.0}
             for (factor, decays), members in kinds.items()
         ]
         fused = all(p.device.type in ("cpu", "cuda") and type(p) is nn.Parameter for p in model.parameters())
-        return torch.optim.AdamW(groups, lr=self.rate, betas=self.betas, eps=self.epsilon, fused=fused)
+        return torch.optim.AdamW(groups, lr=self.learning_rate, betas=self.betas, eps=self.eps, fused=fused)

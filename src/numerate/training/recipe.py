@@ -22,7 +22,7 @@ from numerate.training.schedule import Schedule, Trapezoid
 class Training:
     """How long, in what pieces and how exactly a run is trained.
 
-    Of `steps`, `examples`, `tokens`, `operations` and `epochs` the first that is reached ends the run; `minutes` is a
+    Of `steps`, `examples`, `tokens`, `flops` and `epochs` the first that is reached ends the run; `minutes` is a
     cap, not a budget: nothing else depends on the clock. With `steps=0` nothing is trained: the start, such as
     pretrained weights, is evaluated and written as the checkpoint of step 0. Operations are those of forwards and
     backwards of whole rows, padding included: a backward counts as two forwards, turns without a gradient have none,
@@ -32,23 +32,29 @@ class Training:
     steps: int | None = setting(1000, "budget: optimiser steps; 0: no training, the start is evaluated", identity=False)
     examples: int | None = setting(None, "budget: examples", identity=False)
     tokens: int | None = setting(None, "budget: real input tokens, padding not counted", identity=False)
-    operations: float | None = setting(None, "budget: floating-point operations, as 8e18", identity=False)
+    flops: float | None = setting(None, "budget: floating-point operations, as 8e18", identity=False)
     epochs: float | None = setting(None, "budget: passes through a finite task", identity=False)
     minutes: float | None = setting(None, "cap on the time of one start of the command; minutes", identity=False)
-    target: float | None = setting(None, "stop once this share of the development split is right", identity=False)
-    batch: int = setting(64, "examples per step, over all processes and parts")
-    ramp: float = setting(0.0, "share of the budget over which batches grow from ramp_from; 0: none", later=True)
-    ramp_from: int | None = setting(None, "with a ramp: examples of the first steps, and of each growth", later=True)
+    target_accuracy: float | None = setting(
+        None, "stop once this share of the development split is right", identity=False
+    )
+    batch_size: int = setting(64, "examples per step, over all processes and parts")
+    batch_size_warmup: float = setting(
+        0.0, "share of the budget over which batches grow from ramp_from; 0: none", later=True
+    )
+    initial_batch_size: int | None = setting(
+        None, "with a ramp: examples of the first steps, and of each growth", later=True
+    )
     batch_tokens: int | None = setting(
         None, "running text: the batch in tokens instead, of which each example has as many as the context", later=True
     )
-    accumulate: int = setting(1, "parts that a step's examples (each ramp_from of them) are cut into")
-    part: int | None = setting(
+    gradient_accumulation_steps: int = setting(1, "parts that a step's examples (each ramp_from of them) are cut into")
+    micro_batch_size: int | None = setting(
         None,
         "examples of a part on a device; as many are then accumulated as it takes, for any number of processes",
         later=True,
     )
-    window: int = setting(64, "batches whose examples are sorted by length together")
+    shuffle_window: int = setting(64, "batches whose examples are sorted by length together")
     precision: Literal["fp32", "bf16", "fp16"] = setting("fp32", "of the forward; fp16 scales the loss; needs a device")
     tf32: bool = setting(False, "whether a CUDA device rounds float32 products to TF32, quicker by far", later=True)
     compile: bool = setting(False, "whether the forward is compiled by torch.compile")
@@ -58,27 +64,37 @@ class Training:
     threads: int | None = setting(None, "CPU threads; null: all cores, or as many as the run had", identity=False)
     log_every: int = setting(25, "steps between lines of metrics", identity=False)
     evaluate_every: int = setting(250, "steps between evaluations on the development splits", identity=False)
-    evaluate_start: bool = setting(False, "whether the start is evaluated, and written, too", identity=False)
-    layer_norms: bool = setting(False, "whether the gradient's norm is logged for each layer too", identity=False)
+    evaluate_at_start: bool = setting(False, "whether the start is evaluated, and written, too", identity=False)
+    log_layer_grad_norms: bool = setting(
+        False, "whether the gradient's norm is logged for each layer too", identity=False
+    )
     checkpoint_every: int | None = setting(500, "steps between checkpoints", identity=False)
     checkpoint_minutes: float | None = setting(10, "minutes between checkpoints, whichever comes first", identity=False)
-    keep: int | None = setting(2, "checkpoints kept besides the best; null keeps all", identity=False)
-    best_by: Literal["accuracy", "loss"] | None = setting(
+    keep_checkpoints: int | None = setting(2, "checkpoints kept besides the best; null keeps all", identity=False)
+    best_metric: Literal["accuracy", "loss"] | None = setting(
         None, "what best is chosen by; null: accuracy, of numbers beside tokens the loss", identity=False
     )
 
     def __post_init__(self) -> None:
-        budgets = ("steps", "examples", "tokens", "operations", "epochs")
+        budgets = ("steps", "examples", "tokens", "flops", "epochs")
         if all(getattr(self, budget) is None for budget in budgets):
-            raise Mistake("steps: a run needs a budget: steps, examples, tokens, operations or epochs")
+            raise Mistake("steps: a run needs a budget: steps, examples, tokens, flops or epochs")
         for name in (*budgets, "minutes", "checkpoint_minutes"):
             value = getattr(self, name)
             if value is not None and not value > 0 and not (name == "steps" and value == 0):
                 raise Mistake(f"{name}: {value} is nothing; a number above 0, or null for none")
-        for name in ("operations", "epochs"):
+        for name in ("flops", "epochs"):
             if getattr(self, name) == float("inf"):
                 raise Mistake(f"{name}: a budget has an end; training.steps= or a number of {name} would do")
-        counts = ("batch", "batch_tokens", "accumulate", "part", "window", "threads", "keep")
+        counts = (
+            "batch_size",
+            "batch_tokens",
+            "gradient_accumulation_steps",
+            "micro_batch_size",
+            "shuffle_window",
+            "threads",
+            "keep_checkpoints",
+        )
         every = ("log_every", "evaluate_every", "checkpoint_every")
         for name in (*counts, *every):
             value = getattr(self, name)
@@ -86,54 +102,72 @@ class Training:
                 raise Mistake(f"{name}: {value} is too few; 1 or more is right")
         if (self.steps or 0) > 10**15:
             raise Mistake(f"steps: {self.steps} would take longer than anybody has; fewer are right")
-        if self.target is not None and not 0 < self.target <= 1:
-            raise Mistake(f"target: {self.target} is not a share; above 0 up to 1 is right")
+        if self.target_accuracy is not None and not 0 < self.target_accuracy <= 1:
+            raise Mistake(f"target_accuracy: {self.target_accuracy} is not a share; above 0 up to 1 is right")
         self._refuse_ramp()
         if self.batch_tokens is not None:  # the recipe knows how many examples that is
             return
-        if self.smallest % self.accumulate:
-            raise Mistake(f"accumulate: {self.smallest} examples cannot be cut into {self.accumulate} equal parts")
-        if self.part is not None and self.accumulate > 1:
+        if self.smallest % self.gradient_accumulation_steps:
             raise Mistake(
-                f"accumulate: {self.accumulate} parts, and part={self.part} says how many there are; one of both"
+                f"gradient_accumulation_steps: {self.smallest} examples cannot be cut into "
+                f"{self.gradient_accumulation_steps} equal parts"
             )
-        if self.part is not None and self.smallest % self.part:
-            raise Mistake(f"part: {self.smallest} examples cannot be cut into parts of {self.part}; a divisor is right")
+        if self.micro_batch_size is not None and self.gradient_accumulation_steps > 1:
+            raise Mistake(
+                f"gradient_accumulation_steps: {self.gradient_accumulation_steps} parts, and "
+                f"micro_batch_size={self.micro_batch_size} says how many there are; one of both"
+            )
+        if self.micro_batch_size is not None and self.smallest % self.micro_batch_size:
+            raise Mistake(
+                f"micro_batch_size: {self.smallest} examples cannot be cut into parts of "
+                f"{self.micro_batch_size}; a divisor is right"
+            )
 
     def parts(self, processes: int) -> int:
         """The parts that each process computes one after the other, of what a step takes a multiple of.
 
-        >>> Training(batch=512, part=16).parts(8)
+        >>> Training(batch_size=512, micro_batch_size=16).parts(8)
         4
 
         Raises `Mistake` where the examples do not divide among them.
         """
-        each = processes * (self.accumulate if self.part is None else self.part)
+        each = processes * (
+            self.gradient_accumulation_steps if self.micro_batch_size is None else self.micro_batch_size
+        )
         if self.smallest % each:
-            name = "batch" if self.ramp_from is None else "ramp_from"
-            cut = f"{processes} processes x {self.accumulate} parts"
-            if self.part is not None:
-                cut = f"parts of {self.part} on {processes} processes"
+            name = "batch_size" if self.initial_batch_size is None else "initial_batch_size"
+            cut = f"{processes} processes x {self.gradient_accumulation_steps} parts"
+            if self.micro_batch_size is not None:
+                cut = f"parts of {self.micro_batch_size} on {processes} processes"
             raise Mistake(f"training.{name}: {self.smallest} examples cannot be cut equally into {cut}")
-        return self.accumulate if self.part is None else self.smallest // each
+        return self.gradient_accumulation_steps if self.micro_batch_size is None else self.smallest // each
 
     @property
     def smallest(self) -> int:
-        """The examples that a step takes a multiple of: `ramp_from`, or the whole batch where nothing grows."""
-        return self.ramp_from if self.ramp_from is not None else self.batch
+        """The batch size is a multiple of this: `initial_batch_size`, or the whole batch where nothing grows."""
+        return self.initial_batch_size if self.initial_batch_size is not None else self.batch_size
 
     def _refuse_ramp(self) -> None:
-        if not 0 <= self.ramp <= 1:
-            raise Mistake(f"ramp: {self.ramp} is not a share of the budget; 0 (none) to 1 is right")
-        if self.ramp_from is None:
-            if self.ramp:
-                raise Mistake(f"ramp: {self.ramp} needs ramp_from, the examples of the first steps; 512 was published")
-            return
-        if not self.ramp:
-            raise Mistake(f"ramp_from: {self.ramp_from} has no ramp to begin; ramp=0.6 was published, or null for none")
-        if self.ramp_from < 1 or self.batch % self.ramp_from:
+        if not 0 <= self.batch_size_warmup <= 1:
             raise Mistake(
-                f"ramp_from: {self.ramp_from}: {self.batch} examples are no multiple of it; a divisor is right"
+                f"batch_size_warmup: {self.batch_size_warmup} is not a share of the budget; 0 (none) to 1 is right"
+            )
+        if self.initial_batch_size is None:
+            if self.batch_size_warmup:
+                raise Mistake(
+                    f"batch_size_warmup: {self.batch_size_warmup} needs ramp_from, the examples of the first "
+                    f"steps; 512 was published"
+                )
+            return
+        if not self.batch_size_warmup:
+            raise Mistake(
+                f"initial_batch_size: {self.initial_batch_size} has no ramp to begin; batch_size_warmup=0.6 was "
+                f"published, or null for none"
+            )
+        if self.initial_batch_size < 1 or self.batch_size % self.initial_batch_size:
+            raise Mistake(
+                f"initial_batch_size: {self.initial_batch_size}: {self.batch_size} examples are no multiple of "
+                f"it; a divisor is right"
             )
 
 
@@ -183,14 +217,14 @@ class Recipe:
 
     def _in_examples(self) -> Training:
         """The training with its batch in examples, where it was given in tokens."""
-        tokens, context = self.training.batch_tokens, getattr(self.task, "context", None)
+        tokens, context = self.training.batch_tokens, getattr(self.task, "context_length", None)
         if tokens is None:
             return self.training
         if not self.task.running or not isinstance(context, int):
             raise Mistake(
                 f"training.batch_tokens: the examples of {type(self.task).__name__} are no rows of equal length; "
-                "training.batch= in examples is right"
+                "training.batch_size= in examples is right"
             )
         if tokens % context:
             raise Mistake(f"training.batch_tokens: {tokens:,} are no whole number of examples of {context:,} tokens")
-        return replace(self.training, batch=tokens // context, batch_tokens=None)
+        return replace(self.training, batch_size=tokens // context, batch_tokens=None)

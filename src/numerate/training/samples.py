@@ -46,14 +46,14 @@ class Samples:
     prompts: tuple[str, ...] = setting(
         PUBLISHED, "what is gone on with; an empty one is the beginning of a document", identity=False
     )
-    tokens: int = setting(100, "the most tokens after each, as far as the context has room", identity=False)
+    max_new_tokens: int = setting(100, "the most tokens after each, as far as the context has room", identity=False)
     sampling: Sampling = setting(Sampling(), "how the next token is chosen", identity=False)
 
     def __post_init__(self) -> None:
         if self.when not in (None, "evaluation", "end", "never"):
             raise Mistake(f"when: {self.when!r} is no time; evaluation, end or never is right, or null")
-        if self.tokens < 1:
-            raise Mistake(f"tokens: {self.tokens} are nothing to say; 1 or more is right")
+        if self.max_new_tokens < 1:
+            raise Mistake(f"max_new_tokens: {self.max_new_tokens} are nothing to say; 1 or more is right")
         if not self.prompts and self.when in ("evaluation", "end"):
             raise Mistake("prompts: there are none to go on with; [''] is the beginning of a document")
 
@@ -85,7 +85,7 @@ class Sampler:
             elif asked:
                 told = f"has {len(prompt.ids)} tokens, and the context {context}; it is left out"
                 self.warnings.append(f"samples.prompts: {text!r} {told}")
-        self._most = most_of(self._prompts, None, context, None, usual=samples.tokens) if self._prompts else 0
+        self._most = most_of(self._prompts, None, context, None, usual=samples.max_new_tokens) if self._prompts else 0
 
     def due(self, *, evaluated: bool, last: bool) -> bool:
         """Whether to say them now."""

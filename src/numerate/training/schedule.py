@@ -25,22 +25,28 @@ class Schedule(ABC):
     1 and reaches it at the step after the last of warm-up, or one earlier (see `Rise`).
     """
 
-    start: float = 0.0
+    initial_lr_ratio: float = 0.0
     rise: Rise = "between"
-    until: float | None = None
+    decay_until: float | None = None
 
     @property
     @abstractmethod
     def warmup(self) -> float:
         """How long the factor rises."""
 
-    def factor(self, step: float, steps: float) -> float:
+    def multiplier(self, step: float, steps: float) -> float:
         """The factor at `step` (from 0) of a budget of `steps`. Between two steps where batches grow (see `Budget`)."""
         warm = self.warmup * steps if self.warmup < 1 else self.warmup
         if step < warm:
             first, last = step + (self.rise != "from_zero"), warm + (self.rise == "between")
-            return self.start + (1 - self.start) * min(1.0, first / last)
-        end = steps if self.until is None else self.until * steps if self.until <= 1 else self.until
+            return self.initial_lr_ratio + (1 - self.initial_lr_ratio) * min(1.0, first / last)
+        end = (
+            steps
+            if self.decay_until is None
+            else self.decay_until * steps
+            if self.decay_until <= 1
+            else self.decay_until
+        )
         return self.after(min(1.0, step / max(1, end)), min(1.0, warm / max(1, end)))
 
     @abstractmethod
@@ -65,8 +71,8 @@ class Schedule(ABC):
             raise Mistake(f"warmup: {self.warmup} is negative; a share below 1 or a number of steps is right")
         if self.rise not in ("between", "from_zero", "to_one"):
             raise Mistake(f"rise: {self.rise!r} is none; between, from_zero and to_one are")
-        if self.until is not None and not self.until > 0:
-            raise Mistake(f"until: {self.until} is over before it began; a share up to 1, a step, or null")
+        if self.decay_until is not None and not self.decay_until > 0:
+            raise Mistake(f"until: {self.decay_until} is over before it began; a share up to 1, a step, or null")
 
 
 @dataclass(frozen=True)
@@ -85,87 +91,87 @@ class Constant(Schedule):
 
 @dataclass(frozen=True)
 class Linear(Schedule):
-    """Warm-up, then straight down to `floor` at the end."""
+    """Warm-up, then straight down to `min_lr_ratio` at the end."""
 
     warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
-    floor: float = setting(0.0, "the factor at the end")
+    min_lr_ratio: float = setting(0.0, "the factor at the end")
     rise: Rise = setting("between", _RISE, later=True)
-    until: float | None = setting(None, _UNTIL, later=True)
+    decay_until: float | None = setting(None, _UNTIL, later=True)
 
     def __post_init__(self) -> None:
         self._refuse()
-        _refuse_floor(self.floor)
+        _refuse_floor(self.min_lr_ratio)
 
     def after(self, progress: float, warm: float) -> float:
-        return _down(progress, warm, self.floor)
+        return _down(progress, warm, self.min_lr_ratio)
 
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """Warm-up, then half a cosine down to `floor`, where it stays.
+    """Warm-up, then half a cosine down to `min_lr_ratio`, where it stays.
 
-    Loshchilov and Hutter (2017), https://arxiv.org/abs/1608.03983. With `rise="from_zero", until=100_000` and a
+    Loshchilov and Hutter (2017), https://arxiv.org/abs/1608.03983. With `rise="from_zero", decay_until=100_000` and a
     budget of 100,001 steps it is that of the published Tiny Stories code, whose iterations count from 0 to 100,000:
 
-    >>> schedule = Cosine(warmup=1000, rise="from_zero", until=100_000)
+    >>> schedule = Cosine(warmup=1000, rise="from_zero", decay_until=100_000)
     >>> [round(schedule.factor(step, 100_001), 3) for step in (0, 500, 1000, 50_500, 100_000)]
     [0.0, 0.5, 1.0, 0.5, 0.0]
     """
 
     warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
-    floor: float = setting(0.0, "the factor at the end")
+    min_lr_ratio: float = setting(0.0, "the factor at the end")
     rise: Rise = setting("between", _RISE, later=True)
-    until: float | None = setting(None, _UNTIL, later=True)
+    decay_until: float | None = setting(None, _UNTIL, later=True)
 
     def __post_init__(self) -> None:
         self._refuse()
-        _refuse_floor(self.floor)
+        _refuse_floor(self.min_lr_ratio)
 
     def after(self, progress: float, warm: float) -> float:
         done = 1 - _down(progress, warm, 0.0)
-        return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2
+        return self.min_lr_ratio + (1 - self.min_lr_ratio) * (1 + math.cos(math.pi * done)) / 2
 
 
 @dataclass(frozen=True)
 class Plateau(Schedule):
     """Warm-up, then the full rate, cut whenever evaluations stop getting better.
 
-    After more than `patience` evaluations in a row that are not better than the best, the rate is multiplied by `cut`,
-    and counting begins again: PyTorch's ReduceLROnPlateau. Better is lower by more than `threshold` of the best for the
-    loss, higher by as much for the score; a loss that is not finite is not better. It is measured on the development
-    split every `training.evaluate_every` steps, so that a rate is a function of the run's own evaluations, which a run
-    that goes on has kept.
+    After more than `patience` evaluations in a row that are not better than the best, the rate is multiplied by
+    `factor`, and counting begins again: PyTorch's ReduceLROnPlateau. Better is lower by more than `threshold` of the
+    best for the loss, higher by as much for the score; a loss that is not finite is not better. It is measured on the
+    development split every `training.evaluate_every` steps, so that a rate is a function of the run's own evaluations,
+    which a run that goes on has kept.
 
     As in Zausinger et al. (2025), https://arxiv.org/abs/2411.02083, who have no warm-up:
 
-    >>> Plateau(warmup=0, cut=0.5, patience=5)
+    >>> Plateau(warmup=0, factor=0.5, patience=5)
     """
 
     warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
-    cut: float = setting(0.5, "what the rate is multiplied by")
+    factor: float = setting(0.5, "what the rate is multiplied by")
     patience: int = setting(5, "evaluations in a row that may be no better before it is cut")
-    watch: Literal["loss", "score"] = setting("loss", "what is to get better: development loss, or share right")
+    monitor: Literal["loss", "score"] = setting("loss", "what is to get better: development loss, or share right")
     threshold: float = setting(1e-4, "the share of the best by which a better one must be better")
-    floor: float = setting(0.0, "the factor below which it is not cut")
+    min_lr_ratio: float = setting(0.0, "the factor below which it is not cut")
     rise: Rise = setting("between", _RISE, later=True)
 
     def __post_init__(self) -> None:
         self._refuse()
-        _refuse_floor(self.floor)
-        if not 0 < self.cut < 1:
-            raise Mistake(f"cut: {self.cut} does not make a rate smaller; above 0 and below 1 is right")
+        _refuse_floor(self.min_lr_ratio)
+        if not 0 < self.factor < 1:
+            raise Mistake(f"factor: {self.factor} does not make a rate smaller; above 0 and below 1 is right")
         if self.patience < 0:
             raise Mistake(f"patience: {self.patience} is negative; 0 cuts at the first that is no better")
         if not 0 <= self.threshold < 1:
             raise Mistake(f"threshold: {self.threshold} is no share of the best; from 0 to below 1 is right")
-        if self.watch not in ("loss", "score"):
-            raise Mistake(f"watch: {self.watch!r} is neither 'loss' nor 'score'")
+        if self.monitor not in ("loss", "score"):
+            raise Mistake(f"monitor: {self.monitor!r} is neither 'loss' nor 'score'")
 
     def after(self, progress: float, warm: float) -> float:
         return 1.0
 
     def watches(self) -> Literal["loss", "score"]:
-        return self.watch
+        return self.monitor
 
     def after_evaluation(self, memory: Mapping[str, float], measured: float) -> dict[str, float]:
         factor, worse = memory.get("factor", 1.0), memory.get("worse", 0)
@@ -173,14 +179,14 @@ class Plateau(Schedule):
             return {"best": measured, "worse": 0, "factor": factor}
         worse += 1
         if worse > self.patience:
-            factor, worse = max(self.floor, factor * self.cut), 0
+            factor, worse = max(self.min_lr_ratio, factor * self.factor), 0
         return {**memory, "worse": worse, "factor": factor}
 
     def judged(self, memory: Mapping[str, float]) -> float:
         return memory.get("factor", 1.0)
 
     def _is_better(self, measured: float, best: float) -> bool:
-        if self.watch == "loss":
+        if self.monitor == "loss":
             return measured < best * (1 - self.threshold)
         return measured > best * (1 + self.threshold)
 
@@ -191,47 +197,47 @@ class Trapezoid(Schedule):
 
     warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
     decay_from: float = setting(0.9, "the share of the budget at which the rate starts to fall")
-    floor: float = setting(0.0, "the factor at the end")
+    min_lr_ratio: float = setting(0.0, "the factor at the end")
     rise: Rise = setting("between", _RISE, later=True)
 
     def __post_init__(self) -> None:
         self._refuse()
-        _refuse_floor(self.floor)
+        _refuse_floor(self.min_lr_ratio)
         if not 0 <= self.decay_from <= 1:
             raise Mistake(f"decay_from: {self.decay_from} is not a share of the budget; 0 to 1 is right")
 
     def after(self, progress: float, warm: float) -> float:
-        return _down(progress, max(warm, self.decay_from), self.floor)
+        return _down(progress, max(warm, self.decay_from), self.min_lr_ratio)
 
 
 @dataclass(frozen=True)
 class Triangle(Schedule):
-    """Straight up from `start` to the full rate at `peak`, then straight down to `floor`: one cycle, never flat.
+    """Linear from `initial_lr_ratio` up to the full learning rate at `peak`, then down to `min_lr_ratio`: one cycle.
 
-    Smith (2017), https://arxiv.org/abs/1506.01186. With `peak=0.75, start=0.25` it is the late triangle that the
-    published Abacus code calls `triangle2`.
+    Smith (2017), https://arxiv.org/abs/1506.01186. With `peak=0.75, initial_lr_ratio=0.25` it is the late triangle that
+    the published Abacus code calls `triangle2`.
 
     >>> [round(Triangle().factor(step, 8), 2) for step in range(9)]
     [0.2, 0.4, 0.6, 0.8, 1.0, 0.75, 0.5, 0.25, 0.0]
     """
 
     peak: float = setting(0.5, "the share of the budget, below 1, at which the rate is highest; from 1 on, the step")
-    start: float = setting(0.0, "the factor that it rises from")
-    floor: float = setting(0.0, "the factor at the end")
+    initial_lr_ratio: float = setting(0.0, "the factor that it rises from")
+    min_lr_ratio: float = setting(0.0, "the factor at the end")
 
     def __post_init__(self) -> None:
         if self.peak < 0:
             raise Mistake(f"peak: {self.peak} is negative; a share below 1 or a number of steps is right")
-        if not 0 <= self.start <= 1:
-            raise Mistake(f"start: {self.start} is not a share of the rate; 0 to 1 is right")
-        _refuse_floor(self.floor)
+        if not 0 <= self.initial_lr_ratio <= 1:
+            raise Mistake(f"initial_lr_ratio: {self.initial_lr_ratio} is not a share of the rate; 0 to 1 is right")
+        _refuse_floor(self.min_lr_ratio)
 
     @property
     def warmup(self) -> float:
         return self.peak
 
     def after(self, progress: float, warm: float) -> float:
-        return _down(progress, warm, self.floor)
+        return _down(progress, warm, self.min_lr_ratio)
 
 
 def _refuse_floor(floor: float) -> None:

@@ -117,7 +117,7 @@ class _Pile:
         self.fixed = _differing([t.model for t in trainers], set(self.flat.names))
         self.places_of = _places_of(self.model, set(self.flat.names))
         self.specs = [_adamw(trainer) for trainer in trainers]
-        clips = [float("inf") if spec.clip is None else spec.clip for spec in self.specs]
+        clips = [float("inf") if spec.max_grad_norm is None else spec.max_grad_norm for spec in self.specs]
         self.most = torch.tensor(clips, device=self.device)
         self.sums: dict[str, Tensor] = {}
         self.operations: dict[tuple[int, Hashable], int] = {}

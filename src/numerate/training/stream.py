@@ -61,7 +61,7 @@ class Stream:
                 raise Mistake(f"{name}: {value} is too small; at least 1")
         self.task, self.tokenizer, self.layout = task, tokenizer, layout
         self.seed, self.split, self.batch_size, self.window = seed, split, batch_size, window
-        self.vocabulary = tokenizer.vocabulary(task)
+        self.vocabulary = tokenizer.build_vocabulary(task)
         self._held: _Window | None = None
         self._read: tuple[int, Rows] | None = None
 

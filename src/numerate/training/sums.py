@@ -49,13 +49,17 @@ class Sums:
     def _advice(self, step: int) -> str:
         """What may help where a loss is not finite: nothing that changes updates, before there was one."""
         if step > 1:
-            return f"A lower optimizer.rate (now {self.recipe.optimizer.rate:g}) or optimizer.clip may help"
+            return (
+                f"A lower optimizer.learning_rate (now {self.recipe.optimizer.learning_rate:g}) or "
+                f"optimizer.max_grad_norm may help"
+            )
         recipe = self.recipe
         task, loss = (
             type(part).__name__ for part in (recipe.task, getattr(recipe.objective, "loss", recipe.objective))
         )
         return (
-            "That was before any update, so no optimizer.rate or clip helps: look at what the first batch holds "
+            "That was before any update, so no optimizer.learning_rate or clip helps: look at what the first "
+            "batch holds "
             f"({task}), at the loss ({loss}), and at training.precision"
         )
 

@@ -90,7 +90,7 @@ class Trainer:
             recipe.layout,
             seed=recipe.seed,
             batch_size=self.training.smallest,
-            window=self.training.window * (self.training.batch // self.training.smallest),
+            window=self.training.shuffle_window * (self.training.batch_size // self.training.smallest),
         )
         self.budget = Budget(self.training, recipe.task, self.stream, self.model, self.objective)
         self.parts = self.training.parts(world.size)
@@ -146,7 +146,7 @@ class Trainer:
 
     def reached(self) -> bool:
         """Whether the last evaluation reached the target."""
-        return self.training.target is not None and self.progress.right >= self.training.target
+        return self.training.target_accuracy is not None and self.progress.right >= self.training.target_accuracy
 
     @property
     def done(self) -> bool:
@@ -217,7 +217,7 @@ class Trainer:
         self._why, self._status = "target" if self.reached() else "budget", 0
         if self.progress.step == 0:
             refuse_broken_weights(self.model, self.world)
-        if self.progress.due or (self.fresh and (self.spent() or self.training.evaluate_start)):
+        if self.progress.due or (self.fresh and (self.spent() or self.training.evaluate_at_start)):
             self._evaluate()
             self.save()
             self._why = "target" if self.reached() else self._why
@@ -293,10 +293,10 @@ class Trainer:
             self._part(batch.to(self.world.device), draw, counts, last=number == len(parts) - 1)
         self.parallel.finish()
         self.scaler.unscale_(self.optimizer)
-        if training.layer_norms:
+        if training.log_layer_grad_norms:
             for name, layer in self.parallel.layer_norms().items():
                 self.add(LAYER + name, layer)
-        norm = self.parallel.clip(self.recipe.optimizer.clip)
+        norm = self.parallel.clip(self.recipe.optimizer.max_grad_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["factor"]
         self.scaler.step(self.optimizer)
@@ -309,8 +309,8 @@ class Trainer:
     def rate(self, steps: int) -> float:
         """The learning rate of the next step."""
         schedule, progress = self.recipe.schedule, self.progress
-        factor = schedule.factor(self.budget.position(progress), steps) * schedule.judged(progress.judged)
-        self._rate = self.recipe.optimizer.rate * factor
+        factor = schedule.multiplier(self.budget.position(progress), steps) * schedule.judged(progress.judged)
+        self._rate = self.recipe.optimizer.learning_rate * factor
         return self._rate
 
     def count_step(self, examples: int, real: int, padded: int, operations: int) -> None:
@@ -427,7 +427,7 @@ class Trainer:
                 self.progress.step,
                 groups,
                 state,
-                keep_last=self.training.keep,
+                keep_last=self.training.keep_checkpoints,
                 best=self.progress.best,
             )
         self.world.wait()
