@@ -41,10 +41,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, layer_norm, linear, pad, scaled_dot_product_attention
 
-from numerate.batch import IGNORE, Batch, Draw
+from numerate.batch import IGNORE, Batch, StepContext
 from numerate.config import Span
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exam import Exam, prompts_of
+from numerate.evaluation.exam import EvaluationData, prompts_of
 from numerate.evaluation.marks import mark
 from numerate.mixers.attention import Attention
 from numerate.models.block import FeedForward
@@ -58,7 +58,7 @@ from numerate.tokens.layout import Continuation
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import Constant
-from numerate.training.stream import Place
+from numerate.training.stream import StreamPosition
 from numerate.training.trainer import Trainer
 from numerate.training.world import World
 from numerate.vocabulary import END, PAD
@@ -219,9 +219,9 @@ class PublishedStep:
 # Both sides agree ----------------------------------------------------------------------------------------------------
 
 
-def exam_of(digits: int) -> Exam:
+def exam_of(digits: int) -> EvaluationData:
     chosen = recipe(digits)
-    return Exam(chosen.task, chosen.tokenizer, chosen.layout)
+    return EvaluationData(chosen.task, chosen.tokenizer, chosen.layout)
 
 
 def questions(digits: int, count: int = QUESTIONS) -> Batch:
@@ -254,7 +254,7 @@ def assert_agreement(model: DecoderModel) -> dict[str, object]:
     batch = questions(20)
     assert columns(20) == 64
     assert batch.tokens.ids.shape[1] <= 63, "a row without its last token fits the published columns"
-    ours = model.place(batch.tokens, Draw.fixed()).places
+    ours = model.place(batch.tokens, StepContext.fixed()).places
     assert ours is not None
     assert torch.equal(ours[0], abacus_ids(batch.tokens.ids))
     for fused in (False, True):
@@ -275,7 +275,7 @@ def _steps_agree() -> dict[str, float]:
     """The loss and gradient norm of a first step on the same examples: by the trainer's parts, and padded."""
     chosen = recipe(20)
     trainer, theirs = Trainer(chosen, World.join("cpu")), PublishedStep(chosen)
-    batch, draw = trainer.stream.batch(Place()), Draw.fixed()
+    batch, draw = trainer.stream.batch(StreamPosition()), StepContext.fixed()
     placed = replace(batch, tokens=trainer.model.place(batch.tokens, draw))
     (term,) = trainer.objective(trainer.model, placed, draw).values()
     ours = term / batch.counts["tokens"]

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, glu, pad
 
-from numerate.batch import IGNORE, Batch, Draw
+from numerate.batch import IGNORE, Batch, StepContext
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context
 from numerate.mixers.recurrent import LSTM
@@ -45,11 +45,11 @@ from numerate.models.decoder import Decoder, DecoderModel
 from numerate.models.trunk import Stack
 from numerate.tasks.counting_names import presets
 from numerate.tasks.task import Task
-from numerate.tokens.layout import Aligned
+from numerate.tokens.layout import TokenClassification
 from numerate.tokens.words import Words
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
-from numerate.training.stream import Place, Stream
+from numerate.training.stream import Stream, StreamPosition
 
 ROWS, LONGEST, BATCHES, WINDOW = 32, 128, 32, 64
 REAL, PADDED, CAUCHY = "real lengths", f"padded to {LONGEST}", f"Cauchy, padded to {LONGEST}"
@@ -125,7 +125,7 @@ def stepping(model: DecoderModel, task: Task, batches: Sequence[Batch], asked_on
     optimizer = AdamW().build(model, model.settings_by_parameter())
 
     def step(number: int) -> None:
-        batch, draw = batches[number % len(batches)], Draw(0, number)
+        batch, draw = batches[number % len(batches)], StepContext(0, number)
         optimizer.zero_grad(set_to_none=True)
         batch = replace(batch, tokens=model.place(batch.tokens, draw))
         terms, counts = objective(model, batch, draw), objective.counts(batch)
@@ -137,13 +137,13 @@ def stepping(model: DecoderModel, task: Task, batches: Sequence[Batch], asked_on
 
 
 def streamed(task: Task, window: int) -> Stream:
-    return Stream(task, Words(), Aligned(), seed=0, batch_size=ROWS, window=window)
+    return Stream(task, Words(), TokenClassification(), seed=0, batch_size=ROWS, window=window)
 
 
 def grouped(task: Task) -> list[Batch]:
     """Batches as training gets them, from one window."""
     stream = streamed(task, BATCHES)
-    return [stream.batch(Place(number * ROWS)) for number in range(BATCHES)]
+    return [stream.batch(StreamPosition(number * ROWS)) for number in range(BATCHES)]
 
 
 def fixed(task: Task) -> list[Batch]:
@@ -153,7 +153,7 @@ def fixed(task: Task) -> list[Batch]:
     batches = []
     for first in range(0, BATCHES * ROWS, ROWS):
         index = torch.arange(first, first + ROWS).numpy()
-        batch = Aligned().batch(rows.take(index), index)
+        batch = TokenClassification().batch(rows.take(index), index)
         more = (0, LONGEST - batch.tokens.ids.shape[1])
         batches.append(
             replace(
@@ -206,7 +206,7 @@ def seconds_per_batch(task: Task, window: int = WINDOW) -> float:
     for block in range(6):
         start = time.process_time()
         for number in range(many):
-            stream.batch(Place((block * many + number) * ROWS))
+            stream.batch(StreamPosition((block * many + number) * ROWS))
         taken.append((time.process_time() - start) / many)
     return statistics.median(taken[1:])
 

@@ -33,9 +33,9 @@ from pathlib import Path
 
 import torch
 
-from numerate.batch import Batch, Draw
+from numerate.batch import Batch, StepContext
 from numerate.config import Span
-from numerate.evaluation.exam import Exam, prompts_of
+from numerate.evaluation.exam import EvaluationData, prompts_of
 from numerate.evaluation.generate import greedy, greedy_uncached
 from numerate.evaluation.marks import mark
 from numerate.mixers.attention import Attention
@@ -55,15 +55,15 @@ NEVER = -1
 Score = Callable[[], object]
 
 
-def exam_and_model() -> tuple[Exam, DecoderModel]:
-    exam = Exam(Arithmetic(digits=Span(1, 100)), Characters(), Continuation())
+def exam_and_model() -> tuple[EvaluationData, DecoderModel]:
+    exam = EvaluationData(Arithmetic(digits=Span(1, 100)), Characters(), Continuation())
     spec = Decoder(
         hidden_size=WIDTH, backbone=Stack(num_layers=LAYERS), mixer=Attention(num_heads=HEADS), positions=(Rotary(),)
     )
     return exam, spec.build(exam.vocabulary, seed=0).eval()
 
 
-def questions(exam: Exam, digits: int, count: int) -> Batch:
+def questions(exam: EvaluationData, digits: int, count: int) -> Batch:
     task = exam.task.pinned(first_digits=digits, second_digits=digits)
     return exam.batch(task.examples("test", 0, 0, count))
 
@@ -93,7 +93,7 @@ def uncached_last_place(batch: Batch) -> Score:
     def score() -> object:
         ids, lengths = prompts.ids, prompts.lengths
         for _ in range(most):
-            tokens = model.place(replace(prompts, ids=ids, lengths=lengths), Draw.fixed())
+            tokens = model.place(replace(prompts, ids=ids, lengths=lengths), StepContext.fixed())
             chosen = model(tokens, asked=(lengths - 1)[:, None]).logits.argmax(-1)
             ids, lengths = torch.cat([ids, chosen], dim=1), lengths + 1
         return ids

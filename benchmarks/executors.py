@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any
 
 from numerate.executors import Local, Ray
-from numerate.executors.executor import Desk, Executor, Work
+from numerate.executors.executor import Executor, Work, WorkerContext
 
 AT_MOST = 20.0  # milliseconds per item
 
@@ -31,14 +31,14 @@ AT_MOST = 20.0  # milliseconds per item
 class Nothing(Work):
     """Items are over at once."""
 
-    def open(self, desk: Desk) -> Callable[[Any], Any]:
+    def open(self, desk: WorkerContext) -> Callable[[Any], Any]:
         return same
 
 
 class Loaded(Work):
     """Items are over at once, after what a study loads."""
 
-    def open(self, desk: Desk) -> Callable[[Any], Any]:
+    def open(self, desk: WorkerContext) -> Callable[[Any], Any]:
         from numerate.laboratory.train import train
 
         assert train is not None

@@ -24,7 +24,7 @@ from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
 from numerate.tokens.layout import Continuation
 from numerate.tokens.tokenizer import Characters
-from numerate.training.stream import Place, Stream
+from numerate.training.stream import Stream, StreamPosition
 
 IDS = {character: 4 + i for i, character in enumerate("0123456789+-x= ")}
 PAD, END, IGNORE = 0, 3, -100
@@ -82,7 +82,7 @@ def measure(make: Callable[[], object], batch_size: int, seconds: float) -> floa
 
 def streamed(task: Task, batch_size: int) -> Callable[[], object]:
     stream = Stream(task, Characters(), Continuation(), seed=0, batch_size=batch_size, window=WINDOW)
-    place = Place()
+    place = StreamPosition()
 
     def batch() -> object:
         nonlocal place

@@ -21,7 +21,7 @@ from dataclasses import replace
 import torch
 
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
@@ -36,7 +36,7 @@ from numerate.training.objective import Progressive
 from numerate.training.optimizer import AdamW
 from numerate.training.progress import duration
 from numerate.training.recipe import Recipe, Training
-from numerate.training.schedule import Trapezoid
+from numerate.training.schedule import WarmupStableDecay
 from numerate.training.trainer import Trainer
 from numerate.training.world import World
 
@@ -76,7 +76,7 @@ def published(*, compiled: bool, smoke: bool) -> Recipe:
         model=model,
         objective=Progressive(),
         optimizer=AdamW(learning_rate=1e-4, betas=(0.9, 0.98), eps=1e-12, weight_decay=0.01, max_grad_norm=0.5),
-        schedule=Trapezoid(warmup=0.1),
+        schedule=WarmupStableDecay(warmup=0.1),
         training=training,
         device="cpu" if smoke else "cuda",
     )
@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("abacus", "dual-attention"), default="abacus")
     chosen = parser.parse_args()
     if not chosen.smoke and not torch.cuda.is_available():
-        raise SystemExit(str(Mistake("no CUDA device is visible; --smoke tries a tiny model on the CPU")))
+        raise SystemExit(str(UserError("no CUDA device is visible; --smoke tries a tiny model on the CPU")))
     device = torch.device("cpu" if chosen.smoke else "cuda")
     name = "cpu" if chosen.smoke else torch.cuda.get_device_name(device)
     if chosen.only == "dual-attention":

@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 
-from numerate.executors.executor import Desk, Executor, Finished, Work
+from numerate.executors.executor import Executor, Finished, Work, WorkerContext
 from numerate.executors.local import Local
 from numerate.laboratory.run import load
 from numerate.laboratory.train import train
@@ -49,7 +49,7 @@ class Clocked(Work):
 
     inner: Work
 
-    def open(self, desk: Desk) -> Callable[[Any], Any]:
+    def open(self, desk: WorkerContext) -> Callable[[Any], Any]:
         do = self.inner.open(desk)
 
         def clocked(item: Any) -> tuple[float, Any]:

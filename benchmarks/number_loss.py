@@ -38,7 +38,7 @@ from torch.nn.functional import cross_entropy, linear
 from numerate.losses.fused import cross_entropy_and_number
 from numerate.losses.head_fused import head_cross_entropy_and_number
 from numerate.losses.number_tokens import NumberTable
-from numerate.losses.token_level import Measure, Sums, plain_sums
+from numerate.losses.token_level import LossSums, NumberDistance, plain_sums
 
 ROWS, TIME, VOCABULARY, WIDTH, SHARE, WEIGHT = 32, 64, 32_128, 512, 0.1, 0.3
 FIRST = 100
@@ -73,7 +73,7 @@ class Inputs:
         for leaf in self.leaves.values():
             leaf.grad = None
 
-    def backward(self, sums: Sums) -> None:
+    def backward(self, sums: LossSums) -> None:
         (sums.cross_entropy / sums.labels + WEIGHT * sums.number / sums.numbers).backward()
 
     def alone(self, logits: Tensor) -> None:
@@ -99,7 +99,7 @@ def contenders(inputs: Inputs) -> dict[str, Work]:
     works: dict[str, Work] = {"cross_entropy": lambda: inputs.alone(logits)}
     works |= {kind: fused(kind=kind) for kind in ("was", "mse", "mae", "huber", "was-cdf")}
     works["was reweighed"] = fused(kind="was", reweigh=True)
-    works["was, written plainly"] = lambda: inputs.backward(plain_sums(logits, labels, table, Measure()))
+    works["was, written plainly"] = lambda: inputs.backward(plain_sums(logits, labels, table, NumberDistance()))
     if find_spec("ntloss") is not None:
         works |= published(inputs, logits)
     return works
@@ -140,7 +140,7 @@ def with_head(inputs: Inputs) -> dict[str, Work]:
         "head, was": inputs.head_fused,
         "head, was reweighed": lambda: inputs.head_fused(reweigh=True),
         "head, was, written plainly": lambda: inputs.backward(
-            plain_sums(inputs.logits(), inputs.labels, inputs.table, Measure())
+            plain_sums(inputs.logits(), inputs.labels, inputs.table, NumberDistance())
         ),
     }
 

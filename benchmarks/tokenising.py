@@ -30,7 +30,7 @@ from numerate.tokens.fone import FoNE
 from numerate.tokens.ieee import IEEEBits
 from numerate.tokens.regression_transformer import RegressionTransformer
 from numerate.tokens.subwords import Subwords
-from numerate.tokens.text_spellings import AsIs, Groups, PerDigit, TextSpelling, XVal
+from numerate.tokens.text_spellings import AsIs, Groups, PerDigit, TextNumberFormat, XVal
 from numerate.tokens.tokenizer import Rows
 from numerate.vocabulary import Vocabulary
 
@@ -44,7 +44,7 @@ SHAPES = (
     "What is the hundreds digit of 52918?",
     "Let p be 3*(-14)/(-6). What is 8 times p?",
 )
-SPELLINGS: tuple[TextSpelling, ...] = (
+SPELLINGS: tuple[TextNumberFormat, ...] = (
     AsIs(),
     PerDigit(),
     RegressionTransformer(),

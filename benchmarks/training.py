@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 
-from numerate.batch import IGNORE, Batch, Draw
+from numerate.batch import IGNORE, Batch, StepContext
 from numerate.config import Span
 from numerate.mixers.attention import Attention
 from numerate.models.decoder import Decoder
@@ -41,7 +41,7 @@ from numerate.tokens.layout import Continuation
 from numerate.tokens.tokenizer import Characters
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
-from numerate.training.stream import Place, Stream
+from numerate.training.stream import Stream, StreamPosition
 
 WIDTH, LAYERS, HEADS, ROWS, LONGEST, BATCHES = 128, 2, 4, 64, 64, 8
 TOKENIZER = Characters()
@@ -62,7 +62,7 @@ def ours(batches: Sequence[Batch], asked_only: bool) -> Step:
     optimizer = AdamW().build(model, model.settings_by_parameter())
 
     def step(number: int) -> int:
-        batch, draw = batches[number % len(batches)], Draw(0, number)
+        batch, draw = batches[number % len(batches)], StepContext(0, number)
         optimizer.zero_grad(set_to_none=True)
         batch = replace(batch, tokens=model.place(batch.tokens, draw))
         terms = objective(model, batch, draw)
@@ -109,7 +109,7 @@ def theirs(batches: Sequence[tuple[Tensor, Tensor, int]], flash: bool) -> Step:
 def grouped(task: Arithmetic) -> list[Batch]:
     """Batches as training gets them; a spread of lengths is in any few of them."""
     stream = Stream(task, TOKENIZER, Continuation(), seed=0, batch_size=ROWS, window=BATCHES)
-    return [stream.batch(Place(number * ROWS)) for number in range(BATCHES)]
+    return [stream.batch(StreamPosition(number * ROWS)) for number in range(BATCHES)]
 
 
 def in_random_order(task: Arithmetic, longest: int | None) -> list[tuple[Tensor, Tensor, int]]:

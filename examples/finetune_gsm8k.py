@@ -37,13 +37,13 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from numerate import NumberTokenLoss
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.numbers_in_texts import Found, last_number
 from numerate.evaluation.statistics import bootstrap_interval, mcnemar, paired_permutation, smallest_p, wilson
 from numerate.losses.token_level import KINDS
 from numerate.tasks.text_task import Stock
-from numerate.tasks.word_problems import MARK, WordProblems
+from numerate.tasks.word_problems import GSM8K, MARK
 
 WORST = 999.0
 """An answer without a number has the error of one that is off by this much: 3 on the scale of log10(|x| + 1)."""
@@ -355,8 +355,8 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     if given.prompt == "chat" and not tokenizer.chat_template:
         parser.error("--prompt chat: this tokenizer has no template of a chat; --prompt plain needs none")
     try:
-        held = WordProblems(data_dir=given.data).holdings
-    except Mistake as error:
+        held = GSM8K(data_dir=given.data).holdings
+    except UserError as error:
         parser.error(f"--data: {error}")
     rows, every = (rows_of(stock, tokenizer, given.prompt, given.longest) for stock in (held.train, held.test))
     test = every[: given.test_rows]

@@ -67,7 +67,7 @@ from numerate.config import Span  # noqa: E402
 from numerate.losses.cross_entropy import CrossEntropy  # noqa: E402
 from numerate.losses.number_level import NumberLevel  # noqa: E402
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken  # noqa: E402
-from numerate.losses.numbers_said import Regression, XVal  # noqa: E402
+from numerate.losses.numbers_said import Regression, XValLoss  # noqa: E402
 from numerate.losses.soft_labels import SoftLabels  # noqa: E402
 from numerate.mixers.alternating import Alternating  # noqa: E402
 from numerate.mixers.attention import Attention  # noqa: E402
@@ -99,16 +99,16 @@ from numerate.positions.position import Bias, Position  # noqa: E402
 from numerate.positions.rotary import Rotary  # noqa: E402
 from numerate.tasks.arithmetic import Arithmetic  # noqa: E402
 from numerate.tasks.bitwise import BitwiseOr  # noqa: E402
-from numerate.tasks.draws import Draws  # noqa: E402
-from numerate.tasks.jokes import Jokes  # noqa: E402
+from numerate.tasks.draws import CounterRNG  # noqa: E402
+from numerate.tasks.jokes import RJokes  # noqa: E402
 from numerate.tasks.mathematics import Mathematics  # noqa: E402
 from numerate.tasks.question_files import QuestionFiles  # noqa: E402
 from numerate.tasks.questions import EMPTY, Numbers, Questions  # noqa: E402
-from numerate.tasks.reading import Reading  # noqa: E402
+from numerate.tasks.reading import MultiRC  # noqa: E402
 from numerate.tasks.sorting import Sorting  # noqa: E402
 from numerate.tasks.task import Task  # noqa: E402
-from numerate.tasks.word_problems import WordProblems  # noqa: E402
-from numerate.tasks.written import Written  # noqa: E402
+from numerate.tasks.word_problems import GSM8K  # noqa: E402
+from numerate.tasks.written import ExampleFile  # noqa: E402
 from numerate.tokens.layout import Continuation  # noqa: E402
 from numerate.tokens.numbers import Digits  # noqa: E402
 from numerate.tokens.subwords import Subwords  # noqa: E402
@@ -146,7 +146,7 @@ class SlopeBias(Bias):
 class RunningParity(Task):
     """Labels: at each bit, whether the number of ones so far is odd. So that promises run on labels."""
 
-    def draw(self, draws: Draws, index: Any) -> Questions:
+    def draw(self, draws: CounterRNG, index: Any) -> Questions:
         bits = draws.below(2, (len(index), 24)).astype(np.int16)
         length = 12 + draws.below(13, (len(index), 1))
         there = np.arange(24) < length
@@ -173,7 +173,7 @@ FURTHER: dict[str, list[Any]] = {
         ),
     ],
     "Layout": [Continuation(targets="all")],
-    "Numbering": [
+    "PositionIds": [
         DigitIndex(max_offset=7),
         DigitIndex(max_offset=7, per="batch"),
         Shifted(max_shift=9, num_eval_offsets=1),
@@ -225,7 +225,7 @@ FURTHER: dict[str, list[Any]] = {
         Alternating((RWKV7(head_dim=4, value_rank=3), ChannelMix(version=7, expansion=2.0))),
         Alternating((RWKV6(head_dim=8, decay_rank=3, shift_rank=2), ChannelMix(version=6))),
     ],
-    "Trunk": [
+    "Backbone": [
         Stack(num_layers=1),
         Stack(num_layers=3, input_injection="add"),
         Stack(num_layers=3, input_injection="linear"),
@@ -249,7 +249,7 @@ FURTHER: dict[str, list[Any]] = {
         NumberLevel(reweigh=True, digit_order="low"),
         NumberLevel(published="yes"),
         SoftLabels("del"),
-        XVal(scale="number", token="+"),
+        XValLoss(scale="number", token="+"),
         Regression(scale="ln", token="+"),
     ],
 }
@@ -267,22 +267,22 @@ TINY_TOKENIZER = str(Path(__file__).parent / "tokens" / "tiny")
 
 BY_DEFAULT: dict[str, Callable[[], Any]] = {
     "ChannelMix": lambda: Alternating((RWKV4(), ChannelMix())),
-    "Jokes": lambda: Jokes(data_dir=str(TEXTS)),
+    "RJokes": lambda: RJokes(data_dir=str(TEXTS)),
     "Mathematics": lambda: Mathematics(("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), data_dir=str(TEXTS)),
     "QuestionFiles": lambda: QuestionFiles(train_file=str(TEXTS / "questions.jsonl")),
-    "Reading": lambda: Reading(data_dir=str(TEXTS)),
-    "WordProblems": lambda: WordProblems(answer_format="number", data_dir=str(TEXTS)),
+    "MultiRC": lambda: MultiRC(data_dir=str(TEXTS)),
+    "GSM8K": lambda: GSM8K(answer_format="number", data_dir=str(TEXTS)),
     "Regression": lambda: Regression(token="+"),
     "Subwords": lambda: Subwords(tokenizer=TINY_TOKENIZER),
-    "XVal": lambda: XVal(token="+"),
-    "Written": lambda: Written(path=str(Path(__file__).parent / "tasks" / "sums.txt")),
+    "XVal": lambda: XValLoss(token="+"),
+    "ExampleFile": lambda: ExampleFile(path=str(Path(__file__).parent / "tasks" / "sums.txt")),
 }
 """What stands for the defaults of a part that does nothing by itself, such as a task that reads a file."""
 
 HELD = {"T5", "PretrainedDecoder", "Numformer"}
 """Models that read a source, all of a row, or are of others: tests/models/test_held.py holds them to promises."""
 
-RUNNING = {"LanguageModelling", "TokenIds", "Text"}
+RUNNING = {"LanguageModeling", "TokenIds", "NextToken"}
 """What is of running text alone, without questions and answers: its own tests hold it to promises."""
 
 FURTHER_MODELS = [
@@ -358,7 +358,7 @@ def every_model() -> list[Any]:
     numbered = [
         replace(position(), numbering=numbering)
         for position in catalogue.variants("Position")
-        for numbering in [part() for part in catalogue.variants("Numbering")] + [DigitIndex(max_offset=7)]
+        for numbering in [part() for part in catalogue.variants("PositionIds")] + [DigitIndex(max_offset=7)]
         if "numbering" in position.__dataclass_fields__ and numbering != position().numbering and numbering.causal
     ]
     models += [
@@ -369,10 +369,10 @@ def every_model() -> list[Any]:
     for mixer in (BY_DEFAULT.get(part.__name__, part)() for part in others):
         models += [Decoder(hidden_size=16, mixer=mixer, positions=positions) for positions in ((), (Sinusoidal(),))]
     models += [Decoder(hidden_size=16, mixer=mixer, positions=(Sinusoidal(),)) for mixer in FURTHER["Mixer"]]
-    models += [Decoder(hidden_size=16, backbone=trunk, positions=(Rotary(),)) for trunk in every("Trunk")]
+    models += [Decoder(hidden_size=16, backbone=trunk, positions=(Rotary(),)) for trunk in every("Backbone")]
     models += [
         Decoder(hidden_size=16, initialization=part(), tie_word_embeddings=True)
-        for part in catalogue.variants("Initialisation")
+        for part in catalogue.variants("Initialization")
     ]
     return models + FURTHER_MODELS
 
@@ -389,9 +389,9 @@ def _of_a_kind(kind: str) -> Callable[[], list[Any]]:
 VARIANTS: dict[str, Callable[[], list[Any]]] = {
     **{
         f"any_{kind.lower()}": _of_a_kind(kind)
-        for kind in ("Task", "Layout", "Tokenizer", "Numbering", "Position", "Mixer", "Trunk", "Loss", "Schedule")
+        for kind in ("Task", "Layout", "Tokenizer", "PositionIds", "Position", "Mixer", "Backbone", "Loss", "Schedule")
     },
-    "any_initialisation": _of_a_kind("Initialisation"),
+    "any_initialisation": _of_a_kind("Initialization"),
     "any_optimizer": _of_a_kind("Optimizer"),
     "any_mixing": every_mixing,
     "any_model": every_model,

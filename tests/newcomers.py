@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding.md"
-KINDS = ("Task", "Numbering", "Mixer", "Loss")
+KINDS = ("Task", "PositionIds", "Mixer", "Loss")
 
 
 @cache

@@ -7,8 +7,8 @@ from numerate.data.corpora import write_corpus
 from numerate.evaluation.evaluator import Evaluation
 from numerate.models.decoder import Decoder
 from numerate.models.trunk import Stack
-from numerate.tasks.language_modelling import LanguageModelling
-from numerate.tokens.layout import Text
+from numerate.tasks.language_modelling import LanguageModeling
+from numerate.tokens.layout import NextToken
 from numerate.tokens.token_ids import TokenIds
 from numerate.tokens.tokenizer_files import CHARACTERS
 from numerate.training.recipe import Recipe, Training
@@ -16,17 +16,19 @@ from numerate.training.recipe import Recipe, Training
 STORIES = [f"Story {number}: once upon a time there were {number} cats." for number in range(120)]
 
 
-def task_in(folder: Path, context: int = 16) -> LanguageModelling:
+def task_in(folder: Path, context: int = 16) -> LanguageModeling:
     """Stories as letters, 90 to train on and 30 held out."""
     for name, part in (("train", STORIES[:90]), ("validation", STORIES[90:])):
         text = folder / f"{name}.txt"
         text.write_text("\n<|endoftext|>\n".join(part))
         write_corpus([text], folder / name, CHARACTERS, processes=1)
-    return LanguageModelling(str(folder / "train"), str(folder / "validation"), CHARACTERS, context_length=context)
+    return LanguageModeling(str(folder / "train"), str(folder / "validation"), CHARACTERS, context_length=context)
 
 
-def recipe_of(task: LanguageModelling, steps: int = 4) -> Recipe:
+def recipe_of(task: LanguageModeling, steps: int = 4) -> Recipe:
     training = Training(steps=steps, batch_size=4, evaluate_every=2, log_every=1, threads=1)
     model = Decoder(hidden_size=16, backbone=Stack(num_layers=1))
-    recipe = Recipe(task, TokenIds(), Text(), model, training=training, evaluation=Evaluation(validation_batches=3))
+    recipe = Recipe(
+        task, TokenIds(), NextToken(), model, training=training, evaluation=Evaluation(validation_batches=3)
+    )
     return replace(recipe, title="text")

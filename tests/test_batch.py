@@ -7,7 +7,7 @@ import jaxtyping
 import pytest
 import torch
 
-from numerate.batch import Batch, Draw, Output, Tokens
+from numerate.batch import Batch, Output, StepContext, Tokens
 
 
 def tokens(rows: int = 2, time: int = 3, **more: Any) -> Tokens:
@@ -20,10 +20,10 @@ def batch(**more: Any) -> Batch:
 
 
 def test_an_evaluation_is_no_training_step() -> None:
-    assert not Draw.fixed().training
-    assert not Draw.fixed(2).training
-    assert Draw.fixed(2).placement == 2
-    assert Draw(seed=0, step=0).training
+    assert not StepContext.fixed().training
+    assert not StepContext.fixed(2).training
+    assert StepContext.fixed(2).placement == 2
+    assert StepContext(seed=0, step=0).training
 
 
 def test_shapes_are_checked_while_tests_run() -> None:

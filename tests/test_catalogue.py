@@ -14,7 +14,7 @@ import pytest
 import numerate
 from numerate import catalogue
 from numerate.cli import main
-from numerate.errors import Mistake
+from numerate.errors import UserError
 
 NAMED = [(kind, name) for kind, parts in catalogue.kinds().items() for name in parts]
 FUNCTIONS = {"Recipe", "Study"}
@@ -76,7 +76,7 @@ def test_every_concrete_part_of_the_house_is_listed() -> None:
 
 
 def test_a_wrong_name_is_refused_with_the_names_that_there_are() -> None:
-    with pytest.raises(Mistake) as told:
+    with pytest.raises(UserError) as told:
         catalogue.find("Mixer", "LTSM", "model.mixer")
     words = str(told.value)
     assert words.startswith("model.mixer: no Mixer is named 'LTSM'; there are: Alternating, Attention, ")

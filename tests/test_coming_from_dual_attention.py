@@ -15,7 +15,7 @@ from numerate.config import override
 from numerate.data.documents import part_of
 from numerate.data.prepared import prepare, prepare_texts
 from numerate.data.vocabularies import keep_tokenizer
-from numerate.evaluation.evaluator import Exam
+from numerate.evaluation.evaluator import EvaluationData
 from numerate.laboratory.train import debug, train
 from numerate.models.tiny_names import RUNS
 from numerate.tasks.folders import corpora_folder
@@ -146,7 +146,7 @@ def imported(words: list[str]) -> Recipe:
     changes = [f"{name}={value}" for name, value in told.items() if name.partition(".")[0] == "model"]
     recipe = override(numerate.recipe(told["recipe"]), changes)
     assert isinstance(recipe, Recipe)
-    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     weights = numerate.to_published(recipe.model.build(exam.vocabulary, seed=1).state_dict(), recipe.model)
     file = Path(words[1])
     if file.suffix:

@@ -19,7 +19,7 @@ from numerate.cli import COMMANDS, main
 from numerate.commands.addresses import runs_meant
 from numerate.config import user_parts
 from numerate.records.heads import checksum
-from numerate.studies.folder import Asked, StudyFolder
+from numerate.studies.folder import RequestedRun, StudyFolder
 from numerate.training.run import RunFolder
 
 torch.set_num_threads(1)
@@ -730,7 +730,7 @@ def made_up_study(runs: Path, accuracies: Mapping[int, float], title: str = "add
          "seed": seed}
         for seed, share in accuracies.items()
     ]  # fmt: skip
-    asked = [Asked(f"addition_abacus/{tree['seed']:012x}", f"key{tree['seed']}", tree) for tree in trees]
+    asked = [RequestedRun(f"addition_abacus/{tree['seed']:012x}", f"key{tree['seed']}", tree) for tree in trees]
     places = []
     for one, share in zip(folder.ask(asked, labels={"addition_abacus": "Abacus"}), accuracies.values(), strict=True):
         ended = {"status": "failed", "kind": "fault", "error": "the loss is nan"} if share < 0 else {"status": "done"}

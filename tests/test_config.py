@@ -27,7 +27,7 @@ from numerate.config import (
     to_tree,
     yaml_text,
 )
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.training.objective import Progressive
 from numerate.training.recipe import Recipe, Training
 
@@ -47,7 +47,7 @@ class Soft(Blend):
 
     def __post_init__(self) -> None:
         if self.heads < 1:
-            raise Mistake(f"heads: {self.heads} is too few; at least 1")
+            raise UserError(f"heads: {self.heads} is too few; at least 1")
 
 
 @dataclass(frozen=True)
@@ -103,14 +103,14 @@ def test_a_span_holds_both_its_ends() -> None:
 
 @pytest.mark.parametrize("make", [lambda: Span(5, 1), lambda: Span.parse("5:1"), lambda: Span.parse("1-5")])
 def test_a_span_that_holds_nothing_is_refused(make: Any) -> None:
-    with pytest.raises(Mistake, match=r"1:5"):
+    with pytest.raises(UserError, match=r"1:5"):
         make()
 
 
 def test_a_span_of_anything_but_whole_numbers_is_refused() -> None:
-    with pytest.raises(Mistake, match=r"low: 1\.5 is no whole number"):
+    with pytest.raises(UserError, match=r"low: 1\.5 is no whole number"):
         Span(1.5, 2)  # type: ignore[arg-type]
-    with pytest.raises(Mistake, match="high: True is no whole number"):
+    with pytest.raises(UserError, match="high: True is no whole number"):
         Span(1, True)
 
 
@@ -136,7 +136,7 @@ def test_a_tree_names_the_class_at_every_node_and_holds_plain_data_only() -> Non
 
 
 def test_what_no_recipe_may_hold_is_refused_with_its_path() -> None:
-    with pytest.raises(Mistake, match=r"maker\.blend: <object object .* is no spec"):
+    with pytest.raises(UserError, match=r"maker\.blend: <object object .* is no spec"):
         to_tree(Whole(maker=Maker(blend=object())))  # type: ignore[arg-type]
 
 
@@ -172,7 +172,7 @@ def test_what_no_recipe_may_hold_is_refused_with_its_path() -> None:
     ],
 )
 def test_a_tree_that_is_wrong_is_refused_with_file_and_path(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(Mistake) as refused:
+    with pytest.raises(UserError) as refused:
         from_tree({"kind": "Whole", **change}, "r.yaml")
     pattern = message if "\\" in message else re.escape(message).replace(r"\.\*", ".*")
     assert re.fullmatch(pattern, str(refused.value)), refused.value
@@ -180,7 +180,7 @@ def test_a_tree_that_is_wrong_is_refused_with_file_and_path(change: dict[str, An
 
 @pytest.mark.parametrize("nothing", [None, [], 3, "kind: Whole", {}])
 def test_what_is_no_tree_is_refused(nothing: object) -> None:
-    with pytest.raises(Mistake, match="describes no recipe"):
+    with pytest.raises(UserError, match="describes no recipe"):
         from_tree(nothing)
 
 
@@ -227,19 +227,19 @@ def test_what_other_readers_would_mistake_is_written_with_quotes() -> None:
     ],
 )
 def test_yaml_that_cannot_be_read_is_refused_with_its_line(text: str, message: str) -> None:
-    with pytest.raises(Mistake) as refused:
+    with pytest.raises(UserError) as refused:
         parse_yaml(text, "f.yaml")
     assert re.match(message, str(refused.value)), refused.value
     assert "\n" not in str(refused.value)
 
 
 def test_files_that_cannot_be_read_or_written_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Mistake, match=r"none\.yaml: cannot be read: No such file"):
+    with pytest.raises(UserError, match=r"none\.yaml: cannot be read: No such file"):
         load_yaml(tmp_path / "none.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(Mistake, match="no text file"):
+    with pytest.raises(UserError, match="no text file"):
         load_yaml(tmp_path / "bytes.yaml")
-    with pytest.raises(Mistake, match="cannot be written"):
+    with pytest.raises(UserError, match="cannot be written"):
         save_yaml({}, tmp_path / "no" / "such" / "folder.yaml")
 
     save_yaml({"a": 1}, tmp_path / "kept.yaml")
@@ -248,7 +248,7 @@ def test_files_that_cannot_be_read_or_written_are_said(tmp_path: Path, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(Fault, match="No space left on device; what stood there is unharmed"):
+    with pytest.raises(OperationalError, match="No space left on device; what stood there is unharmed"):
         save_yaml({"a": 2}, tmp_path / "kept.yaml")
     assert load_yaml(tmp_path / "kept.yaml") == {"a": 1}
     assert sorted(file.name for file in tmp_path.iterdir()) == ["bytes.yaml", "kept.yaml"]
@@ -304,7 +304,7 @@ def test_any_text_as_a_recipe_is_either_read_or_refused(text: str) -> None:
     said = ""
     try:
         from_tree(parse_yaml(text))
-    except Mistake as refused:
+    except UserError as refused:
         said = str(refused)
     assert len(said.splitlines()) <= 2
 
@@ -348,5 +348,5 @@ def test_no_warning_comes_from_a_recipe_of_the_house() -> None:
     ],
 )
 def test_a_word_that_a_setting_does_not_know_is_refused_from_python_too(make: Any, said: str) -> None:
-    with pytest.raises(Mistake, match=re.escape(said)):
+    with pytest.raises(UserError, match=re.escape(said)):
         make()

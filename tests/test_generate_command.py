@@ -21,8 +21,8 @@ from numerate.laboratory.train import train
 from numerate.models.decoder import Decoder
 from numerate.models.trunk import Stack
 from numerate.positions.rotary import Rotary
-from numerate.tasks.language_modelling import LanguageModelling
-from numerate.tokens.layout import Text
+from numerate.tasks.language_modelling import LanguageModeling
+from numerate.tokens.layout import NextToken
 from numerate.tokens.pieces import pieces
 from numerate.tokens.token_ids import TokenIds
 from numerate.training.recipe import Recipe, Training
@@ -40,9 +40,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     np.tile(np.concatenate([[known.begin], ids]), 40).astype(np.uint16).tofile(folder / "train.bin")
     np.tile(np.concatenate([[known.begin], ids]), 3).astype(np.uint16).tofile(folder / "val.bin")
     recipe = Recipe(
-        task=LanguageModelling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context_length=32),
+        task=LanguageModeling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context_length=32),
         tokenizer=TokenIds(),
-        layout=Text(),
+        layout=NextToken(),
         model=Decoder(hidden_size=32, backbone=Stack(num_layers=1), positions=(Rotary(),)),
         training=Training(steps=80, batch_size=8, threads=1, evaluate_every=80, checkpoint_every=80),
         evaluation=Evaluation(validation_examples=4),

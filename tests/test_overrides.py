@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from numerate import catalogue
 from numerate.config import Span, as_text, describe_settings, expand, override, setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 
 
 class Counting(ABC):
@@ -86,9 +86,9 @@ class Net:
 
     def __post_init__(self) -> None:
         if self.width < 1:
-            raise Mistake(f"width: {self.width} is too small; it is at least 1")
+            raise UserError(f"width: {self.width} is too small; it is at least 1")
         if isinstance(self.mixer, Heads) and (self.mixer.heads < 1 or self.width % self.mixer.heads):
-            raise Mistake(f"mixer.heads: {self.mixer.heads} does not divide the width {self.width}")
+            raise UserError(f"mixer.heads: {self.mixer.heads} does not divide the width {self.width}")
 
 
 @dataclass(frozen=True)
@@ -221,18 +221,18 @@ def test_a_value_is_read_by_the_type_of_its_setting(path: str, text: str, value:
     ],
 )
 def test_a_refusal_says_what_where_and_what_would_be_right(text: str, message: str) -> None:
-    with pytest.raises(Mistake) as refused:
+    with pytest.raises(UserError) as refused:
         changed(text)
     assert str(refused.value) == message
 
 
 def test_an_unknown_first_name_points_to_the_one_place_where_it_is_a_setting() -> None:
-    with pytest.raises(Mistake, match=r"Plan has no setting 'width'; it has: seed, .* Did you mean 'model\.width'\?"):
+    with pytest.raises(UserError, match=r"Plan has no setting 'width'; it has: seed, .* Did you mean 'model\.width'\?"):
         changed("width=64")
 
 
 def test_an_unknown_name_in_a_part_points_to_the_one_place_below_where_it_is_a_setting() -> None:
-    with pytest.raises(Mistake) as refused:
+    with pytest.raises(UserError) as refused:
         changed("model.heads=2")
     assert str(refused.value) == "model.heads: Net has no setting 'heads' of its own. Did you mean 'model.mixer.heads'?"
 
@@ -306,7 +306,7 @@ def test_a_sweep_is_the_product_of_its_values_in_order(overrides: list[str], swe
     ],
 )
 def test_a_sweep_that_makes_no_sense_is_refused(overrides: list[str], message: str) -> None:
-    with pytest.raises(Mistake, match=message):
+    with pytest.raises(UserError, match=message):
         expand(overrides)
 
 
@@ -368,14 +368,14 @@ def test_any_text_is_either_read_or_refused_with_its_path(path: str, text: str) 
     said = path
     try:
         changed(f"{path}={text}")
-    except Mistake as refused:
+    except UserError as refused:
         said = str(refused)
     assert said.startswith(path.removesuffix(".+"))
     assert "\n" not in said
     runs, said = [[f"{path}="]], path
     try:
         runs = expand([f"{path}={text}"])
-    except Mistake as refused:
+    except UserError as refused:
         said = str(refused)
     assert said.startswith(path)
     assert all(run[0].startswith(f"{path}=") for run in runs)
@@ -386,6 +386,6 @@ def test_any_text_is_either_read_or_refused_with_its_path(path: str, text: str) 
 def test_any_argument_is_either_an_override_or_refused(text: str) -> None:
     try:
         recipe = changed(text)
-    except Mistake:
+    except UserError:
         return
     assert isinstance(recipe, Plan)

@@ -6,7 +6,7 @@ import pytest
 
 from numerate import catalogue
 from numerate.config import Span, override
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.training.recipe import Recipe
 
@@ -33,14 +33,14 @@ def test_a_name_in_a_list_of_parts_is_one_too() -> None:
 
 
 def test_a_mistyped_name_is_answered_with_the_nearest_of_all() -> None:
-    with pytest.raises(Mistake, match=r"no Task is named 'sums_of_tree'.*Did you mean 'sums_of_three'\?"):
+    with pytest.raises(UserError, match=r"no Task is named 'sums_of_tree'.*Did you mean 'sums_of_three'\?"):
         override(Recipe(), ["task=sums_of_tree"])
 
 
 def test_a_part_is_made_from_either_kind_of_name() -> None:
     assert catalogue.made("Task", "Arithmetic") == Arithmetic()
     assert catalogue.made("Task", "sums_of_three") == Arithmetic("+", digits=3)
-    with pytest.raises(Mistake, match=r"no Task is named 'long_sum'; 2 have names .* Did you mean 'long_sums'"):
+    with pytest.raises(UserError, match=r"no Task is named 'long_sum'; 2 have names .* Did you mean 'long_sums'"):
         catalogue.made("Task", "long_sum")
-    with pytest.raises(Mistake, match="no Task is named 'zzz'; there are:"):
+    with pytest.raises(UserError, match="no Task is named 'zzz'; there are:"):
         catalogue.made("Task", "zzz")

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from numerate.batch import IGNORE
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.plain import plain_text
-from numerate.tokens.layout import Aligned, Masked, Pair
+from numerate.tokens.layout import Masked, Seq2Seq, TokenClassification
 from numerate.tokens.subwords import Subwords
 from numerate.tokens.words import Words
 from numerate.vocabulary import END, PAD, UNKNOWN
@@ -19,8 +19,8 @@ COUNT = 60
 
 def laid_out(task: Any, tokenizer: Any, layout: Any) -> tuple[Any, Any, Any]:
     questions, _, rows = written(task, tokenizer)
-    if isinstance(layout, Aligned) == (rows.labels is None):
-        with pytest.raises(Mistake, match=r"Aligned.*Continuation|Continuation.*Aligned|for labels take Aligned"):
+    if isinstance(layout, TokenClassification) == (rows.labels is None):
+        with pytest.raises(UserError, match=r"Aligned.*Continuation|Continuation.*Aligned|for labels take Aligned"):
             layout.batch(rows, np.arange(COUNT))
         pytest.skip("this layout is for questions of the other kind, and says so")
     return questions, rows, batch_of(task, tokenizer, layout)
@@ -54,7 +54,7 @@ def rows_of(task: Any, tokenizer: Any) -> tuple[Any, Any, Any]:
     if isinstance(tokenizer, Subwords):
         numbers, labels = False, questions.labels is not None
     if numbers if isinstance(tokenizer, Words) else labels:
-        with pytest.raises(Mistake, match=r"^tokenizer: "):
+        with pytest.raises(UserError, match=r"^tokenizer: "):
             tokenizer.rows(questions, vocabulary)
         return questions, vocabulary, None
     return questions, vocabulary, tokenizer.rows(questions, vocabulary)
@@ -72,7 +72,7 @@ def test_what_is_asked_is_exactly_the_answer_with_its_end(any_task: Any, any_tok
         text = rows.ids[row, : rows.lengths[row]].tolist()
         answer = rows.ids[row][rows.asked[row]].tolist()
         assert answer[-1] == END
-        if isinstance(any_layout, Pair):
+        if isinstance(any_layout, Seq2Seq):
             assert wanted == answer
             assert batch.source.ids[row, : batch.source.lengths[row]].tolist() == [*text[: -len(answer)], END]
         elif isinstance(any_layout, Masked):
@@ -119,7 +119,7 @@ def test_padding_is_never_read_as_a_token_nor_asked_for(any_task: Any, any_token
     time = np.arange(batch.tokens.ids.shape[1])
     inside = time < batch.tokens.lengths.numpy()[:, None]
     assert bool((batch.tokens.ids.numpy()[~inside] == PAD).all())
-    begun = isinstance(any_layout, Pair)  # with [PAD], as T5 does
+    begun = isinstance(any_layout, Seq2Seq)  # with [PAD], as T5 does
     assert bool((batch.tokens.ids.numpy()[:, begun:][inside[:, begun:]] != PAD).all())
     assert bool((batch.targets.numpy()[~inside] == IGNORE).all())
     assert batch.real == inside.sum() + (0 if batch.source is None else int(batch.source.lengths.sum()))

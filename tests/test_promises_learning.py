@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from numerate import catalogue
-from numerate.batch import Draw
+from numerate.batch import StepContext
 from numerate.config import Span
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exam import Exam
+from numerate.evaluation.exam import EvaluationData
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.positions.numbering import DigitIndex
@@ -18,7 +18,7 @@ from numerate.tokens.layout import Continuation
 from numerate.tokens.tokenizer import Characters
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
-from numerate.training.stream import Place, Stream
+from numerate.training.stream import Stream, StreamPosition
 
 TASK = Arithmetic(digits=1)
 STEPS, BATCH = 900, 64
@@ -27,19 +27,19 @@ LEARNED = 0.05
 """The mean loss of ten steps at which a mixer has shown that it learns, if it is there before the last step."""
 
 
-def trained(mixer: Any) -> tuple[Any, Exam, list[float]]:
-    exam = Exam(TASK, Characters(), Continuation())
+def trained(mixer: Any) -> tuple[Any, EvaluationData, list[float]]:
+    exam = EvaluationData(TASK, Characters(), Continuation())
     position = Learned(position_ids=DigitIndex(max_offset=2), max_position_embeddings=16)
     model = Decoder(hidden_size=48, mixer=mixer, positions=(position,)).build(exam.vocabulary, 0).train()
     stream = Stream(TASK, exam.tokenizer, exam.layout, seed=0, batch_size=BATCH)
     objective = Supervised().build(exam.vocabulary)
     optimizer = AdamW(learning_rate=5e-3).build(model, model.settings_by_parameter())
-    place, losses = Place(), []
+    place, losses = StreamPosition(), []
     for step in range(STEPS):
         batch = stream.batch(place)
         place = place.next(BATCH)
-        tokens = model.place(batch.tokens, Draw(seed=0, step=step))
-        sums = objective(model, type(batch)(**{**vars(batch), "tokens": tokens}), Draw(seed=0, step=step))
+        tokens = model.place(batch.tokens, StepContext(seed=0, step=step))
+        sums = objective(model, type(batch)(**{**vars(batch), "tokens": tokens}), StepContext(seed=0, step=step))
         loss = sums["cross_entropy"] / objective.counts(batch)["cross_entropy"]
         optimizer.zero_grad()
         loss.backward()
@@ -61,7 +61,7 @@ def test_it_learns_sums_of_one_digit_and_both_measures_agree(mixer: Any) -> None
     whole = evaluate_cell(model, exam, {}, count=100)
     assert whole["correct"] >= 90
     # Longer sums than any it saw are mostly wrong: with both, right and wrong answers are present.
-    beyond = Exam(Arithmetic(digits=Span(1, 2)), exam.tokenizer, exam.layout)
+    beyond = EvaluationData(Arithmetic(digits=Span(1, 2)), exam.tokenizer, exam.layout)
     one, decoded = (evaluate_cell(model, beyond, {}, count=200, method=method) for method in ("one pass", "decoding"))
     assert 20 < one["correct"] < 180
     for name in ("correct", "count", "first_wrong", "low", "high"):

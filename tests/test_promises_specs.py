@@ -12,7 +12,7 @@ from numerate import catalogue
 from numerate.commands.show import SLOTS
 from numerate.config import Span, as_text, from_tree, identity, override, parse_yaml, to_tree, yaml_text
 from numerate.config.overrides import NAMES_ELSEWHERE, describe_settings
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.training.recipe import Recipe
 
 NO_CHOICE = {("Mixture", "weights")}
@@ -78,7 +78,7 @@ def all_changes(spec: Any, name: str) -> list[Any]:
         if value != getattr(spec, name):
             try:
                 found.append(replace(spec, **{name: value}))
-            except Mistake:
+            except UserError:
                 continue
     return found
 
@@ -147,7 +147,7 @@ def test_a_call_says_the_same_as_single_overrides(any_part: Any) -> None:
             call = f"{any_part.__name__}({field.name}={as_text(getattr(changed, field.name))})"
             try:
                 within = override(base, [SLOTS[kind].format(call)])
-            except Mistake:
+            except UserError:
                 assert kind == "ModelSpec", call  # parts of a model may exclude each other
                 continue
             assert changed in parts_within(within), call
@@ -155,11 +155,11 @@ def test_a_call_says_the_same_as_single_overrides(any_part: Any) -> None:
 
 def test_what_is_no_setting_is_refused_with_a_likely_one(any_part: Any) -> None:
     named = [field.name for field in fields(any_part)]
-    with pytest.raises(Mistake, match=f"{any_part.__name__} has no setting 'nothing_of_the_kind'"):
+    with pytest.raises(UserError, match=f"{any_part.__name__} has no setting 'nothing_of_the_kind'"):
         override(any_part(), ["nothing_of_the_kind=3"])
     for name in named:
         if len(name) > 3:
-            with pytest.raises(Mistake, match=f"Did you mean '{name}'"):
+            with pytest.raises(UserError, match=f"Did you mean '{name}'"):
                 override(any_part(), [f"{name}{name[-1]}=3"])
 
 
@@ -183,7 +183,7 @@ def test_what_is_no_setting_is_refused_with_a_likely_one(any_part: Any) -> None:
     ],
 )
 def test_a_word_of_pytorch_or_hugging_face_is_answered_with_the_setting(word: str, meant: str) -> None:
-    with pytest.raises(Mistake, match=rf"has no setting .* Did you mean '{re.escape(meant)}'\?"):
+    with pytest.raises(UserError, match=rf"has no setting .* Did you mean '{re.escape(meant)}'\?"):
         override(Recipe(), [f"{word}=1"])
 
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.mixer import TokenMixer
 from numerate.mixers.recurrent import LSTM
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.training.optimizer import AdamW
-from numerate.training.schedule import Constant, Cosine, Linear, Schedule, Trapezoid, Triangle
+from numerate.training.schedule import Constant, Cosine, Linear, OneCycle, Schedule, WarmupStableDecay
 
 STEPS = 400
 
@@ -54,16 +54,16 @@ def test_a_schedule_stays_defined_beyond_and_without_a_budget(any_schedule: Any)
     assert any_schedule.factor(10 * STEPS, STEPS) == any_schedule.factor(STEPS, STEPS)
     for steps in (1, 50, 100):
         assert all(0 <= any_schedule.factor(step, steps) <= 1 for step in range(steps + 1))
-    name = "peak" if isinstance(any_schedule, Triangle) else "warmup"
-    with pytest.raises(Mistake, match=f"^{name}: -1 is negative"):
+    name = "peak" if isinstance(any_schedule, OneCycle) else "warmup"
+    with pytest.raises(UserError, match=f"^{name}: -1 is negative"):
         type(any_schedule)(**{name: -1})
 
 
 PUBLISHED = {
     "budget-linear": Linear(warmup=0.1),
     "budget-cosine-decay": Cosine(warmup=0.1),
-    "budget-one-cycle": Triangle(),
-    "budget-triangle2": Triangle(peak=0.75, initial_lr_ratio=0.25),
+    "budget-one-cycle": OneCycle(),
+    "budget-triangle2": OneCycle(peak=0.75, initial_lr_ratio=0.25),
 }
 """The published schedules of the clock, as schedules of progress: hours of 24 are the share of the budget."""
 
@@ -92,16 +92,16 @@ def published(shared: Path, name: str) -> dict[str, Any]:
         (Linear(warmup=0, min_lr_ratio=0.2), {0: 1.0, 50: 0.6, 100: 0.2}),
         (Cosine(warmup=20), {20: 1.0, 40: (1 + math.cos(math.pi / 4)) / 2, 60: 0.5, 100: 0.0}),
         (Cosine(warmup=0, min_lr_ratio=0.1), {0: 1.0, 50: 0.55, 100: 0.1}),
-        (Trapezoid(warmup=10, decay_from=0.6, min_lr_ratio=0.02), {10: 1.0, 60: 1.0, 80: 0.51, 100: 0.02}),
-        (Trapezoid(warmup=80, decay_from=0.6), {79: 80 / 81, 80: 1.0, 90: 0.5, 100: 0.0}),
-        (Trapezoid(warmup=0, decay_from=1.0), {0: 1.0, 100: 1.0}),
-        (Trapezoid(warmup=0.1), {0: 1 / 11, 10: 1.0, 90: 1.0, 95: 0.5, 100: 0.0}),
-        (Triangle(), {0: 1 / 51, 50: 1.0, 75: 0.5, 100: 0.0}),
+        (WarmupStableDecay(warmup=10, decay_from=0.6, min_lr_ratio=0.02), {10: 1.0, 60: 1.0, 80: 0.51, 100: 0.02}),
+        (WarmupStableDecay(warmup=80, decay_from=0.6), {79: 80 / 81, 80: 1.0, 90: 0.5, 100: 0.0}),
+        (WarmupStableDecay(warmup=0, decay_from=1.0), {0: 1.0, 100: 1.0}),
+        (WarmupStableDecay(warmup=0.1), {0: 1 / 11, 10: 1.0, 90: 1.0, 95: 0.5, 100: 0.0}),
+        (OneCycle(), {0: 1 / 51, 50: 1.0, 75: 0.5, 100: 0.0}),
         (
-            Triangle(peak=0.75, initial_lr_ratio=0.25, min_lr_ratio=0.1),
+            OneCycle(peak=0.75, initial_lr_ratio=0.25, min_lr_ratio=0.1),
             {0: 0.25 + 0.75 / 76, 75: 1.0, 80: 0.82, 100: 0.1},
         ),
-        (Triangle(peak=20), {10: 11 / 21, 20: 1.0, 60: 0.5}),
+        (OneCycle(peak=20), {10: 11 / 21, 20: 1.0, 60: 0.5}),
     ],
 )
 def test_a_schedule_by_hand(schedule: Any, expected: dict[int, float]) -> None:
@@ -169,11 +169,11 @@ def test_one_step_by_hand() -> None:
     [({"rate": 0.0}, "rate"), ({"betas": (0.9, 1.0)}, "betas"), ({"decay": -0.1}, "decay"), ({"clip": 0.0}, "clip")],
 )
 def test_impossible_values_are_refused_by_name(settings: dict[str, Any], field: str) -> None:
-    with pytest.raises(Mistake, match=f"^{field}: "):
+    with pytest.raises(UserError, match=f"^{field}: "):
         AdamW(**settings)
 
 
 @pytest.mark.parametrize(("settings", "field"), [({"start": 1.5}, "start"), ({"floor": -0.1}, "floor")])
 def test_a_triangle_has_factors_between_none_and_all(settings: dict[str, float], field: str) -> None:
-    with pytest.raises(Mistake, match=f"^{field}: .* is not a share of the rate"):
-        Triangle(**settings)
+    with pytest.raises(UserError, match=f"^{field}: .* is not a share of the rate"):
+        OneCycle(**settings)

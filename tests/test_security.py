@@ -18,7 +18,7 @@ import numerate
 from numerate import catalogue
 from numerate.cli import main
 from numerate.config import user_parts
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.models.pretrained import PretrainedDecoder
 from numerate.records.heads import checksum
 from numerate.vocabulary import Vocabulary
@@ -114,7 +114,7 @@ def test_yaml_is_read_by_loaders_of_plain_data_alone() -> None:
     from numerate.config import parse_yaml
 
     payload = "!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [ran]]"
-    with pytest.raises(Mistake, match="no YAML that can be read"):
+    with pytest.raises(UserError, match="no YAML that can be read"):
         parse_yaml(payload)
 
 
@@ -291,7 +291,7 @@ def test_an_exported_folder_that_names_code_runs_nothing_of_it(
         (exported / "config.json").write_text(json.dumps(config))
         assert main(["import", str(exported)]) == 2
         assert "payload" in capsys.readouterr().err
-        with pytest.raises(Mistake, match="payload"):
+        with pytest.raises(UserError, match="payload"):
             AutoModelForCausalLM.from_pretrained(exported, trust_remote_code=False)
     assert not (tmp_path / "ran").exists()
 
@@ -309,10 +309,10 @@ def test_exported_weights_that_are_a_pickle_are_not_unpickled(exported: Path, tm
 
 def test_a_configuration_of_transformers_that_names_code_runs_nothing_of_it(exported: Path, tmp_path: Path) -> None:
     spoken = {"model_type": "t5", "auto_map": {"AutoModelForCausalLM": "payload.M"}, "_name_or_path": str(exported)}
-    with pytest.raises(Mistake):
+    with pytest.raises(UserError):
         PretrainedDecoder(config=json.dumps(spoken)).build(Vocabulary.of(["+", "="]), 0)
     (exported / "config.json").write_text(json.dumps({**spoken, "model_type": "unheard_of"}))
-    with pytest.raises(Mistake):
+    with pytest.raises(UserError):
         PretrainedDecoder(weights=str(exported)).build(Vocabulary.of(["+", "="]), 0)
     assert not (tmp_path / "ran").exists()
 
@@ -339,6 +339,6 @@ def test_a_configuration_that_names_a_kernel_of_the_hub_does_not_fetch_it(
         lambda: weights.build(vocabulary, 0),
         lambda: weights.build_again(vocabulary, 0, {"config": spoken, "tied": True}),
     ):
-        with pytest.raises(Mistake, match="names code of the hub"):
+        with pytest.raises(UserError, match="names code of the hub"):
             build()
     assert not fetched

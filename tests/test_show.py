@@ -30,7 +30,7 @@ def test_show_tells_how_many_parameters_a_model_has(capsys: pytest.CaptureFixtur
 
 def test_a_model_of_billions_is_counted_without_memory_for_them() -> None:
     pytest.importorskip("transformers", reason="T5 is held by transformers")
-    settings = ("model=T5(size=11b)", "layout=Pair")
+    settings = ("model=T5(size=11b)", "layout=Seq2Seq")
     count = int(parameters_told(recipe("addition_abacus", *settings)).replace(",", ""))
     assert 11.2e9 < count < 11.4e9
 

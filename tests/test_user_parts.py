@@ -28,7 +28,7 @@ from numerate.config import (
     user_parts,
     yaml_text,
 )
-from numerate.errors import Mistake
+from numerate.errors import UserError
 
 
 class Blend(ABC):
@@ -61,7 +61,7 @@ PARTS = '''
 from dataclasses import dataclass
 from {home} import Blend
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 
 @dataclass(frozen=True)
 class Bitter(Blend):
@@ -137,13 +137,15 @@ def test_what_only_a_saved_recipe_names_is_refused_before_anything_of_it_runs(fo
     file = written(folder, "evil.py", more="from pathlib import Path\nPath('ran').touch()\n")
     blend = {"kind": "evil.py:Bitter", "source": hashlib.sha256(file.read_bytes()).hexdigest(), "strength": 3}
     tree = {"kind": "Maker", "blend": "evil.py:Bitter(strength=3)" if text else blend}
-    with pytest.raises(Mistake, match=r"blend: evil\.py: no file that you have named before .*--parts FILE") as refused:
+    with pytest.raises(
+        UserError, match=r"blend: evil\.py: no file that you have named before .*--parts FILE"
+    ) as refused:
         from_tree(tree)
     assert "Nothing of it was run" in str(refused.value)
     assert not (folder / "ran").exists()
     (folder / "configuration").mkdir()
     (folder / "configuration" / "approved_parts.jsonl").write_text('{"sha256": null, "file": "evil.py"}\n[]\nno json\n')
-    with pytest.raises(Mistake, match="Nothing of it was run"):
+    with pytest.raises(UserError, match="Nothing of it was run"):
         from_tree(tree)
     assert not (folder / "ran").exists()
     load_user_parts("evil.py")
@@ -158,7 +160,7 @@ def test_a_file_that_was_edited_since_it_was_named_is_not_run_for_a_saved_recipe
     forget(monkeypatch)
     written(folder, more="from pathlib import Path\nPath('ran').touch()\n")
     said = rf"blend: my\.py: {re.escape(str(file))} had the contents .* is gone or has changed"
-    with pytest.raises(Mistake, match=said):
+    with pytest.raises(UserError, match=said):
         from_tree(tree)
     assert not (folder / "ran").exists()
     assert not user_parts.user_files()
@@ -219,7 +221,7 @@ def test_approval_is_remembered_line_by_line_and_said_where_it_cannot_be(
         ("def broken(:\n", r"my\.py, line 16: SyntaxError: invalid syntax"),
         ("x = 1\nboom\n", r"my\.py, line 17: NameError: name 'boom' is not defined"),
         ("raise SystemExit(3)\n", r"my\.py, line 16: SystemExit: 3"),
-        ("raise Mistake('heads: 0')\n", r"my\.py, line 16: heads: 0"),
+        ("raise UserError('heads: 0')\n", r"my\.py, line 16: heads: 0"),
         ("x = '\0'\n", r"my\.py: SyntaxError: source code string cannot contain null bytes"),
         (
             "@dataclass(frozen=True)\nclass Half(Blend):\n    x: int = 3\n",
@@ -241,7 +243,7 @@ def test_approval_is_remembered_line_by_line_and_said_where_it_cannot_be(
 )
 def test_what_is_wrong_in_a_users_file_is_said_with_file_and_line(folder: Path, more: str, message: str) -> None:
     written(folder, more=more)
-    with pytest.raises(Mistake) as refused:
+    with pytest.raises(UserError) as refused:
         load_user_parts("my.py")
     assert re.match(message, str(refused.value)), refused.value
     assert to_tree(Soft())["kind"] == "Soft"
@@ -249,11 +251,11 @@ def test_what_is_wrong_in_a_users_file_is_said_with_file_and_line(folder: Path, 
 
 def test_what_a_users_file_does_not_hold_is_said(folder: Path) -> None:
     written(folder)
-    with pytest.raises(Mistake, match=r"my\.py has no 'recipes'; it has: .* Did you mean 'recipe'\?"):
+    with pytest.raises(UserError, match=r"my\.py has no 'recipes'; it has: .* Did you mean 'recipe'\?"):
         user_object("my.py:recipes")
-    with pytest.raises(Mistake, match=r"mine\.py: there is no such file\. Did you mean 'my\.py'\?"):
+    with pytest.raises(UserError, match=r"mine\.py: there is no such file\. Did you mean 'my\.py'\?"):
         user_object("mine.py:recipe")
-    with pytest.raises(Mistake, match=r"blend: my\.py:recipe is no Blend"):
+    with pytest.raises(UserError, match=r"blend: my\.py:recipe is no Blend"):
         override(Maker(), ["blend=my.py:recipe"])
 
 
@@ -263,7 +265,7 @@ def test_a_class_that_nothing_could_find_again_is_not_saved() -> None:
         def blend(self) -> int:
             return 0
 
-    with pytest.raises(Mistake, match=r"Inner stands inside another"):
+    with pytest.raises(UserError, match=r"Inner stands inside another"):
         to_tree(Maker(blend=Inner()))
 
 
@@ -301,7 +303,7 @@ def test_a_part_that_lacks_a_method_is_refused_where_it_is_named(folder: Path) -
             "ABC", "__import__('abc').ABC"
         ),
     )
-    with pytest.raises(Mistake, match=r"blend: my\.py:Half has no blend, which a Blend needs"):
+    with pytest.raises(UserError, match=r"blend: my\.py:Half has no blend, which a Blend needs"):
         override(Maker(), ["blend=my.py:Half"])
 
 
@@ -340,13 +342,13 @@ def test_a_part_that_an_installed_package_declares_is_found_by_name_by_address_a
 
 @pytest.mark.parametrize("kind", ["acme.mixers:Sour", "antigravity:Flight", "acme.other:Bitter", "acme:__init__"])
 def test_a_module_that_no_package_declares_is_not_imported_for_a_recipe(acme: Path, kind: str) -> None:
-    with pytest.raises(Mistake, match=rf"blend: {kind}: no installed package declares such a part"):
+    with pytest.raises(UserError, match=rf"blend: {kind}: no installed package declares such a part"):
         from_tree({"kind": "Maker", "blend": {"kind": kind}})
     assert not {"acme", "antigravity"} & sys.modules.keys()
 
 
 def test_a_declared_part_that_cannot_be_loaded_is_told_with_its_package(acme: Path) -> None:
-    with pytest.raises(Mistake, match=r"acme\.gone:Gone: the package acme declares this part, .*ModuleNotFoundError"):
+    with pytest.raises(UserError, match=r"acme\.gone:Gone: the package acme declares this part, .*ModuleNotFoundError"):
         override(Maker(), ["blend=Gone"])
 
 

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.vocabulary import Vocabulary as Vocabulary
 
 IGNORE = -100
@@ -24,27 +24,28 @@ IGNORE = -100
 
 
 @dataclass(frozen=True)
-class Draw:
+class StepContext:
     """Where the random numbers of a forward come from. They are a function of it and of the rows, and of nothing else.
 
-    `Draw(seed, step)` is a training step: numberings draw their offsets from a counter hash of (seed, step, row).
-    `Draw.fixed(i)` is an evaluation: nothing is drawn; a numbering takes its i-th fixed placement (the 0-th is the one
-    without any offset). `Draw.of_several(draws, rows)` is for the rows of several runs one below the other, `rows` of
-    each: every row draws what it would in its own run, by `numerate.positions.counter`, which all draws go through.
+    `StepContext(seed, step)` is a training step: numberings draw their offsets from a counter hash of (seed, step,
+    row). `StepContext.fixed(i)` is an evaluation: nothing is drawn; a numbering takes its i-th fixed placement (the
+    0-th is the one without any offset). `StepContext.of_several(draws, rows)` is for the rows of several runs one below
+    the other, `rows` of each: every row draws what it would in its own run, by `numerate.positions.counter`, which all
+    draws go through.
     """
 
     seed: int = 0
     step: int | None = None
     placement: int = 0
-    several: tuple["Draw", ...] = ()
+    several: tuple["StepContext", ...] = ()
     rows: int = 0
 
     @classmethod
-    def fixed(cls, placement: int = 0) -> "Draw":
+    def fixed(cls, placement: int = 0) -> "StepContext":
         return cls(placement=placement)
 
     @classmethod
-    def of_several(cls, draws: Sequence["Draw"], rows: int) -> "Draw":
+    def of_several(cls, draws: Sequence["StepContext"], rows: int) -> "StepContext":
         return cls(several=tuple(draws), rows=rows)
 
     @property
@@ -174,12 +175,12 @@ class Turns(NamedTuple):
 
     @classmethod
     def of(cls, turns: "Turns | tuple[int, int] | int | None", default: int) -> "Turns":
-        """From what a forward may be given. Raises `Mistake` for no turn at all, or a negative number of them."""
+        """From what a forward may be given. Raises `UserError` for no turn at all, or a negative number of them."""
         if turns is None:
             turns = default
         found = turns if isinstance(turns, Turns) else cls(*turns) if isinstance(turns, tuple) else cls(0, turns)
         if found.without < 0 or found.learning < 1:
-            raise Mistake(
+            raise UserError(
                 f"turns: {found.without} without a gradient and {found.learning} with one cannot be; "
                 "0 or more and 1 or more can"
             )
@@ -198,7 +199,7 @@ class Model(nn.Module, ABC):
     """The id of the token whose number is the whole answer, of a model with a regression head; None of all others."""
 
     @abstractmethod
-    def place(self, tokens: Tokens, draw: Draw) -> Tokens:
+    def place(self, tokens: Tokens, draw: StepContext) -> Tokens:
         """Gives every token its place numbers. All randomness of a forward is here, before anything compiled."""
 
     @abstractmethod
@@ -230,7 +231,7 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def check(self, tokens: Tokens, trained: Tokens | None = None) -> list[str]:
-        """Raises `Mistake` if these tokens cannot be read (a place beyond a table), before any work is done. Returns
+        """Raises `UserError` if these tokens cannot be read (a place beyond a table), before any work is done. Returns
         warnings, such as the first place that no token of the training task (`trained`, its longest rows) ever had."""
 
     @abstractmethod
@@ -263,7 +264,7 @@ class Model(nn.Module, ABC):
         """Why what it says at a place depends on what comes later, in words; None for a causal model.
 
         One that does knows something of the answer when it is scored at every place of a whole row, so nothing that is
-        measured on it is a claim, and it cannot be decoded: `start` raises `Mistake`."""
+        measured on it is a claim, and it cannot be decoded: `start` raises `UserError`."""
         return None
 
 
@@ -280,4 +281,4 @@ class ModelSpec(ABC):
 
     @abstractmethod
     def build(self, vocabulary: Vocabulary, seed: int) -> Model:
-        """Builds the model with weights that are a function of `seed`. Raises `Mistake` for what cannot be built."""
+        """Builds the model with weights that are a function of `seed`. Raises `UserError` for what cannot be built."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 
 ROOMS = ("tasks", "tokens", "positions", "mixers", "models", "losses", "training", "executors", "recipes", "studies")
 """The folders of `numerate` that hold parts."""
@@ -45,7 +45,7 @@ def add(kind: str, part: type) -> None:
 def find(kind: str, name: str, where: str = "") -> type:
     """The class called `name` among the parts of a kind.
 
-    Raises `Mistake` with the names that there are: `find("Mixer", "LTSM", "model.mixer")` says
+    Raises `UserError` with the names that there are: `find("Mixer", "LTSM", "model.mixer")` says
     `model.mixer: no Mixer is named 'LTSM'; there are: Attention, LSTM. Did you mean 'LSTM'?`
     """
     if name in _added.get(kind, {}):
@@ -54,7 +54,7 @@ def find(kind: str, name: str, where: str = "") -> type:
     if name not in parts:
         place = f"{where}: " if where else ""
         names = ", ".join(sorted(parts)) or "none"
-        raise Mistake(f"{place}no {kind} is named {name!r}; there are: {names}.{did_you_mean(name, parts)}")
+        raise UserError(f"{place}no {kind} is named {name!r}; there are: {names}.{did_you_mean(name, parts)}")
     return getattr(importlib.import_module(parts[name]), name)  # type: ignore[no-any-return]
 
 
@@ -113,13 +113,13 @@ def _family(kind: str, name: str) -> Any:
 
 
 def made(kind: str, name: str) -> Any:
-    """The part behind a name: a preset, or a class with its defaults. Raises `Mistake` for a name that is neither."""
+    """The part behind a name: a preset, or a class with its defaults. Raises `UserError` for a name that is neither."""
     if name not in kinds().get(kind, {}):
         ready = presets(kind)
         if name in ready:
             return ready[name]
         if ready and (near := did_you_mean(name, ready)):
-            raise Mistake(f"no {kind} is named {name!r}; {len(ready)} have names of papers.{near}")
+            raise UserError(f"no {kind} is named {name!r}; {len(ready)} have names of papers.{near}")
     return find(kind, name)()
 
 

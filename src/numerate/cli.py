@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from numerate import terminal
-from numerate.errors import Fault, Mistake, did_you_mean, in_words, users_line
+from numerate.errors import OperationalError, UserError, did_you_mean, in_words, users_line
 
 OVERRIDES = """settings are path=value: model.hidden_size=64, training.steps=500, task.digits=1:8
 a variant by its class name: model.mixer=LSTM, 'model.positions=[Rotary(base=500)]'
@@ -231,11 +231,11 @@ def _run(words: Sequence[str]) -> int:
         status: int = import_module(f"numerate.commands.{options.command}").command(options)
         sys.stdout.flush()
         return status
-    except (Mistake, Fault) as error:
+    except (UserError, OperationalError) as error:
         if options.traceback:
             raise
         _say_once(error)
-        return 2 if isinstance(error, Mistake) else 1
+        return 2 if isinstance(error, UserError) else 1
     except KeyboardInterrupt:
         print("numerate: stopped", file=sys.stderr)
         return 130
@@ -248,7 +248,7 @@ def _run(words: Sequence[str]) -> int:
         traceback.clear_frames(error.__traceback__)  # what they hold, so that there is memory to say that there is none
         memory = import_module("numerate.executors.memory")
         if (cause := memory.ran_out(error, limited=memory.is_limited())) is not None:
-            _say_once(Fault(f"out of memory: {memory.told(cause)}"))
+            _say_once(OperationalError(f"out of memory: {memory.told(cause)}"))
             return 1
         users = users_line(error) is not None
         report = "" if users else "; please report it"
@@ -268,7 +268,7 @@ def _warn(message: Warning | str, *_: object) -> None:
     print(f"numerate: warning: {message}", file=sys.stderr)
 
 
-def _say_once(error: Mistake | Fault) -> None:
+def _say_once(error: UserError | OperationalError) -> None:
     """Of the processes of one run that end with the same error, one says it; the others wait for it to be said, since
     a launcher ends them all as soon as one has ended."""
     speaks = os.environ.get("RANK", "0") == "0" if error.speaker is None else error.speaker
@@ -320,7 +320,7 @@ def _settings(words: Sequence[str]) -> list[str]:
             continue
         try:
             found = import_module("numerate.studies.naming").named(word)
-        except (Mistake, Fault):
+        except (UserError, OperationalError):
             continue
         recipe = next(iter(getattr(found, "recipes", [found])))
         return [path for path, *_ in import_module("numerate.config").describe_settings(recipe)]

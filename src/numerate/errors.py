@@ -1,8 +1,8 @@
 """What the program says when something is wrong.
 
-Two kinds, because they end differently: a `Mistake` is the user's (exit status 2), a `Fault` is the world's or the
-run's (exit status 1). Both carry one or two lines that say what, where, and what would be right. Any other exception is
-a fault of the program, unless it comes from a file of the user's own: then it is a mistake there.
+Two kinds, because they end differently: a `UserError` is the user's (exit status 2), a `OperationalError` is the
+world's or the run's (exit status 1). Both carry one or two lines that say what, where, and what would be right. Any
+other exception is a fault of the program, unless it comes from a file of the user's own: then it is a mistake there.
 """
 
 import os
@@ -19,11 +19,11 @@ class _Told(Exception):
     """Whether this process says it, of several that it ends; None: the first one does."""
 
 
-class Mistake(_Told):
+class UserError(_Told):
     """Something the user can put right: a mistyped name, an impossible value, a folder that is no run."""
 
 
-class Fault(_Told):
+class OperationalError(_Told):
     """Something that went wrong while working: a full disk, a loss that is not finite, a checkpoint that is torn."""
 
 

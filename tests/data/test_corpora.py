@@ -13,10 +13,10 @@ import pytest
 
 from numerate.data import corpora
 from numerate.data.corpora import write_corpus
-from numerate.data.documents import Part
-from numerate.errors import Mistake
+from numerate.data.documents import FileSpan
+from numerate.errors import UserError
 from numerate.tasks.corpus_files import Corpus, open_corpus
-from numerate.tokens.pieces import Pieces, pieces
+from numerate.tokens.pieces import StoredTokenizer, pieces
 from numerate.tokens.tokenizer_files import CHARACTERS
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
@@ -25,7 +25,7 @@ STORIES = [f"Story {number}: there were {number} cats.\n\nThe end." for number i
 
 
 @pytest.fixture(scope="module")
-def characters() -> Pieces:
+def characters() -> StoredTokenizer:
     return pieces(CHARACTERS)
 
 
@@ -50,11 +50,11 @@ def ids(corpus: Corpus) -> list[int]:
     return [i for shard in corpus.shards for i in shard.ids.tolist()]
 
 
-def expected(known: Pieces, stories: list[str]) -> list[int]:
+def expected(known: StoredTokenizer, stories: list[str]) -> list[int]:
     return [i for story in stories for i in (known.begin, *known.encode([story])[0].tolist())]
 
 
-def test_shards_of_tiny_stories_become_shards_of_tokens(tmp_path: Path, characters: Pieces) -> None:
+def test_shards_of_tiny_stories_become_shards_of_tokens(tmp_path: Path, characters: StoredTokenizer) -> None:
     corpus = write_corpus([shards(tmp_path)], tmp_path / "out", CHARACTERS, processes=1)
     assert [shard.path.name for shard in corpus.shards] == ["data00.bin", "data01.bin", "data02.bin"]
     assert ids(corpus) == expected(characters, STORIES[:30])
@@ -63,7 +63,9 @@ def test_shards_of_tiny_stories_become_shards_of_tokens(tmp_path: Path, characte
     assert raw.tolist() == expected(characters, STORIES[10:20]), "as llama2.c reads it"
 
 
-def test_any_number_of_processes_and_any_portion_write_the_same_tokens(texts: Path, characters: Pieces) -> None:
+def test_any_number_of_processes_and_any_portion_write_the_same_tokens(
+    texts: Path, characters: StoredTokenizer
+) -> None:
     whole = write_corpus([texts], texts.parent / "one", CHARACTERS, processes=1)
     cut = write_corpus([texts], texts.parent / "two", CHARACTERS, processes=2, portion=700)
     assert (len(whole.shards), len(cut.shards)) == (1, 5)
@@ -73,7 +75,7 @@ def test_any_number_of_processes_and_any_portion_write_the_same_tokens(texts: Pa
     assert sum(source["end"] - source["begin"] for head in heads for source in head["sources"]) == texts.stat().st_size
 
 
-def test_lines_of_json_are_written_too(tmp_path: Path, characters: Pieces) -> None:
+def test_lines_of_json_are_written_too(tmp_path: Path, characters: StoredTokenizer) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"body": story}) + "\n" for story in [*STORIES, " "]))
     corpus = write_corpus([path], tmp_path / "out", CHARACTERS, field="body", processes=1, portion=900)
@@ -87,9 +89,9 @@ def test_of_a_folder_of_texts_that_were_fetched_the_texts_are_taken(texts: Path)
 
 
 def test_a_vocabulary_beyond_uint16_is_written_wider(
-    texts: Path, characters: Pieces, monkeypatch: pytest.MonkeyPatch
+    texts: Path, characters: StoredTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    large = Pieces(characters.file)
+    large = StoredTokenizer(characters.file)
     large.size = 70_000
     monkeypatch.setattr(corpora, "pieces", lambda _: large)
     corpus = write_corpus([texts], texts.parent / "out", CHARACTERS, processes=1)
@@ -98,14 +100,14 @@ def test_a_vocabulary_beyond_uint16_is_written_wider(
 
 
 def test_what_is_whole_is_not_written_again_and_what_is_not_is(
-    texts: Path, monkeypatch: pytest.MonkeyPatch, characters: Pieces
+    texts: Path, monkeypatch: pytest.MonkeyPatch, characters: StoredTokenizer
 ) -> None:
     out = texts.parent / "out"
     write_corpus([texts], out, CHARACTERS, processes=1, portion=700)
     (out / "stories-0001.bin.head").unlink()
     (out / "stories-0002.bin").write_bytes(b"torn")
     (out / ".tmp-stories-0003.bin-1-x").write_bytes(b"half")
-    written: list[Part] = []
+    written: list[FileSpan] = []
     wanted = corpora.documents
     monkeypatch.setattr(corpora, "documents", lambda part, read: (written.append(part), wanted(part, read))[1])
     told: list[tuple[int, int]] = []
@@ -121,7 +123,9 @@ def test_what_is_whole_is_not_written_again_and_what_is_not_is(
     assert ids(changed) == expected(characters, [story.replace("cats", "dogs") for story in STORIES])
 
 
-def test_a_killed_run_goes_on_and_its_folder_is_not_taken_for_whole(tmp_path: Path, characters: Pieces) -> None:
+def test_a_killed_run_goes_on_and_its_folder_is_not_taken_for_whole(
+    tmp_path: Path, characters: StoredTokenizer
+) -> None:
     folder, out = shards(tmp_path), tmp_path / "out"
     os.mkfifo(folder / "data03.json")  # never comes to an end, so that the run is killed while it waits
     program = f"""
@@ -137,23 +141,25 @@ corpora.write_corpus([{str(folder)!r}], {str(out)!r}, "characters", processes=1)
     finally:
         running.send_signal(signal.SIGKILL)
         running.wait()
-    with pytest.raises(Mistake, match="is not finished"):
+    with pytest.raises(UserError, match="is not finished"):
         open_corpus(out, characters)
     (folder / "data03.json").unlink()
     (folder / "data03.json").write_text(json.dumps([{"story": story} for story in STORIES[30:]]))
     assert ids(write_corpus([folder], out, CHARACTERS, processes=1)) == expected(characters, STORIES)
 
 
-def test_a_failing_shard_is_told_with_its_record_and_the_others_are_kept(tmp_path: Path, characters: Pieces) -> None:
+def test_a_failing_shard_is_told_with_its_record_and_the_others_are_kept(
+    tmp_path: Path, characters: StoredTokenizer
+) -> None:
     folder, out = shards(tmp_path), tmp_path / "out"
     good = (folder / "data01.json").read_bytes()
     (folder / "data01.json").write_bytes(good[: len(good) // 2])
     for processes in (1, 2):
-        with pytest.raises(Mistake, match=r"data01\.json, record \d+: is no whole JSON"):
+        with pytest.raises(UserError, match=r"data01\.json, record \d+: is no whole JSON"):
             write_corpus([folder], out, CHARACTERS, processes=processes)
     assert (out / "data00.bin.head").is_file()
     assert not (out / "data01.bin").exists()
-    with pytest.raises(Mistake, match="is not finished"):
+    with pytest.raises(UserError, match="is not finished"):
         open_corpus(out, characters)
     (folder / "data01.json").write_bytes(good)
     assert ids(write_corpus([folder], out, CHARACTERS, processes=1)) == expected(characters, STORIES[:30])
@@ -177,34 +183,34 @@ def test_characters_that_the_tokenizer_does_not_know_are_counted_and_told(tmp_pa
 def test_another_corpus_is_not_overwritten(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     write_corpus([texts], out, CHARACTERS, processes=1)
-    with pytest.raises(Mistake, match="holds another corpus \\(its shards differ\\)"):
+    with pytest.raises(UserError, match="holds another corpus \\(its shards differ\\)"):
         write_corpus([texts], out, CHARACTERS, processes=1, portion=700)
-    with pytest.raises(Mistake, match="holds another corpus \\(its tokenizer differ\\)"):
+    with pytest.raises(UserError, match="holds another corpus \\(its tokenizer differ\\)"):
         write_corpus([texts], out, str(Path(__file__).parents[1] / "tokens" / "tiny"), processes=1)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
-    with pytest.raises(Mistake, match=r"has letter\.txt, and is no corpus"):
+    with pytest.raises(UserError, match=r"has letter\.txt, and is no corpus"):
         write_corpus([texts], tmp_path / "mine", CHARACTERS, processes=1)
-    with pytest.raises(Mistake, match=r"out: .* is where stories\.txt is"):
+    with pytest.raises(UserError, match=r"out: .* is where stories\.txt is"):
         write_corpus([texts], tmp_path, CHARACTERS, processes=1)
 
 
 def test_what_cannot_become_a_corpus_is_refused(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(Mistake, match="processes: 0"):
+    with pytest.raises(UserError, match="processes: 0"):
         write_corpus([texts], out, CHARACTERS, processes=0)
-    with pytest.raises(Mistake, match=r"nothing\.txt: cannot be read"):
+    with pytest.raises(UserError, match=r"nothing\.txt: cannot be read"):
         write_corpus([tmp_path / "nothing.txt"], out, CHARACTERS)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(Mistake, match=r"empty: has no \.json"):
+    with pytest.raises(UserError, match=r"empty: has no \.json"):
         write_corpus([tmp_path / "empty"], out, CHARACTERS)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "stories.txt").write_text("x")
-    with pytest.raises(Mistake, match=r"two files would become stories\.bin"):
+    with pytest.raises(UserError, match=r"two files would become stories\.bin"):
         write_corpus([texts, tmp_path / "b" / "stories.txt"], out, CHARACTERS)
     blank = tmp_path / "blank.txt"
     blank.write_text("\n \n")
-    with pytest.raises(Mistake, match=r"blank\.txt: has no document"):
+    with pytest.raises(UserError, match=r"blank\.txt: has no document"):
         write_corpus([blank], out, CHARACTERS, processes=1)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from numerate.commands import corpora, tokens
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.corpus_files import open_corpus
 from numerate.tokens.pieces import pieces
 
@@ -67,16 +67,16 @@ def test_separators_are_given_with_line_ends(tmp_path: Path) -> None:
     ],
 )
 def test_words_that_are_missing_or_wrong_are_told(words: list[str], said: str) -> None:
-    with pytest.raises(Mistake, match=said):
+    with pytest.raises(UserError, match=said):
         corpora.tokenise(words)
 
 
 def test_words_of_training_that_are_missing_or_wrong_are_told(texts: Path, tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match="size: is missing"):
+    with pytest.raises(UserError, match="size: is missing"):
         corpora.train([str(texts)])
-    with pytest.raises(Mistake, match=r"kind: 'byte' is not right .*Did you mean 'bytes'"):
+    with pytest.raises(UserError, match=r"kind: 'byte' is not right .*Did you mean 'bytes'"):
         corpora.train([str(texts), "size=300", "kind=byte"])
-    with pytest.raises(Mistake, match="is there already"):
+    with pytest.raises(UserError, match="is there already"):
         corpora.train([str(texts), "size=300", f"out={tmp_path}"])
-    with pytest.raises(Mistake, match=r"there is no 'train'; there is: train-vocabulary"):
+    with pytest.raises(UserError, match=r"there is no 'train'; there is: train-vocabulary"):
         tokens.command(Namespace(words=["train"], size=None))

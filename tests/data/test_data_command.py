@@ -12,7 +12,7 @@ from numerate import catalogue
 from numerate.cli import main
 from numerate.data import open_rows, plots
 
-OF_FILES = ("Jokes", "LanguageModelling", "Mathematics", "QuestionFiles", "Reading", "WordProblems", "Written")
+OF_FILES = ("RJokes", "LanguageModeling", "Mathematics", "QuestionFiles", "MultiRC", "GSM8K", "ExampleFile")
 
 
 @pytest.fixture

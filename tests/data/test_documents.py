@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from numerate.data import documents as reading
-from numerate.data.documents import Part, Read, documents, part_of, parts_of
-from numerate.errors import Mistake
+from numerate.data.documents import FileSpan, ReadSoFar, documents, part_of, parts_of
+from numerate.errors import UserError
 
 STORIES = [" One cat.\n", 'Zwei K\u00e4tzchen \U0001f600 "quoted" \\ ', "", "Three\n\nlines\n"]
 
 
 def read(path: Path, field: str | None = None, separator: str = reading.SEPARATOR) -> list[str]:
-    return [*documents(part_of(path, field, separator), Read())]
+    return [*documents(part_of(path, field, separator), ReadSoFar())]
 
 
 @pytest.fixture(params=[1 << 20, 7])
@@ -34,7 +34,7 @@ def test_shards_of_tiny_stories_are_read(tmp_path: Path, chunk: int, indent: int
     path = tmp_path / "data00.json"
     records = [{"story": story, "instruction": {"words": ["]", "}"], "n": 1.5}} for story in STORIES]
     path.write_text(json.dumps(records, indent=indent, ensure_ascii=ascii) + "\n", encoding="utf-8")
-    seen = Read()
+    seen = ReadSoFar()
     assert [*documents(part_of(path), seen)] == [story.strip() for story in STORIES]
     assert (seen.records, seen.sum.hexdigest()) == (4, hashlib.sha256(path.read_bytes()).hexdigest())
 
@@ -58,7 +58,7 @@ def test_ids_of_gpt2_read_as_its_own_decoder_reads_them_also_where_they_are_no_u
     path, vocabulary = tmp_path / "a.bin", str(tmp_path / "vocab.json")
     path.write_bytes(ids.astype("<u2").tobytes())
     decoded = [decoders.ByteLevel().decode([names[i] for i in story]).strip() for story in stories.tolist()]
-    assert [*documents(Part(path, "gpt2", vocabulary, end=path.stat().st_size), Read())] == decoded
+    assert [*documents(FileSpan(path, "gpt2", vocabulary, end=path.stat().st_size), ReadSoFar())] == decoded
 
 
 def test_texts_are_cut_at_their_separator_and_what_is_blank_is_none(tmp_path: Path, chunk: int) -> None:
@@ -78,7 +78,7 @@ def test_the_parts_of_a_file_have_its_documents(tmp_path: Path, texts: list[str]
     parts = parts_of(whole, portion)
     assert all(one.end == other.begin for one, other in pairwise(parts))
     assert (parts[0].begin, parts[-1].end) == (0, whole.end)
-    assert [text for part in parts for text in documents(part, Read())] == [*documents(whole, Read())]
+    assert [text for part in parts for text in documents(part, ReadSoFar())] == [*documents(whole, ReadSoFar())]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_the_parts_of_a_file_have_its_documents(tmp_path: Path, texts: list[str]
 def test_what_cannot_be_read_is_told_by_file_and_record(tmp_path: Path, name: str, content: bytes, said: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(Mistake) as told:
+    with pytest.raises(UserError) as told:
         read(path)
     assert str(path) in str(told.value)
     assert said in str(told.value)
@@ -117,7 +117,7 @@ def test_a_long_text_is_read_in_pieces_that_end_with_a_line_or_a_word(
 ) -> None:
     monkeypatch.setattr(reading, "MOST", 1000)
     monkeypatch.setattr(reading, "_CHUNK", 7)
-    path, seen = tmp_path / "a.txt", Read()
+    path, seen = tmp_path / "a.txt", ReadSoFar()
     whole = [("w\u00e4re " * 9 + "\n") * 60, "\u00e4\u20ac " * 700, "\u20ac" * 900, "short"]
     path.write_text("<|endoftext|>".join(whole), encoding="utf-8")
     found = [(piece, seen.records) for piece in documents(part_of(path), seen)]
@@ -133,11 +133,11 @@ def test_a_record_that_never_ends_is_told_and_not_held(tmp_path: Path, monkeypat
     monkeypatch.setattr(reading, "MOST", 1000)
     monkeypatch.setattr(reading, "_CHUNK", 100)
     (tmp_path / "a.jsonl").write_text('{"text": "' + "x" * 5000 + '"}\n')
-    with pytest.raises(Mistake, match=r"record 1: has more than 1,000 bytes before the line ends"):
+    with pytest.raises(UserError, match=r"record 1: has more than 1,000 bytes before the line ends"):
         read(tmp_path / "a.jsonl")
     (tmp_path / "a.json").write_text('[{"story": ' + "x" * 5000)
-    with pytest.raises(Mistake, match="record 1: is no JSON"):
+    with pytest.raises(UserError, match="record 1: is no JSON"):
         read(tmp_path / "a.json")
     (tmp_path / "a.txt").write_text("x")
-    with pytest.raises(Mistake, match="separator: is empty"):
+    with pytest.raises(UserError, match="separator: is empty"):
         part_of(tmp_path / "a.txt", separator="")

@@ -20,8 +20,8 @@ import pytest
 from numerate.cli import main
 from numerate.data import archives, datasets, fetching
 from numerate.data.datasets import ALL, Dataset, Remote
-from numerate.errors import Fault, Mistake
-from numerate.tasks import WordProblems, contents
+from numerate.errors import OperationalError, UserError
+from numerate.tasks import GSM8K, contents
 from numerate.tasks.fetched_files import refuse_edited
 
 CONTENT = bytes(range(256)) * 2000
@@ -145,7 +145,9 @@ def test_a_connection_that_ends_early_is_opened_again_from_there(server: Server,
 def test_what_was_cut_in_half_is_never_whole_and_the_same_command_goes_on(server: Server, place: Path) -> None:
     found = pinned(server)
     server.ends_after = [100_000, 0, 0, 0, 0]
-    with pytest.raises(Fault, match=r"/f: the connection ended after 100\.0 kB of 512\.0 kB; 100\.0 kB are kept, and"):
+    with pytest.raises(
+        OperationalError, match=r"/f: the connection ended after 100\.0 kB of 512\.0 kB; 100\.0 kB are kept, and"
+    ):
         fetched(found)
     assert not (place / "thing/f.bin").exists()
     assert not fetching.is_fetched(found)
@@ -167,7 +169,7 @@ def test_a_server_without_ranges_begins_anew(server: Server, place: Path) -> Non
 def test_the_rest_of_another_version_is_not_taken_for_that_of_the_first(server: Server, place: Path) -> None:
     found = pinned(server, size=None, sha256=None)
     server.ends_after = [100_000, 0, 0, 0, 0]
-    with pytest.raises(Fault):
+    with pytest.raises(OperationalError):
         fetched(found)
     server.tag, server.files["/f"], server.ends_after = '"two"', b"new" * 70_000, []
     fetched(found)
@@ -178,7 +180,7 @@ def test_a_part_whose_version_nothing_tells_is_fetched_from_its_beginning(server
     """As a server without ETag and Last-Modified leaves it, or a copy of a mirror that was killed."""
     found = pinned(server, size=None, sha256=None)
     server.tag, server.ends_after = "", [100_000, 0, 0, 0, 0]
-    with pytest.raises(Fault):
+    with pytest.raises(OperationalError):
         fetched(found)
     server.files["/f"], server.ends_after = b"new" * 70_000, []
     fetched(found)
@@ -187,13 +189,15 @@ def test_a_part_whose_version_nothing_tells_is_fetched_from_its_beginning(server
 
 def test_another_checksum_is_refused_and_nothing_is_kept(server: Server, place: Path) -> None:
     wrong = CONTENT[:-1] + b"?"
-    with pytest.raises(Fault, match=f"what came has sha256 {hashlib.sha256(wrong).hexdigest()}, the pinned one is"):
+    with pytest.raises(
+        OperationalError, match=f"what came has sha256 {hashlib.sha256(wrong).hexdigest()}, the pinned one is"
+    ):
         fetched(pinned(server, wrong))
     assert left(place) == set()
 
 
 def test_another_size_is_refused_before_anything_comes(server: Server, place: Path) -> None:
-    with pytest.raises(Fault, match="the server has 3 bytes instead of 512,000"):
+    with pytest.raises(OperationalError, match="the server has 3 bytes instead of 512,000"):
         fetched(pinned(server, b"no!"))
     assert left(place) == set()
 
@@ -205,13 +209,15 @@ def test_without_a_pin_the_first_fetch_is_noted_and_held_against_later_ones(serv
     assert noted == {"url": f"{server.address}/f", "bytes": len(CONTENT), "sha256": SHA256}
     (place / "thing/f.bin").unlink()
     server.files["/f"] = b"other" * 10
-    with pytest.raises(Fault, match=r"what came before \(see fetched\.json, which may be removed\) is"):
+    with pytest.raises(OperationalError, match=r"what came before \(see fetched\.json, which may be removed\) is"):
         fetched(found)
     assert left(place) == set()
 
 
 def test_no_network_is_told_with_the_other_way(place: Path) -> None:
-    with pytest.raises(Fault, match=r"http://127\.0\.0\.1:9/f: cannot be reached .*--from DIR takes it from a folder"):
+    with pytest.raises(
+        OperationalError, match=r"http://127\.0\.0\.1:9/f: cannot be reached .*--from DIR takes it from a folder"
+    ):
         fetched(of(Remote("f.bin", "http://127.0.0.1:9/f")))
     assert left(place) == set()
 
@@ -222,7 +228,7 @@ def test_a_busy_server_is_asked_again_and_a_missing_file_is_not(server: Server, 
     fetched(found)
     assert (place / "thing/f.bin").read_bytes() == CONTENT
     server.asked = []
-    with pytest.raises(Fault, match=r"/none: the server answers 404"):
+    with pytest.raises(OperationalError, match=r"/none: the server answers 404"):
         fetched(of(Remote("other", f"{server.address}/none")))
     assert server.asked == ["all"]
 
@@ -230,7 +236,7 @@ def test_a_busy_server_is_asked_again_and_a_missing_file_is_not(server: Server, 
 def test_a_file_of_somebody_else_is_not_overwritten(server: Server, place: Path) -> None:
     (place / "thing").mkdir(parents=True)
     (place / "thing/f.bin").write_text("mine")
-    with pytest.raises(Mistake, match=r"f\.bin: is there, and is not the file that is fetched; move it away"):
+    with pytest.raises(UserError, match=r"f\.bin: is there, and is not the file that is fetched; move it away"):
         fetched(pinned(server))
     assert (place / "thing/f.bin").read_text() == "mine"
 
@@ -247,7 +253,7 @@ def test_a_file_that_was_edited_since_is_not_there(server: Server, place: Path, 
     found = pinned(server, **changed)
     fetched(found)
     edited(place / "thing/f.bin")
-    with pytest.raises(Mistake, match=r"f\.bin: is there, and is not the file that is fetched; move it away"):
+    with pytest.raises(UserError, match=r"f\.bin: is there, and is not the file that is fetched; move it away"):
         fetched(found)
     (place / "thing/f.bin").rename(place / "mine.bin")
     fetched(found)
@@ -258,7 +264,7 @@ def test_what_came_out_of_an_archive_and_was_edited_since_is_not_there(server: S
     found = archived(server, tar())
     fetched(found)
     edited(place / "thing/interpolate/a.txt")
-    with pytest.raises(Mistake, match=r"interpolate/a\.txt: is there, and is not the file that is fetched"):
+    with pytest.raises(UserError, match=r"interpolate/a\.txt: is there, and is not the file that is fetched"):
         fetched(found)
     (place / "thing/interpolate/a.txt").unlink()
     fetched(found)
@@ -272,7 +278,7 @@ def test_an_entry_of_a_record_that_cannot_be_read_says_nothing_of_its_file(entry
     (tmp_path / fetching.RECORD).write_text(json.dumps(record))
     refuse_edited(tmp_path / "a.txt")
     (tmp_path / "b.txt").write_text("22")
-    with pytest.raises(Mistake, match=r"b\.txt: is not what was fetched"):
+    with pytest.raises(UserError, match=r"b\.txt: is not what was fetched"):
         refuse_edited(tmp_path / "b.txt")
 
 
@@ -283,13 +289,13 @@ def test_questions_that_were_edited_since_they_were_fetched_are_refused(server: 
         server.files[f"/{name}"] = "".join(f"{line}\n" for line in lines).encode()
     gsm8k = Dataset("gsm8k", "gsm8k", "", "", "", tuple(Remote(name, f"{server.address}/{name}") for name in names))
     fetched(gsm8k)
-    assert len(WordProblems().holdings.test) == 20
+    assert len(GSM8K().holdings.test) == 20
     file = place / "gsm8k/test.jsonl"
     file.write_text(file.read_text().replace("#### 7", "#### 8"))
-    with pytest.raises(Mistake, match=r"test\.jsonl: is not what was fetched .* move it away"):
-        _ = WordProblems().holdings
+    with pytest.raises(UserError, match=r"test\.jsonl: is not what was fetched .* move it away"):
+        _ = GSM8K().holdings
     shutil.copytree(place / "gsm8k", place / "mine", ignore=shutil.ignore_patterns("fetched.json"))
-    assert len(WordProblems(data_dir=str(place / "mine")).holdings.test) == 20
+    assert len(GSM8K(data_dir=str(place / "mine")).holdings.test) == 20
 
 
 def test_two_processes_do_not_fetch_into_one_folder(server: Server, place: Path) -> None:
@@ -298,7 +304,7 @@ def test_two_processes_do_not_fetch_into_one_folder(server: Server, place: Path)
     (place / "thing").mkdir(parents=True)
     with open(place / "thing/.lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(Mistake, match="another process is fetching it"):
+        with pytest.raises(UserError, match="another process is fetching it"):
             fetched(pinned(server))
 
 
@@ -367,7 +373,7 @@ def test_an_archive_that_somebody_put_there_is_unpacked_only_if_it_is_the_pinned
     found, archive = archived(server, tar()), place / "thing" / "t.tar.gz"
     archive.parent.mkdir(parents=True)
     archive.write_bytes(targz(("v1.0/train-easy/a.txt", b"1 + 1\n3\n"), ("v1.0/interpolate/a.txt", b"")))
-    with pytest.raises(Mistake, match=r"t\.tar\.gz: is there, and is not the file that is fetched; move it away"):
+    with pytest.raises(UserError, match=r"t\.tar\.gz: is there, and is not the file that is fetched; move it away"):
         fetched(found)
     assert left(place) == {"t.tar.gz"}
     archive.write_bytes(tar())
@@ -377,7 +383,9 @@ def test_an_archive_that_somebody_put_there_is_unpacked_only_if_it_is_the_pinned
 
 
 def test_an_archive_that_is_torn_is_said_and_removed(server: Server, place: Path) -> None:
-    with pytest.raises(Fault, match=r"cannot be unpacked .* and is removed; the same command fetches it anew"):
+    with pytest.raises(
+        OperationalError, match=r"cannot be unpacked .* and is removed; the same command fetches it anew"
+    ):
         fetched(archived(server, tar()[:500]))
     assert "t.tar.gz" not in left(place)
 
@@ -388,7 +396,7 @@ def test_an_archive_of_something_else_is_said(server: Server, place: Path) -> No
         archive.writestr("MultiRC/train.jsonl", "{}\n")
     server.files["/z"] = held.getvalue()
     remote = Remote("z.zip", f"{server.address}/z", unpack="zip", holds=("train.jsonl", "val.jsonl"))
-    with pytest.raises(Fault, match=r"has no val\.jsonl"):
+    with pytest.raises(OperationalError, match=r"has no val\.jsonl"):
         fetched(of(remote))
 
 
@@ -446,7 +454,7 @@ def test_an_archive_larger_than_its_limits_is_refused_while_it_is_read_unless_th
 ) -> None:
     server.files["/a"] = content
     found = of(Remote("a", f"{server.address}/a", unpack=unpack, holds=("a.txt",)))
-    with pytest.raises(Fault, match=said):
+    with pytest.raises(OperationalError, match=said):
         fetched(found, limits=archives.Limits(2_000_000, 50))
     assert left(place) == {"a"}, "nothing of it but itself"
     if said == LARGE:
@@ -460,12 +468,12 @@ def test_without_other_limits_an_archive_has_100_mb_or_20_times_its_size(
 ) -> None:
     monkeypatch.setattr(archives, "ROOM", 1_000_000)
     server.files["/a"] = zipped(("x/a.txt", BOMB))
-    with pytest.raises(Fault, match=r"more than 1\.0 MB unpacked"):
+    with pytest.raises(OperationalError, match=r"more than 1\.0 MB unpacked"):
         fetched(of(Remote("a", f"{server.address}/a", unpack="zip", holds=("a.txt",))))
     assert archives.Limits().of(place / "thing" / "a") == 1_000_000
     (place / "big").write_bytes(b"0" * 60_000)
     assert archives.Limits().of(place / "big") == 1_200_000
-    with pytest.raises(Mistake, match=r"a limit of 0 \(size\) leaves nothing"):
+    with pytest.raises(UserError, match=r"a limit of 0 \(size\) leaves nothing"):
         archives.Limits(0)
 
 
@@ -514,7 +522,7 @@ def test_what_an_archive_says_of_itself_is_not_believed_and_links_do_not_come(
     server: Server, place: Path, unpack: Any, content: bytes, said: str
 ) -> None:
     server.files["/a"] = content
-    with pytest.raises(Fault, match=said):
+    with pytest.raises(OperationalError, match=said):
         fetched(of(Remote("a", f"{server.address}/a", unpack=unpack, holds=("a.txt",))))
     assert not list((place / "thing").glob("*.part"))
 
@@ -553,10 +561,10 @@ def test_compressed_files_and_zips_are_unpacked_too(server: Server, place: Path)
 def test_a_mirror_gives_the_same_files_checked_alike(server: Server, place: Path, tmp_path: Path) -> None:
     mirror = tmp_path / "mirror"
     (mirror / "thing").mkdir(parents=True)
-    with pytest.raises(Mistake, match=r"^--from: .*mirror/thing/f\.bin is not there"):
+    with pytest.raises(UserError, match=r"^--from: .*mirror/thing/f\.bin is not there"):
         fetched(pinned(server), mirror=mirror)
     (mirror / "thing/f.bin").write_bytes(CONTENT[:-1] + b"?")
-    with pytest.raises(Fault, match=r"mirror/thing/f\.bin: what came .* the pinned one is"):
+    with pytest.raises(OperationalError, match=r"mirror/thing/f\.bin: what came .* the pinned one is"):
         fetched(pinned(server), mirror=mirror)
     assert left(place) == set()
     (mirror / "thing/f.bin").write_bytes(CONTENT)
@@ -582,7 +590,7 @@ def test_a_mirror_may_be_the_folder_of_the_dataset_itself(server: Server, place:
     itself = tmp_path / "elsewhere"
     itself.mkdir()
     told = rf"^--from: {itself}/thing/f\.bin is not there; the folder that has thing/ .* is right, or thing/ itself"
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         fetched(pinned(server), mirror=itself)
     (itself / "f.bin").write_bytes(CONTENT)
     assert "is the pinned one" in fetched(pinned(server), mirror=itself)[0]
@@ -590,7 +598,7 @@ def test_a_mirror_may_be_the_folder_of_the_dataset_itself(server: Server, place:
     (place / "thing/f.bin").unlink()
     (itself / "thing").mkdir()
     (itself / "thing/f.bin").write_bytes(CONTENT[:-1] + b"?")
-    with pytest.raises(Fault, match="the pinned one is"):  # the folder of its name comes first
+    with pytest.raises(OperationalError, match="the pinned one is"):  # the folder of its name comes first
         fetched(pinned(server), mirror=itself)
 
 
@@ -624,7 +632,7 @@ def test_a_mirror_need_not_have_the_text_of_the_licence(server: Server, place: P
     assert left(place) == {"f.bin", "LICENSE"}, "the next one from the network gets it"
     (place / "thing/LICENSE").unlink()
     (mirror / "thing/LICENSE").write_bytes(b"Something else.")
-    with pytest.raises(Fault, match="the pinned one is"):
+    with pytest.raises(OperationalError, match="the pinned one is"):
         fetched(found, mirror=mirror)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from numerate.data.new_folder import new_folder
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 
 
 def test_it_appears_when_all_is_written(tmp_path: Path) -> None:
@@ -26,9 +26,9 @@ def test_nothing_is_left_of_what_failed(tmp_path: Path) -> None:
 
 def test_another_is_never_overwritten_be_it_there_before_or_meanwhile(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with pytest.raises(Mistake, match="is there already"), new_folder(tmp_path / "out"):
+    with pytest.raises(UserError, match="is there already"), new_folder(tmp_path / "out"):
         raise AssertionError("nothing is begun")
-    with pytest.raises(Mistake, match="has appeared meanwhile"), new_folder(tmp_path / "late"):
+    with pytest.raises(UserError, match="has appeared meanwhile"), new_folder(tmp_path / "late"):
         (tmp_path / "late").mkdir()
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["late", "out"]
 
@@ -48,11 +48,11 @@ def test_what_a_dead_process_left_is_removed_and_what_a_living_one_writes_stays(
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
 def test_a_place_that_may_not_be_written_asks_for_another_folder(tmp_path: Path, number: int) -> None:
-    with pytest.raises(Mistake, match=r"^out: .*cannot be written .*another folder is right"):
+    with pytest.raises(UserError, match=r"^out: .*cannot be written .*another folder is right"):
         with new_folder(tmp_path / "out"):
             raise OSError(number, "not allowed")
 
 
 def test_a_full_disk_is_a_fault(tmp_path: Path) -> None:
-    with pytest.raises(Fault, match="the disk is full"), new_folder(tmp_path / "out"):
+    with pytest.raises(OperationalError, match="the disk is full"), new_folder(tmp_path / "out"):
         raise OSError(errno.ENOSPC, "no space")

@@ -12,10 +12,10 @@ import pytest
 from numerate import catalogue
 from numerate.cli import main
 from numerate.data import documents, prepared
-from numerate.data.documents import SEPARATOR, Part, part_of
+from numerate.data.documents import SEPARATOR, FileSpan, part_of
 from numerate.data.prepared import prepare, prepare_texts
 from numerate.data.vocabularies import keep_tokenizer
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tokens.pieces import pieces
 from numerate.tokens.tokenizer_files import CHARACTERS
 
@@ -35,7 +35,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "numerate" / "corpora"
 
 
-def written(path: Path, texts: list[str]) -> list[Part]:
+def written(path: Path, texts: list[str]) -> list[FileSpan]:
     """Documents in a file."""
     path.write_text(SEPARATOR.join(texts), encoding="utf-8")
     return [part_of(path)]
@@ -90,7 +90,7 @@ def test_a_text_that_changes_meanwhile_is_refused(tmp_path: Path, monkeypatch: p
         keep_tokenizer(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(prepared, "keep_tokenizer", changed)
-    with pytest.raises(Mistake, match=r"all\.txt: has changed while it was read"):
+    with pytest.raises(UserError, match=r"all\.txt: has changed while it was read"):
         prepare_texts(texts, tmp_path / "a", tokenizer=CHARACTERS, processes=1)
 
 
@@ -116,7 +116,7 @@ def test_a_text_without_separators_is_divided_by_position_trained_on_and_continu
     assert f"divided by position: the last {len(PLAY[cut:].encode()):,} bytes are held out" in said
     known = pieces("one")
     assert "\u00e9" in known.symbols, "every character of the text is in the vocabulary"
-    task = "LanguageModelling(train=one/train,validation=one/validation,context_length=24)"
+    task = "LanguageModeling(train=one/train,validation=one/validation,context_length=24)"
     settings = [f"task={task}", "training.steps=2", "training.batch_size=4", "training.evaluate_every=2"]
     small = [
         "model.hidden_size=32",
@@ -174,7 +174,7 @@ def test_a_vocabulary_has_as_many_pieces_as_a_short_text_gives_or_is_refused_wit
     made = prepare_texts(texts, tmp_path / "any", processes=1)
     assert 275 < made.pieces.size < 600
     with pytest.raises(
-        Mistake, match=rf"too short for 600 ids; they give {made.pieces.size}, .*size={made.pieces.size}"
+        UserError, match=rf"too short for 600 ids; they give {made.pieces.size}, .*size={made.pieces.size}"
     ):
         prepare_texts(texts, tmp_path / "more", size=600, processes=1)
     assert not (tmp_path / "more").exists()
@@ -214,11 +214,11 @@ prepared.prepare_texts(texts, pathlib.Path(sys.argv[1]), tokenizer="characters",
 
 def test_what_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
     texts = written(tmp_path / "all.txt", STORIES)
-    with pytest.raises(Mistake, match="of 1 different document leaves no text for validation; more text"):
+    with pytest.raises(UserError, match="of 1 different document leaves no text for validation; more text"):
         prepare_texts(written(tmp_path / "x.txt", ["x"]), tmp_path / "a", tokenizer=CHARACTERS)
-    with pytest.raises(Mistake, match=r"held_out: 2 is no share"):
+    with pytest.raises(UserError, match=r"held_out: 2 is no share"):
         prepare_texts(texts, tmp_path / "a", tokenizer=CHARACTERS, held_out=2)
-    with pytest.raises(Mistake, match="either size= of a new vocabulary or tokenizer="):
+    with pytest.raises(UserError, match="either size= of a new vocabulary or tokenizer="):
         prepare_texts(texts, tmp_path / "a", size=300, tokenizer=CHARACTERS)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.txt", "x.txt"]
 
@@ -231,9 +231,9 @@ def test_a_kept_tokenizer_reads_the_same(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_told_with_the_command_that_gets_it(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(Mistake, match="`numerate data fetch tinystories_excerpts gpt2_tokenizer` gets it"):
+    with pytest.raises(UserError, match="`numerate data fetch tinystories_excerpts gpt2_tokenizer` gets it"):
         prepare("tiny_stories_2048")
-    with pytest.raises(Mistake, match="`numerate data fetch tinystories` gets it"):
+    with pytest.raises(UserError, match="`numerate data fetch tinystories` gets it"):
         prepare("tiny_stories")
     assert main(["data", "prepare", "tiny_storys"]) == 2
     assert "Did you mean 'tiny_stories'?" in capsys.readouterr().err
@@ -272,7 +272,7 @@ def test_texts_of_ones_own_are_prepared_counted_and_shown(
     assert main(words) == 2
     assert "is there already and is not overwritten" in capsys.readouterr().err
     settings = ["train=mine/train", "validation=mine/validation", "context=24"]
-    assert main(["data", "stats", "LanguageModelling", *settings]) == 0
+    assert main(["data", "stats", "LanguageModeling", *settings]) == 0
     said = capsys.readouterr().out
     made = sum(int(line.split()[2].replace(",", "")) for line in said.splitlines() if line[:5] in ("train", "valid"))
     assert made == len(STORIES)
@@ -280,7 +280,7 @@ def test_texts_of_ones_own_are_prepared_counted_and_shown(
     assert "most frequent in validation: '" in said
     assert main(["data", "stats", str(cache / "mine/train"), "count=3"]) == 2
     assert "count: running text is looked at as it stands" in capsys.readouterr().err
-    assert main(["sample", "LanguageModelling", *settings, "order=sequential", "count=2"]) == 0
+    assert main(["sample", "LanguageModeling", *settings, "order=sequential", "count=2"]) == 0
     said = capsys.readouterr().out
     assert "chunk 1 of " in said
     assert ", 24 tokens:\n<s> Once upon a bake there was a bake with" in said

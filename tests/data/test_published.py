@@ -10,7 +10,7 @@ import pytest
 
 from numerate.cli import main
 from numerate.data import published
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.questions import Questions
 
 RANDOM = ("counting_samesymbol/val", "diffsymbol", "blankhelper/val", "shiftedstart/val", "shiftedstart2/val")
@@ -167,7 +167,7 @@ def test_the_rows_that_are_said_to_come_are_those_that_come() -> None:
 
 
 def test_a_name_that_was_not_published_is_refused_with_one_like_it() -> None:
-    with pytest.raises(Mistake, match="Did you mean 'counting_samesymbol_mod"):
+    with pytest.raises(UserError, match="Did you mean 'counting_samesymbol_mod"):
         published.files("counting_samesymbol_mod12")
 
 

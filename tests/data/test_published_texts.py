@@ -10,8 +10,8 @@ import pytest
 
 from numerate.cli import main
 from numerate.data import published_texts
-from numerate.errors import Mistake
-from numerate.tasks import Jokes, Mathematics, Reading, WordProblems
+from numerate.errors import UserError
+from numerate.tasks import GSM8K, Jokes, Mathematics, Reading
 from numerate.tasks.multiplication import Multiplication
 from numerate.tasks.plain import plain_text
 from numerate.tasks.text_task import TextTask
@@ -36,7 +36,7 @@ WRITTEN: list[tuple[Any, str, list[str]]] = [
         ["test_extrapolate.txt", "test_interpolate.txt", "train.txt", "val.txt"],
     ),
     (
-        WordProblems(data_dir=str(TEXTS)),
+        GSM8K(data_dir=str(TEXTS)),
         "grade_school_math/data/preprocessed",
         ["test_clean.jsonl", "train_t_clean.jsonl", "val_t_clean.jsonl"],
     ),
@@ -74,7 +74,7 @@ def test_a_second_writing_gives_the_same_and_never_appends(
         published_texts.write(task, tmp_path / str(number))
         contents.append([(tmp_path / str(number) / folder / name).read_bytes() for name in names])
     assert contents[0] == contents[1]
-    with pytest.raises(Mistake, match=r"^out: .* is there already and is not overwritten"):
+    with pytest.raises(UserError, match=r"^out: .* is there already and is not overwritten"):
         published_texts.write(task, tmp_path / "0")
     assert [(tmp_path / "0" / folder / name).read_bytes() for name in names] == contents[0]
 
@@ -138,5 +138,5 @@ def test_broken_lines_are_skipped_where_the_command_says_so(tmp_path: Path, caps
 
 
 def test_names_without_published_files_are_refused() -> None:
-    with pytest.raises(Mistake, match="'svamp' has no published files; there are: mathematics"):
+    with pytest.raises(UserError, match="'svamp' has no published files; there are: mathematics"):
         published_texts.task_of("svamp")

@@ -10,11 +10,11 @@ import pytest
 from numerate.config import Span
 from numerate.data.plots import draw
 from numerate.data.repeats import MOST, Repeats
-from numerate.data.source import Source, Spelled
+from numerate.data.source import Source, TaskWithTokenizer
 from numerate.data.statistics import Histogram, Statistics, chains, statistics
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.plain import plain_text
-from numerate.tasks.written import Written
+from numerate.tasks.written import ExampleFile
 from numerate.tokens.tokenizer import Characters
 
 
@@ -96,8 +96,8 @@ def test_a_file_of_sums_says_what_the_sums_say(drawn: Any, tmp_path: Path) -> No
     texts, found = drawn
     (tmp_path / "rows.txt").write_text("\n".join(texts) + "\n")
     for order in ("auto", "text"):
-        task = Written(path=str(tmp_path / "rows.txt"), digit_order=order)  # type: ignore[arg-type]
-        again = statistics(Source.of_file("sums", Spelled(task))).tree()
+        task = ExampleFile(path=str(tmp_path / "rows.txt"), digit_order=order)  # type: ignore[arg-type]
+        again = statistics(Source.of_file("sums", TaskWithTokenizer(task))).tree()
         expected = found.tree()
         if order == "text":  # text is not added
             expected["longest_carry_chain"] = Histogram().tree()
@@ -151,7 +151,7 @@ def test_figures_are_drawn_of_whatever_there_is(rows: list[str] | None, drawn: A
     found = drawn[1]
     if rows is not None:
         (tmp_path / "rows.txt").write_text("\n".join(rows), encoding="utf-8")
-        found = statistics(Source.of_file("text", Spelled(Written(path=str(tmp_path / "rows.txt")))))
+        found = statistics(Source.of_file("text", TaskWithTokenizer(ExampleFile(path=str(tmp_path / "rows.txt")))))
     kinds = ("svg",) if rows is None else ("png",)
     names = {path.name for path in draw(found, tmp_path / "out", kinds)}
     every = {"lengths", "repeats", "characters"} | ({"pairs", "carries"} if rows is None else set())

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from numerate.data.vocabularies import KINDS, save_vocabulary, train_vocabulary
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tokens import tokenizer_files
-from numerate.tokens.pieces import Pieces, pieces
+from numerate.tokens.pieces import StoredTokenizer, pieces
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -28,24 +28,24 @@ def texts() -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def known(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pieces:
+def known(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StoredTokenizer:
     folder = tmp_path_factory.mktemp("vocabulary") / request.param
     return pieces(str(save_vocabulary(train_vocabulary(texts, 300, request.param), folder)))
 
 
-def test_it_has_the_size_asked_for_and_tokens_that_begin_and_end(known: Pieces) -> None:
+def test_it_has_the_size_asked_for_and_tokens_that_begin_and_end(known: StoredTokenizer) -> None:
     assert known.size == 300
     assert {"bos", "eos"} <= set(known.roles)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.text(max_size=20), st.text("aeilt \n0123<s>/\u2019\u00e9", max_size=30)))
-def test_every_text_comes_back(known: Pieces, text: str) -> None:
+def test_every_text_comes_back(known: StoredTokenizer, text: str) -> None:
     text = text.replace("\u2581", "_")  # which is a space to SentencePiece
     assert known.decode(known.encode([text])[0]) == text
 
 
-def test_each_digit_is_a_token_and_special_names_in_texts_are_text(known: Pieces) -> None:
+def test_each_digit_is_a_token_and_special_names_in_texts_are_text(known: StoredTokenizer) -> None:
     with_digits, without = (len(known.encode([f"a{middle}b"])[0]) for middle in ("2024", ""))
     assert with_digits - without >= 4
     for name in ("<s>", "</s>", "<|endoftext|>", "<0x41>"):
@@ -106,16 +106,16 @@ def test_other_parts_of_the_house_read_it(tmp_path: Path) -> None:
 
 
 def test_impossible_sizes_and_kinds_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match="size: 200 ids leave no room"):
+    with pytest.raises(UserError, match="size: 200 ids leave no room"):
         train_vocabulary(texts, 200)
     with pytest.raises(
-        Mistake, match=r"size: the texts are too short for 5,000 ids; they give \d+, of which 259 are the bytes"
+        UserError, match=r"size: the texts are too short for 5,000 ids; they give \d+, of which 259 are the bytes"
     ):
         train_vocabulary(lambda: ["ab ab"], 5000)
     assert len(json.loads(train_vocabulary(lambda: ["ab ab"], 5000, fewer=True))["model"]["vocab"]) < 280
-    with pytest.raises(Mistake, match=r"there is no .byte.*Did you mean .bytes."):
+    with pytest.raises(UserError, match=r"there is no .byte.*Did you mean .bytes."):
         train_vocabulary(texts, 300, "byte")  # type: ignore[arg-type]
     made = train_vocabulary(texts, 300)
     save_vocabulary(made, tmp_path / "v")
-    with pytest.raises(Mistake, match="is there already"):
+    with pytest.raises(UserError, match="is there already"):
         save_vocabulary(made, tmp_path / "v")

@@ -17,15 +17,15 @@ import pytest
 from numerate.config import Span, from_tree, setting
 from numerate.data import open_rows
 from numerate.data import source as sources
-from numerate.data.source import Source, Spelled
+from numerate.data.source import Source, TaskWithTokenizer
 from numerate.data.writing import write
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
-from numerate.tasks.draws import Draws
+from numerate.tasks.draws import CounterRNG
 from numerate.tasks.questions import Numbers, Questions
 from numerate.tasks.task import Task
-from numerate.tasks.written import Written
+from numerate.tasks.written import ExampleFile
 from numerate.tokens.numbers import Digits
 from numerate.tokens.tokenizer import Characters
 from numerate.tokens.words import Words
@@ -43,7 +43,7 @@ class Parity(Task):
 
     bits: int = setting(5, "how many bits")
 
-    def draw(self, draws: Draws, index: Any) -> Questions:
+    def draw(self, draws: CounterRNG, index: Any) -> Questions:
         bits = draws.below(2, (len(index), self.bits)).astype(np.int16)
         return Questions(("0", "1"), bits, Numbers.none(len(index)), labels=(bits.cumsum(1) % 2).astype(np.int16))
 
@@ -54,7 +54,7 @@ class Greek(Task):
 
     letters: int = setting(1, "of them")
 
-    def draw(self, draws: Draws, index: Any) -> Questions:
+    def draw(self, draws: CounterRNG, index: Any) -> Questions:
         symbols = np.tile(np.array([0, 1, 2], dtype=np.int16), (len(index), 1))
         return Questions(("λ", "=", "𝛀"), symbols, Numbers.none(len(index)), np.full(len(index), 2))
 
@@ -113,7 +113,7 @@ def test_a_format_is_what_is_written(format: Any, files: set[str], tmp_path: Pat
     assert {path.name for path in folder.iterdir()} == files | {"head.json"}
     assert heard == [*range(64, 500, 64), 500]
     if format == "text":
-        with pytest.raises(Mistake, match="was written as text; format=memmap"):
+        with pytest.raises(UserError, match="was written as text; format=memmap"):
             open_rows(folder)
 
 
@@ -133,7 +133,7 @@ def test_labels_are_written_beside_their_rows(tmp_path: Path) -> None:
         bits, labels = ([found.symbols[i] for i in part.tolist()] for part in (found[row], found.labels(row)))
         assert [int(label) for label in labels] == (np.cumsum(list(map(int, bits))) % 2).tolist()
         assert lines[row] == "".join(bits) + "\t" + "".join(labels)
-    with pytest.raises(Mistake, match="have a label per token"):
+    with pytest.raises(UserError, match="have a label per token"):
         found.answer(0)
 
 
@@ -170,18 +170,18 @@ def test_what_was_written_can_be_read_as_a_task_and_written_again(tmp_path: Path
     write(source(), tmp_path / "tokens", "memmap")
     lines = (tmp_path / "rows" / "rows.txt").read_bytes()
     for number, place in enumerate((tmp_path / "rows", tmp_path / "rows" / "rows.txt", tmp_path / "tokens")):
-        again = Source.of_file(place, Spelled(Written(path=str(place))))
+        again = Source.of_file(place, TaskWithTokenizer(ExampleFile(path=str(place))))
         write(again, tmp_path / str(number))
         assert (tmp_path / str(number) / "rows.txt").read_bytes() == lines
         assert open_rows(tmp_path / str(number)).head["split"] is None
-    first = Source.of_file(tmp_path / "tokens", Spelled(Written(path=str(tmp_path / "tokens"))), count=7)
+    first = Source.of_file(tmp_path / "tokens", TaskWithTokenizer(ExampleFile(path=str(tmp_path / "tokens"))), count=7)
     write(first, tmp_path / "seven", "text")
     assert (tmp_path / "seven" / "rows.txt").read_bytes() == b"\n".join(lines.split(b"\n")[:7]) + b"\n"
 
 
 def test_a_folder_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
-    with pytest.raises(Mistake, match="is there already and is not overwritten"):
+    with pytest.raises(UserError, match="is there already and is not overwritten"):
         write(source(), tmp_path / "rows")
     assert list((tmp_path / "rows").iterdir()) == []
 
@@ -193,31 +193,31 @@ def test_nothing_half_written_is_left(error: BaseException, tmp_path: Path) -> N
         if done > 200:
             raise error
 
-    with pytest.raises((KeyboardInterrupt, Fault)):
+    with pytest.raises((KeyboardInterrupt, OperationalError)):
         write(source(), tmp_path / "rows", heard=heard)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Mistake, match="is not a place for this"):
+    with pytest.raises(UserError, match="is not a place for this"):
         write(source(), tmp_path / "file" / "rows")
     if os.geteuid():
         (tmp_path / "locked").mkdir(mode=0o500)
-        with pytest.raises(Mistake, match=r"cannot be written .*another folder is right"):
+        with pytest.raises(UserError, match=r"cannot be written .*another folder is right"):
             write(source(), tmp_path / "locked" / "rows")
 
 
 def test_a_folder_that_is_not_whole_is_not_opened(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match=r"has no head.json, so `numerate data write` did not write it"):
+    with pytest.raises(UserError, match=r"has no head.json, so `numerate data write` did not write it"):
         open_rows(tmp_path)
     folder = write(source(), tmp_path / "rows")
     with open(folder / "ids.bin", "ab") as file:
         file.write(b"\0")
-    with pytest.raises(Mistake, match=r"ids.bin: is not as it was written"):
+    with pytest.raises(UserError, match=r"ids.bin: is not as it was written"):
         open_rows(folder)
     (folder / "head.json").write_text("{}")
-    with pytest.raises(Mistake, match="says nothing of 'numerate rows 1'"):
+    with pytest.raises(UserError, match="says nothing of 'numerate rows 1'"):
         open_rows(folder)
 
 
@@ -234,12 +234,12 @@ def test_rows_beyond_the_last_are_refused(tmp_path: Path) -> None:
     [({"count": 0}, "0 rows are none"), ({"split": "tset"}, "Did you mean 'test'"), ({"split": None}, "only the rows")],
 )
 def test_impossible_sources_are_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         source(**settings)
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match=r"format: there is no 'txt'; there are: text, memmap, both"):
+    with pytest.raises(UserError, match=r"format: there is no 'txt'; there are: text, memmap, both"):
         write(source(), tmp_path / "rows", "txt")  # type: ignore[arg-type]
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from numerate.batch import Model, Tokens
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.evaluation.beams import beam_search
 from numerate.evaluation.generate import Generated, greedy
 from numerate.models.decoder import Decoder
@@ -139,7 +139,7 @@ def test_enough_beams_find_the_best_answer_of_all_on_a_model_of_the_house(make_t
 
 
 def test_no_beam_at_all_is_refused(vocabulary: Vocabulary, begun: Tokens) -> None:
-    with pytest.raises(Mistake, match=r"^beams: 0"):
+    with pytest.raises(UserError, match=r"^beams: 0"):
         beam_search(TINY.build(vocabulary, 0), begun, 3, source=begun, beams=0)
 
 
@@ -147,7 +147,7 @@ def test_no_beam_at_all_is_refused(vocabulary: Vocabulary, begun: Tokens) -> Non
 def test_scores_that_are_no_numbers_are_a_fault(vocabulary: Vocabulary, begun: Tokens, make_tokens: Any) -> None:
     model, source = lively(TINY.build(vocabulary, 0)), make_tokens([5, 3, 8, 1, 6, 8])
     model.held.shared.weight[7] = float("nan")
-    with pytest.raises(Fault, match=r"^beams: the scores of 6 of 6 answers are no numbers"):
+    with pytest.raises(OperationalError, match=r"^beams: the scores of 6 of 6 answers are no numbers"):
         beam_search(model, begun, 4, source=source)
 
 

@@ -5,7 +5,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation import comparisons
 from numerate.evaluation.statistics import (
     fisher_exact,
@@ -51,7 +51,7 @@ def test_fishers_exact_p_is_that_of_scipy_for_every_small_table():
 
 @pytest.mark.parametrize(("first", "second"), [((4, 3), (1, 3)), ((1, 3), (-1, 3))])
 def test_successes_that_cannot_be_are_refused(first, second):
-    with pytest.raises(Mistake, match="cannot be"):
+    with pytest.raises(UserError, match="cannot be"):
         fisher_exact(first, second)
 
 
@@ -61,7 +61,7 @@ def test_a_sign_test_is_twice_the_tail_of_a_fair_coin():
         expected = scipy.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
         assert sign_test(wins, losses) == pytest.approx(expected, rel=1e-9)
         assert sign_test(losses, wins) == sign_test(wins, losses)
-    with pytest.raises(Mistake, match="below 0"):
+    with pytest.raises(UserError, match="below 0"):
         sign_test(-1, 3)
 
 
@@ -71,9 +71,9 @@ def test_mcnemar_looks_only_at_the_questions_that_one_has_right_and_the_other_wr
     assert mcnemar(first, second) == pytest.approx(2 * (1 + 10 + 45) / 1024)
     assert mcnemar(np.array(first, dtype=bool)[:10], np.array(second, dtype=bool)[:10]) == mcnemar(first, second)
     assert mcnemar([1, 0, 1], [1, 0, 1]) == 1.0
-    with pytest.raises(Mistake, match="3 and 2 answers"):
+    with pytest.raises(UserError, match="3 and 2 answers"):
         mcnemar([1, 0, 1], [1, 0])
-    with pytest.raises(Mistake, match=r"right .* or wrong"):
+    with pytest.raises(UserError, match=r"right .* or wrong"):
         mcnemar([0.5], [1])
 
 
@@ -184,17 +184,17 @@ def test_where_the_signed_rank_goes_over_to_the_normal_curve_the_two_agree(monke
 
 @pytest.mark.parametrize("test", [paired_permutation, signed_rank])
 def test_what_makes_no_pairs_is_refused(test):
-    with pytest.raises(Mistake, match="2 and 1 values make no pairs"):
+    with pytest.raises(UserError, match="2 and 1 values make no pairs"):
         test([0.1, 0.2], [0.3])
-    with pytest.raises(Mistake, match="give one value per seed"):
+    with pytest.raises(UserError, match="give one value per seed"):
         test([], [])
-    with pytest.raises(Mistake, match="finite number"):
+    with pytest.raises(UserError, match="finite number"):
         test([float("nan")], [0.1])
 
 
 @pytest.mark.parametrize("test", [permutation, probability_of_improvement])
 def test_a_sample_of_nothing_is_refused(test):
-    with pytest.raises(Mistake, match="give one value per seed"):
+    with pytest.raises(UserError, match="give one value per seed"):
         test([0.1], [])
 
 
@@ -205,7 +205,7 @@ def test_holm_multiplies_the_smallest_most_and_never_turns_the_order_round():
     assert holm([0.2]) == [0.2]
     assert holm([]) == []
     for p in (-0.1, 1.1, float("nan")):
-        with pytest.raises(Mistake, match="is no p-value"):
+        with pytest.raises(UserError, match="is no p-value"):
             holm([0.5, p])
 
 
@@ -215,7 +215,7 @@ def test_the_smallest_p_is_reached_by_the_largest_difference():
         assert smallest_p(one, two) == pytest.approx(fisher_exact((one, one), (0, two)))
     for pairs in (1, 3, 6):
         assert smallest_p(pairs, pairs, paired=True) == paired_permutation([1.0] * pairs, [0.0] * pairs)
-    with pytest.raises(Mistake, match="as many where paired"):
+    with pytest.raises(UserError, match="as many where paired"):
         smallest_p(3, 4, paired=True)
 
 

@@ -10,10 +10,10 @@ import torch
 
 from numerate.batch import IGNORE, Batch, Model, Output, Tokens
 from numerate.config import Span, setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation import exam as exam_room
 from numerate.evaluation.evaluator import Evaluation, evaluate_cell, one_pass_holds
-from numerate.evaluation.exam import Exam, chunks, prompts_of, questions_of
+from numerate.evaluation.exam import EvaluationData, chunks, prompts_of, questions_of
 from numerate.evaluation.marks import mark
 from numerate.evaluation.statistics import wilson
 from numerate.models.decoder import Decoder
@@ -21,7 +21,7 @@ from numerate.positions.added import Learned
 from numerate.positions.numbering import DigitIndex, Shifted
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tokens.layout import Aligned, Continuation
+from numerate.tokens.layout import Continuation, TokenClassification
 from numerate.tokens.tokenizer import Characters
 from numerate.tokens.words import Words
 
@@ -29,12 +29,12 @@ CELL = {"first_digits": 3, "second_digits": 2}
 
 
 @pytest.fixture
-def exam() -> Exam:
-    return Exam(Arithmetic(digits=Span(1, 5)), Characters(), Continuation())
+def exam() -> EvaluationData:
+    return EvaluationData(Arithmetic(digits=Span(1, 5)), Characters(), Continuation())
 
 
 @pytest.fixture
-def model(exam: Exam) -> Any:
+def model(exam: EvaluationData) -> Any:
     return Decoder(hidden_size=16, positions=(Rotary(),)).build(exam.vocabulary, 0).eval()
 
 
@@ -63,11 +63,11 @@ class Knowing(Model):
     step = check = placements = settings_by_parameter = operations = start
 
 
-def asked(exam: Exam, text: str) -> Batch:
+def asked(exam: EvaluationData, text: str) -> Batch:
     return exam.batch(exam.task.read(text))
 
 
-def test_marks_by_hand(exam: Exam) -> None:
+def test_marks_by_hand(exam: EvaluationData) -> None:
     """321 + 654 = 975 is answered 9, 7, 5 and the end: four tokens, three of them digits."""
     batch = asked(exam, "321+654=")
     assert [i for i in batch.targets[0].tolist() if i != IGNORE] == [9, 11, 13, 3]
@@ -80,7 +80,7 @@ def test_marks_by_hand(exam: Exam) -> None:
         assert (marks.digits_right, marks.digits) == (digits, 3)
 
 
-def test_a_record_counts_what_its_rows_say(exam: Exam, model: Any) -> None:
+def test_a_record_counts_what_its_rows_say(exam: EvaluationData, model: Any) -> None:
     record = evaluate_cell(model, exam, CELL, count=50, seed=3)
     questions = exam.task.pinned(**CELL).examples("test", 3, 0, 50)
     marks = mark(model, exam, exam.batch(questions))
@@ -96,15 +96,15 @@ def test_a_record_counts_what_its_rows_say(exam: Exam, model: Any) -> None:
     assert set(questions.facts["first_digits"]) == {3}
 
 
-def test_the_same_evaluation_gives_the_same_bytes(exam: Exam, model: Any) -> None:
+def test_the_same_evaluation_gives_the_same_bytes(exam: EvaluationData, model: Any) -> None:
     first = json.dumps(evaluate_cell(model, exam, CELL, count=40))
     torch.manual_seed(1234)
-    again = Exam(Arithmetic(digits=Span(1, 5)), Characters(), Continuation())
+    again = EvaluationData(Arithmetic(digits=Span(1, 5)), Characters(), Continuation())
     assert json.dumps(evaluate_cell(model, again, CELL, count=40)) == first
     assert json.dumps(evaluate_cell(model, exam, CELL, count=40, seed=1)) != first
 
 
-def test_one_pass_and_decoding_leave_the_same_record_but_for_the_digits(exam: Exam, model: Any) -> None:
+def test_one_pass_and_decoding_leave_the_same_record_but_for_the_digits(exam: EvaluationData, model: Any) -> None:
     one = evaluate_cell(model, exam, CELL, count=60)
     decoded = evaluate_cell(model, exam, CELL, count=60, method="decoding")
     assert decoded["method"] == "decoding"
@@ -114,14 +114,16 @@ def test_one_pass_and_decoding_leave_the_same_record_but_for_the_digits(exam: Ex
 
 @pytest.mark.parametrize("most", [1, 40, 130, 10_000])
 def test_a_cell_cut_into_any_chunks_is_the_same(
-    exam: Exam, model: Any, monkeypatch: pytest.MonkeyPatch, most: int
+    exam: EvaluationData, model: Any, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     expected = evaluate_cell(model.double(), exam, CELL, count=30)
     monkeypatch.setattr(exam_room, "CHUNK", most)
     assert evaluate_cell(model, exam, CELL, count=30) == expected
 
 
-def test_chunks_hold_every_question_once_in_order(exam: Exam, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_hold_every_question_once_in_order(
+    exam: EvaluationData, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exam_room, "CHUNK", 100)
     questions = exam.task.examples("test", 0, 0, 37)
     parts = list(chunks(exam, questions, model))
@@ -132,12 +134,12 @@ def test_chunks_hold_every_question_once_in_order(exam: Exam, model: Any, monkey
     assert found == [row[row != IGNORE].tolist() for row in whole.asked_targets]
 
 
-def test_cells_too_small_to_hold_anything_out_are_called_seen(exam: Exam, model: Any) -> None:
+def test_cells_too_small_to_hold_anything_out_are_called_seen(exam: EvaluationData, model: Any) -> None:
     assert evaluate_cell(model, exam, {"first_digits": 1, "second_digits": 1}, count=10)["seen"] is True
     assert evaluate_cell(model, exam, {"first_digits": 4, "second_digits": 4}, count=10)["seen"] is False
 
 
-def test_each_placement_is_measured_at_its_own_places(exam: Exam) -> None:
+def test_each_placement_is_measured_at_its_own_places(exam: EvaluationData) -> None:
     spec = Decoder(hidden_size=16, positions=(Learned(position_ids=Shifted(max_shift=30, num_eval_offsets=2)),))
     model = spec.build(exam.vocabulary, 0).eval()
     records = [evaluate_cell(model, exam, CELL, count=60, placement=i) for i in range(model.placements())]
@@ -145,7 +147,7 @@ def test_each_placement_is_measured_at_its_own_places(exam: Exam) -> None:
     assert records[0]["first_wrong"] != records[1]["first_wrong"]
 
 
-def test_offsets_of_training_never_enter_an_evaluation(exam: Exam) -> None:
+def test_offsets_of_training_never_enter_an_evaluation(exam: EvaluationData) -> None:
     with_offset, without = (
         Decoder(
             hidden_size=16, positions=(Learned(position_ids=DigitIndex(max_offset=most), max_position_embeddings=64),)
@@ -158,12 +160,12 @@ def test_offsets_of_training_never_enter_an_evaluation(exam: Exam) -> None:
     assert records[0] == records[1]
 
 
-def test_a_cell_that_no_task_has_is_refused(exam: Exam, model: Any) -> None:
-    with pytest.raises(Mistake, match="Did you mean 'first_digits'"):
+def test_a_cell_that_no_task_has_is_refused(exam: EvaluationData, model: Any) -> None:
+    with pytest.raises(UserError, match="Did you mean 'first_digits'"):
         evaluate_cell(model, exam, {"first_digit": 3}, count=10)
 
 
-def test_prompts_are_the_questions_without_their_answers(exam: Exam) -> None:
+def test_prompts_are_the_questions_without_their_answers(exam: EvaluationData) -> None:
     questions = exam.task.examples("test", 0, 0, 20)
     batch = exam.batch(questions)
     prompts, most = prompts_of(batch)
@@ -176,27 +178,27 @@ def test_prompts_are_the_questions_without_their_answers(exam: Exam) -> None:
     assert most == int((batch.asked_targets != IGNORE).sum(1).max())
 
 
-def test_an_exam_asks_for_answers_whatever_training_asked(exam: Exam) -> None:
-    trained_on_all = Exam(exam.task, exam.tokenizer, Continuation(targets="all"))
+def test_an_exam_asks_for_answers_whatever_training_asked(exam: EvaluationData) -> None:
+    trained_on_all = EvaluationData(exam.task, exam.tokenizer, Continuation(targets="all"))
     questions = exam.task.examples("test", 0, 0, 5)
     assert torch.equal(trained_on_all.batch(questions).targets, exam.batch(questions).targets)
 
 
-def test_one_pass_holds_where_there_is_one_tokenisation(exam: Exam) -> None:
+def test_one_pass_holds_where_there_is_one_tokenisation(exam: EvaluationData) -> None:
     @dataclass(frozen=True)
     class Several(Characters):
         unique = False
         note: int = setting(0, "nothing")
 
     assert one_pass_holds(exam)
-    several = Exam(exam.task, Several(), Continuation())
+    several = EvaluationData(exam.task, Several(), Continuation())
     assert not one_pass_holds(several)
-    assert one_pass_holds(Exam(exam.task, Several(), Aligned()))
+    assert one_pass_holds(EvaluationData(exam.task, Several(), TokenClassification()))
     model = Decoder(hidden_size=16).build(several.vocabulary, 0).eval()
     assert evaluate_cell(model, several, CELL, count=5)["method"] == "decoding", "and it says so"
 
 
-def test_the_longest_tokens_are_those_of_the_largest_questions(exam: Exam) -> None:
+def test_the_longest_tokens_are_those_of_the_largest_questions(exam: EvaluationData) -> None:
     tokens = exam.longest(exam.task)
     assert int(tokens.lengths.max()) == 5 + 1 + 5 + 1 + 6
     assert int(exam.longest(replace(exam.task, digits=Span(1, 3))).lengths.max()) == 3 + 1 + 3 + 1 + 4
@@ -207,11 +209,11 @@ def test_labels_are_read_off_one_forward_and_decoding_is_refused(any_task: Any) 
     questions = questions_of(any_task, {}, count=30)
     if questions.labels is None:
         pytest.skip("its answers are continuations")
-    exam = Exam(any_task, Words(), Aligned())
+    exam = EvaluationData(any_task, Words(), TokenClassification())
     model = Decoder(hidden_size=16).build(exam.vocabulary, 0).eval()
     record = evaluate_cell(model, exam, {}, count=30)
     assert record["method"] == "one pass"
-    with pytest.raises(Mistake, match=r"^method: 'decoding' is for answers said token by token; layout=Aligned has"):
+    with pytest.raises(UserError, match=r"^method: 'decoding' is for answers said token by token; layout=Aligned has"):
         evaluate_cell(model, exam, {}, count=30, method="decoding")
     batch = exam.batch(questions)
     with torch.no_grad():
@@ -222,5 +224,5 @@ def test_labels_are_read_off_one_forward_and_decoding_is_refused(any_task: Any) 
 
 @pytest.mark.parametrize("field", ["count", "during"])
 def test_nothing_to_measure_is_refused(field: str) -> None:
-    with pytest.raises(Mistake, match=f"^{field}: 0 questions measure nothing"):
+    with pytest.raises(UserError, match=f"^{field}: 0 questions measure nothing"):
         Evaluation(**{field: 0})

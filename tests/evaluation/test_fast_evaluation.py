@@ -8,9 +8,9 @@ import torch
 from numerate.batch import IGNORE, Batch, Model
 from numerate.config import Span
 from numerate.evaluation import exam as exam_room
-from numerate.evaluation.exam import Exam, pieces, prompts_of
+from numerate.evaluation.exam import EvaluationData, pieces, prompts_of
 from numerate.evaluation.generate import greedy, greedy_uncached
-from numerate.evaluation.marks import Marks, mark, mark_by_decoding
+from numerate.evaluation.marks import MatchCounts, mark, mark_by_decoding
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Mixer
 from numerate.mixers.recurrent import LSTM
@@ -32,17 +32,17 @@ MODELS: dict[str, tuple[Mixer, tuple[Position, ...]]] = {
 }
 
 
-def exam() -> Exam:
-    return Exam(Arithmetic(digits=Span(1, 6)), Characters(), Continuation())
+def exam() -> EvaluationData:
+    return EvaluationData(Arithmetic(digits=Span(1, 6)), Characters(), Continuation())
 
 
-def model(name: str, exam: Exam) -> Model:
+def model(name: str, exam: EvaluationData) -> Model:
     mixer, positions = MODELS[name]
     spec = Decoder(hidden_size=16, mixer=mixer, positions=positions, backbone=Stack(num_layers=2))
     return spec.build(exam.vocabulary, seed=1).double().eval()
 
 
-def questions(exam: Exam, count: int = 40) -> Batch:
+def questions(exam: EvaluationData, count: int = 40) -> Batch:
     return exam.batch(exam.task.examples("test", 0, 0, count))
 
 
@@ -60,7 +60,7 @@ def with_some_right(model: Model, batch: Batch) -> Batch:
     return replace(batch, tokens=tokens, targets=targets, asked_targets=asked_targets)
 
 
-def same(one: Marks, other: Marks) -> bool:
+def same(one: MatchCounts, other: MatchCounts) -> bool:
     return (
         torch.equal(one.right, other.right)
         and torch.equal(one.first_wrong, other.first_wrong)

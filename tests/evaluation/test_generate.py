@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.batch import Draw, Tokens
+from numerate.batch import StepContext, Tokens
 from numerate.evaluation.generate import Generated, greedy, greedy_uncached
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
@@ -34,7 +34,7 @@ def by_hand(model: Any, prompt: Tokens, most: int, placement: int) -> tuple[list
     ids, said, total = prompt.ids, [], 0.0
     for _ in range(most):
         tokens = Tokens(ids, torch.tensor([ids.shape[1]]), prompt.row)
-        scores = model(model.place(tokens, Draw.fixed(placement))).logits[0, -1].log_softmax(-1)
+        scores = model(model.place(tokens, StepContext.fixed(placement))).logits[0, -1].log_softmax(-1)
         said.append(int(scores.argmax()))
         total += float(scores.max())
         ids = torch.cat([ids, torch.tensor([[said[-1]]])], dim=1)

@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation import costs
 from numerate.evaluation.costs import cost as cost_in
 from numerate.evaluation.costs import reading, readings
 from numerate.evaluation.evaluator import default_grid
-from numerate.evaluation.exam import Exam
+from numerate.evaluation.exam import EvaluationData
 from numerate.evaluation.grid import NAMED, Cell, Grid, cut, mixed, parse_shard, region, shard
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.mathematics_stand_in import MathematicsStandIn
+from numerate.tasks.mathematics_stand_in import GeneratedMathematics
 from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
-from numerate.tokens.layout import Aligned, Continuation, Layout
+from numerate.tokens.layout import Continuation, Layout, TokenClassification
 from numerate.tokens.tokenizer import Characters
 
 AXES = ("first_digits", "second_digits")
-EXAM = Exam(Arithmetic(), Characters(), Continuation())
+EXAM = EvaluationData(Arithmetic(), Characters(), Continuation())
 
 
 @cache
@@ -88,7 +88,7 @@ def test_what_a_grid_reads(text: str, spans: tuple[Span, Span]) -> None:
     ],
 )
 def test_what_is_no_grid_is_refused(text: str, words: str) -> None:
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         Grid.parse(text, AXES)
 
 
@@ -119,7 +119,7 @@ def test_pieces_are_a_function_of_the_cells() -> None:
 
 @pytest.mark.parametrize(("number", "of"), [(0, 3), (4, 3), (-1, 3), (1, 0)])
 def test_a_piece_that_there_is_not_is_refused(number: int, of: int) -> None:
-    with pytest.raises(Mistake, match=rf"^shard: {number}/{of} is no piece"):
+    with pytest.raises(UserError, match=rf"^shard: {number}/{of} is no piece"):
         shard(Grid.parse("1:2", AXES).cells(), number, of, cost)
 
 
@@ -127,7 +127,7 @@ def test_what_a_piece_reads_like() -> None:
     assert parse_shard("2/4") == (2, 4)
     assert parse_shard(" 10/20 ") == (10, 20)
     for text in ("", "2", "2/", "a/b", "2 of 4", "1/2/3", "-1/4"):
-        with pytest.raises(Mistake, match=r"^shard: .*a piece reads like 1/4"):
+        with pytest.raises(UserError, match=r"^shard: .*a piece reads like 1/4"):
             parse_shard(text)
 
 
@@ -204,13 +204,13 @@ def test_twenty_pieces_cover_the_published_grid_and_cost_the_same(shared: Path) 
         (Arithmetic("x"), Continuation(), "1:40x1:40", 1e-9),
         (Arithmetic(), Continuation(), "equal:101:401", 0.02),
         (Arithmetic(), Continuation(), "7x1:300", 0.01),
-        (Sorting(), Aligned(), "1:30x1:30", 0.05),
+        (Sorting(), TokenClassification(), "1:30x1:30", 0.05),
     ],
 )
 def test_the_cells_of_a_large_grid_are_told_from_a_few(
     task: Task, layout: Layout, text: str, off: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exam = Exam(task, Characters(), layout)
+    exam = EvaluationData(task, Characters(), layout)
     cells = Grid.parse(text, task.axes()).cells()
     told: list[Cell] = []
     monkeypatch.setattr(costs, "reading", lambda exam, cell: (told.append(cell), reading(exam, cell))[1])
@@ -314,7 +314,7 @@ def test_cells_with_holes_make_a_grid_of_those_cells_alone() -> None:
 def test_the_default_grid_is_what_was_trained_and_as_much_again() -> None:
     assert str(default_grid(Arithmetic(digits=Span(1, 5)))) == "1:10x1:10"
     assert str(default_grid(Arithmetic(first_digits=Span(2, 4), second_digits=3))) == "2:8x3:6"
-    assert str(default_grid(MathematicsStandIn())) == "1:8", "all parts, the four beyond training too"
+    assert str(default_grid(GeneratedMathematics())) == "1:8", "all parts, the four beyond training too"
 
     class Axisless(Arithmetic):
         def axes(self) -> tuple[Any, ...]:
@@ -323,5 +323,5 @@ def test_the_default_grid_is_what_was_trained_and_as_much_again() -> None:
         def trained(self) -> dict[str, Span]:
             return {}
 
-    with pytest.raises(Mistake, match=r"^grid: Axisless has no axes"):
+    with pytest.raises(UserError, match=r"^grid: Axisless has no axes"):
         default_grid(Axisless())

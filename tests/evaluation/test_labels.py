@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from numerate.batch import Batch, Model, Output, Tokens
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exam import Exam, chunks, questions_of
+from numerate.evaluation.exam import EvaluationData, chunks, questions_of
 from numerate.evaluation.intervals import wilson
 from numerate.evaluation.labels import METRICS, Labels
 from numerate.models.decoder import Decoder
@@ -21,7 +21,7 @@ from numerate.positions.added import Scalar
 from numerate.positions.numbering import Zooming
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
-from numerate.tokens.layout import Aligned, Continuation
+from numerate.tokens.layout import Continuation, TokenClassification
 from numerate.tokens.tokenizer import Characters
 from numerate.tokens.words import Words
 
@@ -151,7 +151,7 @@ def test_over_placements_shares_are_means_and_rows_are_not_counted_twice() -> No
 class Memoriser(Model):
     """Says the right label at the first `known` places of each row, and another one after that."""
 
-    def __init__(self, exam: Exam, batch: Batch, known: int) -> None:
+    def __init__(self, exam: EvaluationData, batch: Batch, known: int) -> None:
         super().__init__()
         self.known, self.size, self.targets = known, exam.vocabulary.size, batch.asked_targets
         self.weight = torch.nn.Parameter(torch.zeros(1))
@@ -173,7 +173,7 @@ class Memoriser(Model):
 def test_the_record_of_a_memoriser_stands_at_its_floor() -> None:
     """Trained on 1 to 4, asked 7 symbols from each start that ends at most at 10: three rows."""
     task = Counting(count=Span(1, 4), number="before", starts=Span(1, 5), max_number=10)
-    exam = Exam(task, Words(), Aligned())
+    exam = EvaluationData(task, Words(), TokenClassification())
     (batch,) = chunks(exam, questions_of(task, {"count": 7}, count=50), Memoriser(exam, exam.batch(task.whole()), 0))
     record = evaluate_cell(Memoriser(exam, batch, 4), exam, {"count": 7}, count=50)
     assert (record["correct"], record["count"], record["seen"]) == (0, 3, False)
@@ -192,7 +192,7 @@ def test_the_record_of_a_memoriser_stands_at_its_floor() -> None:
 
 
 def test_a_record_without_labels_is_as_it_always_was() -> None:
-    exam = Exam(Arithmetic(digits=Span(1, 2)), Characters(), Continuation())
+    exam = EvaluationData(Arithmetic(digits=Span(1, 2)), Characters(), Continuation())
     model = Decoder(hidden_size=16).build(exam.vocabulary, 0).eval()
     assert list(evaluate_cell(model, exam, {"first_digits": 1, "second_digits": 2}, count=4)) == [
         "cell", "correct", "count", "low", "high", "first_correct", "digit_accuracy", "first_wrong", "placement",
@@ -202,10 +202,10 @@ def test_a_record_without_labels_is_as_it_always_was() -> None:
 
 def test_a_model_that_looks_ahead_is_named_with_labels_and_refused_without() -> None:
     spec = Decoder(hidden_size=16, positions=(Scalar(position_ids=Zooming()),))
-    counting = Exam(Counting(count=Span(1, 4), modulus=3), Words(), Aligned())
+    counting = EvaluationData(Counting(count=Span(1, 4), modulus=3), Words(), TokenClassification())
     model = spec.build(counting.vocabulary, 0).eval()
     record = evaluate_cell(model, counting, {"count": 6}, count=4)
     assert "Zooming" in record["looks_ahead"]
-    adding = Exam(Arithmetic(digits=2), Characters(), Continuation())
-    with pytest.raises(Mistake, match="cannot answer by continuing a text"):
+    adding = EvaluationData(Arithmetic(digits=2), Characters(), Continuation())
+    with pytest.raises(UserError, match="cannot answer by continuing a text"):
         evaluate_cell(spec.build(adding.vocabulary, 0).eval(), adding, {}, count=4)

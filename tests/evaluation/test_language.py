@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from numerate.batch import IGNORE, Draw
+from numerate.batch import IGNORE, StepContext
 from numerate.data.corpora import write_corpus
 from numerate.data.vocabularies import save_vocabulary, train_vocabulary
 from numerate.evaluation import language
-from numerate.evaluation.exam import Exam
+from numerate.evaluation.exam import EvaluationData
 from numerate.evaluation.language import evaluate_portion, read_chunks, read_language, read_portion
 from numerate.evaluation.likelihoods import Likelihoods, merged
 from numerate.evaluation.token_bytes import TokenBytes
 from numerate.models.held import build
-from numerate.tasks.language_modelling import LanguageModelling
-from numerate.tokens.pieces import Pieces, pieces
+from numerate.tasks.language_modelling import LanguageModeling
+from numerate.tokens.pieces import StoredTokenizer, pieces
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -27,22 +27,22 @@ from running_text import STORIES, recipe_of, task_in
 
 
 @pytest.fixture(scope="module")
-def read(tmp_path_factory: pytest.TempPathFactory) -> tuple[Exam, Any]:
+def read(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvaluationData, Any]:
     """An exam of stories, and a model that was never trained."""
     recipe = recipe_of(task_in(tmp_path_factory.mktemp("stories")))
-    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     return exam, build(recipe.model, exam.vocabulary, 0, None).eval()
 
 
 def plainly(model: Any, batch: Any) -> torch.Tensor:
     """The loss of every token, by all logits at once."""
     with torch.no_grad():
-        logits = model(model.place(batch.tokens, Draw.fixed())).logits
+        logits = model(model.place(batch.tokens, StepContext.fixed())).logits
     return cross_entropy(logits.flatten(0, 1).double(), batch.targets.flatten(), ignore_index=IGNORE, reduction="none")
 
 
 def test_sums_are_those_of_all_logits_at_once_and_perplexity_is_weighed_by_tokens(
-    read: tuple[Exam, Any], monkeypatch: pytest.MonkeyPatch
+    read: tuple[EvaluationData, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exam, model = read
     whole = exam.task.whole("test")
@@ -57,11 +57,13 @@ def test_sums_are_those_of_all_logits_at_once_and_perplexity_is_weighed_by_token
     assert found.perplexity == pytest.approx(math.exp(float(plain.sum()) / tokens), rel=1e-6)
     assert found.bits_per_byte == pytest.approx(float(plain.sum()) / math.log(2) / found.bytes, rel=1e-6)
     with torch.no_grad():
-        likeliest = model(model.place(batch.tokens, Draw.fixed())).logits.argmax(-1)
+        likeliest = model(model.place(batch.tokens, StepContext.fixed())).logits.argmax(-1)
     assert found.right == int((likeliest == batch.targets).sum())
 
 
-def test_never_more_logits_are_made_at_once_than_said(read: tuple[Exam, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_never_more_logits_are_made_at_once_than_said(
+    read: tuple[EvaluationData, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     exam, model = read
     seen: list[int] = []
     losses = language._losses
@@ -76,7 +78,7 @@ def test_never_more_logits_are_made_at_once_than_said(read: tuple[Exam, Any], mo
     assert max(seen) <= 5000
 
 
-def test_the_published_perplexity_is_the_mean_over_batches_of_exp(read: tuple[Exam, Any]) -> None:
+def test_the_published_perplexity_is_the_mean_over_batches_of_exp(read: tuple[EvaluationData, Any]) -> None:
     exam, model = read
     batches = [exam.batch(exam.task.examples("development", 0, start, 4)) for start in (0, 4, 8)]
     means = [plainly(model, batch).sum().item() / batch.counts["tokens"] for batch in batches]
@@ -87,7 +89,7 @@ def test_the_published_perplexity_is_the_mean_over_batches_of_exp(read: tuple[Ex
     assert found.mean_of_exp >= found.perplexity - 1e-9
 
 
-def test_portions_together_are_the_whole_and_no_chunk_counts_twice(read: tuple[Exam, Any]) -> None:
+def test_portions_together_are_the_whole_and_no_chunk_counts_twice(read: tuple[EvaluationData, Any]) -> None:
     exam, model = read
     chunks = exam.task.chunks("test")  # type: ignore[attr-defined]
 
@@ -106,17 +108,17 @@ def test_the_interval_is_that_of_a_ratio_of_sums_over_chunks() -> None:
     rng = np.random.default_rng(0)
     tokens = rng.integers(8, 17, 400)
     nll = tokens * rng.normal(2.0, 0.5, 400)
-    found = language.Read(nll, tokens, 2 * tokens, 0 * tokens).likelihoods()
+    found = language.ChunkLosses(nll, tokens, 2 * tokens, 0 * tokens).likelihoods()
     drawn = rng.integers(0, 400, (4000, 400))
     losses = nll[drawn].sum(1) / tokens[drawn].sum(1)
     interval = found.interval()
     assert interval is not None
     assert interval == pytest.approx(np.quantile(losses, [0.025, 0.975]), abs=6e-3)
     assert found.bits_interval() == pytest.approx([end / math.log(2) / 2 for end in interval], rel=1e-3)
-    assert language.Read(nll[:1], tokens[:1], tokens[:1], tokens[:1]).likelihoods().interval() is None
+    assert language.ChunkLosses(nll[:1], tokens[:1], tokens[:1], tokens[:1]).likelihoods().interval() is None
 
 
-def bytes_of(known: Pieces, texts: list[str]) -> int:
+def bytes_of(known: StoredTokenizer, texts: list[str]) -> int:
     """Of documents one behind the other, by the table."""
     ids = np.concatenate([[known.begin, *known.encode([text])[0].tolist()] for text in texts])
     return int(TokenBytes.of(known).of_targets(ids[:-1], ids[1:]).sum())
@@ -125,7 +127,7 @@ def bytes_of(known: Pieces, texts: list[str]) -> int:
 TEXTS = ["Once upon a time, 12 cats.", " a space first", "two\nlines", "Émile → 你好 🙂", "x"]
 
 
-def stored_in(folder: Path, kind: str) -> Pieces:
+def stored_in(folder: Path, kind: str) -> StoredTokenizer:
     """A small tokenizer: of bytes, of bytes with a space in front of a text, or of words and their ends."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -167,11 +169,11 @@ def test_all_held_out_text_has_the_bytes_of_its_documents_and_no_space_between_t
     text = tmp_path / "stories.txt"
     text.write_text("<|endoftext|>".join(STORIES))
     corpus = write_corpus([text], tmp_path / "tokens", str(tmp_path / "words"), processes=1)
-    task = LanguageModelling(
+    task = LanguageModeling(
         str(tmp_path / "tokens"), str(tmp_path / "tokens"), str(tmp_path / "words"), context_length=16
     )
     recipe = recipe_of(task)
-    exam = Exam(task, recipe.tokenizer, recipe.layout)
+    exam = EvaluationData(task, recipe.tokenizer, recipe.layout)
     model = build(recipe.model, exam.vocabulary, 0, None).eval()
     found = read_portion(model, exam, {"context_length": 16, "chunk": 0}, count=task.chunks("test"))
     ids = corpus.shards[0].ids

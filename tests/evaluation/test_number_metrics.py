@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.number_metrics import METRICS, SHARES, NumberScores, Tolerance, pooled
 from numerate.evaluation.numbers_in_texts import Exact, Found
@@ -158,7 +158,7 @@ def test_an_answer_without_a_number_is_left_out_of_errors_or_has_a_stated_one() 
     assert scores.measures(penalty=99)["mse"] == (4 + 2 * 99**2) / 3
     assert scores.measures(penalty=99)["log_mae"] == pytest.approx((np.log10(4) - np.log10(2) + 2 + 2) / 3)
     assert scores.measures(penalty=99)["number_accuracy"] == scores.measures()["number_accuracy"] == 0.0
-    with pytest.raises(Mistake, match="penalty"):
+    with pytest.raises(UserError, match="penalty"):
         scores.measures(penalty=-1)
 
 
@@ -171,9 +171,9 @@ def test_nothing_is_made_up_where_nothing_can_be_measured() -> None:
     assert (constant["r2"], constant["pearson"]) == (None, None)
     silent = NumberScores.of_texts(["none"], ["7"]).measures()
     assert (silent["mae"], silent["median_error"], silent["number_accuracy"]) == (None, None, 0.0)
-    with pytest.raises(Mistake, match="2 answers to 1"):
+    with pytest.raises(UserError, match="2 answers to 1"):
         NumberScores.of_texts(["1", "2"], ["1"])
-    with pytest.raises(Mistake, match="no cells"):
+    with pytest.raises(UserError, match="no cells"):
         pooled([])
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from numerate.evaluation.exam import Exam
+from numerate.evaluation.exam import EvaluationData
 from numerate.evaluation.marks import marked
 from numerate.evaluation.text_answers import TextAnswers
 from numerate.tasks.arithmetic import Arithmetic
@@ -43,7 +43,7 @@ def test_a_number_beside_a_token_is_right_if_it_is_the_number_asked_for(said: fl
             kinds[plain.ids["x"]], values[plain.ids["x"]] = NUMBER, np.nan
             return replace(plain, kinds=kinds, values=values)
 
-    exam = Exam(Arithmetic(), Carrying(), Continuation())
+    exam = EvaluationData(Arithmetic(), Carrying(), Continuation())
     x = exam.vocabulary.ids["x"]
     rows = Characters().rows([Example("1=", "x")], exam.vocabulary)
     rows = replace(rows, values=np.where(rows.ids == x, 2.5, 1.0).astype(np.float32))

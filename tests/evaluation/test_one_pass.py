@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from numerate.batch import IGNORE, Batch, Draw
-from numerate.evaluation.exam import Exam, prompts_of
+from numerate.batch import IGNORE, Batch, StepContext
+from numerate.evaluation.exam import EvaluationData, prompts_of
 from numerate.evaluation.generate import greedy_uncached
 from numerate.evaluation.marks import mark, mark_by_decoding
 from numerate.tasks.arithmetic import Arithmetic
@@ -16,7 +16,7 @@ from numerate.vocabulary import END, PAD
 
 ROWS, MOST = 40, 6
 
-EXAM = Exam(Arithmetic(), Characters(), Continuation())
+EXAM = EvaluationData(Arithmetic(), Characters(), Continuation())
 
 
 SORTS = {"right", "first", "middle", "end", "later"}
@@ -125,7 +125,7 @@ def test_digits_are_counted_where_digits_are_asked(build: Any, any_mixer: Any) -
     batch, _, _ = questions_for(model, 0)
     marks = mark(model, EXAM, batch)
     with torch.no_grad():
-        best = model(model.place(batch.tokens, Draw.fixed())).logits.argmax(-1)
+        best = model(model.place(batch.tokens, StepContext.fixed())).logits.argmax(-1)
     digits = (batch.targets >= 4) & (batch.targets <= 13)
     assert marks.digits == int(digits.sum())
     assert marks.digits_right == int((digits & (best == batch.targets)).sum())

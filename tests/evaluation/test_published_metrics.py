@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.published_metrics import (
     IGNORED,
     NUMBERS,
@@ -83,11 +83,11 @@ def test_what_is_not_defined_is_said() -> None:
     assert silent["number_accuracy"] == 0.0
     assert math.isnan(silent["MAE"])
     assert (silent["pearson"], silent["spearman"]) == (0.0, 0.0)
-    with pytest.raises(Mistake, match="has no number"):
+    with pytest.raises(UserError, match="has no number"):
         published_numbers(["4"], ["none"])
-    with pytest.raises(Mistake, match="0 answers"):
+    with pytest.raises(UserError, match="0 answers"):
         published_numbers([], [])
-    with pytest.raises(Mistake, match="batch"):
+    with pytest.raises(UserError, match="batch"):
         published_texts(["a"], ["a"], batch=0)
-    with pytest.raises(Mistake, match="no batches"):
+    with pytest.raises(UserError, match="no batches"):
         published_tokens([])

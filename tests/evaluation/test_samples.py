@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.batch import Draw
+from numerate.batch import StepContext
 from numerate.config import Span
 from numerate.evaluation import marks, samples
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exam import Exam, prompts_of
+from numerate.evaluation.exam import EvaluationData, prompts_of
 from numerate.evaluation.generate import Generated
 from numerate.evaluation.marks import mark_by_decoding
 from numerate.evaluation.samples import answers, as_a_person_writes
@@ -20,8 +20,8 @@ from numerate.models.t5 import T5
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
-from numerate.tasks.mathematics_stand_in import MathematicsStandIn
-from numerate.tokens.layout import Aligned, Continuation, Masked, Pair
+from numerate.tasks.mathematics_stand_in import GeneratedMathematics
+from numerate.tokens.layout import Continuation, Masked, Seq2Seq, TokenClassification
 from numerate.tokens.numbers import Digits
 from numerate.tokens.subwords import Subwords
 from numerate.tokens.text_spellings import XVal
@@ -30,8 +30,10 @@ from numerate.tokens.words import Words
 from numerate.vocabulary import END
 
 
-def exam_of(order: Any = "reversed") -> Exam:
-    return Exam(Arithmetic(digits=Span(1, 4)), Characters(number_format=Digits(digit_order=order)), Continuation())
+def exam_of(order: Any = "reversed") -> EvaluationData:
+    return EvaluationData(
+        Arithmetic(digits=Span(1, 4)), Characters(number_format=Digits(digit_order=order)), Continuation()
+    )
 
 
 @pytest.fixture
@@ -105,7 +107,7 @@ def test_the_probability_is_the_product_over_all_that_was_said(model: Any) -> No
     prompts, _ = prompts_of(exam.batch(exam.task.read("12+9=")))
     read = torch.cat([prompts.ids, torch.tensor([ids])], dim=1)
     tokens = type(prompts)(read, torch.tensor([read.shape[1]]), torch.tensor([0]))
-    scores = model(model.place(tokens, Draw.fixed())).logits[0].log_softmax(-1)
+    scores = model(model.place(tokens, StepContext.fixed())).logits[0].log_softmax(-1)
     start = prompts.ids.shape[1] - 1
     total = sum(float(scores[start + i, one]) for i, one in enumerate(ids))
     assert said.probability == pytest.approx(math.exp(total), rel=1e-4)
@@ -120,11 +122,11 @@ def test_samples_agree_with_the_record_of_their_cell(model: Any) -> None:
 
 def test_labels_are_shown_where_they_are_asked_for() -> None:
     task = Counting(count=Span(1, 5), number="before", helper="pad")
-    exam = Exam(task, Words(add_bos_token=True), Aligned(blocked_tokens=("<pad>",)))
+    exam = EvaluationData(task, Words(add_bos_token=True), TokenClassification(blocked_tokens=("<pad>",)))
     model = Decoder(hidden_size=16).build(exam.vocabulary, 0).eval()
     (said,) = answers(model, exam, task.read("5 <pad> a <pad>"))
     batch = exam.batch(task.read("5 <pad> a <pad>"))
-    best = model(model.place(batch.tokens, Draw.fixed())).logits.argmax(-1)[0]
+    best = model(model.place(batch.tokens, StepContext.fixed())).logits.argmax(-1)[0]
     first, second = (exam.vocabulary.symbols[int(best[place])] for place in (2, 4))  # behind [BOS]
     assert (said.question, said.gold) == ("5 <pad> a <pad>", ". 5 . 6")
     assert said.said == said.as_written == f". {first} . {second}"
@@ -134,14 +136,14 @@ def test_labels_are_shown_where_they_are_asked_for() -> None:
 # Numbers beside tokens -----------------------------------------------------------------------------------------------
 
 
-def exam_of_numbers(layout: Any) -> Exam:
+def exam_of_numbers(layout: Any) -> EvaluationData:
     pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
-    return Exam(MathematicsStandIn(kinds=("mul",), digits=1), Subwords("characters", XVal()), layout)
+    return EvaluationData(GeneratedMathematics(kinds=("mul",), digits=1), Subwords("characters", XVal()), layout)
 
 
 def test_the_number_that_was_said_stands_there_and_is_what_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers", reason="the extra huggingface is not installed")
-    exam, cell = exam_of_numbers(Pair()), {"module": 1}
+    exam, cell = exam_of_numbers(Seq2Seq()), {"module": 1}
     questions = exam.task.pinned(**cell).examples("test", 0, 0, 6)
     batch = exam.batch(questions)
     assert batch.target_values is not None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from numerate.batch import Tokens
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.evaluation.generate import Generated, greedy
 from numerate.evaluation.sampling import (
     NEVER,
@@ -196,7 +196,7 @@ def test_log_probability_is_the_models_own_whatever_is_sampled(model: Any, make_
 def test_a_window_reads_the_last_tokens_as_if_the_text_began_there(build: Any, make_tokens: Any) -> None:
     model = build(Decoder(hidden_size=16, positions=(Learned(max_position_embeddings=8),)))
     prompts, sampling = make_tokens([2, 6, 1]), Sampling(seed=2)
-    with pytest.raises(Mistake, match="place 8"):
+    with pytest.raises(UserError, match="place 8"):
         generate(model, prompts, 9, sampling, stop=())
     found = generate(model, prompts, 9, sampling, stop=(), window=8)
     for row in range(3):
@@ -222,7 +222,7 @@ def test_nothing_global_is_drawn_from(model: Any, make_tokens: Any) -> None:
 def test_a_model_that_says_no_numbers_is_a_fault(model: Any, make_tokens: Any) -> None:
     with torch.no_grad():
         model.head.weight[3] = float("nan")
-    with pytest.raises(Fault, match="no number"):
+    with pytest.raises(OperationalError, match="no number"):
         generate(model, make_tokens([2]), 3, Sampling())
 
 
@@ -241,5 +241,5 @@ def test_a_model_that_says_no_numbers_is_a_fault(model: Any, make_tokens: Any) -
     ids=str,
 )
 def test_impossible_settings_are_refused_by_name(wrong: dict[str, Any]) -> None:
-    with pytest.raises(Mistake, match=next(iter(wrong))):
+    with pytest.raises(UserError, match=next(iter(wrong))):
         Sampling(**wrong)

@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation import comparisons, intervals, resampling, statistics
 from numerate.evaluation.statistics import (
     binomial_tail,
@@ -37,7 +37,7 @@ def test_every_name_is_in_one_place_with_an_example_and_in_the_table_of_what_to_
         assert one.__doc__
         if callable(one) and not isinstance(one, type):
             assert ">>>" in one.__doc__, name
-            assert "Raises `Mistake`" in one.__doc__, name
+            assert "Raises `UserError`" in one.__doc__, name
             assert f"`{name}`" in told or name in ("binomial_tail", "sign_test"), name
 
 
@@ -162,21 +162,21 @@ def test_a_binomial_tail_is_that_of_scipy():
         assert binomial_tail(successes, count, share) == pytest.approx(expected, rel=1e-11, abs=1e-300)
     assert binomial_tail(0, 9, 0.3) == 1.0
     assert (binomial_tail(1, 9, 0.0), binomial_tail(9, 9, 1.0)) == (0.0, 1.0)
-    with pytest.raises(Mistake, match=r"share: 1\.5 is no probability"):
+    with pytest.raises(UserError, match=r"share: 1\.5 is no probability"):
         binomial_tail(1, 2, 1.5)
 
 
 @pytest.mark.parametrize("interval", [wilson, clopper_pearson])
 @pytest.mark.parametrize(("correct", "count"), [(5, 4), (-1, 4), (float("nan"), 4)])
 def test_counts_that_cannot_be_have_no_interval(interval, correct, count):
-    with pytest.raises(Mistake, match="between 0 and the count"):
+    with pytest.raises(UserError, match="between 0 and the count"):
         interval(correct, count)
-    with pytest.raises(Mistake, match=r"level=0\.95"):
+    with pytest.raises(UserError, match=r"level=0\.95"):
         interval(1, 2, 95)
 
 
 def test_an_exact_interval_is_of_whole_counts():
-    with pytest.raises(Mistake, match="of whole counts"):
+    with pytest.raises(UserError, match="of whole counts"):
         clopper_pearson(np.array([1.5]), np.array([2.0]))
 
 
@@ -201,9 +201,9 @@ def test_a_region_that_is_all_right_reaches_one_and_not_beyond():
 
 
 def test_a_region_without_cells_or_questions_is_refused():
-    with pytest.raises(Mistake, match="no cells"):
+    with pytest.raises(UserError, match="no cells"):
         region_mean([])
-    with pytest.raises(Mistake, match="nothing was asked"):
+    with pytest.raises(UserError, match="nothing was asked"):
         region_mean([(0, 0)])
 
 
@@ -221,7 +221,7 @@ def test_a_difference_agrees_with_published_intervals(first, second, low, high):
 
 
 def test_where_nothing_was_asked_there_is_no_difference():
-    with pytest.raises(Mistake, match="nothing was asked"):
+    with pytest.raises(UserError, match="nothing was asked"):
         difference((0, 0), (1, 2))
 
 
@@ -304,7 +304,7 @@ def test_a_stratified_bootstrap_is_a_function_of_its_key_and_of_the_values():
 
 @pytest.mark.parametrize("strata", [[], [[0.5], []], [[float("nan")]]])
 def test_a_stratum_of_nothing_is_refused(strata):
-    with pytest.raises(Mistake, match=r"give one|finite"):
+    with pytest.raises(UserError, match=r"give one|finite"):
         stratified_bootstrap(strata)
 
 
@@ -343,26 +343,26 @@ def test_seeds_without_a_common_step_give_an_empty_band():
     "summary", [median_spread, lambda v: success_rate(v, 0.9), bootstrap_interval, seeds_band, interquartile_mean]
 )
 def test_nothing_has_no_statistics(summary):
-    with pytest.raises(Mistake, match="give one"):
+    with pytest.raises(UserError, match="give one"):
         summary([])
 
 
 @pytest.mark.parametrize("interval", [wilson, clopper_pearson])
 def test_an_endless_count_is_refused_at_once(interval):
-    with pytest.raises(Mistake, match=r"^count: inf is no count"):
+    with pytest.raises(UserError, match=r"^count: inf is no count"):
         interval(1, float("inf"))
 
 
 @pytest.mark.parametrize("count", [(1.5, 2), (1, 2.5), (1, float("inf")), (float("nan"), 2)])
 def test_a_difference_of_what_was_not_counted_is_refused(count):
-    with pytest.raises(Mistake, match="give whole numbers"):
+    with pytest.raises(UserError, match="give whole numbers"):
         difference(count, (1, 2))
-    with pytest.raises(Mistake, match="give whole numbers"):
+    with pytest.raises(UserError, match="give whole numbers"):
         difference((1, 2), count)
 
 
 def test_a_seed_without_a_number_neither_succeeds_nor_fails():
-    with pytest.raises(Mistake, match="each must be a finite number"):
+    with pytest.raises(UserError, match="each must be a finite number"):
         success_rate([1.0, float("nan")], 0.9)
-    with pytest.raises(Mistake, match=r"^threshold: nan"):
+    with pytest.raises(UserError, match=r"^threshold: nan"):
         success_rate([1.0], float("nan"))

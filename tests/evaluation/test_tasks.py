@@ -12,7 +12,7 @@ from numerate.evaluation import exam as exam_room
 from numerate.evaluation import marks
 from numerate.evaluation.costs import cost
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exam import Exam, prompts_of, questions_of, size_of
+from numerate.evaluation.exam import EvaluationData, prompts_of, questions_of, size_of
 from numerate.evaluation.grid import Grid, shard
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
@@ -33,11 +33,11 @@ TASKS = [
 ]
 
 
-def exam_of(task: Task) -> Exam:
-    return Exam(task, Characters(), Continuation())
+def exam_of(task: Task) -> EvaluationData:
+    return EvaluationData(task, Characters(), Continuation())
 
 
-def model_of(exam: Exam, positions: Any = (Rotary(),)) -> Model:
+def model_of(exam: EvaluationData, positions: Any = (Rotary(),)) -> Model:
     model: Model = Decoder(hidden_size=16, positions=positions).build(exam.vocabulary, seed=2).eval()
     return model
 

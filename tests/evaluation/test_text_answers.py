@@ -14,10 +14,10 @@ from torch.nn.functional import cross_entropy
 
 from numerate.batch import IGNORE
 from numerate.config import Span, setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation import answer_metrics, marks
 from numerate.evaluation.evaluator import METHODS, evaluate_cell, method_for
-from numerate.evaluation.exam import SPARE, Exam
+from numerate.evaluation.exam import SPARE, EvaluationData
 from numerate.evaluation.generate import Generated
 from numerate.evaluation.marks import likelihood
 from numerate.evaluation.number_metrics import NumberScores
@@ -25,7 +25,7 @@ from numerate.evaluation.text_answers import TextAnswers
 from numerate.evaluation.text_metrics import TextScores
 from numerate.models.decoder import Decoder
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.draws import Draws
+from numerate.tasks.draws import CounterRNG
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
@@ -43,7 +43,7 @@ class Asking(Task):
 
     first: int = setting(0, "the first of its questions")
 
-    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
         return Questions.of_source(Listed(PAIRS), (index + self.first) % len(PAIRS))
 
     def canonical(self, questions: Questions) -> None:
@@ -53,11 +53,13 @@ class Asking(Task):
         return tuple("abcdefghijklmnopqrstuvwxyzW0123456789+*?,. ")
 
 
-def exam_of(task: Task, layout: Layout | None = None, tokenizer: Characters | None = None) -> Exam:
-    return Exam(task, tokenizer or Characters(), layout or Continuation())
+def exam_of(task: Task, layout: Layout | None = None, tokenizer: Characters | None = None) -> EvaluationData:
+    return EvaluationData(task, tokenizer or Characters(), layout or Continuation())
 
 
-def saying(monkeypatch: pytest.MonkeyPatch, exam: Exam, answers: Sequence[str], ended: bool = True) -> list[int]:
+def saying(
+    monkeypatch: pytest.MonkeyPatch, exam: EvaluationData, answers: Sequence[str], ended: bool = True
+) -> list[int]:
     """Makes greedy decoding say these answers; what it was allowed to say at most is told in the list returned."""
     allowed: list[int] = []
 
@@ -73,7 +75,7 @@ def saying(monkeypatch: pytest.MonkeyPatch, exam: Exam, answers: Sequence[str], 
     return allowed
 
 
-def model_of(exam: Exam) -> Any:
+def model_of(exam: EvaluationData) -> Any:
     return Decoder(hidden_size=16).build(exam.vocabulary, 0).eval()
 
 
@@ -163,7 +165,9 @@ def test_answers_that_are_several_things_have_no_error() -> None:
 def test_masked_answers_are_read_off_one_forward() -> None:
     exam = exam_of(Asking(), Masked())
     for method in METHODS[1:]:
-        with pytest.raises(Mistake, match=f"^method: '{method}' is for answers said token by token; layout=Masked has"):
+        with pytest.raises(
+            UserError, match=f"^method: '{method}' is for answers said token by token; layout=Masked has"
+        ):
             method_for(exam, method)
     record = evaluate_cell(model_of(exam), exam, {}, count=3)
     numbers, texts = NumberScores.read(record), TextScores.read(record)

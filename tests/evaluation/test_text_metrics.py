@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.text_metrics import (
     METRICS,
     TextScores,
@@ -125,7 +125,7 @@ def test_nothing_is_made_up_where_nothing_was_said() -> None:
     assert TextScores().measures() == dict.fromkeys(METRICS)
     assert TextScores.of(["42"], ["42"]).measures()["bleu"] == 0.0, "no run of four words"
     assert TextScores.read({"correct": 1}) is None
-    with pytest.raises(Mistake, match="1 answers to 0"):
+    with pytest.raises(UserError, match="1 answers to 0"):
         TextScores.of(["a"], [])
-    with pytest.raises(Mistake, match="no cells"):
+    with pytest.raises(UserError, match="no cells"):
         pooled([])

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.executors import local
-from numerate.executors.executor import Desk, Work
+from numerate.executors.executor import Work, WorkerContext
 from numerate.training.disk import size
 
 
@@ -34,7 +34,7 @@ class Deeds(Work):
     """A file that gets a line for each time that a worker opens this."""
     orphan: float = 30.0
 
-    def open(self, desk: Desk) -> Callable[[tuple[Any, ...]], Any]:
+    def open(self, desk: WorkerContext) -> Callable[[tuple[Any, ...]], Any]:
         local.ORPHAN = self.orphan
         if self.opened:
             with open(self.opened, "a") as file:
@@ -51,13 +51,13 @@ class Failing(Work):
 
     how: str
 
-    def open(self, desk: Desk) -> Callable[[Any], Any]:
+    def open(self, desk: WorkerContext) -> Callable[[Any], Any]:
         return getattr(Deed(desk), self.how)()  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class Deed:
-    desk: Desk
+    desk: WorkerContext
 
     def square(self, number: int) -> int:
         return number * number
@@ -97,10 +97,10 @@ class Deed:
         os._exit(3)
 
     def mistake(self) -> None:
-        raise Mistake("this name is none")
+        raise UserError("this name is none")
 
     def fault(self) -> None:
-        raise Fault("the disk is full")
+        raise OperationalError("the disk is full")
 
     def error(self) -> None:
         size("nothing")  # type: ignore[arg-type]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from numerate.errors import Mistake
-from numerate.executors.executor import Desk, Work
+from numerate.errors import UserError
+from numerate.executors.executor import Work, WorkerContext
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Diary(Work):
     folder: str
     command: str = field(default="", compare=False)
 
-    def open(self, desk: Desk) -> Callable[[str], str]:
+    def open(self, desk: WorkerContext) -> Callable[[str], str]:
         def do(item: str) -> str:
             self.note("begun", item)
             what, _, name = item.partition(" ")
             if what == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if what == "refuse":
-                raise Mistake(f"{item}: no")
+                raise UserError(f"{item}: no")
             if what == "until":
                 self.wait(name, desk)
             self.note("done", item)
@@ -37,7 +37,7 @@ class Diary(Work):
 
         return do
 
-    def wait(self, name: str, desk: Desk) -> None:
+    def wait(self, name: str, desk: WorkerContext) -> None:
         end = time.monotonic() + 40
         while not (Path(self.folder) / name).exists():
             if desk.stop.asked:
@@ -59,5 +59,5 @@ class Diary(Work):
 class Closed(Work):
     """Cannot be opened."""
 
-    def open(self, desk: Desk) -> Callable[[Any], Any]:
-        raise Mistake("closed today")
+    def open(self, desk: WorkerContext) -> Callable[[Any], Any]:
+        raise UserError("closed today")

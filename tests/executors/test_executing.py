@@ -6,7 +6,7 @@ from subprocess import run
 import pytest
 
 from numerate.commands.executing import executor_asked, executor_of
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.executors import Local, Ray
 
 
@@ -61,7 +61,7 @@ def test_an_executor_goes_by_its_name_in_any_case_and_its_settings_in_any_order(
     ],
 )
 def test_words_that_make_no_executor_say_what_would(words: list[str], said: str) -> None:
-    with pytest.raises(Mistake, match=f"^{said.replace('?', '[?]')}"):
+    with pytest.raises(UserError, match=f"^{said.replace('?', '[?]')}"):
         executor_of(words)
 
 

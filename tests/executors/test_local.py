@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parent))  # workers look for modules where we
 from executor_deeds import Deeds, Failing
 
 from numerate.config import load_user_parts
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.executors import Local, local, pool
 from numerate.executors.executor import Finished
 from numerate.executors.memory import KernelKills, ran_out
@@ -185,7 +185,7 @@ def test_what_cannot_be_sent_or_read_is_the_failure_of_its_item() -> None:
 def test_work_that_cannot_be_sent_is_refused_before_anything_is_begun() -> None:
     work = Deeds()
     object.__setattr__(work, "opened", lambda: 0)
-    with pytest.raises(Mistake, match="Deeds cannot be sent to a worker"):
+    with pytest.raises(UserError, match="Deeds cannot be sent to a worker"):
         Local(workers=1).run(work, [("square", 1)])
 
 
@@ -216,7 +216,7 @@ def test_items_that_end_their_worker_do_not_keep_the_others_from_being_done() ->
 def test_when_all_workers_die_without_an_item_done_the_rest_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "DEATHS", 8)
     found: list[Finished] = []
-    with pytest.raises(Fault, match=r"8 workers died one after the other.*signal 9"):
+    with pytest.raises(OperationalError, match=r"8 workers died one after the other.*signal 9"):
         found.extend(Local(workers=1).run(Deeds(), [("die",)] * 50))
     assert done(found) == dict.fromkeys(range(8), "died")
 
@@ -296,7 +296,7 @@ def test_memory_that_ran_out_is_known_from_every_library_that_says_so() -> None:
     torch_says = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
     for error in (MemoryError(), RuntimeError(torch_says), OSError(12, "Cannot allocate memory"), OutOfMemoryError()):
         assert ran_out(error) is error
-    fault, cause = Fault("the step failed"), MemoryError("here")
+    fault, cause = OperationalError("the step failed"), MemoryError("here")
     fault.__cause__ = cause
     assert ran_out(fault) is cause
     assert ran_out(ValueError("out of memory of a person")) is None
@@ -354,12 +354,12 @@ def test_ticks_come_while_waiting() -> None:
 
 
 def test_work_that_cannot_be_opened_says_why_and_is_not_tried_for_every_item() -> None:
-    with pytest.raises(Mistake, match="this name is none"):
+    with pytest.raises(UserError, match="this name is none"):
         list(Local(workers=2).run(Failing("mistake"), [1, 2, 3]))
-    with pytest.raises(Fault, match="fault of the program: TypeError") as raised:
+    with pytest.raises(OperationalError, match="fault of the program: TypeError") as raised:
         list(Local(workers=1).run(Failing("error"), [1, 2, 3]))
     assert "in error" in "".join(raised.value.__notes__)
-    with pytest.raises(Fault, match="no worker could begin: its process ended by itself with exit status 3"):
+    with pytest.raises(OperationalError, match="no worker could begin: its process ended by itself with exit status 3"):
         list(Local(workers=1).run(Failing("leave"), [1, 2, 3]))
 
 
@@ -376,7 +376,7 @@ def test_a_script_without_a_guard_ends_with_an_explanation(tmp_path: Path) -> No
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
     assert ended.stderr.count("Traceback") == 1
-    assert "Mistake: a script that begins workers needs `if __name__ == '__main__':`" in ended.stderr
+    assert "UserError: a script that begins workers needs `if __name__ == '__main__':`" in ended.stderr
 
 
 GUARDED = """

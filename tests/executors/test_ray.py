@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parent))  # workers look for modules where we
 
 from executor_deeds import Deeds, Failing
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.executors import Local, Ray, pool
 from numerate.executors import ray as rays
 from numerate.executors.executor import Finished
@@ -115,15 +115,15 @@ def test_what_cannot_be_sent_or_read_is_the_failure_of_its_item() -> None:
 
 @pytest.mark.usefixtures("cluster")
 def test_work_that_cannot_be_opened_says_why() -> None:
-    with pytest.raises(Mistake, match="this name is none"):
+    with pytest.raises(UserError, match="this name is none"):
         list(Ray(workers=1).run(Failing("mistake"), [1, 2, 3]))
-    with pytest.raises(Fault, match="no worker could begin on the Ray cluster"):
+    with pytest.raises(OperationalError, match="no worker could begin on the Ray cluster"):
         list(Ray(workers=1).run(Failing("leave"), [1, 2, 3]))
 
 
 @pytest.mark.usefixtures("cluster")
 def test_a_worker_that_no_node_can_hold_is_refused_with_what_there_is() -> None:
-    with pytest.raises(Mistake, match=r"no node of the Ray cluster can hold a worker that reserves CPU=1, GPU=0.5"):
+    with pytest.raises(UserError, match=r"no node of the Ray cluster can hold a worker that reserves CPU=1, GPU=0.5"):
         list(Ray(num_gpus=0.5).run(Deeds(), [("square", 1)]))
 
 
@@ -143,7 +143,7 @@ def test_workers_that_find_no_place_are_spoken_of(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("setting", "value"), [("cpus", -1.0), ("gpus", 1.5), ("cpus", float("inf")), ("workers", 0)])
 def test_an_amount_that_cannot_be_reserved_is_refused(setting: str, value: float) -> None:
-    with pytest.raises(Mistake, match=f"^{setting}: "):
+    with pytest.raises(UserError, match=f"^{setting}: "):
         Ray(**{setting: value})  # type: ignore[arg-type]
 
 
@@ -153,18 +153,18 @@ def test_an_address_where_nobody_answers_is_refused_at_once(
 ) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where Ray looks for a cluster of this machine
-    with pytest.raises(Mistake, match=r"^executor\.address: "):
+    with pytest.raises(UserError, match=r"^executor\.address: "):
         list(Ray(address=address).run(Deeds(), [("square", 1)]))
     if address != "auto":  # whose cluster only Ray can find
-        with pytest.raises(Mistake, match=r"^executor\.address: "):
+        with pytest.raises(UserError, match=r"^executor\.address: "):
             Ray(address=address).ready()
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(Mistake, match=r"Ray needs the package ray; pip install 'numerate\[ray\]'"):
+    with pytest.raises(UserError, match=r"Ray needs the package ray; pip install 'numerate\[ray\]'"):
         Ray().run(Deeds(), [("square", 1)])
-    with pytest.raises(Mistake, match=r"Ray needs the package ray"):
+    with pytest.raises(UserError, match=r"Ray needs the package ray"):
         Ray().ready()
 
 

@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).parent))  # workers look for modules where we
 from slurm_diary import Closed, Diary  # noqa: E402
 
 from numerate.config import load_user_parts  # noqa: E402
-from numerate.errors import Fault, Mistake  # noqa: E402
+from numerate.errors import OperationalError, UserError  # noqa: E402
 from numerate.executors import Local, Slurm, following, slurm  # noqa: E402
 from numerate.executors.chunk import Carried, Chunk, _told, dealt, finished_of, record_of  # noqa: E402
 from numerate.executors.executor import Finished  # noqa: E402
@@ -35,7 +35,7 @@ from numerate.executors.states import died, states_of  # noqa: E402
 from numerate.executors.submission import Submission, key_of  # noqa: E402
 from numerate.records.kinds import ITEM, TASK  # noqa: E402
 from numerate.records.reading import read  # noqa: E402
-from numerate.studies.work import RunWork, Told  # noqa: E402
+from numerate.studies.work import RunWork, WorkerReport  # noqa: E402
 from numerate.training import disk  # noqa: E402
 from numerate.training.stopping import Stop  # noqa: E402
 
@@ -192,13 +192,13 @@ def test_items_are_dealt_like_cards_so_that_long_ones_side_by_side_are_spread() 
 
 
 def test_what_is_missing_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Mistake, match="folder that all machines"):
+    with pytest.raises(UserError, match="folder that all machines"):
         HERE.run(Diary(""), ["a"])
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Mistake, match=r"executor: slurm needs sbatch.*executor\.cluster=local tries"):
+    with pytest.raises(UserError, match=r"executor: slurm needs sbatch.*executor\.cluster=local tries"):
         Slurm().run(Diary(""), ["a"], folder=tmp_path)
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(Mistake, match=r"pip install 'numerate\[slurm\]'"):
+    with pytest.raises(UserError, match=r"pip install 'numerate\[slurm\]'"):
         HERE.run(Diary(""), ["a"], folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -215,7 +215,7 @@ def test_what_is_missing_is_said_before_anything_is_written(tmp_path: Path, monk
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         Slurm(**settings)
 
 
@@ -224,10 +224,10 @@ def test_whether_slurm_is_there_can_be_asked_before_anything_is_written(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     HERE.ready()
-    with pytest.raises(Mistake, match="slurm needs sbatch"):
+    with pytest.raises(UserError, match="slurm needs sbatch"):
         Slurm().ready()
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(Mistake, match="slurm needs the package submitit"):
+    with pytest.raises(UserError, match="slurm needs the package submitit"):
         HERE.ready()
 
 
@@ -244,7 +244,7 @@ def test_leaving_many_items_to_many_tasks_takes_no_time(tmp_path: Path, monkeypa
 
 
 def test_what_cannot_be_sent_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match="cannot be sent to another machine"):
+    with pytest.raises(UserError, match="cannot be sent to another machine"):
         list(HERE.run(Diary(""), [threading.Lock()], folder=tmp_path))
     assert [path.name for path in (tmp_path / "slurm").iterdir()] == ["lock"]
 
@@ -462,7 +462,7 @@ def test_work_that_cannot_be_opened_is_told_in_its_own_words(submission: Submiss
     chunk = Chunk(
         str(submission.path / "tasks" / "0000.jsonl"), carried, ((0, carried.parcel("a", "a")),), Local(workers=1)
     )
-    with pytest.raises(Mistake, match="closed today"):
+    with pytest.raises(UserError, match="closed today"):
         chunk()
     assert submission.read() == []
     assert submission.ended == {0: "FAILED"}
@@ -566,7 +566,9 @@ def test_a_task_whose_node_fails_takes_its_own_items_and_silence_of_squeue_is_no
 
 
 def test_what_sbatch_refuses_is_told_in_its_words_and_leaves_nothing(cluster: Path, tmp_path: Path) -> None:
-    with pytest.raises(Fault, match="did not take the job: sbatch: error: invalid partition specified: nowhere"):
+    with pytest.raises(
+        OperationalError, match="did not take the job: sbatch: error: invalid partition specified: nowhere"
+    ):
         list(Slurm(partition="nowhere", array_tasks=2).run(Diary(""), ["a", "b"], folder=tmp_path))
     assert [path.name for path in (tmp_path / "slurm").iterdir()] == ["lock"]
 
@@ -656,13 +658,15 @@ def test_a_result_that_somebody_pickled_into_a_record_is_not_unpickled(submissio
 
 def test_what_came_of_a_run_is_the_same_behind_its_line_of_json() -> None:
     work = RunWork("study", "numerate run", "here")
-    told = Told(({"run": "a/1", "key": "k", "status": "done", "final": {"trained": {"mean": 0.5}}},), ((4, "said"),))
+    told = WorkerReport(
+        ({"run": "a/1", "key": "k", "status": "done", "final": {"trained": {"mean": 0.5}}},), ((4, "said"),)
+    )
     line = json.loads(disk.line(record_of(0, Finished(0, work.to_plain(told), seconds=1.5, worker="w"))))
     assert finished_of(line, 7, work) == Finished(7, told, None, 1.5, "w")
 
 
 def test_a_result_that_is_no_plain_data_is_refused_with_the_name_of_its_item() -> None:
-    with pytest.raises(Mistake, match=r"the result of a is no plain data, which Diary\.to_plain makes"):
+    with pytest.raises(UserError, match=r"the result of a is no plain data, which Diary\.to_plain makes"):
         _told(Diary(""), object(), "a")
 
 
@@ -715,5 +719,5 @@ def test_an_item_is_known_again_by_what_it_is_and_by_what_is_done_with_it() -> N
 def test_a_folder_of_a_later_version_is_refused(submission: Submission) -> None:
     head = json.loads((submission.path / "submission.json").read_text())
     (submission.path / "submission.json").write_text(json.dumps(head | {"format": 99}))
-    with pytest.raises(Mistake, match=r"format 99.*update numerate"):
+    with pytest.raises(UserError, match=r"format 99.*update numerate"):
         Submission.all(submission.path.parent)

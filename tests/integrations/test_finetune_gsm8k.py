@@ -169,7 +169,7 @@ def test_the_final_number_stands_behind_the_mark() -> None:
 
 def test_rows_that_are_too_long_are_left_out_and_answers_alone_are_learnt(place: Path) -> None:
     module, read = example(), tokenizer()
-    task = module.WordProblems(data_dir=str(place))
+    task = module.GSM8K(data_dir=str(place))
     rows = module.rows_of(task.holdings.test, read, "plain", 1000)
     assert len(rows) == 5
     assert read.decode(rows[0].answered) == "ok\n#### 201</s>"

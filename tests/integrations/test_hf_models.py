@@ -16,8 +16,8 @@ import numerate
 from numerate.batch import Tokens
 from numerate.cli import main
 from numerate.config import identity, to_tree
-from numerate.errors import Mistake
-from numerate.evaluation.exam import Exam
+from numerate.errors import UserError
+from numerate.evaluation.exam import EvaluationData
 from numerate.evaluation.generate import greedy
 from numerate.laboratory.exporting import export, import_folder, import_published
 from numerate.laboratory.run import Run
@@ -37,8 +37,8 @@ from numerate.positions.added import Learned
 from numerate.positions.numbering import DigitIndex
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.language_modelling import LanguageModelling
-from numerate.tokens.layout import Aligned, Text
+from numerate.tasks.language_modelling import LanguageModeling
+from numerate.tokens.layout import NextToken, TokenClassification
 from numerate.tokens.subwords import Subwords
 from numerate.tokens.token_ids import TokenIds
 from numerate.tokens.tokenizer import Characters
@@ -101,7 +101,7 @@ def recipe_of(model: Any = SPECS["dual attention"], **changes: Any) -> Recipe:
 
 def run_of(recipe: Recipe, step: int = 7) -> Run:
     """A run as training leaves it, but for the training."""
-    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     model = recipe.model.build(exam.vocabulary, recipe.seed)
     folder = RunFolder.create(Path("runs"), recipe.title, identity(recipe), {"recipe": to_tree(recipe)})
     with folder.lock():
@@ -322,8 +322,8 @@ def _stored_tokenizer(folder: Path) -> Path:
 def test_running_text_takes_its_stored_tokenizer_along_and_ends_where_a_document_begins(tmp_path: Path) -> None:
     stored = _stored_tokenizer(tmp_path / "stored")
     Path("text.txt").write_text("Once upon a time there was a cat. " * 20)
-    task = LanguageModelling(train="text.txt", tokenizer=str(stored), context_length=16)
-    recipe = recipe_of(SPECS["dual attention"], task=task, tokenizer=TokenIds(), layout=Text())
+    task = LanguageModeling(train="text.txt", tokenizer=str(stored), context_length=16)
+    recipe = recipe_of(SPECS["dual attention"], task=task, tokenizer=TokenIds(), layout=NextToken())
     model = opened(export(run_of(recipe), "exported"))
     theirs, ours = transformers.AutoTokenizer.from_pretrained("exported"), task.pieces()
     for text in ("Once upon a time", "a café, 12!", ""):
@@ -335,7 +335,7 @@ def test_running_text_takes_its_stored_tokenizer_along_and_ends_where_a_document
     assert model.generate(**batch, max_new_tokens=2, eos_token_id=None).shape[1] == batch["input_ids"].shape[1] + 2
     assert import_folder("exported").recipe.task == task
     stored.rename(tmp_path / "moved")
-    with pytest.raises(Mistake, match="stored"):
+    with pytest.raises(UserError, match="stored"):
         import_folder("exported")
     moved = import_folder("exported", settings=["task.tokenizer=exported"])
     assert torch.equal(moved.model().state_dict()["embedding.weight"], model.model.embedding.weight)
@@ -392,20 +392,20 @@ def test_what_cannot_be_exported_is_refused_with_the_reason_and_nothing_is_left(
     export(run, "bare", tokenizer=False)
     assert not Path("bare/tokenizer.json").exists()
     before = sorted(Path().iterdir())
-    with pytest.raises(Mistake, match="is there already"):
+    with pytest.raises(UserError, match="is there already"):
         export(run, "exported")
-    with pytest.raises(Mistake, match="layout Aligned"):
-        export(run_of(recipe_of(layout=Aligned())), "labels")
+    with pytest.raises(UserError, match="layout Aligned"):
+        export(run_of(recipe_of(layout=TokenClassification())), "labels")
     spec = run_of(recipe_of(title="kept"))
     object.__setattr__(spec.recipe, "model", PretrainedDecoder())
-    with pytest.raises(Mistake, match="PretrainedDecoder is no causal decoder"):
+    with pytest.raises(UserError, match="PretrainedDecoder is no causal decoder"):
         export(spec, "held")
-    with pytest.raises(Mistake, match=r"Subwords of Arithmetic cannot be said.*tokenizer=false"):
+    with pytest.raises(UserError, match=r"Subwords of Arithmetic cannot be said.*tokenizer=false"):
         tokenizer_of(Subwords("characters"), Arithmetic(), run.exam.vocabulary)
-    with pytest.raises(Mistake, match="no checkpoint of step 500"):
+    with pytest.raises(UserError, match="no checkpoint of step 500"):
         export(run, "step", name="500")
     assert main(["export", str(run.path)]) == 2
-    with pytest.raises(Mistake, match="`numerate import exported` makes a run of it"):
+    with pytest.raises(UserError, match="`numerate import exported` makes a run of it"):
         numerate.load("exported")
     assert sorted(Path().iterdir()) == before
 
@@ -424,21 +424,21 @@ def test_an_export_that_fails_midway_leaves_no_folder(monkeypatch: pytest.Monkey
 
 def test_what_is_no_folder_of_ours_is_not_imported() -> None:
     export(run_of(recipe_of()), "exported")
-    with pytest.raises(Mistake, match=r"no config\.json"):
+    with pytest.raises(UserError, match=r"no config\.json"):
         import_folder("nowhere")
     Path("adapter").mkdir()
     Path("adapter/adapter_config.json").write_text("{}")
-    with pytest.raises(Mistake, match="merge_and_unload"):
+    with pytest.raises(UserError, match="merge_and_unload"):
         import_folder("adapter")
     _changed(lambda config: config["recipe"]["model"].update(width=32))
-    with pytest.raises(Mistake, match=r"embedding\.weight has the shape"):
+    with pytest.raises(UserError, match=r"embedding\.weight has the shape"):
         import_folder("exported")
     _changed(lambda config: config["recipe"]["model"].update(width=16))
     _changed(lambda config: config["recipe"]["tokenizer"].update(ids="index"))
-    with pytest.raises(Mistake, match="other tokens"):
+    with pytest.raises(UserError, match="other tokens"):
         import_folder("exported")
     _changed(lambda config: config.update(model_type="llama"))
-    with pytest.raises(Mistake, match="'llama'"):
+    with pytest.raises(UserError, match="'llama'"):
         import_folder("exported")
     assert len(list(Path("runs/small").iterdir())) == 1
 
@@ -452,13 +452,13 @@ def test_weights_of_the_published_code_become_a_run_of_a_recipe_with_their_archi
     for name, weight in found.model().state_dict().items():
         assert torch.equal(weight, run.model().state_dict()[name]), name
     assert numerate.load("published").path == found.path
-    with pytest.raises(Mistake, match=r"ckpt\.pt: has no blocks\.2\.norm1\.weight"):
+    with pytest.raises(UserError, match=r"ckpt\.pt: has no blocks\.2\.norm1\.weight"):
         import_published("ckpt.pt", recipe_of(published(width=16, depth=3, self_heads=2, relational_heads=2)))
     Path("torn.pt").write_bytes(Path("ckpt.pt").read_bytes()[:500])
-    with pytest.raises(Mistake, match="no weights that can be read"):
+    with pytest.raises(UserError, match="no weights that can be read"):
         import_published("torn.pt", recipe)
     Path("readme.pt").write_text("numbers")
-    with pytest.raises(Mistake, match=r"none of torch\.save") as told:
+    with pytest.raises(UserError, match=r"none of torch\.save") as told:
         import_published("readme.pt", recipe)
     assert "weights_only" not in str(told.value)  # no word on how to run what a pickle holds
 
@@ -474,9 +474,9 @@ def test_what_a_model_cannot_take_is_refused_and_not_ignored() -> None:
         ({"attention_mask": torch.ones(1, 2)}, r"\(1, 3\)"),
         ({"past_key_values": transformers.DynamicCache()}, "DynamicCache"),
     ):
-        with pytest.raises(Mistake, match=said):
+        with pytest.raises(UserError, match=said):
             model(ids, **given)
-    with pytest.raises(Mistake, match="resize_token_embeddings"):
+    with pytest.raises(UserError, match="resize_token_embeddings"):
         model.resize_token_embeddings(500)
     assert model(ids, return_dict=False)[0].shape == (1, 3, vocabulary.size)
     assert model(ids, output_attentions=False).past_key_values is None

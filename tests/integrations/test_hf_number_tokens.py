@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.integrations.hf_number_tokens import Coverage, number_tokens
 from numerate.vocabulary import DIGIT, NUMBER, POINT, SIGN, SPECIAL, TEXT
 
@@ -95,7 +95,7 @@ def test_a_vocabulary_of_digits_alone_needs_no_letter_to_stand_before_them() -> 
     tokenizer = Tokenizer(models.WordLevel({digit: i for i, digit in enumerate("0123456789")}, unk_token="?"))
     found = number_tokens(tokenizer)
     assert found.values == {i: float(i) for i in range(10)}
-    with pytest.raises(Mistake, match="does not read this sample"):
+    with pytest.raises(UserError, match="does not read this sample"):
         found.coverage(["one 1"])
 
 
@@ -105,18 +105,18 @@ def test_an_override_has_the_last_word() -> None:
     assert found.values == {2: 5.0, 4: 0.5, 900: 7.0}
     assert number_tokens(words(["a", "b"]), override={1: 3}).values == {1: 3.0}
     for wrong, told in (({-1: 2.0}, "is no id"), ({"5": 2.0}, "is no id"), ({2: float("inf")}, "finite")):
-        with pytest.raises(Mistake, match=told):
+        with pytest.raises(UserError, match=told):
             number_tokens(tokenizer, override=wrong)
 
 
 def test_a_tokenizer_without_numbers_is_refused_in_plain_words() -> None:
-    with pytest.raises(Mistake, match="none of its 3 ids decodes to a digit; take one"):
+    with pytest.raises(UserError, match="none of its 3 ids decodes to a digit; take one"):
         number_tokens(words(["a", "b"]))
-    with pytest.raises(Mistake, match="which='numbers' takes them"):
+    with pytest.raises(UserError, match="which='numbers' takes them"):
         number_tokens(words(["a", "12"]))
-    with pytest.raises(Mistake, match="a str is none"):
+    with pytest.raises(UserError, match="a str is none"):
         number_tokens("t5-small")
-    with pytest.raises(Mistake, match="neither 'digits' nor 'numbers'"):
+    with pytest.raises(UserError, match="neither 'digits' nor 'numbers'"):
         number_tokens(words(["5"]), which="all")  # type: ignore[arg-type]
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from numerate import NumberTokenLoss
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.integrations.hf_trainer import compute_loss_func, number_loss_trainer
 
 transformers = pytest.importorskip("transformers", reason="the extra finetune")
@@ -169,7 +169,7 @@ def test_the_trainers_own_argument_takes_whole_batches_over_numbers_and_refuses_
     function = compute_loss_func(loss)
     found = after_a_step(transformers.Trainer, decoder(), rows(), 8, 1, compute_loss_func=function)
     same(found, by_hand(decoder(), rows(), loss))
-    with pytest.raises(Mistake, match="number_loss_trainer"):
+    with pytest.raises(UserError, match="number_loss_trainer"):
         after_a_step(transformers.Trainer, decoder(), rows(), 2, 4, compute_loss_func=function)
 
 
@@ -249,20 +249,20 @@ def test_weights_that_a_collator_gives_are_used() -> None:
 def test_a_shift_that_does_not_fit_the_model_stops_the_first_step() -> None:
     aligned, shifted = (NumberTokenLoss.from_tokenizer(tokenizer(), shift=shift) for shift in (False, True))
     ours, function = number_loss_trainer(), compute_loss_func(shifted)
-    with pytest.raises(Mistake, match="learn to copy its inputs"):
+    with pytest.raises(UserError, match="learn to copy its inputs"):
         after_a_step(ours, decoder(), rows(), 8, 1, number_loss=aligned)
-    with pytest.raises(Mistake, match="wrong for an encoder-decoder"):
+    with pytest.raises(UserError, match="wrong for an encoder-decoder"):
         after_a_step(transformers.Trainer, t5(), pairs(), 8, 1, compute_loss_func=function)
 
 
 def test_what_a_trainer_cannot_do_with_this_loss_is_refused() -> None:
     loss = NumberTokenLoss.from_tokenizer(tokenizer(), shift=True)
     arguments = transformers.TrainingArguments("out", label_smoothing_factor=0.1, report_to="none", use_cpu=True)
-    with pytest.raises(Mistake, match=r"label_smoothing_factor: 0\.1"):
+    with pytest.raises(UserError, match=r"label_smoothing_factor: 0\.1"):
         number_loss_trainer()(decoder(), arguments, number_loss=loss)
-    with pytest.raises(Mistake, match="one of the two"):
+    with pytest.raises(UserError, match="one of the two"):
         number_loss_trainer()(decoder(), compute_loss_func=print, number_loss=loss)
-    with pytest.raises(Mistake, match="the batch has none"):
+    with pytest.raises(UserError, match="the batch has none"):
         compute_loss_func(loss)({"logits": torch.zeros(1, 2, 300)}, None)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import numerate
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.integrations.number_token_loss import NumberTokenLoss
 
 DIGITS = {4 + digit: float(digit) for digit in range(10)}
@@ -113,7 +113,7 @@ def test_a_mean_over_numbers_is_not_made_up_where_their_count_is_unknown() -> No
     loss = NumberTokenLoss(DIGITS)
     items = int((labels != -100).sum())
     torch.testing.assert_close(loss(logits, labels, num_items=torch.tensor(items)), loss(logits, labels))
-    with pytest.raises(Mistake, match=rf"{items + 9} labels in all, and {items} in this part.*over='labels'"):
+    with pytest.raises(UserError, match=rf"{items + 9} labels in all, and {items} in this part.*over='labels'"):
         loss(logits, labels, num_items=items + 9)
     assert NumberTokenLoss(DIGITS, over="labels")(logits, labels, num_items=items + 9) > 0
 
@@ -161,18 +161,18 @@ def test_logits_may_be_wider_than_the_tokenizer_and_labels_may_stand_there() -> 
     ],
 )
 def test_logits_and_labels_that_are_no_pair_are_refused(logits: Tensor, labels: Tensor, told: str) -> None:
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         NumberTokenLoss(DIGITS)(logits, labels)
 
 
 def test_what_stands_beside_the_labels_has_their_shape() -> None:
     logits, labels = batch()
     loss = NumberTokenLoss(DIGITS)
-    with pytest.raises(Mistake, match=r"loss_weights: \(7,\)"):
+    with pytest.raises(UserError, match=r"loss_weights: \(7,\)"):
         loss(logits, labels, loss_weights=torch.ones(7))
-    with pytest.raises(Mistake, match=r"quantity: .* true or false"):
+    with pytest.raises(UserError, match=r"quantity: .* true or false"):
         loss(logits, labels, quantity=torch.ones(3, 7))
-    with pytest.raises(Mistake, match=r"num_items: .* one number"):
+    with pytest.raises(UserError, match=r"num_items: .* one number"):
         loss(logits, labels, num_items=torch.ones(2))
 
 
@@ -182,7 +182,7 @@ def test_logits_that_are_not_finite_are_named_when_asked_for() -> None:
     logits[1, 2, 3] = math.nan
     labels[1, 2] = 5
     assert NumberTokenLoss(DIGITS)(logits, labels).isnan()
-    with pytest.raises(Fault, match=r"nan for token 3 at place \(1, 2\)"):
+    with pytest.raises(OperationalError, match=r"nan for token 3 at place \(1, 2\)"):
         NumberTokenLoss(DIGITS, check_finite=True)(logits, labels)
 
 
@@ -198,7 +198,7 @@ def test_logits_that_are_not_finite_are_named_when_asked_for() -> None:
     ],
 )
 def test_settings_without_sense_are_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         NumberTokenLoss(DIGITS, **settings)
 
 
@@ -269,7 +269,7 @@ def test_a_model_says_whether_its_labels_are_shifted() -> None:
     assert NumberTokenLoss.from_tokenizer(model=Held(transformers.GPT2Config()), **make).shift
     assert not NumberTokenLoss.from_tokenizer(model=Held(transformers.T5Config()), **make).shift
     assert not NumberTokenLoss.from_tokenizer(**make).shift
-    with pytest.raises(Mistake, match=r"shift: False is wrong for Held, which is decoder-only; True is right"):
+    with pytest.raises(UserError, match=r"shift: False is wrong for Held, which is decoder-only; True is right"):
         NumberTokenLoss.from_tokenizer(model=Held(transformers.GPT2Config()), shift=False, **make)
 
 
@@ -283,7 +283,7 @@ def test_a_count_from_before_the_shift_is_understood() -> None:
     loss = NumberTokenLoss({token: float(token) for token in range(4, 14)}, shift=True)
     assert loss(logits, labels, num_items=int((labels != -100).sum())) == loss(logits, labels)
     for wrong in (-3, math.nan):
-        with pytest.raises(Mistake, match=r"num_items: .*a count, 0 or more, is right"):
+        with pytest.raises(UserError, match=r"num_items: .*a count, 0 or more, is right"):
             loss(logits, labels, num_items=wrong)
 
 

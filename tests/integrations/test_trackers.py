@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.integrations import trackers
 from numerate.integrations.trackers import Tracker, Trackers, TrackerSettings, flat, make, numbers, run_key, run_name
 
@@ -151,7 +151,7 @@ def test_without_trackers_nothing_is_started(tmp_path: Path) -> None:
 
 def test_an_unknown_tracker_is_a_mistake_with_the_nearest_name() -> None:
     with pytest.raises(
-        Mistake, match=r"'wandbb'; there are: wandb, tensorboard, trackio, mlflow. Did you mean 'wandb'"
+        UserError, match=r"'wandbb'; there are: wandb, tensorboard, trackio, mlflow. Did you mean 'wandb'"
     ):
         make("tensorboard,wandbb")
 
@@ -161,7 +161,7 @@ def test_a_package_that_is_not_installed_is_a_mistake_with_the_line_that_install
     monkeypatch: pytest.MonkeyPatch, spec: Any
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
-    with pytest.raises(Mistake, match="pip install mlflow"):
+    with pytest.raises(UserError, match="pip install mlflow"):
         make(["mlflow"])
 
 

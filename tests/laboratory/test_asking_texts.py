@@ -10,14 +10,14 @@ import torch
 
 from numerate.cli import main
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.laboratory.run import Run
 from numerate.laboratory.train import train
-from numerate.losses.numbers_said import XVal
+from numerate.losses.numbers_said import XValLoss
 from numerate.models.decoder import Decoder
 from numerate.models.numformer import Numformer
-from numerate.tasks.mathematics_stand_in import MathematicsStandIn
+from numerate.tasks.mathematics_stand_in import GeneratedMathematics
 from numerate.tasks.question_files import QuestionFiles
 from numerate.tokens.layout import Masked
 from numerate.tokens.subwords import Subwords
@@ -29,7 +29,7 @@ from numerate.training.recipe import Recipe, Training
 torch.set_num_threads(1)
 
 SMALL = Recipe(
-    task=MathematicsStandIn(kinds=("mul",), digits=Span(1, 2)),
+    task=GeneratedMathematics(kinds=("mul",), digits=Span(1, 2)),
     tokenizer=Characters(),
     model=Decoder(hidden_size=16),
     training=Training(
@@ -55,7 +55,7 @@ def test_any_text_is_asked_by_the_command_and_nothing_is_judged(run: Run, capsys
     assert [line.split("   ")[0] for line in told] == ["What is 3 + 4?", "Why?"]
     assert all(line.split("   ")[2].endswith("% sure") for line in told)
     assert not any(word in line for word in ("right", "wrong", "None") for line in told)
-    with pytest.raises(Mistake, match=r"^question: is empty"):
+    with pytest.raises(UserError, match=r"^question: is empty"):
         run.ask(" ")
 
 
@@ -75,7 +75,7 @@ def test_a_number_head_says_its_number_and_what_cannot_decode_is_not_searched(
         model=Numformer(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16, max_position_embeddings=64),
         tokenizer=Subwords("characters", Numbers()),
         layout=Masked(),
-        objective=Supervised(XVal()),
+        objective=Supervised(XValLoss()),
     )
     run = train(numbers, runs_dir=tmp_path, quiet=True).run
     assert run.folder.head()["best"]["by"] == "loss"
@@ -86,5 +86,5 @@ def test_a_number_head_says_its_number_and_what_cannot_decode_is_not_searched(
     words = run.ask("Calculate 7*8.").said.split()
     assert words
     assert all(-1e9 < float(word) < 1e9 for word in words), "and no [NUM]"
-    with pytest.raises(Mistake, match=r"^method: 'beams' is for answers said token by token; layout=Masked has"):
+    with pytest.raises(UserError, match=r"^method: 'beams' is for answers said token by token; layout=Masked has"):
         run.evaluate(method="beams")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from numerate.config import override
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.laboratory.run import Run
 from numerate.laboratory.stacked import train_stacked
@@ -68,7 +68,7 @@ def test_a_run_is_not_gone_on_with_on_changed_questions(recipe: Recipe, how: str
         r"the contents of .*mine\.jsonl have changed since .* was begun on 20\d\d-.*restore them, or train a run of "
         r"its own on the new ones \(another runs_dir= or seed=\)"
     )
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         AGAIN[how](recipe, Run(run.folder))
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
     Path("mine.jsonl").write_text(questions())

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.evaluation.passages import Passage
 from numerate.evaluation.prompts import Telling
@@ -23,8 +23,8 @@ from numerate.positions.added import Learned
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
-from numerate.tasks.language_modelling import LanguageModelling
-from numerate.tokens.layout import Aligned, Text
+from numerate.tasks.language_modelling import LanguageModeling
+from numerate.tokens.layout import NextToken, TokenClassification
 from numerate.tokens.pieces import pieces
 from numerate.tokens.token_ids import TokenIds
 from numerate.tokens.words import Words
@@ -46,9 +46,9 @@ def stories(folder: Path) -> Recipe:
         each = np.concatenate([[known.begin], ids[: len(ids) // count]])
         np.concatenate([each] * count).astype(np.uint16).tofile(folder / f"{name}.bin")
     return Recipe(
-        task=LanguageModelling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context_length=CONTEXT),
+        task=LanguageModeling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context_length=CONTEXT),
         tokenizer=TokenIds(),
-        layout=Text(),
+        layout=NextToken(),
         model=Decoder(hidden_size=32, backbone=Stack(num_layers=1), positions=(Rotary(),)),
         training=Training(steps=1, batch_size=8, threads=1, evaluate_every=1, checkpoint_every=1),
         evaluation=Evaluation(validation_examples=4),
@@ -150,10 +150,10 @@ def test_beyond_the_context_is_warned_of_and_a_table_that_ends_is_refused_before
         stories(tmp_path), model=Decoder(hidden_size=16, positions=(Learned(max_position_embeddings=CONTEXT),))
     )
     other = train(recipe, runs_dir=tmp_path, quiet=True).run
-    with pytest.raises(Mistake, match=rf"do not fit.*table.*window={CONTEXT}"):
+    with pytest.raises(UserError, match=rf"do not fit.*table.*window={CONTEXT}"):
         other.generate("The 12", most=60)
     assert len(other.generate("The 12", most=60, window=CONTEXT, seed=1)[0].tokens) > 0
-    with pytest.raises(Mistake, match="do not fit"):
+    with pytest.raises(UserError, match="do not fit"):
         other.generate(STORY)
     assert other.generate(STORY, most=2, window=CONTEXT)
 
@@ -172,7 +172,7 @@ def test_beyond_the_context_is_warned_of_and_a_table_that_ends_is_refused_before
     ids=str,
 )
 def test_impossible_wishes_are_refused(run: Run, wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         run.generate("The", **wrong)
 
 
@@ -188,7 +188,7 @@ def test_a_run_on_sums_answers_questions_and_goes_on_with_texts(tmp_path: Path) 
     [passage] = run.generate("12+34=", greedy=True)
     assert run.ask("12+34=").said.startswith(passage.text)
     assert run.generate("1", most=3, seed=1)[0].prompt == "1"
-    with pytest.raises(Mistake, match="prompt: is empty"):
+    with pytest.raises(UserError, match="prompt: is empty"):
         run.generate()
     with pytest.warns(UserWarning, match="does not know 'é'"):
         run.generate("é", most=2)
@@ -204,13 +204,13 @@ def test_a_run_that_labels_places_has_nothing_to_go_on_with(tmp_path: Path) -> N
     recipe = Recipe(
         task=Counting(),
         tokenizer=Words(),
-        layout=Aligned(),
+        layout=TokenClassification(),
         model=Decoder(hidden_size=16),
         training=Training(steps=1, batch_size=8, threads=1),
         evaluation=Evaluation(examples_per_cell=4, validation_examples=8),
     )
     run = train(recipe, runs_dir=tmp_path, quiet=True).run
-    with pytest.raises(Mistake, match="Aligned has every place said by itself"):
+    with pytest.raises(UserError, match="Aligned has every place said by itself"):
         run.generate("a")
 
 

@@ -15,8 +15,8 @@ import numerate
 from numerate.batch import Tokens
 from numerate.cli import main
 from numerate.config import save_yaml, to_tree
-from numerate.errors import Mistake
-from numerate.evaluation.exam import Exam
+from numerate.errors import UserError
+from numerate.evaluation.exam import EvaluationData
 from numerate.laboratory.exporting import import_published
 from numerate.laboratory.run import Run
 from numerate.laboratory.weight_files import read_weights
@@ -44,7 +44,7 @@ def recipe_of(model: Decoder) -> Recipe:
 def checkpoint_of(spec: Decoder) -> dict[str, Tensor]:
     """What the published code saves of a trained model of a spec."""
     recipe = recipe_of(spec)
-    model = spec.build(Exam(recipe.task, recipe.tokenizer, recipe.layout).vocabulary, 1)
+    model = spec.build(EvaluationData(recipe.task, recipe.tokenizer, recipe.layout).vocabulary, 1)
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
             parameter += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
@@ -53,7 +53,7 @@ def checkpoint_of(spec: Decoder) -> dict[str, Tensor]:
 
 def reference(spec: Decoder, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     recipe = recipe_of(spec)
-    model = spec.build(Exam(recipe.task, recipe.tokenizer, recipe.layout).vocabulary, 0).eval()
+    model = spec.build(EvaluationData(recipe.task, recipe.tokenizer, recipe.layout).vocabulary, 0).eval()
     model.load_state_dict(from_published(weights, spec))
     ids = torch.tensor([[5, 9, 6, 7, 9, 8], [3, 3, 2, 14, 8, 11]])
     with torch.no_grad():
@@ -111,10 +111,10 @@ def test_a_checkpoint_that_a_recipe_would_take_in_part_is_refused_with_the_tenso
     theirs, spec, told = NOT_THEIRS[name]
     weights = checkpoint_of(theirs)
     assert from_published(weights, theirs)
-    with pytest.raises(Mistake, match=f"^weights: .*{told}"):
+    with pytest.raises(UserError, match=f"^weights: .*{told}"):
         from_published(weights, spec)
     torch.save({"model": weights}, "ckpt.pt")
-    with pytest.raises(Mistake, match=rf"^ckpt\.pt: .*{told}"):
+    with pytest.raises(UserError, match=rf"^ckpt\.pt: .*{told}"):
         import_published("ckpt.pt", recipe_of(spec))
     save_yaml(to_tree(recipe_of(spec)), Path("recipe.yaml"))
     assert main(["import", "ckpt.pt", "recipe=recipe.yaml"]) == 2
@@ -151,7 +151,7 @@ def test_logits_that_differ_from_the_reference_are_refused(
     spec = current(**SMALL, symbol_heads=2) if change is wrong_heads else PLAIN
     torch.save({"model": weights}, "ckpt.pt")
     save_file(given, "logits.safetensors")
-    with pytest.raises(Mistake, match=rf"^check: logits differ from logits\.safetensors .*{told}"):
+    with pytest.raises(UserError, match=rf"^check: logits differ from logits\.safetensors .*{told}"):
         import_published("ckpt.pt", recipe_of(spec), check="logits.safetensors")
     save_yaml(to_tree(recipe_of(spec)), Path("recipe.yaml"))
     assert main(["import", "ckpt.pt", "recipe=recipe.yaml", "check=logits.safetensors"]) == 2
@@ -179,7 +179,7 @@ def test_logits_that_come_with_the_weights_are_compared_unasked(where: str) -> N
     assert torch.equal(run.model()(_tokens(given["ids"])).logits, given["logits"])
     other_logits(given)
     written()
-    with pytest.raises(Mistake, match=r"^check: logits differ"):
+    with pytest.raises(UserError, match=r"^check: logits differ"):
         import_published(place, recipe_of(PLAIN))
 
 
@@ -200,24 +200,24 @@ def _tokens(ids: Tensor) -> Tokens:
 def test_reference_logits_of_other_shapes_are_refused(given: dict[str, Tensor], told: str) -> None:
     torch.save(checkpoint_of(PLAIN), "ckpt.pt")
     save_file(given, "logits.safetensors")
-    with pytest.raises(Mistake, match=rf"^check: logits\.safetensors.*{told}"):
+    with pytest.raises(UserError, match=rf"^check: logits\.safetensors.*{told}"):
         import_published("ckpt.pt", recipe_of(PLAIN), check="logits.safetensors")
 
 
 def test_a_tensor_of_another_shape_is_refused_by_name() -> None:
     weights, name = checkpoint_of(PLAIN), "layers.blocks.0.dual_attn.relational_attention.wq_attn.weight"
     for wrong, told in ((weights[name][:, :8], "have rows of different widths"), (torch.tensor(1.0), "is a single")):
-        with pytest.raises(Mistake, match=rf"wq_attn\.weight {told}"):
+        with pytest.raises(UserError, match=rf"wq_attn\.weight {told}"):
             from_published({**weights, name: wrong}, PLAIN)
 
 
 def test_a_file_whose_names_mean_something_else_is_refused_too() -> None:
     weights = checkpoint_of(PLAIN)
     save_file({**weights, "model": torch.ones(2)}, "one.safetensors")
-    with pytest.raises(Mistake, match="the model does not have model"):
+    with pytest.raises(UserError, match="the model does not have model"):
         import_published("one.safetensors", recipe_of(PLAIN))
     torch.save({"model": weights, "ids": [1], "logits": None}, "ckpt.pt")
-    with pytest.raises(Mistake, match=r"^check: ckpt\.pt needs ids .* it has neither"):
+    with pytest.raises(UserError, match=r"^check: ckpt\.pt needs ids .* it has neither"):
         import_published("ckpt.pt", recipe_of(PLAIN))
 
 
@@ -258,7 +258,7 @@ def test_weights_in_several_files_are_read_together_and_none_from_outside_the_fo
         ("{", "is damaged"),
     ):
         (place / "model.safetensors.index.json").write_text(wrong)
-        with pytest.raises(Mistake, match=told):
+        with pytest.raises(UserError, match=told):
             import_published(place, recipe_of(PLAIN))
     assert numerate.load("latest").path == run.path
 
@@ -269,5 +269,5 @@ def test_tensors_that_are_no_dense_real_numbers_are_refused_by_name(
 ) -> None:
     weights = {"a.weight": torch.ones(2, 2), "b.weight": change(torch.ones(2, 2))}
     torch.save(weights, tmp_path / "ckpt.pt")
-    with pytest.raises(Mistake, match=r"b\.weight is a tensor of another kind \((complex|float32, sparse)"):
+    with pytest.raises(UserError, match=r"b\.weight is a tensor of another kind \((complex|float32, sparse)"):
         read_weights(tmp_path / "ckpt.pt")

@@ -8,12 +8,12 @@ import pytest
 
 from numerate.commands.showing import show_evaluation
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.evaluation.labels import METRICS, Labels
 from numerate.evaluation.statistics import wilson
 from numerate.laboratory.run import Run, load
-from numerate.laboratory.train import Trained, train
+from numerate.laboratory.train import TrainedRun, train
 from numerate.mixers.attention import Attention
 from numerate.models.decoder import Decoder
 from numerate.models.trunk import Stack
@@ -22,7 +22,7 @@ from numerate.positions.numbering import Shifted, Zooming
 from numerate.studies.work import regions
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
-from numerate.tokens.layout import Aligned
+from numerate.tokens.layout import TokenClassification
 from numerate.tokens.words import Words
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
@@ -31,7 +31,7 @@ PLACES = Sinusoidal(position_ids=Shifted(max_shift=8, num_eval_offsets=2))
 SMALL = Recipe(
     task=Counting(count=Span(1, 10), modulus=3),
     tokenizer=Words(),
-    layout=Aligned(),
+    layout=TokenClassification(),
     model=Decoder(hidden_size=16, backbone=Stack(num_layers=1), mixer=Attention(num_heads=2), positions=(PLACES,)),
     training=Training(
         steps=24, batch_size=8, shuffle_window=2, threads=1, log_every=6, evaluate_every=6, keep_checkpoints=None
@@ -44,17 +44,17 @@ SMALL = Recipe(
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     return train(SMALL, runs_dir=tmp_path_factory.mktemp("runs"), quiet=True)
 
 
 @pytest.fixture(scope="module")
-def run(trained: Trained) -> Run:
+def run(trained: TrainedRun) -> Run:
     trained.run.evaluate()
     return trained.run
 
 
-def test_the_best_checkpoint_is_chosen_by_the_labels_of_the_next_band(trained: Trained) -> None:
+def test_the_best_checkpoint_is_chosen_by_the_labels_of_the_next_band(trained: TrainedRun) -> None:
     """Exact match is 0 at every step of so short a training, and would have chosen the last one."""
     lines = trained.run.folder.records("metrics.jsonl")
     band = {line["step"]: line for line in lines if line.get("split") == "beyond-development"}
@@ -144,7 +144,7 @@ def test_a_run_of_labels_has_a_report(run: Run) -> None:
 
 def test_a_model_that_looks_ahead_is_refused_where_answers_continue_their_questions(tmp_path: Path) -> None:
     zooming = Decoder(hidden_size=16, positions=(Scalar(position_ids=Zooming()),))
-    with pytest.raises(Mistake, match=r"Zooming.*cannot answer by continuing a text"):
+    with pytest.raises(UserError, match=r"Zooming.*cannot answer by continuing a text"):
         train(Recipe(task=Arithmetic(digits=1), model=zooming, training=SMALL.training), runs_dir=tmp_path, quiet=True)
     seen = train(replace(SMALL, model=zooming, title="zooming"), runs_dir=tmp_path, quiet=True).run.evaluate()
     assert "no claim: " in str(seen)

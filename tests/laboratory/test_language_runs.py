@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from numerate import cli
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation import language
 from numerate.executors import Local
-from numerate.laboratory.plan import Way
+from numerate.laboratory.plan import EvaluatedModel
 from numerate.laboratory.run import Run, load
 from numerate.laboratory.train import train
 from numerate.reports.compare import comparison_page, comparison_text
 from numerate.reports.groups import grouped
-from numerate.reports.language import Measure, over_seeds, student
+from numerate.reports.language import MeanWithInterval, over_seeds, student
 from numerate.reports.plots import write_plot
 from numerate.reports.records import read
 from numerate.training.run import RunFolder
@@ -75,8 +75,8 @@ def test_an_evaluation_goes_on_where_it_was(run: Run, monkeypatch: pytest.Monkey
         run.evaluate(heard=stops)
     assert len(run.folder.records("evaluation.jsonl")) == 3
     counted: list[int] = []
-    asked = Way.score
-    monkeypatch.setattr(Way, "score", lambda self, *given: (counted.append(1), asked(self, *given))[1])
+    asked = EvaluatedModel.score
+    monkeypatch.setattr(EvaluatedModel, "score", lambda self, *given: (counted.append(1), asked(self, *given))[1])
     assert len(run.evaluate()) == len(counted) + 3
 
 
@@ -101,7 +101,7 @@ def test_fewer_chunks_and_other_contexts_are_records_of_their_own_and_none_count
     assert len({line["language"]["bytes"] for line in lines}) <= 3
     told = {one.context: one.found for one in read(run.path).language}
     assert told[16].chunks == chunks_of(run)
-    with pytest.raises(Mistake, match="method: 'decoding' is for answers, and running text has none"):
+    with pytest.raises(UserError, match="method: 'decoding' is for answers, and running text has none"):
         run.evaluate(method="decoding")
 
 
@@ -181,7 +181,7 @@ def test_intervals_over_seeds_are_students() -> None:
     assert student(30) == pytest.approx(2.0423, abs=1e-3)
     found, half = over_seeds([1.0, 2.0, 3.0]), 4.303 / 3**0.5
     assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0 - half, 2.0 + half))
-    assert over_seeds([1.0], (0.5, 1.5)) == Measure(1.0, 0.5, 1.5)
+    assert over_seeds([1.0], (0.5, 1.5)) == MeanWithInterval(1.0, 0.5, 1.5)
 
 
 def test_a_question_to_a_run_on_running_text_is_gone_on_with(run: Run) -> None:

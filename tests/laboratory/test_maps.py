@@ -13,7 +13,7 @@ from numerate.batch import Tokens
 from numerate.cli import main
 from numerate.config import Span
 from numerate.data.corpora import write_corpus
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.laboratory.run import Run
 from numerate.laboratory.train import train
@@ -26,8 +26,8 @@ from numerate.models.t5 import T5
 from numerate.models.trunk import Loop
 from numerate.reports.map_records import read_map, seen_in
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.language_modelling import LanguageModelling
-from numerate.tokens.layout import Masked, Pair, Text
+from numerate.tasks.language_modelling import LanguageModeling
+from numerate.tokens.layout import Masked, NextToken, Seq2Seq
 from numerate.tokens.token_ids import TokenIds
 from numerate.tokens.tokenizer_files import CHARACTERS
 from numerate.training.recipe import Recipe, Training
@@ -65,7 +65,7 @@ def test_a_prompt_gives_every_head_of_every_layer_over_the_prompt_and_the_answer
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
     np.testing.assert_allclose(maps.layers[1].of("attention")[:, :6, :6], weights, atol=1e-6)
     assert np.array_equal(alone.layers[1].heads[1].weights, weights[1])
-    with pytest.raises(Mistake, match=r"^layer 0: has no maps of 'cross attention'"):
+    with pytest.raises(UserError, match=r"^layer 0: has no maps of 'cross attention'"):
         alone.layers[0].of("cross attention")
 
 
@@ -103,12 +103,12 @@ def test_without_a_prompt_a_question_of_the_test_split_is_read(run: Run) -> None
 
 
 def test_what_cannot_be_shown_is_refused_with_what_can(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match=r"^prompt: 6 tokens are more than 5, .*most=6"):
+    with pytest.raises(UserError, match=r"^prompt: 6 tokens are more than 5, .*most=6"):
         run.maps("12+34=", most=5)
-    with pytest.raises(Mistake, match=r"^layer: 7 has no maps; there are: 0, 1$"):
+    with pytest.raises(UserError, match=r"^layer: 7 has no maps; there are: 0, 1$"):
         run.maps("12+34=", layers=[7])
     other = trained(tmp_path, model=Decoder(hidden_size=16, mixer=LSTM()))
-    with pytest.raises(Mistake, match=r"^model.mixer: LSTM does not attend, .* Attention, DualAttention$"):
+    with pytest.raises(UserError, match=r"^model.mixer: LSTM does not attend, .* Attention, DualAttention$"):
         other.maps("12+34=")
 
 
@@ -129,7 +129,7 @@ def test_held_models_say_the_weights_that_they_use(tmp_path: Path, kind: str) ->
     specs: dict[str, dict[str, Any]] = {
         "t5": {
             "model": T5(hidden_size=16, num_layers=2, num_heads=2, head_dim=8, intermediate_size=32),
-            "layout": Pair(),
+            "layout": Seq2Seq(),
         },
         "gpt2": {"model": PretrainedDecoder(config=gpt2)},
         "llama": {"model": PretrainedDecoder(config=llama)},
@@ -183,8 +183,10 @@ def test_running_text_is_read_behind_its_beginning_and_without_a_prompt_as_it_is
     text, tokens = tmp_path / "stories.txt", tmp_path / "tokens"
     text.write_text("a cat. " * 40 + "\n<|endoftext|>\n" + "a dog. " * 20)
     write_corpus([text], tokens, CHARACTERS, processes=1)
-    task = LanguageModelling(str(tokens), str(tokens), CHARACTERS, context_length=16)
-    run = trained(tmp_path, task=task, tokenizer=TokenIds(), layout=Text(), evaluation=Evaluation(validation_batches=1))
+    task = LanguageModeling(str(tokens), str(tokens), CHARACTERS, context_length=16)
+    run = trained(
+        tmp_path, task=task, tokenizer=TokenIds(), layout=NextToken(), evaluation=Evaluation(validation_batches=1)
+    )
     maps = run.maps("a cat")
     assert (maps.tokens[1:], maps.answered) == (("a", " ", "c", "a", "t"), None)
     assert run.maps().tokens[:6] == maps.tokens

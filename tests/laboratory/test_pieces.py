@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from numerate.config import Span
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.executors.executor import Desk, Executor, Failure, Finished, Work
+from numerate.executors.executor import Executor, Failure, Finished, Work, WorkerContext
 from numerate.executors.submission import key_of
 from numerate.laboratory import estimating, pieces, plan, store
-from numerate.laboratory.pieces import Measuring, Piece, pieces_of
-from numerate.laboratory.plan import Inquiry, Way
+from numerate.laboratory.pieces import GridShard, Measuring, pieces_of
+from numerate.laboratory.plan import EvaluatedModel, EvaluationRequest
 from numerate.laboratory.run import Run, load
 from numerate.laboratory.store import Lines, Store
 from numerate.laboratory.train import train
@@ -80,7 +80,7 @@ class Here(Executor):
         tick: Callable[[], None] = lambda: None,
     ) -> Iterator[Finished]:
         assert stop is not None
-        dos = [pickle.loads(pickle.dumps(work)).open(Desk(f"here-{name}", 1, stop)) for name in "ab"]
+        dos = [pickle.loads(pickle.dumps(work)).open(WorkerContext(f"here-{name}", 1, stop)) for name in "ab"]
         for index, item in enumerate(items):
             if index == self.stopping:
                 os.kill(os.getpid(), signal.SIGINT)
@@ -144,8 +144,8 @@ def bytes_of(run: Run) -> list[bytes | None]:
     return [(run.path / name).read_bytes() if (run.path / name).exists() else None for name in FILES]
 
 
-def cut(run: Run, grid: str, workers: int, *, checkpoint: str = "all", settings: Sequence[str] = ()) -> list[Piece]:
-    inquiry = Inquiry.of(run, grid, None, "one pass", checkpoint, settings)
+def cut(run: Run, grid: str, workers: int, *, checkpoint: str = "all", settings: Sequence[str] = ()) -> list[GridShard]:
+    inquiry = EvaluationRequest.of(run, grid, None, "one pass", checkpoint, settings)
     kept = Store(run.folder, None)
     kept.relabel(inquiry.steps())
     cells = inquiry.cells()
@@ -165,7 +165,7 @@ def test_pieces_hold_every_cell_of_every_model_once(run: Run) -> None:
 
 
 def test_pieces_cost_the_same_and_each_holds_cells_of_all_sizes(run: Run) -> None:
-    inquiry = Inquiry.of(run, "1:8", 100, "one pass", "final", ())
+    inquiry = EvaluationRequest.of(run, "1:8", 100, "one pass", "final", ())
     (_, plan), cells = inquiry.plans[0], inquiry.cells()
     costs = plan.costs(run, cells)
     found = pieces_of(inquiry, cells, inquiry.missing(cells, Store(run.folder, None), False), 1, False)
@@ -191,26 +191,26 @@ def test_a_small_evaluation_is_one_piece(run: Run, monkeypatch: pytest.MonkeyPat
 def test_a_piece_is_the_same_whatever_is_known_of_it_already(run: Run) -> None:
     """So jobs that a stopped command left running are recognised by the next one."""
     before = cut(run, "1:4", 2)
-    work = Measuring.of(Inquiry.of(run, "1:4", None, "one pass", "all", ()))
+    work = Measuring.of(EvaluationRequest.of(run, "1:4", None, "one pass", "all", ()))
     keys = [key_of(work, piece) for piece in before]
     run.evaluate("1:2", checkpoint="all")
     run.evaluate("equal:1:4", checkpoint="8")
     again = load(run.path)
     after = {piece.number: piece for piece in cut(again, "1:4", 2)}
     assert sum(len(share.left) for piece in after.values() for share in piece.shares) == 32 - 4 - 4 - 2
-    work = Measuring.of(Inquiry.of(again, "1:4", None, "one pass", "all", ()))
+    work = Measuring.of(EvaluationRequest.of(again, "1:4", None, "one pass", "all", ()))
     assert all(key_of(work, piece) == keys[number - 1] for number, piece in after.items())
 
 
 def test_a_piece_of_which_all_is_known_is_left_out(run: Run) -> None:
-    with pytest.raises(Fault):
+    with pytest.raises(OperationalError):
         run.evaluate("1:4", checkpoint="all", executor=Here(workers=2, failing=(1, 4)))
     assert [piece.number for piece in cut(load(run.path), "1:4", 2)] == [2, 5]
 
 
 def test_more_questions_cost_more_and_answers_more_than_scores(run: Run) -> None:
     cell = (("first_digits", 3), ("second_digits", 4))
-    costs = [Inquiry.of(run, "1:8", count, "one pass", "final", ()).plans[0][1] for count in (10, 1000)]
+    costs = [EvaluationRequest.of(run, "1:8", count, "one pass", "final", ()).plans[0][1] for count in (10, 1000)]
     few, many = (plan.costs(run, [cell])[cell] for plan in costs)
     assert 3 < many.score / few.score < 100, "a fixed part, and one for each token read"
     assert few.say > few.score
@@ -260,7 +260,7 @@ def test_progress_counts_the_cells_of_all_workers_from_what_is_known(run: Run) -
 
 
 def test_an_executor_and_a_shard_are_one_too_many(run: Run) -> None:
-    with pytest.raises(Mistake, match=r"^shard: an executor cuts the grid by itself"):
+    with pytest.raises(UserError, match=r"^shard: an executor cuts the grid by itself"):
         run.evaluate(shard="1/2", executor=Here(workers=2))
 
 
@@ -317,13 +317,13 @@ def test_an_estimate_is_of_whole_cells_where_few_of_their_questions_are_tried(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    real = Way.score
+    real = EvaluatedModel.score
 
-    def noted(self: Way, *given: Any) -> dict[str, Any]:
+    def noted(self: EvaluatedModel, *given: Any) -> dict[str, Any]:
         asked.append(self.plan.count)
         return real(self, *given)
 
-    monkeypatch.setattr(Way, "score", noted)
+    monkeypatch.setattr(EvaluatedModel, "score", noted)
     monkeypatch.setattr(estimating, "SAMPLED", 1e8)
     told = run.estimate("3x3", count=100_000)
     assert told.samples == 1
@@ -377,7 +377,7 @@ def test_a_piece_that_fails_takes_no_other_with_it_and_is_named(
         r"^piece 3 of 6 \(1 cell: \dx\d at step 8\): its worker was killed by signal 9 \(SIGKILL\); 1 more piece "
         r"failed\. 0 of its 1 cell are kept, and all that other pieces recorded; the same command goes on$"
     )
-    with pytest.raises(Fault, match=text):
+    with pytest.raises(OperationalError, match=text):
         run.evaluate(executor=Here(workers=1, failing=(2, 5)))
     kept = len(run.folder.records("evaluation.jsonl"))
     assert kept == len(computed) == 6
@@ -395,13 +395,15 @@ def test_a_worker_whose_records_are_not_to_be_seen_is_told(run: Run) -> None:
         def run(self, work: Work, items: Sequence[Any], **_: Any) -> Iterator[Finished]:
             return (Finished(index, 1) for index, _ in enumerate(items))
 
-    with pytest.raises(Fault, match=r"piece 1 of 6 .*does not hold what it recorded; all workers must see this folder"):
+    with pytest.raises(
+        OperationalError, match=r"piece 1 of 6 .*does not hold what it recorded; all workers must see this folder"
+    ):
         run.evaluate(executor=Elsewhere(workers=1))
 
 
 def test_a_mistake_in_a_piece_is_a_mistake(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.KILLED", Failure("mistake", "model: is too small", 2))
-    with pytest.raises(Mistake, match="model: is too small"):
+    with pytest.raises(UserError, match="model: is too small"):
         run.evaluate(executor=Here(workers=1, failing=(0,)))
 
 
@@ -416,9 +418,9 @@ def test_ctrl_c_stops_at_a_cell_and_what_was_recorded_is_kept(run: Run, computed
 def test_a_piece_that_is_given_once_more_does_only_what_is_missing(run: Run, computed: list[tuple[int, ...]]) -> None:
     """As Slurm does with tasks that reached their time limit: with what was known when they were submitted."""
     (piece,) = cut(run, "1:3", 1, checkpoint="8")[:1]
-    work = Measuring.of(Inquiry.of(run, "1:3", None, "one pass", "8", ()))
+    work = Measuring.of(EvaluationRequest.of(run, "1:3", None, "one pass", "8", ()))
     for worker in ("first", "second"):
-        work.open(Desk(worker, 1, Stop()))(piece)
+        work.open(WorkerContext(worker, 1, Stop()))(piece)
     assert len(computed) == len(piece.shares[0].left)
 
 
@@ -429,11 +431,11 @@ def test_without_an_executor_it_goes_on_from_what_workers_recorded(
     undisturbed.evaluate(predictions=True)
     computed.clear()
     first, *_ = cut(run, "1:3", 1, checkpoint="final")
-    inquiry = Inquiry.of(run, "1:3", None, "one pass", "final", ())
+    inquiry = EvaluationRequest.of(run, "1:3", None, "one pass", "final", ())
     said = replace(
         first, shares=tuple(replace(s, left=tuple(o._replace(say=True) for o in s.left)) for s in first.shares)
     )
-    Measuring.of(inquiry).open(Desk("left", 1, Stop()))(said)
+    Measuring.of(inquiry).open(WorkerContext("left", 1, Stop()))(said)
     done = len(computed)
     file = next(run.path.glob("pieces/worker-left/evaluation.jsonl"))
     file.write_bytes(file.read_bytes() + b'{"cell": {"first_dig')
@@ -444,7 +446,7 @@ def test_without_an_executor_it_goes_on_from_what_workers_recorded(
 
 
 def test_answers_that_nobody_asked_for_yet_stay_with_their_worker(run: Run) -> None:
-    with pytest.raises(Fault):
+    with pytest.raises(OperationalError):
         run.evaluate(predictions=True, executor=Here(workers=1, failing=(0,)))
     run.evaluate()
     assert list(run.path.glob("pieces/worker-here-*/said.jsonl")), "predictions were not gathered"

@@ -11,7 +11,7 @@ import pytest
 
 import numerate
 from numerate.config import Span, identity
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.laboratory import trial
 from numerate.laboratory.run import Run, load
@@ -23,12 +23,12 @@ from numerate.positions.added import Learned
 from numerate.positions.numbering import DigitIndex, Shifted
 from numerate.recipes.number_loss_small import number_loss_small_was
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.jokes import Jokes
-from numerate.tasks.mathematics_stand_in import MathematicsStandIn
+from numerate.tasks.jokes import RJokes
+from numerate.tasks.mathematics_stand_in import GeneratedMathematics
 from numerate.tasks.multiplication import Multiplication
 from numerate.tasks.question_files import QuestionFiles
 from numerate.training.recipe import Recipe, Training
-from numerate.training.stream import Place
+from numerate.training.stream import StreamPosition
 from numerate.training.trainer import Trainer
 from numerate.training.world import World
 from numerate.vocabulary import Vocabulary
@@ -193,19 +193,19 @@ def test_a_question_is_answered_with_the_truth_beside_it(run: Run) -> None:
     assert (said.question, said.gold) == ("12+9=", "21")
     assert said.as_written.startswith("21+9=")
     assert 0 < said.probability <= 1
-    with pytest.raises(Mistake, match="reads like 12"):
+    with pytest.raises(UserError, match="reads like 12"):
         run.ask("twelve and nine")
 
 
 def test_a_question_beyond_the_table_is_refused_and_one_beyond_training_is_warned_of(run: Run) -> None:
-    with pytest.raises(Mistake, match="beyond the table"):
+    with pytest.raises(UserError, match="beyond the table"):
         run.ask("111111111111111+1=")
     with pytest.warns(UserWarning, match="place 7 is the first that no training example had"):
         run.ask("1111111+1=")
 
 
 def test_a_grid_beyond_the_table_is_refused_before_any_work(run: Run) -> None:
-    with pytest.raises(Mistake, match=r"grid: 1:20x1:20: model.positions.0: place 2\d is beyond the table"):
+    with pytest.raises(UserError, match=r"grid: 1:20x1:20: model.positions.0: place 2\d is beyond the table"):
         run.evaluate("1:20x1:20")
     assert not run.folder.file("evaluation.jsonl").exists()
 
@@ -224,7 +224,7 @@ def test_a_grid_beyond_the_table_is_refused_before_any_work(run: Run) -> None:
 )
 def test_an_impossible_evaluation_is_refused_and_harms_nothing(run: Run, settings: dict, reason: str) -> None:
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    with pytest.raises(Mistake, match=reason):
+    with pytest.raises(UserError, match=reason):
         run.evaluate(**settings)
     after = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     assert {path: after.get(path) for path in before} == before
@@ -280,7 +280,7 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path, monkeypatch: pytest
 def test_a_dry_run_counts_what_an_encoder_reads_among_the_tokens_of_a_batch() -> None:
     pytest.importorskip("transformers", reason="the extra huggingface is not installed")
     recipe = debug(number_loss_small_was())
-    batch = Trainer(recipe, World.join("cpu")).stream.batch(Place())
+    batch = Trainer(recipe, World.join("cpu")).stream.batch(StreamPosition())
     assert batch.source is not None
     time = batch.tokens.ids.shape[1] + batch.source.ids.shape[1]
     assert dry_run(recipe, trials=1).batch == (8, time)
@@ -321,7 +321,7 @@ def test_the_debug_preset_makes_large_models_small_and_asks_for_sizes_that_there
     assert isinstance(large.model, T5)
     assert (large.model.hidden_size, large.model.num_layers) == (32, 1)
     assert large.model.weights is None
-    small = debug(replace(SMALL, model=Numformer(), task=MathematicsStandIn(kinds=("mul",))))
+    small = debug(replace(SMALL, model=Numformer(), task=GeneratedMathematics(kinds=("mul",))))
     assert isinstance(small.model, Numformer)
     assert small.model.hidden_size == 32
     assert small.evaluation.grid == "1:1", "the one kind that is trained"
@@ -339,7 +339,7 @@ def test_the_names_of_the_package_are_there() -> None:
     assert set(numerate.__all__) <= set(dir(numerate)) | {"__version__"}
     recipe = numerate.recipe("addition-abacus", "training.steps=7")
     assert recipe.training.steps == 7
-    with pytest.raises(Mistake, match="Did you mean 'addition_abacus'"):
+    with pytest.raises(UserError, match="Did you mean 'addition_abacus'"):
         numerate.recipe("addition_abcus")
     with pytest.raises(AttributeError):
         numerate.nothing  # noqa: B018
@@ -378,7 +378,7 @@ def test_a_start_that_trains_nothing_leaves_the_head_alone(run: Run) -> None:
 )
 def test_a_grid_that_could_not_be_evaluated_is_refused_before_training(tmp_path: Path, grid: str, reason: str) -> None:
     recipe = replace(SMALL, evaluation=replace(SMALL.evaluation, grid=grid))
-    with pytest.raises(Mistake, match=reason):
+    with pytest.raises(UserError, match=reason):
         train(recipe, runs_dir=tmp_path, quiet=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -387,13 +387,13 @@ def test_a_grid_of_parts_that_files_have_not_is_refused_with_what_takes_those_th
     mine = QuestionFiles(train_file=str(Path(__file__).parents[1] / "tasks" / "texts" / "questions.jsonl"))
     recipe = replace(number_loss_small_was(), task=mine, device="cpu")
     told = r"^evaluation.grid: test: there is no \d; there are: 1 test; evaluation.grid=null takes all parts there are$"
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         train(recipe, runs_dir=tmp_path, quiet=True)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_rows_of_files_are_asked_once_and_a_grid_of_another_task_is_said_to_be_replaced(tmp_path: Path) -> None:
-    jokes = Jokes(data_dir=str(Path(__file__).parents[1] / "tasks" / "texts"))
+    jokes = RJokes(data_dir=str(Path(__file__).parents[1] / "tasks" / "texts"))
     recipe = replace(
         number_loss_small_was(),
         task=jokes,
@@ -421,13 +421,13 @@ def test_rows_of_files_are_asked_once_and_a_grid_of_another_task_is_said_to_be_r
 
 
 def test_an_empty_grid_an_odd_name_and_a_seed_out_of_range_are_refused() -> None:
-    with pytest.raises(Mistake, match="grid: is empty"):
+    with pytest.raises(UserError, match="grid: is empty"):
         Evaluation(grid=" ")
     for name in ("latest", "", "a/b", "../x"):
-        with pytest.raises(Mistake, match=r"name: .* could not be found again"):
+        with pytest.raises(UserError, match=r"name: .* could not be found again"):
             replace(SMALL, name=name)
     for seed in (-1, 2**63):
-        with pytest.raises(Mistake, match=r"seed: .* is out of range"):
+        with pytest.raises(UserError, match=r"seed: .* is out of range"):
             replace(SMALL, seed=seed)
 
 
@@ -551,10 +551,10 @@ def test_a_signal_is_passed_on_to_a_script_after_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from numerate import api
-    from numerate.laboratory.train import Trained
+    from numerate.laboratory.train import TrainedRun
 
     for status, error in ((130, KeyboardInterrupt), (143, SystemExit)):
-        monkeypatch.setattr(api, "train_in_folder", lambda *_, status=status, **__: Trained(None, "stopped", status))  # type: ignore[arg-type]
+        monkeypatch.setattr(api, "train_in_folder", lambda *_, status=status, **__: TrainedRun(None, "stopped", status))  # type: ignore[arg-type]
         with pytest.raises(error):
             numerate.train(SMALL, runs_dir=tmp_path)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.laboratory.changes import differences
 from numerate.laboratory.run import Run, load
@@ -23,7 +23,7 @@ from numerate.reports.groups import grouped, settings_words
 from numerate.reports.records import read
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.mixture import Mixture
-from numerate.tasks.written import Written
+from numerate.tasks.written import ExampleFile
 from numerate.training.recipe import Recipe, Training
 
 SMALL = Recipe(
@@ -137,7 +137,7 @@ def test_what_would_need_other_weights_is_refused_before_any_work(run: Run, sett
     if words is None:
         assert run.with_settings(setting).settings == {"model.positions": []}, "rotary positions have no weights"
         return
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         run.evaluate(settings=[setting])
     assert not run.folder.file("evaluation.jsonl").exists()
 
@@ -233,9 +233,9 @@ def test_the_tasks_of_a_mixture_are_told_apart(tmp_path: Path) -> None:
     assert settings_of(results) == [{"task.task_index": 0}, {"task.task_index": 1}]
     said = run.with_settings("task.task_index=1").exam.task.examples("test", 0, 0, 20)
     assert set(said.facts["task"].tolist()) == {1}
-    with pytest.raises(Mistake, match="there is no task 2"):
+    with pytest.raises(UserError, match="there is no task 2"):
         run.evaluate("2x2", settings=["task.task_index=2"])
-    with pytest.raises(Mistake, match=r"^task\.weights: an evaluation changes how the model is run"):
+    with pytest.raises(UserError, match=r"^task\.weights: an evaluation changes how the model is run"):
         run.evaluate("2x2", settings=["task.weights=[1,3]"])
 
 
@@ -245,14 +245,14 @@ def test_a_grid_of_parts_is_refused_by_its_largest_cell_with_the_number_that_wou
 
     positions = (Learned(position_ids=DigitIndex(max_offset=3), max_position_embeddings=12),)
     run = train(replace(SMALL, model=Decoder(hidden_size=16, positions=positions)), runs_dir=tmp_path, quiet=True).run
-    with pytest.raises(Mistake, match=r"^grid: 1:2x1:2\+equal:101:160: .*table=162 "):
+    with pytest.raises(UserError, match=r"^grid: 1:2x1:2\+equal:101:160: .*table=162 "):
         run.evaluate("1:2+equal:101:160")
     assert not run.folder.file("evaluation.jsonl").exists()
     assert len(run.evaluate("1:5x1+1x1:5")) == 9
 
 
 def test_a_cell_that_the_task_has_not_is_refused_before_any_work(run: Run) -> None:
-    with pytest.raises(Mistake, match=r"^grid: 1:2x1:2\+0:1x1: first_digits: a number has at least 1 digit, not 0"):
+    with pytest.raises(UserError, match=r"^grid: 1:2x1:2\+0:1x1: first_digits: a number has at least 1 digit, not 0"):
         run.evaluate("1:2x1:2+0:1x1")
     assert not run.folder.file("evaluation.jsonl").exists()
 
@@ -262,8 +262,8 @@ def test_a_file_with_sizes_missing_is_evaluated_on_those_it_has(tmp_path: Path) 
     rows.write_text(
         "".join(f"{a}+{b}={str(a + b)[::-1]}\n" for a in range(1, 6) for b in range(1, 6)) + "0001+0002=3\n"
     )
-    recipe = replace(SMALL, task=Written(path=str(rows)), evaluation=replace(SMALL.evaluation, grid=None))
+    recipe = replace(SMALL, task=ExampleFile(path=str(rows)), evaluation=replace(SMALL.evaluation, grid=None))
     run = train(recipe, runs_dir=tmp_path / "runs", quiet=True).run
     assert [record["cell"] for record in run.evaluate()] == [{"question_length": 4}, {"question_length": 10}]
-    with pytest.raises(Mistake, match=r"^grid: 4:7: there is no question with question_length=5; there are 4\+10$"):
+    with pytest.raises(UserError, match=r"^grid: 4:7: there is no question with question_length=5; there are 4\+10$"):
         run.evaluate("4:7")

@@ -11,9 +11,9 @@ import torch
 
 from numerate import catalogue
 from numerate.api import recipe
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.laboratory.stacked import stack_key, train_stacked, why_not_stacked
-from numerate.laboratory.train import Trained, train
+from numerate.laboratory.train import TrainedRun, train
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context, TokenMixer
 from numerate.positions.position import Position
@@ -55,32 +55,32 @@ VARIED = [
 """Runs of one stack."""
 
 
-def stacked(recipes: Sequence[Recipe], runs: Path, **more: Any) -> list[Trained]:
+def stacked(recipes: Sequence[Recipe], runs: Path, **more: Any) -> list[TrainedRun]:
     """As `train_stacked`, and every one is well."""
     found = []
     for one in train_stacked(recipes, runs_dir=runs, **more):
-        assert isinstance(one, Trained), one
+        assert isinstance(one, TrainedRun), one
         found.append(one)
     return found
 
 
-def alone(one: Recipe, runs: Path) -> Trained:
+def alone(one: Recipe, runs: Path) -> TrainedRun:
     return train(one, runs_dir=runs, quiet=True)
 
 
 @pytest.fixture(scope="module")
-def each_alone(tmp_path_factory: pytest.TempPathFactory) -> list[Trained]:
+def each_alone(tmp_path_factory: pytest.TempPathFactory) -> list[TrainedRun]:
     """The runs, trained one by one, which no test changes."""
     return [alone(one, tmp_path_factory.mktemp("alone")) for one in VARIED]
 
 
 @pytest.fixture(scope="module")
-def all_as_one(tmp_path_factory: pytest.TempPathFactory) -> list[Trained]:
+def all_as_one(tmp_path_factory: pytest.TempPathFactory) -> list[TrainedRun]:
     """The same runs, trained as one, which no test changes."""
     return stacked(VARIED, tmp_path_factory.mktemp("stacked"))
 
 
-def copied(runs: Sequence[Trained], place: Path) -> Path:
+def copied(runs: Sequence[TrainedRun], place: Path) -> Path:
     """A folder of runs with copies of these in it."""
     for one in runs:
         shutil.copytree(one.run.path, place / one.run.path.parent.name / one.run.path.name)
@@ -98,7 +98,7 @@ def stopping(step: int, at: int = 0) -> tuple[Stop, Any]:
     return stop, listen
 
 
-def same_runs(expected: Trained, found: Trained, also: Sequence[int] = ()) -> None:
+def same_runs(expected: TrainedRun, found: TrainedRun, also: Sequence[int] = ()) -> None:
     """That two folders tell of the same training, but for rounding; the second has checkpoints at more places."""
     assert expected.why == found.why
     assert expected.run.folder.id == found.run.folder.id
@@ -123,7 +123,9 @@ def same_runs(expected: Trained, found: Trained, also: Sequence[int] = ()) -> No
                 torch.testing.assert_close(others[group][name], tensor, rtol=1e-4, atol=1e-6)
 
 
-def test_runs_trained_as_one_are_what_they_are_alone(each_alone: list[Trained], all_as_one: list[Trained]) -> None:
+def test_runs_trained_as_one_are_what_they_are_alone(
+    each_alone: list[TrainedRun], all_as_one: list[TrainedRun]
+) -> None:
     for expected, found in zip(each_alone, all_as_one, strict=True):
         same_runs(expected, found)
         files = [sorted(path.name for path in one.run.path.iterdir()) for one in (expected, found)]
@@ -131,7 +133,7 @@ def test_runs_trained_as_one_are_what_they_are_alone(each_alone: list[Trained], 
     assert all_as_one[2].run.folder.head()["ended"]["step"] == 12
 
 
-def test_stopped_as_one_each_goes_on_alone(each_alone: list[Trained], tmp_path: Path) -> None:
+def test_stopped_as_one_each_goes_on_alone(each_alone: list[TrainedRun], tmp_path: Path) -> None:
     stop, listen = stopping(7, at=1)
     first = stacked(VARIED, tmp_path, stop=stop, listen=listen)
     assert [one.why for one in first] == ["stopped"] * 3
@@ -139,14 +141,14 @@ def test_stopped_as_one_each_goes_on_alone(each_alone: list[Trained], tmp_path: 
         same_runs(expected, alone(one, tmp_path), also=[7])
 
 
-def test_stopped_as_one_the_same_call_goes_on(each_alone: list[Trained], tmp_path: Path) -> None:
+def test_stopped_as_one_the_same_call_goes_on(each_alone: list[TrainedRun], tmp_path: Path) -> None:
     stop, listen = stopping(7)
     stacked(VARIED, tmp_path, stop=stop, listen=listen)
     for expected, found in zip(each_alone, stacked(VARIED, tmp_path), strict=True):
         same_runs(expected, found, also=[7])
 
 
-def test_what_was_stopped_alone_at_different_steps_goes_on_as_one(each_alone: list[Trained], tmp_path: Path) -> None:
+def test_what_was_stopped_alone_at_different_steps_goes_on_as_one(each_alone: list[TrainedRun], tmp_path: Path) -> None:
     places = (6, 11, 3)
     for step, one in zip(places, VARIED, strict=True):
         stop, listen = stopping(step)
@@ -163,7 +165,7 @@ def test_what_was_stopped_alone_at_different_steps_goes_on_as_one(each_alone: li
 
 
 def test_what_is_done_is_left_as_it_is_and_the_others_go_on(
-    each_alone: list[Trained], all_as_one: list[Trained], tmp_path: Path
+    each_alone: list[TrainedRun], all_as_one: list[TrainedRun], tmp_path: Path
 ) -> None:
     runs = copied([all_as_one[0], all_as_one[2]], tmp_path)
     again = stacked(VARIED, runs)
@@ -192,7 +194,7 @@ def test_a_target_that_is_reached_ends_its_own_run(tmp_path: Path) -> None:
 
 
 def test_a_run_that_another_process_writes_is_refused_and_the_others_are_trained(
-    each_alone: list[Trained], tmp_path: Path
+    each_alone: list[TrainedRun], tmp_path: Path
 ) -> None:
     path = tmp_path / "addition_abacus" / each_alone[0].run.folder.id
     folder = RunFolder.create(tmp_path, "addition_abacus", path.name, {"recipe": {}})
@@ -201,17 +203,17 @@ def test_a_run_that_another_process_writes_is_refused_and_the_others_are_trained
     assert isinstance(ended[0], Locked)
     assert str(path) in str(ended[0])
     for expected, found in zip(each_alone[1:], ended[1:], strict=True):
-        assert isinstance(found, Trained)
+        assert isinstance(found, TrainedRun)
         same_runs(expected, found)
 
 
 def test_a_run_given_twice_is_trained_once(tmp_path: Path) -> None:
     ended = train_stacked([VARIED[2], VARIED[2]], runs_dir=tmp_path)
-    assert isinstance(ended[0], Trained)
+    assert isinstance(ended[0], TrainedRun)
     assert isinstance(ended[1], Locked)
 
 
-def test_a_loss_that_is_not_finite_is_the_fault_of_its_run_alone(each_alone: list[Trained], tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_is_the_fault_of_its_run_alone(each_alone: list[TrainedRun], tmp_path: Path) -> None:
     wild = small(
         "seed=7", "optimizer.learning_rate=1e38", "optimizer.max_grad_norm=null", "schedule=Constant(warmup=0)"
     )
@@ -223,25 +225,25 @@ def test_a_loss_that_is_not_finite_is_the_fault_of_its_run_alone(each_alone: lis
             free.append(Lock(folder.parent / "lock").holder() is None)
 
     ended = train_stacked([VARIED[0], wild, VARIED[1]], runs_dir=tmp_path, listen=listen)
-    assert isinstance(ended[1], Fault)
+    assert isinstance(ended[1], OperationalError)
     assert "is not finite" in str(ended[1])
     assert free == [True], "while the others go on"
     for expected, found in zip(each_alone[:2], (ended[0], ended[2]), strict=True):
-        assert isinstance(found, Trained)
+        assert isinstance(found, TrainedRun)
         same_runs(expected, found)
-    with pytest.raises(Fault, match="is not finite"):
+    with pytest.raises(OperationalError, match="is not finite"):
         alone(wild, tmp_path)
 
 
 def test_a_run_that_cannot_be_trained_says_so_and_the_others_are_trained(tmp_path: Path) -> None:
     none = replace(VARIED[1], init_from="nobody")
     ended = train_stacked([VARIED[2], none], runs_dir=tmp_path)
-    assert isinstance(ended[0], Trained)
-    assert isinstance(ended[1], Mistake)
+    assert isinstance(ended[0], TrainedRun)
+    assert isinstance(ended[1], UserError)
     assert "nobody" in str(ended[1])
 
 
-def test_a_run_may_begin_with_the_weights_of_another(all_as_one: list[Trained], tmp_path: Path) -> None:
+def test_a_run_may_begin_with_the_weights_of_another(all_as_one: list[TrainedRun], tmp_path: Path) -> None:
     runs, other = copied(all_as_one[2:], tmp_path / "one"), copied(all_as_one[2:], tmp_path / "other")
     later = small("seed=5", "training.steps=4", "init_from=short")
     found = stacked([later, small("seed=6", "training.steps=4")], runs)
@@ -306,7 +308,7 @@ ALIKE = [
     "optimizer.eps=1e-4",
     "optimizer.weight_decay=0.3",
     "optimizer.max_grad_norm=null",
-    "schedule=Triangle()",
+    "schedule=OneCycle()",
     "model.initialization=Normal(0.1)",
     "training.steps=7",
     "training.tokens=5000",
@@ -355,7 +357,7 @@ def test_runs_that_differ_in_this_are_of_one_stack(change: str) -> None:
 @pytest.mark.parametrize("change", OTHER)
 def test_runs_that_differ_in_this_are_not(change: str, tmp_path: Path) -> None:
     assert stack_key(small(change)) not in (None, stack_key(small()))
-    with pytest.raises(Mistake, match="differ in more than"):
+    with pytest.raises(UserError, match="differ in more than"):
         train_stacked([small(), small(change)], runs_dir=tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -365,7 +367,7 @@ def test_runs_that_cannot_be_stacked_say_why_not(change: str, where: str, tmp_pa
     one = small(change) if "LSTM" not in change else recipe("addition_abacus", "model.mixer=LSTM", "device=cpu")
     assert stack_key(one) is None
     assert (why_not_stacked(one) or "").startswith(f"{where}: ")
-    with pytest.raises(Mistake, match=f"stack: {where}: "):
+    with pytest.raises(UserError, match=f"stack: {where}: "):
         train_stacked([one, one], runs_dir=tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -387,5 +389,5 @@ def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(World, "join", classmethod(lambda cls, device="auto": World(torch.device("cpu"), 0, 2)))
     monkeypatch.setattr(World, "told", lambda self, error: error)
-    with pytest.raises(Mistake, match="one process"):
+    with pytest.raises(UserError, match="one process"):
         train_stacked(VARIED, runs_dir=tmp_path)

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses import fused, head_fused
 from numerate.losses.fused import cross_entropy_and_number, entropy_and_columns
 from numerate.losses.head_fused import head_cross_entropy_and_number
 from numerate.losses.number_tokens import NumberTable
-from numerate.losses.token_level import KINDS, Measure, Sums, plain_sums
+from numerate.losses.token_level import KINDS, LossSums, NumberDistance, plain_sums
 
 WIDTH = 24
 SETTINGS = [
@@ -42,12 +42,12 @@ def drawn(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tenso
     return logits.to(dtype), labels, table, {"loss_weights": weights, "quantity": quantity}
 
 
-def gradients(sums: Sums, *of: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def gradients(sums: LossSums, *of: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Of a total that weighs the two sums differently."""
     return torch.autograd.grad(0.7 * sums.cross_entropy + 1.9 * sums.number, of)
 
 
-def assert_same(ours: Sums, plain: Sums, rtol: float = 1e-9, atol: float = 1e-11) -> None:
+def assert_same(ours: LossSums, plain: LossSums, rtol: float = 1e-9, atol: float = 1e-11) -> None:
     for mine, other in zip(ours, plain, strict=True):
         torch.testing.assert_close(mine, other, rtol=rtol, atol=atol)
 
@@ -57,7 +57,7 @@ def test_from_logits_it_is_the_plain_form(settings: dict[str, Any]) -> None:
     logits, labels, table, more = drawn()
     logits.requires_grad_()
     for given in ({}, more):
-        plain = plain_sums(logits, labels, table, Measure(**settings), **given)
+        plain = plain_sums(logits, labels, table, NumberDistance(**settings), **given)
         ours = cross_entropy_and_number(logits, labels, table, **settings, **given)
         assert_same(ours, plain)
         torch.testing.assert_close(gradients(ours, logits), gradients(plain, logits))
@@ -69,7 +69,7 @@ def test_from_hidden_states_it_is_the_plain_form(settings: dict[str, Any], biase
     _, labels, table, more = drawn()
     hidden, weight, bias = head()
     given = (hidden, weight, bias) if biased else (hidden, weight)
-    plain = plain_sums(linear(*given), labels, table, Measure(**settings), **more)
+    plain = plain_sums(linear(*given), labels, table, NumberDistance(**settings), **more)
     ours = head_cross_entropy_and_number(
         hidden, weight, labels, table, bias=bias if biased else None, **settings, **more
     )
@@ -93,7 +93,7 @@ def test_every_float_type_is_computed_in_float32(dtype: torch.dtype, reweigh: bo
     logits.requires_grad_()
     exact = logits.detach().double().requires_grad_()
     ours = cross_entropy_and_number(logits, labels, table, reweigh=reweigh)
-    plain = plain_sums(exact, labels, table, Measure(reweigh=reweigh))
+    plain = plain_sums(exact, labels, table, NumberDistance(reweigh=reweigh))
     assert ours.cross_entropy.dtype == ours.number.dtype == torch.float32
     torch.testing.assert_close(ours.cross_entropy.double(), plain.cross_entropy, rtol=1e-6, atol=1e-5)
     torch.testing.assert_close(ours.number.double(), plain.number, rtol=1e-6, atol=1e-5)
@@ -108,7 +108,7 @@ def test_half_precision_hidden_states_are_multiplied_in_half_and_summed_in_full(
     rough = [part.bfloat16().requires_grad_() for part in exact]
     wide = [part.detach().float().requires_grad_() for part in rough]
     ours = head_cross_entropy_and_number(*rough, labels, table)
-    plain = plain_sums(linear(*wide), labels, table, Measure())
+    plain = plain_sums(linear(*wide), labels, table, NumberDistance())
     assert ours.cross_entropy.item() == pytest.approx(plain.cross_entropy.item(), rel=1e-2)
     for mine, other in zip(gradients(ours, *rough), gradients(plain, *wide), strict=True):
         assert mine.dtype == torch.bfloat16
@@ -141,7 +141,7 @@ def test_a_loss_of_some_columns_is_that_of_columns_picked() -> None:
         return 0.3 * entropy + (columns.tanh() * lse[..., None]).sum()
 
     asked = labels != -100
-    plain = plain_sums(logits, labels, table, Measure()).cross_entropy
+    plain = plain_sums(logits, labels, table, NumberDistance()).cross_entropy
     expected = total(plain, logits[..., table.ids], logits.logsumexp(-1))
     found = total(*entropy_and_columns(logits, labels, table.ids))
     torch.testing.assert_close(found, expected)
@@ -167,7 +167,7 @@ def test_one_sum_alone_has_its_own_gradient() -> None:
     logits.requires_grad_()
     for which in range(2):
         (mine,) = torch.autograd.grad(cross_entropy_and_number(logits, labels, table)[which], logits)
-        (other,) = torch.autograd.grad(plain_sums(logits, labels, table, Measure())[which], logits)
+        (other,) = torch.autograd.grad(plain_sums(logits, labels, table, NumberDistance())[which], logits)
         torch.testing.assert_close(mine, other)
 
 
@@ -212,7 +212,7 @@ def test_logits_far_apart_are_neither_infinite_nor_nothing() -> None:
     logits[..., 1] = 1e4
     logits.requires_grad_()
     sums = cross_entropy_and_number(logits, labels, table)
-    torch.testing.assert_close(sums.cross_entropy, plain_sums(logits, labels, table, Measure()).cross_entropy)
+    torch.testing.assert_close(sums.cross_entropy, plain_sums(logits, labels, table, NumberDistance()).cross_entropy)
     assert bool(gradients(sums, logits)[0].isfinite().all())
 
 
@@ -281,10 +281,10 @@ def test_a_second_derivative_is_refused_and_never_a_wrong_one(form: str) -> None
     torch.testing.assert_close(found, once)
     for gradient in found:
         assert gradient.requires_grad
-        with pytest.raises(Mistake, match="has no second derivative; fused=none"):
+        with pytest.raises(UserError, match="has no second derivative; fused=none"):
             torch.autograd.grad(gradient.square().sum(), of, retain_graph=True)
     if form == "logits":  # the plain form has one
-        sums = plain_sums(logits, labels, table, Measure(), **given)
+        sums = plain_sums(logits, labels, table, NumberDistance(), **given)
         (first,) = torch.autograd.grad(sums.cross_entropy + 0.3 * sums.number, logits, create_graph=True)
         (second,) = torch.autograd.grad(first.square().sum(), logits)
         assert second.abs().sum() > 0
@@ -308,14 +308,14 @@ def test_weights_that_cannot_weigh_are_refused(form: str, weight: float) -> None
     logits, labels, table, given = drawn()
     hidden, head_weight, _ = head()
     calls = {
-        "plain": lambda: plain_sums(logits, labels, table, Measure(), **given),
+        "plain": lambda: plain_sums(logits, labels, table, NumberDistance(), **given),
         "fused": lambda: cross_entropy_and_number(logits, labels, table, **given),
         "head": lambda: head_cross_entropy_and_number(hidden, head_weight, labels, table, **given),
     }
     given["loss_weights"][0, 0] = weight  # an ignored place
     assert calls[form]().number.isfinite()
     given["loss_weights"][2, 0] = weight
-    with pytest.raises(Mistake, match=f"loss_weights: {weight} cannot weigh a place; finite ones from 0 on can"):
+    with pytest.raises(UserError, match=f"loss_weights: {weight} cannot weigh a place; finite ones from 0 on can"):
         calls[form]()
     given["loss_weights"][2, 0] = 0.0
     assert calls[form]().number.isfinite()
@@ -360,20 +360,20 @@ def test_they_compile_without_a_break() -> None:
 def test_bad_input_is_refused() -> None:
     logits, labels, table, _ = drawn()
     hidden, weight, _ = head()
-    with pytest.raises(Mistake, match="20 wide, but token 21 has a value"):
+    with pytest.raises(UserError, match="20 wide, but token 21 has a value"):
         cross_entropy_and_number(logits[..., :20], labels.clamp(max=19), table)
-    with pytest.raises(Mistake, match="20 wide, but token 21 has a value"):
+    with pytest.raises(UserError, match="20 wide, but token 21 has a value"):
         head_cross_entropy_and_number(hidden, weight[:20], labels.clamp(max=19), table)
     labels[0, 1] = 24
-    with pytest.raises(Mistake, match="labels: 24 is outside the vocabulary; 0 to 23"):
+    with pytest.raises(UserError, match="labels: 24 is outside the vocabulary; 0 to 23"):
         cross_entropy_and_number(logits, labels, table)
 
 
 def test_labels_at_other_places_than_the_logits_are_refused() -> None:
-    with pytest.raises(Mistake, match=r"labels: \(3, 2\) places, and the logits have \(2, 3\)"):
+    with pytest.raises(UserError, match=r"labels: \(3, 2\) places, and the logits have \(2, 3\)"):
         NumberTable.belong(torch.Size((2, 3)), torch.Size((3, 2)))
     table = NumberTable.of({3: 1.0, 4: 2.0}, 6)
-    with pytest.raises(Mistake, match=r"weight: torch.float32, and hidden states are torch.bfloat16"):
+    with pytest.raises(UserError, match=r"weight: torch.float32, and hidden states are torch.bfloat16"):
         head_cross_entropy_and_number(torch.zeros(1, 4).bfloat16(), torch.zeros(6, 4), torch.zeros(1).long(), table)
 
 
@@ -383,7 +383,7 @@ def test_a_spread_target_that_is_nothing_makes_nothing_of_a_masked_logit(form: s
     logits, labels = torch.zeros(2, 12), torch.tensor([1, 2])
     logits[:, 9] = -torch.inf
     if form == "plain":
-        found = plain_sums(logits, labels, table, Measure("was", 1.0))
+        found = plain_sums(logits, labels, table, NumberDistance("was", 1.0))
     elif form == "fused":
         found = cross_entropy_and_number(logits, labels, table, gaussian_sigma=1.0)
     else:

@@ -10,7 +10,7 @@ from torch.func import vmap
 from torch.nn.functional import cross_entropy
 
 from numerate.batch import IGNORE, Batch, Output, Tokens
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses import head_cross_entropy as module
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.head_cross_entropy import head_cross_entropy, plain_head
@@ -103,7 +103,7 @@ def test_a_second_backward_works_it_out_again_and_a_derivative_of_it_is_refused(
     first = torch.autograd.grad(total, (hidden, weight), retain_graph=True)
     torch.testing.assert_close(torch.autograd.grad(total, (hidden, weight), retain_graph=True), first)
     (again,) = torch.autograd.grad(total, hidden, create_graph=True)
-    with pytest.raises(Mistake):
+    with pytest.raises(UserError):
         again.sum().backward()
 
 
@@ -144,11 +144,11 @@ def test_a_compiled_graph_has_the_same_sum() -> None:
 def test_what_does_not_fit_together_is_refused() -> None:
     hidden, weight, _, labels = question()
     unchecked = inspect.unwrap(head_cross_entropy)  # tests check shapes before it can
-    with pytest.raises(Mistake, match="labels: of shape"):
+    with pytest.raises(UserError, match="labels: of shape"):
         unchecked(hidden[:2], weight, labels)
-    with pytest.raises(Mistake, match="a head for width 7"):
+    with pytest.raises(UserError, match="a head for width 7"):
         unchecked(hidden, weight[:, :7], labels)
-    with pytest.raises(Mistake, match="one type, or autocast"):
+    with pytest.raises(UserError, match="one type, or autocast"):
         unchecked(hidden, weight.float(), labels)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from numerate.batch import IGNORE, Batch, Output, Tokens
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses.cross_entropy import CrossEntropy, CrossEntropyPart
 from numerate.losses.numbers_said import Regression
 from numerate.vocabulary import Vocabulary
@@ -214,5 +214,5 @@ def test_smoothing_asks_a_share_of_the_whole_vocabulary_alike(over: Literal["tok
 
 @pytest.mark.parametrize("share", [-0.1, 1.0])
 def test_no_share_of_smoothing_is_refused(share: float) -> None:
-    with pytest.raises(Mistake, match=r"smoothing: .* is not a share"):
+    with pytest.raises(UserError, match=r"smoothing: .* is not a share"):
         CrossEntropy(label_smoothing=share)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses.number_level import NumberLevel, number_level_loss
 from numerate.losses.number_tokens import NumberTable
 from numerate.losses.runs import Notation, place_weights, runs
@@ -219,5 +219,5 @@ def test_a_vocabulary_of_digits_with_powers_counts_whole_numbers() -> None:
     plain = Vocabulary.of(["-", ".", "+"])
     assert Notation.of_vocabulary(plain) == Notation(minus=(14,), point=(15,))
     assert plain.kinds[4] == DIGIT
-    with pytest.raises(Mistake, match=r"weight: -1.0 is no factor"):
+    with pytest.raises(UserError, match=r"weight: -1.0 is no factor"):
         NumberLevel(weight=-1.0)

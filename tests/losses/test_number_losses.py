@@ -12,11 +12,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from numerate.batch import IGNORE, Batch, Output, Tokens
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses import number_token
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
 from numerate.losses.number_tokens import NumberTable
-from numerate.losses.numbers_said import Regression, XVal, standardised_error
+from numerate.losses.numbers_said import Regression, XValLoss, standardised_error
 from numerate.losses.soft_labels import SoftLabels, digit_entropy, dist2
 from numerate.losses.token_level import number_token_loss
 from numerate.vocabulary import Vocabulary
@@ -72,7 +72,7 @@ def test_large_outputs_never_hold_their_logits(vocabulary: Any, monkeypatch: pyt
     wrapped = Output(hidden, lambda x: head(x))
     with pytest.raises(pytest.fail.Exception, match="the logits were made"):
         NumberToken().build(vocabulary)(wrapped, batch)
-    with pytest.raises(Mistake, match="fused: this model's head is not one linear map"):
+    with pytest.raises(UserError, match="fused: this model's head is not one linear map"):
         NumberToken(fused="head").build(vocabulary)(wrapped, batch)
 
 
@@ -148,10 +148,10 @@ def test_numbers_are_compared_where_they_must_be_said() -> None:
     num = NUMBER.ids["[NUM]"]
     batch = batch_of([[14, num, 3], [num, num, IGNORE]], [[1.0, 54.0, 1.0], [2.0, -3.0, 1.0]])
     output = outputs(batch, [[9.0, 50.0, 9.0], [2.0, 0.0, 9.0]])
-    found = means(XVal(scale="number"), NUMBER, output, batch)
+    found = means(XValLoss(scale="number"), NUMBER, output, batch)
     assert found["number"] == pytest.approx((16 + 0 + 9) / 3)
     logs = [(math.log(55) - math.log(51)) ** 2, 0.0, math.log(4) ** 2]
-    assert means(XVal(), NUMBER, output, batch)["number"] == pytest.approx(sum(logs) / 3, rel=1e-5)
+    assert means(XValLoss(), NUMBER, output, batch)["number"] == pytest.approx(sum(logs) / 3, rel=1e-5)
     assert means(Regression(), NUMBER, output, batch)["number"] == pytest.approx((16 + 0) / 2)
     assert means(Regression(scale="ln"), NUMBER, output, batch)["number"] == pytest.approx(logs[0] / 2, rel=1e-5)
 
@@ -160,9 +160,9 @@ def test_a_head_that_says_logarithms_is_compared_as_it_is_or_as_what_it_means() 
     num = NUMBER.ids["[NUM]"]
     batch = batch_of([[num]], [[54.0]])
     output = outputs(batch, [[math.log(51)]], logarithms=True)
-    found = means(XVal(), NUMBER, output, batch)["number"]
+    found = means(XValLoss(), NUMBER, output, batch)["number"]
     assert found == pytest.approx((math.log(55) - math.log(51)) ** 2, rel=1e-4)
-    assert means(XVal(scale="number"), NUMBER, output, batch)["number"] == pytest.approx(16.0, rel=1e-4)
+    assert means(XValLoss(scale="number"), NUMBER, output, batch)["number"] == pytest.approx(16.0, rel=1e-4)
 
 
 def test_the_published_number_loss_is_that_of_joint_z_scores(shared: Path) -> None:
@@ -172,26 +172,26 @@ def test_the_published_number_loss_is_that_of_joint_z_scores(shared: Path) -> No
         there = torch.ones(len(said), dtype=torch.bool)
         total = standardised_error(torch.tensor(said), torch.tensor(right), there)
         assert total.item() / len(said) == pytest.approx(expected, abs=1e-5)
-    assert XVal(published=True).build(NUMBER).weights == {"cross_entropy": 0.5, "number": 0.5}
+    assert XValLoss(published=True).build(NUMBER).weights == {"cross_entropy": 0.5, "number": 0.5}
 
 
 def test_numbers_without_values_or_a_head_are_refused() -> None:
     num = NUMBER.ids["[NUM]"]
     batch = batch_of([[num]], [[54.0]])
-    for loss in (XVal(), Regression()):
+    for loss in (XValLoss(), Regression()):
         part = loss.build(NUMBER)
-        with pytest.raises(Mistake, match="the tokenizer gives no values; the spelling XVal does"):
+        with pytest.raises(UserError, match="the tokenizer gives no values; the spelling XVal does"):
             part.counts(replace(batch, target_values=None))
-        with pytest.raises(Mistake, match="model: it has no number head"):
+        with pytest.raises(UserError, match="model: it has no number head"):
             part(Output(torch.zeros(1, 1, NUMBER.size), nn.Identity()), batch)
-        with pytest.raises(Mistake, match=r"loss.token: the tokenizer has no \[NUM\]"):
+        with pytest.raises(UserError, match=r"loss.token: the tokenizer has no \[NUM\]"):
             loss.build(Vocabulary.of(["+"]))
 
 
 def test_published_beside_a_head_that_says_logarithms_is_refused() -> None:
     batch = batch_of([[NUMBER.ids["[NUM]"]]], [[54.0]])
-    with pytest.raises(Mistake, match=r"^objective\.loss\.published: .*model\.number_head\.says=number is right"):
-        XVal(published=True).build(NUMBER)(outputs(batch, [[95.0]], logarithms=True), batch)
+    with pytest.raises(UserError, match=r"^objective\.loss\.published: .*model\.number_head\.says=number is right"):
+        XValLoss(published=True).build(NUMBER)(outputs(batch, [[95.0]], logarithms=True), batch)
 
 
 def test_published_is_finite_for_numbers_without_squares_and_for_equal_ones() -> None:
@@ -199,7 +199,7 @@ def test_published_is_finite_for_numbers_without_squares_and_for_equal_ones() ->
     for said, right in (([1e30, 3.0], [2e30, 5.0]), ([2.0, 2.0], [2.0, 2.0]), ([0.0, 1e-30], [1e-25, 0.0])):
         batch = batch_of([[num, num]], [right])
         output = outputs(batch, [said])
-        total = XVal(published=True).build(NUMBER)(output, batch)["number"]
+        total = XValLoss(published=True).build(NUMBER)(output, batch)["number"]
         total.backward()
         exact = standardised_error(*(torch.tensor([each]).double() for each in (said, right)), torch.ones(1, 2) > 0)
         assert total.item() == pytest.approx(exact.item(), rel=1e-4)
@@ -211,7 +211,7 @@ def test_published_is_finite_for_numbers_without_squares_and_for_equal_ones() ->
 def test_published_without_a_number_is_an_attached_zero() -> None:
     batch = batch_of([[14, 3]], [[1.0, 1.0]])
     output = outputs(batch, [[9.0, 9.0]])
-    terms = XVal(published=True).build(NUMBER)(output, batch)
+    terms = XValLoss(published=True).build(NUMBER)(output, batch)
     assert terms["number"].item() == 0.0
     terms["number"].backward()
 
@@ -224,11 +224,11 @@ def test_published_without_a_number_is_an_attached_zero() -> None:
         (lambda: NumberToken(squash_factor=0.5), "squash_factor: 0.5 makes all numbers alike"),
         (lambda: GaussianCrossEntropy(sigma=-1.0), "sigma: -1.0 is no width"),
         (lambda: SoftLabels(temperature=0.0), "temperature: 0.0 is none"),
-        (lambda: XVal(weight=-1.0), "weight: -1.0 is no factor"),
+        (lambda: XValLoss(weight=-1.0), "weight: -1.0 is no factor"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(make: Any, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         make()
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses.number_tokens import NumberTable
-from numerate.losses.token_level import KINDS, Measure, number_token_loss, plain_sums, smoothed_cross_entropy
+from numerate.losses.token_level import KINDS, NumberDistance, number_token_loss, plain_sums, smoothed_cross_entropy
 from numerate.vocabulary import Vocabulary
 
 UNEVEN = {3: 0.0, 5: 1.0, 6: 2.5, 7: -4.0, 20: 10.0, 21: 10.0}
@@ -178,7 +178,7 @@ def drawn(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tenso
 def test_gradients_are_those_of_differences(kind: Any, reweigh: bool, sigma: float | None) -> None:
     logits, labels, table = drawn()
     logits = logits[1:2, :3].requires_grad_()
-    measure = Measure(kind, gaussian_sigma=sigma, reweigh=reweigh)
+    measure = NumberDistance(kind, gaussian_sigma=sigma, reweigh=reweigh)
 
     def both(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return plain_sums(z, labels[1:2, :3], table, measure)[:2]
@@ -254,7 +254,7 @@ def test_a_table_of_a_vocabulary_has_its_digits_or_all_its_numbers() -> None:
     numbers = NumberTable.of_vocabulary(words, "numbers")
     assert numbers.values.tolist() == [10.0, 7.0]
     assert numbers.digits.tolist() == [2, 1]
-    with pytest.raises(Mistake, match="none of the 5 tokens of this vocabulary has a value"):
+    with pytest.raises(UserError, match="none of the 5 tokens of this vocabulary has a value"):
         NumberTable.of_vocabulary(Vocabulary.of_words(["a"]))
 
 
@@ -269,17 +269,17 @@ def test_a_table_of_a_vocabulary_has_its_digits_or_all_its_numbers() -> None:
     ],
 )
 def test_a_table_that_cannot_be_is_refused(values: dict[int, float], says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         NumberTable.of(values, 8)
 
 
 def test_labels_and_logits_that_do_not_fit_are_refused() -> None:
     logits, labels, table = drawn()
-    with pytest.raises(Mistake, match="21 wide, but token 21 has a value"):
+    with pytest.raises(UserError, match="21 wide, but token 21 has a value"):
         number_token_loss(logits[..., :21], labels.clamp(max=20), table)
     for wrong in (24, -3):
         labels[2, 2] = wrong
-        with pytest.raises(Mistake, match=f"labels: {wrong} is outside the vocabulary; 0 to 23"):
+        with pytest.raises(UserError, match=f"labels: {wrong} is outside the vocabulary; 0 to 23"):
             number_token_loss(logits, labels, table)
 
 
@@ -300,5 +300,5 @@ def test_a_vocabulary_that_is_padded_is_none_the_less_right() -> None:
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], says: str) -> None:
     logits, labels, table = drawn()
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         number_token_loss(logits, labels, table, **settings)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.alternating import Alternating
 from numerate.mixers.attention import Attention, SelfAttention
 from numerate.mixers.recurrent import LSTM
@@ -49,14 +49,16 @@ def test_one_mixer_in_turn_is_that_mixer() -> None:
 
 
 def test_fewer_layers_than_mixers_are_refused() -> None:
-    with pytest.raises(Mistake, match=r"2 mixers take turns in 1 layers.*model\.backbone\.num_layers=2 or more is right"):
+    with pytest.raises(
+        UserError, match=r"2 mixers take turns in 1 layers.*model\.backbone\.num_layers=2 or more is right"
+    ):
         Decoder(hidden_size=16, backbone=Stack(num_layers=1), mixer=Alternating()).build(Vocabulary.of(["+"]), 0)
 
 
 def test_no_mixer_and_lists_within_lists_are_refused() -> None:
-    with pytest.raises(Mistake, match="mixers: layers have none to take"):
+    with pytest.raises(UserError, match="mixers: layers have none to take"):
         Alternating(())
-    with pytest.raises(Mistake, match=r"mixers\.0: is itself alternating"):
+    with pytest.raises(UserError, match=r"mixers\.0: is itself alternating"):
         Alternating((Alternating(),))
 
 

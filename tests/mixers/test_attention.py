@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.attention import Attention, SelfAttention
 from numerate.mixers.mixer import Context
 from numerate.positions.bias import ALiBi
@@ -206,5 +206,5 @@ def test_dropout_drops_in_training_only() -> None:
     ],
 )
 def test_what_cannot_be_built_is_refused(make: Any, words: str) -> None:
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         make()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.channel_mix import ChannelMix, ChannelMixer
 from numerate.mixers.mixer import Context
 
@@ -99,11 +99,11 @@ def test_it_costs_what_its_matrices_cost() -> None:
 def test_impossible_settings_and_hidden_keys_are_refused() -> None:
     spec = ChannelMix()
     object.__setattr__(spec, "version", 5)  # the types checked in tests would refuse it before
-    with pytest.raises(Mistake, match=r"^version: RWKV-5 has no channel mix here; 4, 6 and 7 have"):
+    with pytest.raises(UserError, match=r"^version: RWKV-5 has no channel mix here; 4, 6 and 7 have"):
         spec.__post_init__()
-    with pytest.raises(Mistake, match=r"^expansion: a hidden width of 0.0 widths is nothing"):
+    with pytest.raises(UserError, match=r"^expansion: a hidden width of 0.0 widths is nothing"):
         ChannelMix(expansion=0.0)
     context = Context(torch.tensor([3]), (), hidden=torch.tensor([[False, True, False]]))
     for read in (made(8, 0, 1, ChannelMix()), made(8, 0, 1, ChannelMix()).prefill):
-        with pytest.raises(Mistake, match="cannot hide any"):
+        with pytest.raises(UserError, match="cannot hide any"):
             read(inputs(1, 3, 8), context)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.delta import DeltaMixer, DeltaNet, DeltaProduct, GatedDeltaNet
 from numerate.mixers.mixer import Context
 
@@ -158,7 +158,7 @@ def test_its_fused_map_has_parts_of_one_size(spec: Any) -> None:
     ],
 )
 def test_impossible_settings_are_refused(spec: Any, said: str) -> None:
-    with pytest.raises(Mistake, match=f"^{said}"):
+    with pytest.raises(UserError, match=f"^{said}"):
         spec()
 
 
@@ -166,7 +166,7 @@ def test_impossible_settings_are_refused(spec: Any, said: str) -> None:
 def test_names_that_there_are_not_are_refused(field: str, value: str) -> None:
     spec = DeltaNet()
     object.__setattr__(spec, field, value)  # the types checked in tests would refuse it before
-    with pytest.raises(Mistake, match=f"^{field}: '{re.escape(value)}' is none of"):
+    with pytest.raises(UserError, match=f"^{field}: '{re.escape(value)}' is none of"):
         spec.__post_init__()
 
 

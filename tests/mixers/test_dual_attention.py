@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers import relational_fast
 from numerate.mixers.attention import Attention
 from numerate.mixers.dual_attention import DualAttention, DualAttentionMixer
@@ -419,5 +419,5 @@ def test_layers_share_their_symbols() -> None:
     ],
 )
 def test_what_cannot_be_built_is_refused(make: Any, words: str) -> None:
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         make()

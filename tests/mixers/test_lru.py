@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.lru import LRU, LRUMixer
 from numerate.mixers.mixer import Context
 
@@ -124,12 +124,12 @@ def test_radii_of_nothing_and_of_one_are_finite(gated: bool) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(settings: Any, said: str) -> None:
-    with pytest.raises(Mistake, match=said):
+    with pytest.raises(UserError, match=said):
         LRU(**settings)
 
 
 def test_hidden_keys_are_refused_rather_than_seen() -> None:
     part, hidden = made(), torch.tensor([[False, True, False]])
     for form in (part.forward, part.prefill):
-        with pytest.raises(Mistake, match="LRU reads every token and cannot hide any"):
+        with pytest.raises(UserError, match="LRU reads every token and cannot hide any"):
             form(inputs(1, 3), context([3], hidden=hidden))

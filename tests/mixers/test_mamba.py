@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 import numerate.mixers.selective_scan as scans
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.mamba import Mamba, MambaMixer, refuse_other_eigenvalues
 from numerate.mixers.mixer import Context
 from numerate.mixers.selective_scan import recurrent, selective_scan
@@ -193,19 +193,19 @@ def test_half_precision_keeps_the_recurrence_whole() -> None:
     ],
 )
 def test_what_leaves_nothing_is_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         Mamba(**settings)
 
 
 def test_another_range_of_eigenvalues_is_refused() -> None:
-    with pytest.raises(Mistake, match=r"^eigenvalues: '\[0,2\]' is none of: \[0,1\], \[-1,1\]"):
+    with pytest.raises(UserError, match=r"^eigenvalues: '\[0,2\]' is none of: \[0,1\], \[-1,1\]"):
         refuse_other_eigenvalues("[0,2]")
 
 
 def test_hidden_tokens_are_refused_rather_than_read() -> None:
     hidden = Context(torch.tensor([3]), (), hidden=torch.tensor([[False, True, False]]))
     for run in (made(), made().prefill):
-        with pytest.raises(Mistake, match="cannot hide any"):
+        with pytest.raises(UserError, match="cannot hide any"):
             run(torch.zeros(1, 3, 16), hidden)
 
 

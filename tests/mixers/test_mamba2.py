@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers import kernels
 from numerate.mixers.mamba2 import CHUNK, Mamba2, Mamba2Mixer, by_fla, chunked, recurrent
 from numerate.mixers.mixer import Context
@@ -135,7 +135,7 @@ def test_heads_divide_the_channels_of_any_width(width: int, heads: int, head_wid
 
 
 def test_heads_that_do_not_divide_are_refused_with_those_that_do() -> None:
-    with pytest.raises(Mistake, match=r"^model.mixer.head_dim: 32 channels .* heads of 5; 1, 2, 4, 8, 16, 32 would"):
+    with pytest.raises(UserError, match=r"^model.mixer.head_dim: 32 channels .* heads of 5; 1, 2, 4, 8, 16, 32 would"):
         made(16, head_dim=5)
 
 
@@ -149,19 +149,19 @@ def test_heads_that_do_not_divide_are_refused_with_those_that_do() -> None:
     ],
 )
 def test_what_leaves_nothing_is_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         Mamba2(**settings)
 
 
 def test_hidden_tokens_are_refused_rather_than_read() -> None:
     hidden = Context(torch.tensor([3]), (), hidden=torch.tensor([[False, True, False]]))
     for run in (made(), made().prefill):
-        with pytest.raises(Mistake, match="cannot hide any"):
+        with pytest.raises(UserError, match="cannot hide any"):
             run(torch.zeros(1, 3, 16), hidden)
 
 
 def test_a_kernel_that_cannot_run_here_is_refused() -> None:
-    with pytest.raises(Mistake, match=r"model.mixer.backend: fla"):
+    with pytest.raises(UserError, match=r"model.mixer.backend: fla"):
         made(backend="fla")(torch.zeros(1, 3, 16), context(3))
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from numerate.batch import Draw, Tokens
+from numerate.batch import StepContext, Tokens
 from numerate.mixers.alternating import Alternating
 from numerate.mixers.attention import Attention, SelfAttention
 from numerate.mixers.dual_attention import DualAttention, DualAttentionMixer
@@ -141,7 +141,7 @@ def test_the_output_of_dual_attention_follows_from_its_maps(settings: dict[str, 
 def model_of(**settings: Any) -> tuple[Any, Tokens]:
     model = Decoder(hidden_size=16, **settings).build(Vocabulary.of("+="), 0).eval()
     tokens = Tokens(torch.tensor([[5, 14, 6, 15]]), torch.tensor([4]), torch.zeros(1, dtype=torch.int64))
-    return model, model.place(tokens, Draw.fixed())
+    return model, model.place(tokens, StepContext.fixed())
 
 
 def test_a_loop_leaves_maps_for_every_turn_and_a_hybrid_for_the_layers_that_attend() -> None:

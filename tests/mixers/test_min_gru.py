@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.min_gru import MinGRU, MinGRUMixer
 from numerate.mixers.mixer import Context
 
@@ -95,12 +95,12 @@ def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(settings: Any, said: str) -> None:
-    with pytest.raises(Mistake, match=said):
+    with pytest.raises(UserError, match=said):
         MinGRU(**settings)
 
 
 def test_hidden_keys_are_refused_rather_than_seen() -> None:
     part, hidden = made(), torch.tensor([[False, True, False]])
     for form in (part.forward, part.prefill):
-        with pytest.raises(Mistake, match="MinGRU reads every token and cannot hide any"):
+        with pytest.raises(UserError, match="MinGRU reads every token and cannot hide any"):
             form(inputs(1, 3), context([3], hidden=hidden))

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.mixer import Context
 from numerate.mixers.phasor import Phasor, PhasorMixer
 
@@ -54,7 +54,9 @@ def test_an_exclusive_token_that_turns_wholly_writes_nothing() -> None:
     assert bool((written.abs() < 1e-12).all())
 
 
-@pytest.mark.parametrize("settings", [{"state_size": 0}, {"max_phase": 0.0}, {"learning_rate_factor": 0.0}, {"write_gate_offset": math.inf}])
+@pytest.mark.parametrize(
+    "settings", [{"state_size": 0}, {"max_phase": 0.0}, {"learning_rate_factor": 0.0}, {"write_gate_offset": math.inf}]
+)
 def test_what_cannot_turn_is_refused(settings: dict[str, float]) -> None:
-    with pytest.raises(Mistake, match=next(iter(settings))):
+    with pytest.raises(UserError, match=next(iter(settings))):
         Phasor(**settings)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.mixer import Context
 from numerate.mixers.recurrent import GRU, LSTM, RNN, RecurrentMixer
 
@@ -77,7 +77,7 @@ def test_without_a_linear_map_it_is_torchs_bare_net_of_the_published_size(spec: 
 
 def test_a_width_that_the_bare_net_does_not_write_is_refused() -> None:
     with pytest.raises(
-        Mistake, match=r"^model.mixer.hidden_size: without a linear map back .* 9 cells do not fit .* 6"
+        UserError, match=r"^model.mixer.hidden_size: without a linear map back .* 9 cells do not fit .* 6"
     ):
         GRU(hidden_size=9, output_projection=False).build(6, 0, 1, ())
 
@@ -135,7 +135,7 @@ def test_it_costs_what_its_matrices_cost() -> None:
 
 
 def test_no_cells_are_refused() -> None:
-    with pytest.raises(Mistake, match=r"^cells: 0 cells remember nothing"):
+    with pytest.raises(UserError, match=r"^cells: 0 cells remember nothing"):
         LSTM(hidden_size=0)
     assert bool(made(1)(inputs(1, 2), context([2])).isfinite().all())
 
@@ -144,7 +144,7 @@ def test_no_cells_are_refused() -> None:
 def test_hidden_keys_are_refused_rather_than_seen(spec: Any) -> None:
     mixer = spec().build(8, 0, 1, ())
     context = Context(torch.tensor([3]), (), hidden=torch.tensor([[False, True, False]]))
-    with pytest.raises(Mistake, match=f"{spec.__name__} reads every token and cannot hide any"):
+    with pytest.raises(UserError, match=f"{spec.__name__} reads every token and cannot hide any"):
         mixer(torch.zeros(1, 3, 8), context)
-    with pytest.raises(Mistake, match="cannot hide any"):
+    with pytest.raises(UserError, match="cannot hide any"):
         mixer.prefill(torch.zeros(1, 3, 8), context)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers import relational_tiles
 from numerate.mixers.dual_attention import DualAttention
 from numerate.mixers.relational import Activation, Heads, plain
@@ -304,13 +304,13 @@ def test_what_the_kernel_cannot_do_is_refused(form: Any) -> None:
         (replace(heads, symbols=None, by_distance=heads.symbols), "tanh", "distance"),
         (heads, "softmax", "softmax"),
     ):
-        with pytest.raises(Mistake, match=word):
+        with pytest.raises(UserError, match=word):
             said_by(unfit, "relational", activation, form)
-    with pytest.raises(Mistake, match=r"^form: rca through softmax has no form"):
+    with pytest.raises(UserError, match=r"^form: rca through softmax has no form"):
         DualAttention(variant="rca", backend=form)
 
 
 def test_without_a_device_the_kernel_is_refused_in_words() -> None:
     if find_spec("triton") is None:
-        with pytest.raises(Mistake, match=r"^model\.mixer\.form: triton needs the package triton"):
+        with pytest.raises(UserError, match=r"^model\.mixer\.form: triton needs the package triton"):
             said_by(drawn(), "relational", "tanh", "triton")

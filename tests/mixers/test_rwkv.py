@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.rwkv import (
     CHUNK,
     SMALLEST,
@@ -99,5 +99,7 @@ def test_heads_have_64_channels_where_nothing_is_said() -> None:
 
 
 def test_a_width_that_does_not_divide_into_heads_is_refused_with_what_would_do() -> None:
-    with pytest.raises(Mistake, match=r"^model.mixer.head_dim: width 96 does not divide into heads of 64; .* 96 would"):
+    with pytest.raises(
+        UserError, match=r"^model.mixer.head_dim: width 96 does not divide into heads of 64; .* 96 would"
+    ):
         heads_of(96, None)

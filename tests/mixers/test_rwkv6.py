@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.alternating import Alternating
 from numerate.mixers.channel_mix import ChannelMix
 from numerate.mixers.kernels import installed
@@ -128,9 +128,9 @@ def test_the_published_model_of_inductive_counting_has_1_116_416_parameters() ->
 
 def test_impossible_settings_are_refused() -> None:
     for name in ("head_width", "decay_rank", "shift_rank"):
-        with pytest.raises(Mistake, match=rf"^{name}: 0 channels hold nothing"):
+        with pytest.raises(UserError, match=rf"^{name}: 0 channels hold nothing"):
             RWKV6(**{name: 0})
-    with pytest.raises(Mistake, match=r"kernel: fla (needs the package|runs in fp32)"):
+    with pytest.raises(UserError, match=r"kernel: fla (needs the package|runs in fp32)"):
         made(spec=RWKV6(backend="fla"))(drawn(1, 3, 8), Context(torch.tensor([3]), ()))
 
 

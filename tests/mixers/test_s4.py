@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers import state_space
 from numerate.mixers.mixer import Context
 from numerate.mixers.s4 import S4, S4Mixer, cauchy_kernel
@@ -301,10 +301,10 @@ def test_bf16_keeps_the_recurrence_in_single_precision() -> None:
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], field: str) -> None:
-    with pytest.raises(Mistake, match=f"^{field}: "):
+    with pytest.raises(UserError, match=f"^{field}: "):
         replace(S4(), **settings)
 
 
 def test_it_can_hide_nothing(mix: Callable[..., Any]) -> None:
-    with pytest.raises(Mistake, match="S4 reads every token"):
+    with pytest.raises(UserError, match="S4 reads every token"):
         mix((S4(), ())).at_once(inputs(1, 3, 16), hidden=torch.zeros(1, 3, dtype=torch.bool))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.mixer import Context
 from numerate.mixers.s4d import S4D, S4DMixer
 from numerate.mixers.state_space import legs, paired
@@ -100,5 +100,5 @@ def test_only_c_decays() -> None:
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], field: str) -> None:
-    with pytest.raises(Mistake, match=f"^{field}: "):
+    with pytest.raises(UserError, match=f"^{field}: "):
         replace(S4D(), **settings)

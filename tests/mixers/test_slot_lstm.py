@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.mixer import Context
 from numerate.mixers.slot_lstm import SlotLSTM, SlotLSTMMixer
 
@@ -53,5 +53,5 @@ def test_shares_are_of_the_token_alone_and_sum_to_one() -> None:
 
 @pytest.mark.parametrize("settings", [{"num_slots": 0}, {"hidden_size": 0}, {"sharpness": 0.0}])
 def test_what_remembers_nothing_is_refused(settings: dict[str, float]) -> None:
-    with pytest.raises(Mistake, match=next(iter(settings))):
+    with pytest.raises(UserError, match=next(iter(settings))):
         SlotLSTM(**settings)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import conv1d, layer_norm, pad, silu
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.mixer import Context
 from numerate.mixers.slstm import _SLSTM, SLSTM, SLSTMMixer, slstm, slstm_by_steps
 
@@ -150,12 +150,12 @@ def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(settings: Any, said: str) -> None:
-    with pytest.raises(Mistake, match=said):
+    with pytest.raises(UserError, match=said):
         made(**settings)
 
 
 def test_hidden_keys_are_refused_rather_than_seen() -> None:
     part, hidden = made(), torch.tensor([[False, True, False]])
     for form in (part.forward, part.prefill):
-        with pytest.raises(Mistake, match="SLSTM reads every token and cannot hide any"):
+        with pytest.raises(UserError, match="SLSTM reads every token and cannot hide any"):
             form(inputs(1, 3), context([3], hidden=hidden))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.dual_attention import DualAttention
 from numerate.mixers.mixer import Context
 from numerate.mixers.relational import Heads, of_pairs
@@ -153,7 +153,7 @@ def test_waves_have_no_end_and_a_table_has() -> None:
         + torch.tensor([2.0, 0.02, 2.0, 0.02]).cos() * torch.tensor([0, 0, 1, 1]),
     )
     learned: Any = PositionalSymbols(max_position_embeddings=4).build(4)
-    with pytest.raises(Mistake, match=r"^model\.mixer\.symbols\.table: place 4 has no symbol in a table of 4 places"):
+    with pytest.raises(UserError, match=r"^model\.mixer\.symbols\.table: place 4 has no symbol in a table of 4 places"):
         learned(torch.zeros(1, 5, 4), here(1, 5))
     newest = here(2, 3, index=torch.tensor([0, 2]), seen=3)
     assert torch.equal(learned(torch.zeros(2, 1, 4), newest)[:, 0], learned.vectors.weight[[0, 2]])
@@ -172,5 +172,5 @@ def test_waves_have_no_end_and_a_table_has() -> None:
     ],
 )
 def test_what_cannot_be_built_is_refused(make: Any, words: str) -> None:
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         make()

@@ -8,9 +8,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import gelu, layer_norm
 from torch.utils.flop_counter import FlopCounterMode
 
-from numerate.batch import Draw, Tokens
+from numerate.batch import StepContext, Tokens
 from numerate.config import identity
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.mixers.recurrent import LSTM
 from numerate.models.block import FeedForward
@@ -167,7 +167,7 @@ def test_published_sizes(layers: int, turns: int, ids: int, abacus: bool, parame
 
 def test_several_positions_each_have_places_of_their_own(build: Any, make_tokens: Any) -> None:
     model = build(Decoder(hidden_size=16, positions=(Learned(position_ids=DigitIndex()), Sinusoidal(), Rotary())))
-    placed = model.place(make_tokens([6, 6]), Draw.fixed())
+    placed = model.place(make_tokens([6, 6]), StepContext.fixed())
     assert [places.shape[0] for places in placed.places] == [2, 1, 1]
     assert not torch.equal(placed.places[0], placed.places[1].expand(2, -1))
 
@@ -180,7 +180,7 @@ def test_there_are_as_many_placements_as_the_numbering_with_most(build: Any, mak
     )
     model = build(Decoder(hidden_size=16, positions=positions))
     assert model.placements() == 3
-    first = [[int(p[0, 0]) for p in model.place(make_tokens([4]), Draw.fixed(i)).places] for i in range(3)]
+    first = [[int(p[0, 0]) for p in model.place(make_tokens([4]), StepContext.fixed(i)).places] for i in range(3)]
     assert first == [[0, 0, 0], [4, 8, 0], [8, 0, 0]], "fewer placements start again"
 
 
@@ -205,21 +205,21 @@ def test_operations_are_those_that_torch_counts(vocabulary: Any, make_tokens: An
     ],
 )
 def test_impossible_values_are_refused_by_name(make: Any, words: str) -> None:
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         make()
 
 
 def test_what_cannot_be_built_is_refused(vocabulary: Any, make_tokens: Any) -> None:
-    with pytest.raises(Mistake, match="width 18 does not divide into 4 heads"):
+    with pytest.raises(UserError, match="width 18 does not divide into 4 heads"):
         Decoder(hidden_size=18, mixer=Attention(num_heads=4)).build(vocabulary, 0)
-    with pytest.raises(Mistake, match="9 must be even"):
+    with pytest.raises(UserError, match="9 must be even"):
         Decoder(hidden_size=9, mixer=Attention(num_heads=3), positions=(Sinusoidal(),)).build(vocabulary, 0)
     model = Decoder(hidden_size=8).build(vocabulary, 0)
-    with pytest.raises(Mistake, match="a Decoder reads one text"):
+    with pytest.raises(UserError, match="a Decoder reads one text"):
         model(make_tokens([3]), make_tokens([3]))
-    with pytest.raises(Mistake, match="a Decoder reads one text"):
+    with pytest.raises(UserError, match="a Decoder reads one text"):
         model.start(make_tokens([3]), make_tokens([3]), capacity=4)
-    with pytest.raises(Mistake, match="turns: a Stack goes through its blocks once, not 2 times"):
+    with pytest.raises(UserError, match="turns: a Stack goes through its blocks once, not 2 times"):
         model(make_tokens([3]), turns=2)
     assert torch.equal(model(make_tokens([3]), turns=1).logits, model(make_tokens([3])).logits)
 
@@ -241,11 +241,11 @@ def test_the_root_scale_multiplies_the_tokens_before_positions_are_added() -> No
     added = []
     for scale, factor in ((1.0, 1), ("root", 4)):
         model = Decoder(hidden_size=16, positions=(Sinusoidal(),), embedding_scale=scale).build(vocabulary, 0)
-        added.append(model._embedded(model.place(tokens, Draw.fixed()))[0] - model.embedding(ids) * factor)
+        added.append(model._embedded(model.place(tokens, StepContext.fixed()))[0] - model.embedding(ids) * factor)
     torch.testing.assert_close(added[1], added[0])
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("inf")])
 def test_a_scale_that_hides_every_token_is_refused(scale: object) -> None:
-    with pytest.raises(Mistake, match="embedding_scale"):
+    with pytest.raises(UserError, match="embedding_scale"):
         Decoder(embedding_scale=scale)  # type: ignore[arg-type]

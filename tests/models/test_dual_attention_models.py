@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from numerate.batch import Model, Tokens
 from numerate.config import override
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.mixer import Context
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
@@ -276,20 +276,20 @@ def test_weights_that_do_not_fit_are_refused(shared: Path) -> None:
     case, spec = cases(shared)["lm_dat_symbolic"], MODELS["lm_dat_symbolic"]
     weights = {name: filled(**how) for name, how in case["weights"].items()}
     without = {name: tensor for name, tensor in weights.items() if not name.endswith("0.norm1.bias")}
-    with pytest.raises(Mistake, match=r"has no blocks\.0\.norm1\.bias, which trunk\.blocks\.0\.mixer_norm\.bias is"):
+    with pytest.raises(UserError, match=r"has no blocks\.0\.norm1\.bias, which trunk\.blocks\.0\.mixer_norm\.bias is"):
         from_published(without, spec)
     for more in ("more.weight", "freqs_cos"):
-        with pytest.raises(Mistake, match=rf"the model does not have {more}"):
+        with pytest.raises(UserError, match=rf"the model does not have {more}"):
             from_published(weights | {f"layers.{more}": torch.zeros(1)}, spec)
-    with pytest.raises(Mistake, match="has 42 rows, the model 64"):
+    with pytest.raises(UserError, match="has 42 rows, the model 64"):
         from_published(weights, override(Recipe(model=spec), ["model.feed_forward.intermediate_size=64"]).model)  # type: ignore[arg-type]
     for positions in ((), (Rotary(base=500.0),), (Rotary(partial_rotary_factor=0.5),)):
-        with pytest.raises(Mistake, match=r"positions: one, Rotary\(base=10000\) of whole heads or Learned"):
+        with pytest.raises(UserError, match=r"positions: one, Rotary\(base=10000\) of whole heads or Learned"):
             from_published(weights, replace(spec, positions=positions))
     name = "layers.blocks.0.dual_attn.self_attention.wq.weight"
-    with pytest.raises(Mistake, match=r"self_attention\.wq\.weight and \S+wq_attn\.weight have rows of different"):
+    with pytest.raises(UserError, match=r"self_attention\.wq\.weight and \S+wq_attn\.weight have rows of different"):
         from_published(weights | {name: weights[name][:, :8]}, spec)
-    with pytest.raises(Mistake, match=r"self_attention\.wq\.weight is a single number"):
+    with pytest.raises(UserError, match=r"self_attention\.wq\.weight is a single number"):
         from_published(weights | {name: torch.tensor(1.0)}, spec)
     held = from_published(weights | {"layers.final_out.weight": weights["layers.token_embedder.weight"]}, spec)
     assert torch.equal(held["head.weight"], held["embedding.weight"])
@@ -302,9 +302,9 @@ def test_presets_are_settings_that_can_be_changed_and_crossed() -> None:
     assert len(presets()) == 3 * 48
     made: Any = override(Recipe(), ["model=tiny-published-d64-l4-4+4-symbolic(tied=true)", "model.final_norm=true"])
     assert (made.model.tied, made.model.final_norm, made.model.mixer.relation_width) == (True, True, 16)
-    with pytest.raises(Mistake, match="heads_self: a published model is not told this; there are: width, "):
+    with pytest.raises(UserError, match="heads_self: a published model is not told this; there are: width, "):
         published(heads_self=3)
-    with pytest.raises(Mistake, match="relations: width 64 does not divide into 3 relations"):
+    with pytest.raises(UserError, match="relations: width 64 does not divide into 3 relations"):
         published(relations=3)
 
 
@@ -394,6 +394,6 @@ def _tokens() -> Tokens:
 
 
 def _draw() -> Any:
-    from numerate.batch import Draw
+    from numerate.batch import StepContext
 
-    return Draw.fixed()
+    return StepContext.fixed()

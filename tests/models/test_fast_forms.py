@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from numerate.batch import Batch, Draw
+from numerate.batch import Batch, StepContext
 from numerate.config import Span
 from numerate.mixers.attention import Attention, SelfAttention
 from numerate.mixers.mixer import Context, Mixer, at_places
@@ -15,7 +15,7 @@ from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder, DecoderModel
 from numerate.models.trunk import Stack
 from numerate.positions.added import Learned
-from numerate.positions.numbering import DigitIndex, Numbering, Sequential, Shifted
+from numerate.positions.numbering import DigitIndex, PositionIds, Sequential, Shifted
 from numerate.positions.position import Bias, Position
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
@@ -26,7 +26,7 @@ from numerate.tokens.tokenizer import Characters
 class Distances(Position):
     """A bias in the scores: a different number for every distance and head."""
 
-    def __init__(self, numbering: Numbering) -> None:
+    def __init__(self, numbering: PositionIds) -> None:
         self.position_ids = numbering
 
     def build_attention(self, heads: int, head_width: int) -> Bias:
@@ -133,7 +133,7 @@ def test_a_decoder_says_the_same_at_asked_places(
         feed_forward=feed_forward,
     )
     model, batch = decoder(spec), additions()
-    tokens = model.place(batch.tokens, Draw(0, 4))
+    tokens = model.place(batch.tokens, StepContext(0, 4))
     whole, fast = model(tokens), model(tokens, asked=batch.asked)
     assert fast.asked is not None
     assert whole.asked is None
@@ -149,7 +149,7 @@ def test_one_block_is_enough_to_ask_of() -> None:
         decoder(Decoder(hidden_size=16, backbone=Stack(num_layers=1), mixer=Attention(num_heads=2))),
         additions(),
     )
-    tokens = model.place(batch.tokens, Draw.fixed())
+    tokens = model.place(batch.tokens, StepContext.fixed())
     torch.testing.assert_close(
         model(tokens, asked=batch.asked).logits, at_places(model(tokens).logits, batch.asked), atol=1e-11, rtol=1e-9
     )

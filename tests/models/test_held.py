@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from numerate.batch import Draw, Tokens
-from numerate.errors import Mistake
+from numerate.batch import StepContext, Tokens
+from numerate.errors import UserError
 from numerate.evaluation.generate import greedy, greedy_uncached
 from numerate.models.number_inputs import (
     FoNEEmbedding,
@@ -212,14 +212,14 @@ def test_a_numformer_sees_all_of_a_row_and_says_so(spec: Any, built: Any) -> Non
     assert not torch.allclose(changed[:, 0], model(tokens).logits[:, 0], **EXACT)
     assert "both directions" in model.looks_ahead()
     for decode in (lambda: model.start(tokens, capacity=9), lambda: model.step(tokens.ids[:, 0], None, None)):
-        with pytest.raises(Mistake, match="cannot be decoded"):
+        with pytest.raises(UserError, match="cannot be decoded"):
             decode()
 
 
 @every
 def test_every_parameter_gets_a_finite_gradient_and_has_its_setting(spec: Any) -> None:
     model, tokens, source = spec.build(VOCABULARY, 0), made([8, 8, 8, 8]), source_for(spec)
-    output = model.train()(model.place(tokens, Draw(seed=0, step=0)), source)
+    output = model.train()(model.place(tokens, StepContext(seed=0, step=0)), source)
     loss = cross_entropy(output.logits.flatten(0, 1), tokens.ids.flatten())
     (loss if output.numbers is None else loss + output.numbers.square().mean()).backward()
     settings = model.settings_by_parameter()
@@ -302,13 +302,13 @@ def test_what_is_counted_are_the_operations_of_pytorch(built: Any) -> None:
 def test_hidden_tokens_and_other_layouts_are_refused(spec: Any, built: Any) -> None:
     model, tokens = built(spec), made([4, 4])
     if isinstance(spec, T5):
-        with pytest.raises(Mistake, match="layout=Pair"):
+        with pytest.raises(UserError, match="layout=Seq2Seq"):
             model(tokens)
     else:
-        with pytest.raises(Mistake, match="layout Pair"):
+        with pytest.raises(UserError, match="layout Pair"):
             model(tokens, tokens)
     if not isinstance(spec, Numformer):
-        with pytest.raises(Mistake, match=r"^layout\.hide"):
+        with pytest.raises(UserError, match=r"^layout\.hide"):
             model(replace(tokens, hidden=tokens.ids == NUM), source_for(spec, 2))
 
 
@@ -316,7 +316,7 @@ def test_rows_beyond_a_table_are_refused_before_any_work(built: Any) -> None:
     short, long = made([9, 4]), made([40, 3])
     for spec in (DECODERS[1], NUMFORMERS[0], T5S[1]):
         assert built(spec).check(short, short) == []
-        with pytest.raises(Mistake, match=r"40 tokens are beyond the (table of )?3[02] places"):
+        with pytest.raises(UserError, match=r"40 tokens are beyond the (table of )?3[02] places"):
             built(spec).check(long)
     assert built(DECODERS[0]).check(long) == []
     assert "place 4 is the first" in built(NUMFORMERS[0]).check(short, made([4]))[0]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context, Mixer, TokenMixer
 from numerate.models.block import FeedForward
@@ -172,5 +172,5 @@ def places(spec: Decoder, time: int) -> tuple[torch.Tensor, ...]:
 
 
 def test_a_spread_of_nothing_is_refused() -> None:
-    with pytest.raises(Mistake, match=r"^std: 0"):
+    with pytest.raises(UserError, match=r"^std: 0"):
         Normal(std=0.0)

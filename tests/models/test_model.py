@@ -7,19 +7,19 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from numerate.batch import Draw, Tokens
+from numerate.batch import StepContext, Tokens
 
 EXACT = {"atol": 1e-9, "rtol": 1e-9}
 
 
-def logits(model: Any, tokens: Tokens, draw: Draw | None = None) -> torch.Tensor:
+def logits(model: Any, tokens: Tokens, draw: StepContext | None = None) -> torch.Tensor:
     placed = tokens if draw is None else model.place(tokens, draw)
     found: torch.Tensor = model(placed).logits
     return found
 
 
-def draws(model: Any) -> list[Draw]:
-    return [*(Draw.fixed(i) for i in {0, model.placements() - 1}), Draw(seed=1, step=4)]
+def draws(model: Any) -> list[StepContext]:
+    return [*(StepContext.fixed(i) for i in {0, model.placements() - 1}), StepContext(seed=1, step=4)]
 
 
 def other_ids(ids: torch.Tensor, seed: int = 9) -> torch.Tensor:
@@ -83,7 +83,7 @@ def test_reading_at_once_is_reading_token_by_token(
     model, tokens = build(any_model), make_tokens([9, 9, 9])
     lengths, rows, longest = torch.tensor(prompts), torch.arange(3), max(prompts)
     for placement in {0, model.placements() - 1}:
-        whole = logits(model, tokens, Draw.fixed(placement))
+        whole = logits(model, tokens, StepContext.fixed(placement))
         read = torch.where(torch.arange(longest) < lengths[:, None], tokens.ids[:, :longest], 0)
         started = model.start(replace(tokens, ids=read, lengths=lengths), capacity=longest + 4, placement=placement)
         for step in range(5):
@@ -131,7 +131,7 @@ def test_every_parameter_gets_a_finite_gradient(any_model: Any, build: Any, make
     model, tokens = build(any_model).train(), make_tokens([8, 8, 8, 8])
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        output = model(model.place(tokens, Draw(seed=0, step=0)))
+        output = model(model.place(tokens, StepContext(seed=0, step=0)))
     cross_entropy(output.logits.flatten(0, 1), other_ids(tokens.ids).flatten()).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
@@ -172,13 +172,13 @@ def test_a_forward_in_evaluation_is_bit_identical_when_repeated(
 ) -> None:
     model, tokens = any_model.build(vocabulary, 0).eval(), make_tokens([8, 5, 2])
     assert torch.equal(logits(model, tokens), logits(model, tokens))
-    placed = model.place(tokens, Draw.fixed())
+    placed = model.place(tokens, StepContext.fixed())
     assert torch.equal(logits(model, tokens), logits(model, placed)), "unplaced tokens are placed as in evaluation"
 
 
 def test_places_are_made_once_per_position_and_checked(any_model: Any, vocabulary: Any, make_tokens: Any) -> None:
     model, tokens = any_model.build(vocabulary, 0), make_tokens([8, 5])
-    placed = model.place(tokens, Draw(seed=0, step=1))
+    placed = model.place(tokens, StepContext(seed=0, step=1))
     assert len(placed.places) == len(any_model.positions)
     assert model.placements() >= 1
     assert model.check(tokens) == []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.models.number_inputs import (
     FoNEEmbedding,
     NumberHead,
@@ -69,9 +69,9 @@ def test_a_fixed_vector_is_added_to_number_tokens_and_never_trained() -> None:
     assert not added[0, [0, 2, 3]].any()
     assert list(part.parameters()) == []
     assert list(part.state_dict()) == []
-    with pytest.raises(Mistake, match=r"^model\.number_embedding: the tokenizer has no tokens such as _5_2_"):
+    with pytest.raises(UserError, match=r"^model\.number_embedding: the tokenizer has no tokens such as _5_2_"):
         RegressionTransformerEmbedding().build(Vocabulary.of(["a"]), 4)
-    with pytest.raises(Mistake, match=r"^max_value: 1"):
+    with pytest.raises(UserError, match=r"^max_value: 1"):
         RegressionTransformerEmbedding(max_value=1.0)
 
 
@@ -97,10 +97,10 @@ def test_a_number_without_a_value_is_refused_and_texts_without_numbers_need_none
     vocabulary = Vocabulary.of(["a", "[NUM]"])
     for spec in (XValScaling(), FoNEEmbedding()):
         part, vectors = spec.build(vocabulary, 4), torch.randn(1, 2, 4)
-        with pytest.raises(Mistake, match=r"\[NUM\] carries no value"):
+        with pytest.raises(UserError, match=r"\[NUM\] carries no value"):
             part(vectors, torch.tensor([[vocabulary.ids["[NUM]"], 5]]), None)
         assert torch.equal(part(vectors, torch.tensor([[5, 6]]), None), vectors)
-        with pytest.raises(Mistake, match=r"the tokenizer has no \[NUM\]"):
+        with pytest.raises(UserError, match=r"the tokenizer has no \[NUM\]"):
             spec.build(Vocabulary.of(["a"]), 4)
 
 
@@ -115,7 +115,7 @@ def test_fourier_features_tell_every_digit() -> None:
     numbers = torch.arange(-999, 1000, dtype=torch.float64)[None]
     found = FoNEEmbedding(integer_digits=4, fraction_digits=0).build(vocabulary, 6).features(numbers)[0]
     assert float(torch.cdist(found, found).fill_diagonal_(9).min()) > 1e-3, "no two numbers look alike"
-    with pytest.raises(Mistake, match=r"^integer_digits: 0 and 0 decimals"):
+    with pytest.raises(UserError, match=r"^integer_digits: 0 and 0 decimals"):
         FoNEEmbedding(integer_digits=0, fraction_digits=0)
 
 
@@ -134,5 +134,5 @@ def test_a_head_means_what_it_says_on_its_scale(layers: int) -> None:
 
 def test_heads_that_cannot_be_are_refused() -> None:
     for settings, said in (({"num_layers": 3}, "layers: 3"), ({"inner": 0}, "inner: 0")):
-        with pytest.raises(Mistake, match=f"^{said}"):
+        with pytest.raises(UserError, match=f"^{said}"):
             NumberHead(**settings)

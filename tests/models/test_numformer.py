@@ -9,7 +9,7 @@ import torch
 
 from numerate.api import load, recipe
 from numerate.batch import Tokens
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.laboratory.train import train
 from numerate.models.numformer import Numformer
 from numerate.training.recipe import Recipe
@@ -67,7 +67,7 @@ def test_it_is_trained_and_evaluated_behind_masks_and_claims_are_allowed(tmp_pat
 
 def test_layouts_from_which_it_could_read_the_answer_are_refused(tmp_path: Path) -> None:
     for layout in ("Continuation", "Continuation(targets=all)"):
-        with pytest.raises(Mistake, match=r"both directions.*layout=Masked is right"):
+        with pytest.raises(UserError, match=r"both directions.*layout=Masked is right"):
             train(masked(f"layout={layout}"), runs_dir=tmp_path, quiet=True)
 
 
@@ -81,7 +81,14 @@ def test_its_first_size_is_the_published_one() -> None:
 
 
 def test_as_published_it_has_no_final_norm_and_no_biases_in_the_vocabulary_head(vocabulary: Vocabulary) -> None:
-    sizes: dict[str, Any] = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 8, "max_position_embeddings": 4, "number_embedding": None}
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_layers": 1,
+        "num_heads": 2,
+        "intermediate_size": 8,
+        "max_position_embeddings": 4,
+        "number_embedding": None,
+    }
     ours = Numformer(**sizes).build(vocabulary, 0)
     theirs = Numformer(**sizes, final_norm=False, head_bias=False).build(vocabulary, 0)
     more = ours.state_dict().keys() - theirs.state_dict().keys()
@@ -96,14 +103,14 @@ def test_as_published_it_has_no_final_norm_and_no_biases_in_the_vocabulary_head(
 
 
 def test_shapes_that_cannot_be_are_refused(vocabulary: Vocabulary) -> None:
-    with pytest.raises(Mistake, match=r"^model\.heads: width 10 does not divide into 3 heads"):
+    with pytest.raises(UserError, match=r"^model\.heads: width 10 does not divide into 3 heads"):
         Numformer(hidden_size=10, num_heads=3).build(vocabulary, 0)
-    with pytest.raises(Mistake, match=r"^depth: 0"):
+    with pytest.raises(UserError, match=r"^depth: 0"):
         Numformer(num_layers=0)
-    with pytest.raises(Mistake, match=r"the tokenizer has no \[NUM\]"):
+    with pytest.raises(UserError, match=r"the tokenizer has no \[NUM\]"):
         Numformer(hidden_size=16, num_heads=2).build(vocabulary, 0)
     model = Numformer(
         hidden_size=16, num_layers=1, num_heads=2, intermediate_size=8, max_position_embeddings=4, number_embedding=None
     ).build(vocabulary, 0)
-    with pytest.raises(Mistake, match=r"^model\.context: 5 tokens are beyond the 4 places"):
+    with pytest.raises(UserError, match=r"^model\.context: 5 tokens are beyond the 4 places"):
         model(Tokens(torch.full((1, 5), 5), torch.tensor([5]), torch.tensor([0])))

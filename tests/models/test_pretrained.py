@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from numerate.batch import Tokens
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.models.pretrained import PretrainedDecoder
 from numerate.vocabulary import PAD, Vocabulary
 
@@ -70,21 +70,21 @@ def test_pretrained_logits_are_theirs_up_to_the_order_of_the_vocabulary(folder: 
 
 def test_weights_and_configurations_that_cannot_be_taken_are_refused(folder: Path, tmp_path: Path) -> None:
     vocabulary = Vocabulary.of(["+"])
-    with pytest.raises(Mistake, match=r"^model\.weights: .*nothing' is no folder with a model"):
+    with pytest.raises(UserError, match=r"^model\.weights: .*nothing' is no folder with a model"):
         PretrainedDecoder(weights=str(tmp_path / "nothing")).build(over([3]), 0)
-    with pytest.raises(Mistake, match=r"^tokenizer: the weights are of another vocabulary"):
+    with pytest.raises(UserError, match=r"^tokenizer: the weights are of another vocabulary"):
         PretrainedDecoder(weights=str(folder)).build(vocabulary, 0)
-    with pytest.raises(Mistake, match=r"^config: weights bring their own"):
+    with pytest.raises(UserError, match=r"^config: weights bring their own"):
         PretrainedDecoder(weights="x", config="{}")
-    with pytest.raises(Mistake, match=r"^model\.gguf_file: 'q4\.gguf' is a file among weights"):
+    with pytest.raises(UserError, match=r"^model\.gguf_file: 'q4\.gguf' is a file among weights"):
         PretrainedDecoder(gguf_file="q4.gguf").build(vocabulary, 0)
     for config in ("{", "{}", '{"model_type": "no such"}', "[1]", '{"model_type": "t5"}'):
-        with pytest.raises(Mistake, match=r"^model\.config: .* is no configuration of a decoder"):
+        with pytest.raises(UserError, match=r"^model\.config: .* is no configuration of a decoder"):
             PretrainedDecoder(config=config).build(vocabulary, 0)
 
 
 def test_a_file_of_weights_that_is_not_there_is_named(folder: Path) -> None:
-    with pytest.raises(Mistake, match=r"^model\.weights: "):
+    with pytest.raises(UserError, match=r"^model\.weights: "):
         PretrainedDecoder(weights=str(folder), gguf_file="q4.gguf").build(over([3]), 0)
 
 
@@ -93,7 +93,7 @@ def test_logits_that_are_more_than_a_linear_map_are_refused(vocabulary: Vocabula
         '{"model_type": "gemma2", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 8, '
         '"intermediate_size": 32, "num_key_value_heads": 1, "final_logit_softcapping": 0.01}'
     )
-    with pytest.raises(Mistake, match=r"^model: the logits of a gemma2 are more than a linear map"):
+    with pytest.raises(UserError, match=r"^model: the logits of a gemma2 are more than a linear map"):
         PretrainedDecoder(config=config).build(vocabulary, 0)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from numerate.api import load, recipe
 from numerate.batch import Tokens
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.laboratory.train import dry_run, train
 from numerate.models.held import build, origin_of
 from numerate.models.pretrained import PretrainedDecoder
@@ -58,7 +58,7 @@ def over(words: int) -> Vocabulary:
 
 
 def begun_from(weights: str, kind: str, *more: str) -> Recipe:
-    model, layout = ("PretrainedDecoder", "Continuation") if kind == "llama" else ("T5", "Pair")
+    model, layout = ("PretrainedDecoder", "Continuation") if kind == "llama" else ("T5", "Seq2Seq")
     given = [
         "task.digits=1",
         f"model={model}(weights={weights})",
@@ -151,7 +151,7 @@ def test_a_dry_run_without_a_configuration_says_what_needs_none(
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     said = "model.weights=null model." + ("config=" if kind == "llama" else "size=base")
     for weights in ("someone/unknown", str(tmp_path)):
-        with pytest.raises(Mistake, match=rf"^model\.weights: {weights}: has no configuration .*; {re.escape(said)}"):
+        with pytest.raises(UserError, match=rf"^model\.weights: {weights}: has no configuration .*; {re.escape(said)}"):
             dry_run(begun_from(weights, kind))
 
 
@@ -205,7 +205,7 @@ def test_a_t5_whose_encoder_has_a_table_of_its_own_is_refused(tmp_path: Path) ->
     file = tmp_path / "weights" / "model.safetensors"
     found = load_file(file)
     save_file({**found, TABLES[1].removeprefix("held."): found["shared.weight"] + 1}, file, metadata={"format": "pt"})
-    with pytest.raises(Mistake, match=r"^model\.weights: .* its encoder and decoder read other tables"):
+    with pytest.raises(UserError, match=r"^model\.weights: .* its encoder and decoder read other tables"):
         T5(weights=str(tmp_path / "weights")).build(over(1), 0)
 
 
@@ -245,7 +245,7 @@ def test_weights_that_are_not_whole_are_refused_with_what_is_wrong(
         says = r"a T5ForConditionalGeneration does not have 'regression\.weight' \(1 would be left out\)"
     else:
         says = r"has no weights .* are missing of a T5ForConditionalGeneration"
-    with pytest.raises(Mistake, match=rf"^model\.weights: .*{says}"):
+    with pytest.raises(UserError, match=rf"^model\.weights: .*{says}"):
         T5(weights=str(folder)).build(over(1), 0)
     assert capfd.readouterr() == ("", ""), "the report of transformers is held back"
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.models.decoder import Decoder
 from numerate.models.dual_attention_models import current
 from numerate.models.strict_weights import StrictWeights, weights_of
@@ -19,12 +19,12 @@ ONE, OTHER = torch.zeros(2), torch.ones(2)
 def test_a_tensor_that_nothing_takes_is_named() -> None:
     file = StrictWeights({f"part.{number}": ONE for number in range(5)}, "ckpt.pt")
     assert torch.equal(file.take(["part.4"], "whole"), ONE)
-    with pytest.raises(Mistake, match=r"^ckpt\.pt: the model does not have part\.0, part\.1, part\.2 and 1 more; "):
+    with pytest.raises(UserError, match=r"^ckpt\.pt: the model does not have part\.0, part\.1, part\.2 and 1 more; "):
         file.finish()
 
 
 def test_a_tensor_that_is_missing_is_named() -> None:
-    with pytest.raises(Mistake, match=r"^ckpt\.pt: has no theirs, which ours is read from"):
+    with pytest.raises(UserError, match=r"^ckpt\.pt: has no theirs, which ours is read from"):
         StrictWeights({"a": ONE}, "ckpt.pt").take(["theirs", "other"], "ours")
 
 
@@ -33,9 +33,9 @@ def test_two_names_of_one_tensor_must_say_the_same() -> None:
     assert torch.equal(alike.take(["a", "b"], "ours"), ONE)
     alike.finish()
     differing = StrictWeights({"a": ONE, "b": OTHER}, "ckpt.pt", settings=[("^b$", "model.apart=true")])
-    with pytest.raises(Mistake, match=r"b differs from a, .* one tensor for both; model\.apart=true would take it"):
+    with pytest.raises(UserError, match=r"b differs from a, .* one tensor for both; model\.apart=true would take it"):
         differing.take(["a", "b"], "ours")
-    with pytest.raises(Mistake, match=r"module\.a differs from a"):
+    with pytest.raises(UserError, match=r"module\.a differs from a"):
         StrictWeights({"a": ONE, "module.a": OTHER}, "ckpt.pt", plain=lambda name: name.removeprefix("module."))
 
 
@@ -67,7 +67,7 @@ def test_weights_of_another_model_are_not_loaded_in_part(name: str) -> None:
     spec, told = CASES[name]
     state = model_of(spec).state_dict()
     assert all(torch.equal(state[own], tensor) for own, tensor in weights_of(model_of(spec), state, "x").items())
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         weights_of(model_of(TIED), state, "x")
 
 
@@ -76,5 +76,5 @@ def test_of_a_tensor_with_several_names_one_is_enough() -> None:
     head: Tensor = state.pop("embedding.weight")
     found = weights_of(model_of(TIED), state, "x")
     assert torch.equal(found["embedding.weight"], head)
-    with pytest.raises(Mistake, match=r"^x: embedding\.weight has the shape \(1, 2\), the model's is"):
+    with pytest.raises(UserError, match=r"^x: embedding\.weight has the shape \(1, 2\), the model's is"):
         weights_of(model_of(TIED), {**state, "head.weight": torch.zeros(1, 2)}, "x")

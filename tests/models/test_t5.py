@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from numerate.batch import Tokens
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.beams import beam_search
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exam import Exam
+from numerate.evaluation.exam import EvaluationData
 from numerate.evaluation.generate import greedy, greedy_uncached
 from numerate.evaluation.marks import mark, mark_by_decoding
 from numerate.models.number_inputs import NumberHead
 from numerate.models.t5 import SIZES, T5
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tokens.layout import Pair
+from numerate.tokens.layout import Seq2Seq
 from numerate.tokens.tokenizer import Characters
 from numerate.vocabulary import END, PAD, Vocabulary
 
@@ -112,19 +112,19 @@ def test_new_rows_lie_around_the_mean_of_theirs_and_are_a_function_of_the_seed(f
 
 
 def test_weights_that_cannot_be_taken_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match=r"^model\.weights: .*nothing' is no folder with a model"):
+    with pytest.raises(UserError, match=r"^model\.weights: .*nothing' is no folder with a model"):
         T5(weights=str(tmp_path / "nothing")).build(over([3]), 0)
-    with pytest.raises(Mistake, match=r"^tokenizer: the weights are of another vocabulary"):
+    with pytest.raises(UserError, match=r"^tokenizer: the weights are of another vocabulary"):
         T5(weights=str(folder)).build(Vocabulary.of(["+"]), 0)
-    with pytest.raises(Mistake, match=r"^tokenizer: has id 40, the weights have 40 rows"):
+    with pytest.raises(UserError, match=r"^tokenizer: has id 40, the weights have 40 rows"):
         T5(weights=str(folder)).build(over([ROWS]), 0)
-    with pytest.raises(Mistake, match=r"^width: weights bring their own width"):
+    with pytest.raises(UserError, match=r"^width: weights bring their own width"):
         T5(weights=str(folder), hidden_size=16)
 
 
 def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(Mistake, match=r"T5 needs transformers: pip install 'numerate\[huggingface\]'"):
+    with pytest.raises(UserError, match=r"T5 needs transformers: pip install 'numerate\[huggingface\]'"):
         TINY.build(Vocabulary.of(["+"]), 0)
 
 
@@ -158,13 +158,13 @@ def test_settings_that_cannot_be_are_refused() -> None:
         ({"dropout": 1.0}, "dropout: 1.0"),
         ({"places": 0}, "places: 0"),
     ):
-        with pytest.raises(Mistake, match=f"^{said}"):
+        with pytest.raises(UserError, match=f"^{said}"):
             T5(**settings)
 
 
 @torch.no_grad()
 def test_one_forward_scores_what_decoding_says() -> None:
-    exam = Exam(Arithmetic(digits=1), Characters(), Pair())
+    exam = EvaluationData(Arithmetic(digits=1), Characters(), Seq2Seq())
     model = replace(TINY, dropout=0.0).build(exam.vocabulary, 1).eval()
     batch = exam.batch(exam.task.examples("test", 0, 0, 64))
     # Taught to read one answer off each question, so that some are right and some are not.
@@ -227,5 +227,5 @@ def test_places_added_to_pretrained_weights_change_nothing_at_first_and_end_some
         placed.places.weight.normal_()
     assert not torch.allclose(plain(tokens, source).logits, placed(tokens, source).logits)
     long = Tokens(torch.randint(4, 19, (2, 7)), torch.tensor([7, 3]), torch.arange(2))
-    with pytest.raises(Mistake, match=r"^model\.places: 7 tokens are beyond the table of 6 places"):
+    with pytest.raises(UserError, match=r"^model\.places: 7 tokens are beyond the table of 6 places"):
         placed(tokens, long)

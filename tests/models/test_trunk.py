@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from numerate.batch import Draw, Tokens, Turns
-from numerate.errors import Mistake
+from numerate.batch import StepContext, Tokens, Turns
+from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.mixers.recurrent import LSTM
 from numerate.models.block import FeedForward
@@ -34,7 +34,7 @@ def looped(depth: int = 2, times: int = 3, inject: Any = "add", state: Any = "ze
 
 
 def embedded(model: Any, tokens: Tokens) -> tuple[torch.Tensor, Any]:
-    found: tuple[torch.Tensor, Any] = model._embedded(model.place(tokens, Draw.fixed()))
+    found: tuple[torch.Tensor, Any] = model._embedded(model.place(tokens, StepContext.fixed()))
     return found
 
 
@@ -113,7 +113,7 @@ def gradients(model: Any, said: torch.Tensor) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("inject", INJECTIONS)
 def test_gradients_are_those_of_the_last_turns_alone(inject: str, position: Any, build: Any, make_tokens: Any) -> None:
     model, tokens = build(looped(times=4, inject=inject, positions=(position,))), make_tokens([6, 3])
-    tokens = model.place(tokens, Draw(seed=0, step=1))
+    tokens = model.place(tokens, StepContext(seed=0, step=1))
     found = gradients(model, model(tokens, turns=(2, 2)).logits)
     raw, context = model._embedded(tokens)
     start = raw if inject == "none" else torch.zeros_like(raw)
@@ -274,5 +274,5 @@ def test_of_a_loop_one_turn_is_compiled_and_only_for_training(
     ],
 )
 def test_impossible_numbers_of_turns_are_refused(make: Any, words: str) -> None:
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         make()

@@ -14,7 +14,7 @@ import torch
 
 import numerate
 from numerate import AbacusEmbedding
-from numerate.batch import Draw, Tokens
+from numerate.batch import StepContext, Tokens
 from numerate.positions import abacus_embedding
 from numerate.positions.numbering import DigitIndex
 from numerate.vocabulary import Vocabulary
@@ -27,7 +27,7 @@ def abacus(**settings: Any) -> AbacusEmbedding:
     return AbacusEmbedding(range(4, 14), **({"width": 8, "max_offset": 100, "longest": 50} | settings))
 
 
-def by_the_house(ids: torch.Tensor, draw: Draw, max_offset: int = 0, per: Any = "row") -> torch.Tensor:
+def by_the_house(ids: torch.Tensor, draw: StepContext, max_offset: int = 0, per: Any = "row") -> torch.Tensor:
     vocabulary = Vocabulary.of(["+", "-", "x", "=", " "])
     kinds = torch.from_numpy(vocabulary.kinds).long()[ids]
     lengths = torch.full((ids.shape[0],), ids.shape[1])
@@ -45,14 +45,14 @@ def cases(shared: Path) -> dict[str, dict[str, Any]]:
 def test_it_counts_as_the_published_code_does(name: str, cases: Any) -> None:
     ids = torch.tensor(cases[name]["input"])
     assert abacus().eval().places(ids).tolist() == cases[name]["expected"]
-    assert by_the_house(ids, Draw.fixed()).tolist() == cases[name]["expected"]
+    assert by_the_house(ids, StepContext.fixed()).tolist() == cases[name]["expected"]
 
 
 def test_each_digit_behind_a_hint_is_a_run_of_its_own(cases: Any) -> None:
     case = cases["abacus_ids_index_hints"]
     ids = torch.tensor([[4 + int(c) if c.isdigit() else {"+": 14, "=": 17}.get(c, 1) for c in case["input"]]])
     assert abacus().eval().places(ids)[0].tolist() == case["expected"]
-    assert by_the_house(ids, Draw.fixed())[0].tolist() == case["expected"]
+    assert by_the_house(ids, StepContext.fixed())[0].tolist() == case["expected"]
 
 
 def test_an_offset_raises_digits_alone_as_published(cases: Any) -> None:
@@ -68,7 +68,7 @@ def test_training_draws_every_offset_from_0_to_the_largest(max_offset: int) -> N
     ids = torch.tensor([ROW] * 400)
     places = part.places(ids, generator=torch.Generator().manual_seed(0))
     assert set((places[:, 0] - 1).tolist()) == set(range(max_offset + 1))
-    house = by_the_house(ids, Draw(seed=0, step=0), max_offset)
+    house = by_the_house(ids, StepContext(seed=0, step=0), max_offset)
     assert set((house[:, 0] - 1).tolist()) == set(range(max_offset + 1))
 
 
@@ -80,7 +80,7 @@ def test_whatever_is_drawn_is_one_of_the_published_rows() -> None:
         for row in range(8):
             k = int(places[row, 0]) - 1
             assert torch.equal(places[row : row + 1], part.places(ids[:1], offset=k))
-    house = by_the_house(ids, Draw(seed=1, step=2), 100)
+    house = by_the_house(ids, StepContext(seed=1, step=2), 100)
     assert torch.equal(house, part.places(ids, offset=house[:, 0] - 1))
 
 
@@ -106,7 +106,7 @@ def test_evaluation_draws_nothing() -> None:
 
 def test_random_rows_agree_with_the_numbering_of_the_house() -> None:
     ids = torch.randint(0, 19, (200, 40), generator=torch.Generator().manual_seed(0))
-    assert torch.equal(abacus().eval().places(ids), by_the_house(ids, Draw.fixed()))
+    assert torch.equal(abacus().eval().places(ids), by_the_house(ids, StepContext.fixed()))
 
 
 def test_padding_on_the_left_and_packing_change_nothing() -> None:

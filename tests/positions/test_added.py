@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.batch import Draw, Tokens
-from numerate.errors import Mistake
+from numerate.batch import StepContext, Tokens
+from numerate.errors import UserError
 from numerate.mixers.recurrent import LSTM
 from numerate.models.decoder import Decoder
-from numerate.models.initialisation import Initialisation
+from numerate.models.initialisation import Initialization
 from numerate.positions.added import Learned, LearnedTable, Scalar, ScaledSinusoidal, Sinusoidal
 from numerate.positions.bias import FIRE, ALiBi, T5Bias
 from numerate.positions.numbering import DigitIndex, Sequential, Shifted, Zooming
@@ -32,7 +32,7 @@ def test_sinusoidal_is_the_written_out_formula() -> None:
 
 
 def test_sinusoidal_refuses_an_odd_width() -> None:
-    with pytest.raises(Mistake, match="7 must be even"):
+    with pytest.raises(UserError, match="7 must be even"):
         Sinusoidal().build_input(7)
 
 
@@ -46,7 +46,7 @@ def test_learned_adds_the_vector_of_the_place() -> None:
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_vectors_that_begin_as_waves_are_still_waves_when_the_model_is_built(
-    frozen: bool, any_initialisation: Initialisation, vocabulary: Any
+    frozen: bool, any_initialisation: Initialization, vocabulary: Any
 ) -> None:
     """In the published code a later initialisation overwrites them."""
     position = Learned(max_position_embeddings=20, initialization="sine", frozen=frozen)
@@ -83,7 +83,7 @@ def test_scalar_puts_the_share_of_the_places_where_the_last_feature_was() -> Non
 
 def test_scalar_takes_the_fractions_of_zooming_as_they_are(vocabulary: Any) -> None:
     model = Decoder(hidden_size=4, mixer=LSTM(), positions=(Scalar(position_ids=Zooming()),)).build(vocabulary, 0)
-    tokens = model.place(eight(vocabulary, 3), Draw.fixed())
+    tokens = model.place(eight(vocabulary, 3), StepContext.fixed())
     assert tokens.places is not None
     found = model.input_positions["0"](torch.zeros(2, 3, 4), tokens.places[0])
     assert found[..., 3].tolist() == [[0.25, 0.5, 0.75]] * 2
@@ -94,7 +94,9 @@ def test_scalar_takes_the_fractions_of_zooming_as_they_are(vocabulary: Any) -> N
     "position", [Learned, Sinusoidal, ScaledSinusoidal, Rotary, FIRE, ALiBi, T5Bias], ids=lambda kind: kind.__name__
 )
 def test_a_position_that_wants_whole_places_refuses_fractions(position: Any) -> None:
-    with pytest.raises(Mistake, match=r"^positions.0.position_ids: Zooming gives fractions .* Scalar takes fractions"):
+    with pytest.raises(
+        UserError, match=r"^positions.0.position_ids: Zooming gives fractions .* Scalar takes fractions"
+    ):
         Decoder(hidden_size=8, positions=(position(position_ids=Zooming()),))
 
 
@@ -105,7 +107,7 @@ def test_a_model_that_looks_ahead_says_so_and_is_not_decoded(vocabulary: Any) ->
     why = ahead.looks_ahead()
     assert why is not None
     assert why.startswith("the numbering Zooming of positions.1 tells every place")
-    with pytest.raises(Mistake, match=r"^model: the numbering Zooming .* cannot be decoded"):
+    with pytest.raises(UserError, match=r"^model: the numbering Zooming .* cannot be decoded"):
         ahead.start(eight(vocabulary), capacity=9)
     causal = Decoder(hidden_size=4, mixer=LSTM(), positions=(Scalar(),)).build(vocabulary, 0)
     assert causal.looks_ahead() is None
@@ -129,7 +131,7 @@ def test_places_of_the_published_scheme_fit_a_table_of_as_many(vocabulary: Any) 
         if fits:
             assert model.check(eight(vocabulary), trained=eight(vocabulary)) == []
         else:
-            with pytest.raises(Mistake, match="place 8 is beyond"):
+            with pytest.raises(UserError, match="place 8 is beyond"):
                 model.check(eight(vocabulary), trained=eight(vocabulary))
 
 
@@ -144,10 +146,10 @@ def test_a_table_that_is_too_small_is_refused_before_any_work(numbering: Any, vo
     model = Decoder(hidden_size=8, positions=(Learned(position_ids=numbering, max_position_embeddings=highest),)).build(
         vocabulary, 0
     )
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         model.check(eight(vocabulary))
-    with pytest.raises(Mistake, match=words):
-        model.place(eight(vocabulary), Draw.fixed())
+    with pytest.raises(UserError, match=words):
+        model.place(eight(vocabulary), StepContext.fixed())
     large = Decoder(
         hidden_size=8, positions=(Learned(position_ids=numbering, max_position_embeddings=highest + 1),)
     ).build(vocabulary, 0)
@@ -158,7 +160,7 @@ def test_a_table_that_is_too_small_is_refused_before_any_work(numbering: Any, vo
 def test_the_position_that_is_too_small_is_the_one_named(vocabulary: Any) -> None:
     positions = (Learned(), Sinusoidal(), Learned(max_position_embeddings=3))
     model = Decoder(hidden_size=8, positions=positions).build(vocabulary, 0)
-    with pytest.raises(Mistake, match=r"model\.positions\.2: place 7 "):
+    with pytest.raises(UserError, match=r"model\.positions\.2: place 7 "):
         model.check(eight(vocabulary))
 
 
@@ -173,7 +175,7 @@ def test_the_table_must_hold_what_training_may_draw(numbering: Any, vocabulary: 
     short = Decoder(
         hidden_size=8, positions=(Learned(position_ids=numbering, max_position_embeddings=needed - 1),)
     ).build(vocabulary, 0)
-    with pytest.raises(Mistake, match=f"place {needed - 1} is beyond"):
+    with pytest.raises(UserError, match=f"place {needed - 1} is beyond"):
         short.check(eight(vocabulary), trained=eight(vocabulary))
 
 
@@ -215,5 +217,5 @@ def test_positions_without_a_table_take_any_place(vocabulary: Any) -> None:
     ],
 )
 def test_impossible_values_are_refused_by_name(make: Any, field: str) -> None:
-    with pytest.raises(Mistake, match=f"^{field}: "):
+    with pytest.raises(UserError, match=f"^{field}: "):
         make()

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.batch import Draw, Tokens
-from numerate.errors import Mistake
+from numerate.batch import StepContext, Tokens
+from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.models.decoder import Decoder
 from numerate.models.trunk import Stack
@@ -77,7 +77,7 @@ def test_randomised_fire_in_training_reads_a_sorted_subset_of_the_published_kind
     case = published(shared, "fire_randomised_train")
     length = len(case["input"]["positions"])
     tokens = Tokens(torch.full((1, length), 4), torch.tensor([length]), torch.tensor([3]))
-    found = RandomSubset(128).number(tokens, torch.ones(1, length, dtype=torch.long), Draw(0, 0))[0]
+    found = RandomSubset(128).number(tokens, torch.ones(1, length, dtype=torch.long), StepContext(0, 0))[0]
     assert len(set(found.tolist())) == length
     assert bool((found[1:] > found[:-1]).all())
     assert int(found.max()) < 128
@@ -90,9 +90,9 @@ def test_randomised_fire_counts_through_where_there_are_too_few_places(shared: P
     tokens = Tokens(torch.full((1, length), 4), torch.tensor([length]), torch.tensor([3]))
     numbering = RandomSubset(case["input"]["max_length"])
     kinds = torch.ones(1, length, dtype=torch.long)
-    drawn = numbering.number(tokens, kinds, Draw(0, 0))
+    drawn = numbering.number(tokens, kinds, StepContext(0, 0))
     assert (
-        torch.equal(drawn, numbering.number(tokens, kinds, Draw.fixed()).expand(1, -1))
+        torch.equal(drawn, numbering.number(tokens, kinds, StepContext.fixed()).expand(1, -1))
         == case["expected"]["train_equals_eval"]
     )
 
@@ -167,7 +167,7 @@ def test_shared_means_one_set_of_parameters_for_all_layers(make: Any) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(make: Any, field: str) -> None:
-    with pytest.raises(Mistake, match=f"^{field}:"):
+    with pytest.raises(UserError, match=f"^{field}:"):
         make()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.attention import Attention, SelfAttention
 from numerate.mixers.mixer import Context, at_places
 from numerate.positions.contextual import CoPE, GatedPlaces
@@ -158,5 +158,5 @@ def test_places_are_summed_exactly_where_a_model_runs_in_half_precision() -> Non
 
 
 def test_impossible_values_are_refused_by_name() -> None:
-    with pytest.raises(Mistake, match=r"^max_positions: between 1 places"):
+    with pytest.raises(UserError, match=r"^max_positions: between 1 places"):
         CoPE(max_positions=1)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from numerate.batch import Draw
+from numerate.batch import StepContext
 from numerate.positions.counter import drawn
 
 MASK = 0xFFFFFFFFFFFFFFFF
@@ -26,7 +26,7 @@ def plain(seed: int, step: int, row: int, bound: int, salt: int) -> int:
 @pytest.mark.parametrize("bound", [1, 2, 11, 101, 2**20 + 7, 2**31])
 def test_tensors_give_what_pythons_whole_numbers_give(seed: int, step: int, salt: int, bound: int) -> None:
     rows = [0, 1, 2, 1000, 2**40, 2**62]
-    found = drawn(Draw(seed, step), torch.tensor(rows), bound, salt).tolist()
+    found = drawn(StepContext(seed, step), torch.tensor(rows), bound, salt).tolist()
     assert found == [plain(seed, step, row, bound, salt) for row in rows]
 
 
@@ -41,10 +41,14 @@ def test_the_finaliser_is_the_published_one() -> None:
 def test_draws_are_uniform_along_every_part_of_the_key(vary: str) -> None:
     count, bound = 11_000, 11
     if vary == "row":
-        found = drawn(Draw(0, 0), torch.arange(count), bound)
+        found = drawn(StepContext(0, 0), torch.arange(count), bound)
     else:
         one = torch.tensor([5])
-        keys = {"step": lambda i: (Draw(0, i), 0), "seed": lambda i: (Draw(i, 0), 0), "salt": lambda i: (Draw(0, 0), i)}
+        keys = {
+            "step": lambda i: (StepContext(0, i), 0),
+            "seed": lambda i: (StepContext(i, 0), 0),
+            "salt": lambda i: (StepContext(0, 0), i),
+        }
         count = 1_100
         found = torch.cat([drawn(draw, one, bound, salt) for draw, salt in map(keys[vary], range(count))])
     counts = torch.bincount(found, minlength=bound)
@@ -56,16 +60,16 @@ def test_draws_are_uniform_along_every_part_of_the_key(vary: str) -> None:
 
 def test_neighbours_in_row_step_and_seed_are_uncorrelated() -> None:
     rows = torch.arange(5000)
-    here = drawn(Draw(0, 0), rows, 1000).double()
+    here = drawn(StepContext(0, 0), rows, 1000).double()
     for other in (
-        drawn(Draw(0, 0), rows + 1, 1000),
-        drawn(Draw(0, 1), rows, 1000),
-        drawn(Draw(1, 0), rows, 1000),
-        drawn(Draw(0, 0), rows, 1000, salt=1),
+        drawn(StepContext(0, 0), rows + 1, 1000),
+        drawn(StepContext(0, 1), rows, 1000),
+        drawn(StepContext(1, 0), rows, 1000),
+        drawn(StepContext(0, 0), rows, 1000, salt=1),
     ):
         assert abs(float(torch.corrcoef(torch.stack([here, other.double()]))[0, 1])) < 0.06
 
 
 def test_an_evaluation_may_not_draw() -> None:
     with pytest.raises(ValueError, match="draws nothing"):
-        drawn(Draw.fixed(), torch.tensor([0]), 5)
+        drawn(StepContext.fixed(), torch.tensor([0]), 5)

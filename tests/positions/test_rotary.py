@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.positions.rotary import Rotary
 
 
@@ -66,5 +66,5 @@ def test_a_share_turns_the_first_components_only() -> None:
     ],
 )
 def test_what_cannot_be_turned_is_refused(make: object, words: str) -> None:
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         make()  # type: ignore[operator]

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from numerate import catalogue
-from numerate.batch import Draw
+from numerate.batch import StepContext
 from numerate.config import Span, identity, override
-from numerate.errors import Mistake
-from numerate.evaluation.exam import Exam
+from numerate.errors import UserError
+from numerate.evaluation.exam import EvaluationData
 from numerate.evaluation.grid import Grid
 from numerate.laboratory.train import debug, dry_run, train
 from numerate.models.block import FeedForward
@@ -207,8 +207,8 @@ def test_input_injection_comes_before_every_layer_and_noise_before_the_first() -
     recipe = small(made("addition_ff_ii_nope"))
     recipe = override(recipe, ["model.backbone.num_layers=16"])
     model: Any = recipe.model.build(recipe.tokenizer.build_vocabulary(recipe.task), 0)
-    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
-    tokens = model.place(exam.batch(recipe.task.pinned(digits=3).examples("test", 0, 0, 2)).tokens, Draw.fixed())
+    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
+    tokens = model.place(exam.batch(recipe.task.pinned(digits=3).examples("test", 0, 0, 2)).tokens, StepContext.fixed())
     for block in model.trunk.blocks:
         block.forward = lambda x, context, asked=None: x
     x, context = model._embedded(tokens)
@@ -220,7 +220,7 @@ def test_input_injection_comes_before_every_layer_and_noise_before_the_first() -
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_grid_fits_the_tables(name: str) -> None:
     recipe = small(made(name))
-    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     model = recipe.model.build(exam.vocabulary, 0)
     text = recipe.evaluation.grid
     assert text is not None
@@ -231,7 +231,7 @@ def test_the_grid_fits_the_tables(name: str) -> None:
 
 def test_a_grid_beyond_the_table_is_refused_before_any_work(tmp_path: Path) -> None:
     recipe = override(debug(made("addition_lt_abacus_1x16")), ["evaluation.grid=equal:500:520"])
-    with pytest.raises(Mistake, match=r"evaluation\.grid.*table of Learned, which has 512 places"):
+    with pytest.raises(UserError, match=r"evaluation\.grid.*table of Learned, which has 512 places"):
         train(recipe, runs_dir=tmp_path, quiet=True)
     assert not list(tmp_path.iterdir())
 

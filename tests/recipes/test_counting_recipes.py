@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from numerate import catalogue
-from numerate.batch import Draw, Model
+from numerate.batch import Model, StepContext
 from numerate.config import override
 from numerate.data.published import files
-from numerate.errors import Mistake
-from numerate.evaluation.exam import Exam
+from numerate.errors import UserError
+from numerate.evaluation.exam import EvaluationData
 from numerate.evaluation.grid import Grid
 from numerate.laboratory.train import debug, train
 from numerate.mixers.attention import Attention
@@ -25,8 +25,8 @@ from numerate.positions.added import Learned
 from numerate.positions.numbering import Sequential
 from numerate.recipes.counting_family import MODELS, make, names
 from numerate.studies.naming import named_recipe
-from numerate.tasks.counting_names import Named, named_tasks
-from numerate.tokens.layout import Aligned
+from numerate.tasks.counting_names import PublishedTask, named_tasks
+from numerate.tokens.layout import TokenClassification
 from numerate.tokens.words import Words
 from numerate.training.recipe import Recipe
 from numerate.training.schedule import Constant
@@ -49,7 +49,7 @@ def weights(recipe: Recipe) -> int:
     return sum(parameter.numel() for parameter in built(recipe).parameters())
 
 
-def more_ids(named: Named) -> int:
+def more_ids(named: PublishedTask) -> int:
     """How many ids there are more than published: the four special tokens, and `<pad>` only where the task has it.
     Two published vocabularies have an `a` twice."""
     twice = len(named.vocabulary) - len(set(named.vocabulary))
@@ -81,7 +81,7 @@ def test_a_name_stands_for_a_recipe_that_is_called_so(name: str) -> None:
 
 
 def test_a_mistyped_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(Mistake, match="Did you mean 'counting_samesymbol_mod10bos_rope'"):
+    with pytest.raises(UserError, match="Did you mean 'counting_samesymbol_mod10bos_rope'"):
         named_recipe("counting_samesymbol_mod10bos_ropes")
 
 
@@ -217,7 +217,7 @@ def test_what_is_hidden_is_hidden_from_attention_alone() -> None:
         for model in ("sine", "lstm"):
             recipe = of(task, model)
             padded = "padhelper" in task and model == "sine"
-            assert recipe.layout == Aligned(blocked_tokens=("<pad>",) if padded else ()), (task, model)
+            assert recipe.layout == TokenClassification(blocked_tokens=("<pad>",) if padded else ()), (task, model)
     mixer = of("counting_samesymbol_padhelper", "nope").model.mixer
     assert isinstance(mixer, Attention)
     assert not mixer.blocked_attend_to_themselves
@@ -226,8 +226,8 @@ def test_what_is_hidden_is_hidden_from_attention_alone() -> None:
 
 def test_helpers_have_the_number_of_the_next_token() -> None:
     recipe = override(of("counting_samesymbol_shiftedstart3_padhelper", "ape"), ["model.hidden_size=16"])
-    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
-    tokens = built(recipe).place(exam.batch(recipe.task.read("5 <pad> a <pad> a <pad>")).tokens, Draw.fixed())
+    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
+    tokens = built(recipe).place(exam.batch(recipe.task.read("5 <pad> a <pad> a <pad>")).tokens, StepContext.fixed())
     assert tokens.places is not None
     assert tokens.places[0].tolist() == [[0, 1, 1, 2, 2, 3]]
     for task in ("counting_samesymbol_shiftedstart3", "counting_samesymbol_shiftedstart3_padhelper"):
@@ -261,7 +261,7 @@ def test_the_grid_has_the_published_counts_and_those_the_best_is_chosen_on(task:
 @pytest.mark.parametrize("task", TASKS)
 def test_the_longest_row_fits_the_table_at_every_offset(task: str) -> None:
     recipe = override(of(task, "ape"), ["model.hidden_size=8"])
-    model, exam = built(recipe), Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    model, exam = built(recipe), EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     numbering = recipe.model.positions[0].position_ids
     assert (
         numbering.shift_within
@@ -276,7 +276,7 @@ def test_the_longest_row_fits_the_table_at_every_offset(task: str) -> None:
         over = replace(
             recipe.model, positions=(Learned(position_ids=wider, max_position_embeddings=numbering.shift_within),)
         )
-        with pytest.raises(Mistake, match="is beyond the table of Learned"):
+        with pytest.raises(UserError, match="is beyond the table of Learned"):
             over.build(exam.vocabulary, 0).check(
                 exam.longest(recipe.task.pinned(**dict(corner)), split="test", count=1)
             )

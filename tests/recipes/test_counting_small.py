@@ -8,9 +8,9 @@ import torch
 
 import numerate
 from numerate import catalogue
-from numerate.batch import Draw
+from numerate.batch import StepContext
 from numerate.config import Span, override
-from numerate.evaluation.exam import Exam
+from numerate.evaluation.exam import EvaluationData
 from numerate.evaluation.grid import Grid
 from numerate.laboratory.train import debug, train
 from numerate.mixers.attention import Attention
@@ -28,7 +28,7 @@ def test_it_is_called_by_its_name_and_its_grid_fits(name: str) -> None:
     assert recipe.title == name
     assert recipe.training.threads == 1
     assert recipe.paper is None or recipe.paper in PAPERS
-    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     model = recipe.model.build(exam.vocabulary, 0)
     assert sum(parameter.numel() for parameter in model.parameters()) < 500_000
     for corner in Grid.parse(recipe.evaluation.grid or "1:100", ("count",)).corners():
@@ -51,16 +51,16 @@ def test_it_trains_and_counts_are_measured(name: str, tmp_path: Path) -> None:
 def test_counting_takes_every_published_task(task: str) -> None:
     recipe = override(numerate.recipe("counting"), [f"task={task}"])
     assert recipe.task == named_tasks()[task].task
-    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     batch = exam.batch(recipe.task.examples("train", 0, 0, 2))
     logits = recipe.model.build(exam.vocabulary, 0)(batch.tokens).logits
     assert bool(logits.isfinite().all())
 
 
 def logits_along(recipe: Recipe, text: str) -> torch.Tensor:
-    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     model = recipe.model.build(exam.vocabulary, 0).double().eval()
-    tokens = model.place(exam.batch(recipe.task.read(text)).tokens, Draw.fixed())
+    tokens = model.place(exam.batch(recipe.task.read(text)).tokens, StepContext.fixed())
     logits: torch.Tensor = model(tokens).logits[0].detach()
     return logits
 

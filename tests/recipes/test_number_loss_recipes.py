@@ -11,16 +11,16 @@ from numerate import catalogue
 from numerate.config import identity
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
-from numerate.losses.numbers_said import XVal
+from numerate.losses.numbers_said import XValLoss
 from numerate.models.numformer import Numformer
 from numerate.models.t5 import SIZES, T5
 from numerate.recipes import number_loss_paper as paper
 from numerate.recipes.papers import PAPERS
-from numerate.tasks.jokes import Jokes
+from numerate.tasks.jokes import RJokes
 from numerate.tasks.mathematics import Mathematics
-from numerate.tasks.reading import Reading
-from numerate.tasks.word_problems import WordProblems
-from numerate.tokens.layout import Masked, Pair
+from numerate.tasks.reading import MultiRC
+from numerate.tasks.word_problems import GSM8K
+from numerate.tokens.layout import Masked, Seq2Seq
 from numerate.tokens.regression_transformer import RegressionTransformer
 from numerate.tokens.subwords import Subwords
 from numerate.tokens.text_spellings import AsIs, PerDigit
@@ -33,7 +33,7 @@ PUBLISHED = [
     for name, module in catalogue.kinds()["Recipe"].items()
     if ".number_loss_" in module and not module.endswith(("_small", "_laptop"))
 ]
-TASKS = {"mathematics": Mathematics, "arithmetic": Mathematics, "rjokes": Jokes, "multirc": Reading}
+TASKS = {"mathematics": Mathematics, "arithmetic": Mathematics, "rjokes": RJokes, "multirc": MultiRC}
 WITH_DIGITS = ("ntl_mse", "ntl_was", "ntl_mae", "ntl_huber", "gaussian", "custom_tokenizer")
 
 
@@ -57,7 +57,7 @@ def test_it_is_called_by_its_name_and_trains_what_the_name_says(name: str) -> No
     recipe = numerate.recipe(name)
     assert recipe.title == name
     assert recipe.paper in PAPERS
-    assert isinstance(recipe.task, TASKS.get(dataset(name), WordProblems))
+    assert isinstance(recipe.task, TASKS.get(dataset(name), GSM8K))
 
 
 def test_recipes_are_different_runs() -> None:
@@ -98,7 +98,7 @@ def test_number_losses_have_one_token_a_digit_and_plain_t5_has_its_own(name: str
     numbers, row = tokenizer(name).number_format, name.partition("_t5_")[2]
     if "_rt" in name:
         assert numbers == RegressionTransformer()
-    elif isinstance(loss(name), XVal):
+    elif isinstance(loss(name), XValLoss):
         assert numbers == Numbers()
     elif row.startswith(WITH_DIGITS):
         assert numbers == PerDigit()
@@ -135,7 +135,7 @@ def test_a_name_says_the_loss() -> None:
 
 def test_rows_are_laid_out_for_their_models() -> None:
     for name in PUBLISHED:
-        assert isinstance(numerate.recipe(name).layout, Masked if "numformer" in name else Pair)
+        assert isinstance(numerate.recipe(name).layout, Masked if "numformer" in name else Seq2Seq)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

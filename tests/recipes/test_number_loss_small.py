@@ -9,7 +9,7 @@ import pytest
 import numerate
 from numerate import catalogue
 from numerate.config import override
-from numerate.evaluation.exam import Exam
+from numerate.evaluation.exam import EvaluationData
 from numerate.laboratory.train import debug, train
 from numerate.models.t5 import T5
 from numerate.training.recipe import Recipe
@@ -79,6 +79,6 @@ def test_it_is_small() -> None:
         recipe = numerate.recipe(name)
         if isinstance(recipe.model, T5):
             pytest.importorskip("transformers", reason="the extra huggingface is not installed")
-        exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+        exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
         model = recipe.model.build(exam.vocabulary, 0)
         assert 100_000 < sum(parameter.numel() for parameter in model.parameters()) < 400_000

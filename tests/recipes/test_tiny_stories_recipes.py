@@ -10,7 +10,7 @@ import pytest
 import numerate
 from numerate import catalogue
 from numerate.config import identity
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.laboratory.trial import debug
 from numerate.mixers.attention import Attention
 from numerate.mixers.dual_attention import DualAttention
@@ -21,7 +21,7 @@ from numerate.recipes.papers import PAPERS
 from numerate.recipes.tiny_stories_controls import equal_in, operations_of, parameters_of, step_seconds, transformer_of
 from numerate.recipes.tiny_stories_family import CONTROLS, names
 from numerate.recipes.tiny_stories_paper import control_beside
-from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tasks.language_modelling import LanguageModeling
 from numerate.tokens.pieces import opened
 from numerate.tokens.token_ids import TokenIds, vocabulary_of
 from numerate.training.schedule import Constant, Cosine
@@ -46,7 +46,7 @@ def test_a_run_is_trained_as_published() -> None:
     for run in RUNS:
         recipe = numerate.recipe(f"tiny_stories_{run.name}")
         optimizer, training, task = recipe.optimizer, recipe.training, recipe.task
-        assert isinstance(task, LanguageModelling)
+        assert isinstance(task, LanguageModeling)
         assert task.order == "published"
         assert training.batch_size * task.context_length == 131_072
         assert (training.batch_size // training.gradient_accumulation_steps, training.gradient_accumulation_steps) == (
@@ -147,13 +147,13 @@ def test_width_or_depth_are_found_whose_neighbours_are_farther_off(equal: Any, b
 
 def test_what_cannot_be_equal_is_said() -> None:
     recipe = numerate.recipe(DUAL)
-    with pytest.raises(Mistake, match="by: steps change no parameters"):
+    with pytest.raises(UserError, match="by: steps change no parameters"):
         equal_in("parameters", recipe, by="steps")
-    with pytest.raises(Mistake, match="ratio: time needs how many times as long a step takes"):
+    with pytest.raises(UserError, match="ratio: time needs how many times as long a step takes"):
         equal_in("time", recipe, by="steps")
-    with pytest.raises(Mistake, match=r"model\.mixer: Attention has no relational heads"):
+    with pytest.raises(UserError, match=r"model\.mixer: Attention has no relational heads"):
         equal_in("parameters", numerate.recipe("addition_rotary"), by="depth")
-    with pytest.raises(Mistake, match=r"task: rows of Arithmetic have no length of their own"):
+    with pytest.raises(UserError, match=r"task: rows of Arithmetic have no length of their own"):
         operations_of(numerate.recipe("addition_rotary"), Decoder())
 
 
@@ -191,7 +191,7 @@ def test_the_vocabulary_is_filled_up_to_the_published_size(shared: Path) -> None
     assert [vocabulary_of(known, multiple).size for multiple in (1, 128)] == [50_257, 50_304]
     assert vocabulary_of(known, 128).symbols[-1] == "[no piece 50303]"
     assert numerate.recipe("fineweb_edu_dual_343m").tokenizer == TokenIds(pad_to_multiple_of=128)
-    with pytest.raises(Mistake, match="multiple: 0 has no multiples"):
+    with pytest.raises(UserError, match="multiple: 0 has no multiples"):
         TokenIds(pad_to_multiple_of=0)
 
 

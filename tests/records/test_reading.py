@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.records.heads import lacking
 from numerate.records.kinds import EVALUATION, METRICS, OF_A_RUN, RESULT, TASK
 from numerate.records.reading import Tail, read, scan
@@ -88,7 +88,7 @@ def written(path: Path, *lines: Any) -> Path:
 
 def test_a_damaged_line_is_named_with_its_number_and_what_the_user_can_do(tmp_path: Path) -> None:
     file = written(tmp_path / "counts.jsonl", SOUND, "\n", {"count": 4, "correct": 5}, SOUND)
-    with pytest.raises(Mistake) as error:
+    with pytest.raises(UserError) as error:
         read(file, COUNTS)
     right = "`correct` is 5; a whole number from 0 to `count` (4) is right"
     assert str(error.value) == f"{file}, line 3: damaged: {right}. Remove the line."
@@ -97,7 +97,7 @@ def test_a_damaged_line_is_named_with_its_number_and_what_the_user_can_do(tmp_pa
 @pytest.mark.parametrize("odd", ["{oops\n", "[]\n", "3\n", "\0\0\0\n", '{"count": 4, "cor\n', "\xff\n"])
 def test_a_whole_line_that_is_no_object_is_damage_wherever_it_stands(odd: str, tmp_path: Path) -> None:
     for lines in ([odd, SOUND], [SOUND, odd]):
-        with pytest.raises(Mistake, match="damaged: no JSON object"):
+        with pytest.raises(UserError, match="damaged: no JSON object"):
             read(written(tmp_path / "counts.jsonl", *lines), COUNTS)
 
 
@@ -132,7 +132,7 @@ def test_a_file_that_grows_is_read_once_and_damage_has_the_number_of_its_line(tm
         file.flush()
         assert tail.new() == []
         file.write('"correct": 1}\nwhat is this\n')
-    with pytest.raises(Mistake, match="line 4: damaged"):
+    with pytest.raises(UserError, match="line 4: damaged"):
         tail.new()
 
 

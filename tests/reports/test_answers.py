@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from numerate.cli import main
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.text_metrics import TextScores
 from numerate.laboratory.results import Results
@@ -112,9 +112,9 @@ def test_compare_takes_a_metric_of_numbers(
 
 def test_a_metric_that_runs_lack_is_refused(make_run: Make, tmp_path: Path) -> None:
     plain = make_run("abacus", lambda n: 0.9)
-    with pytest.raises(Mistake, match="method=decoding"):
+    with pytest.raises(UserError, match="method=decoding"):
         write_comparison([plain], tmp_path / "a.html", metric="log_mae")
-    with pytest.raises(Mistake, match="no figure"):
+    with pytest.raises(UserError, match="no figure"):
         write_figure([plain], tmp_path / "a.png", metric="log_mae")
 
 
@@ -122,7 +122,7 @@ def test_a_record_with_numbers_that_cannot_be_is_named_by_its_line(make_run: Mak
     folder = scored(make_run("abacus", lambda n: 0.9), as_long)
     file = folder / "evaluation.jsonl"
     file.write_text(file.read_text().replace('"error": "', '"error": "x', 1))
-    with pytest.raises(Mistake, match=r"line 1: damaged: `numbers\.linear\.error` is"):
+    with pytest.raises(UserError, match=r"line 1: damaged: `numbers\.linear\.error` is"):
         read(folder)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from numerate.errors import Fault
+from numerate.errors import OperationalError
 from numerate.reports import attention_maps
 from numerate.reports.attention_maps import looks, maps_page, section
 from numerate.reports.attention_script import SCRIPT
@@ -83,7 +83,7 @@ def test_the_report_of_a_run_draws_its_records_and_says_which_are_damaged_or_too
         (folder / "maps" / f"{name}.json").write_text(json.dumps(record(name)))
     torn = folder / "maps" / "c.json"
     torn.write_text(json.dumps(record())[:-40])
-    with pytest.raises(Fault, match=r"^maps/c.json: cannot be read"):
+    with pytest.raises(OperationalError, match=r"^maps/c.json: cannot be read"):
         read_map(torn)
     page = write_page(folder).read_text()
     assert page == write_page(folder).read_text()

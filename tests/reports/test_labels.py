@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from numerate.config import to_tree
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.labels import METRICS, Labels
 from numerate.evaluation.statistics import wilson
 from numerate.mixers.alternating import Alternating
@@ -120,7 +120,7 @@ def test_labels_are_measured_on_unseen_counts_unless_another_metric_is_chosen(ma
         chosen = replace(group, metric=metric)
         share = regions["ood"].labels.share(metric) if regions["ood"].labels else None
         assert chosen.regions[0]["ood"].share.value == pytest.approx(share)
-    with pytest.raises(Mistake, match="there is no 'fist'; there are: exact, unseen"):
+    with pytest.raises(UserError, match="there is no 'fist'; there are: exact, unseen"):
         by_metric([group], "fist")  # type: ignore[arg-type]
 
 
@@ -128,7 +128,7 @@ def test_runs_without_labels_have_exact_match_alone(make: Make, make_run: Make) 
     group = group_of(make_run("abacus", lambda n: 1.0))
     assert (group.measure, group.floor, group.labels) == ("exact", None, [])
     assert by_count([group]) == ""
-    with pytest.raises(Mistake, match="abacus has no labels of which accuracy on unseen counts is known"):
+    with pytest.raises(UserError, match="abacus has no labels of which accuracy on unseen counts is known"):
         by_metric([group], "unseen")
 
 
@@ -300,7 +300,7 @@ def test_figures_have_a_panel_for_each_task_and_say_what_they_leave_out(make: Ma
 def test_a_metric_of_what_was_not_evaluated_is_refused_as_not_evaluated(make: Make) -> None:
     folder = make("lstm", 8)
     (folder / "evaluation.jsonl").unlink()
-    with pytest.raises(Mistake, match="lstm, which was not evaluated"):
+    with pytest.raises(UserError, match="lstm, which was not evaluated"):
         by_metric([group_of(folder)], "unseen")
     both = [group_of(folder), group_of(make("rnn", 8))]
     assert "not evaluated yet: lstm" in finding(by_metric(both, "unseen"))
@@ -365,7 +365,7 @@ def test_a_figure_of_counts_is_drawn_twice_the_same_and_refused_without_labels(
     first = write_plot("counts", folders, tmp_path / "a.svg").read_bytes()
     assert b"floor" in first
     assert write_plot("counts", folders, tmp_path / "b.svg").read_bytes() == first
-    with pytest.raises(Mistake, match="are no labels"):
+    with pytest.raises(UserError, match="are no labels"):
         write_plot("counts", [make_run("abacus", lambda n: 1.0)], tmp_path / "c.svg")
 
 
@@ -399,12 +399,12 @@ def test_chance_is_a_theorem_where_every_place_has_the_same_state(
     """And it is one: the model itself, with any weights, says the same at every place of a row, or it does not."""
     import torch
 
-    from numerate.evaluation.exam import Exam
-    from numerate.tokens.layout import Aligned
+    from numerate.evaluation.exam import EvaluationData
+    from numerate.tokens.layout import TokenClassification
 
     recipe = {"task": to_tree(task), "model": to_tree(model), "tokenizer": to_tree(tokenizer)}
     assert same_everywhere(recipe) is theorem
-    exam = Exam(task, tokenizer, Aligned())
+    exam = EvaluationData(task, tokenizer, TokenClassification())
     batch = exam.batch(task.pinned(count=7).examples("test", 0, 0, 1))
     built = replace(model, hidden_size=16).build(exam.vocabulary, 0).double().eval()
     with torch.no_grad():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.reports.compare import comparison_page, comparison_text
 from numerate.reports.groups import grouped
 from numerate.reports.language_page import run_body
@@ -26,7 +26,7 @@ def make(tmp_path: Path) -> Make:
     ) -> Path:
         folder = tmp_path / "runs" / title / f"{seed:012x}"
         folder.mkdir(parents=True)
-        task = {"kind": "LanguageModelling", "context_length": 16}
+        task = {"kind": "LanguageModeling", "context_length": 16}
         recipe = {"kind": "Recipe", "task": task, "training": {"steps": steps}, "seed": seed, "title": title}
         head = {"recipe": recipe, "id": folder.name, "seed": seed, "variant": "aaaaaaaaaaaa", "label": title}
         (folder / "recipe.yaml").write_text(json.dumps(head))
@@ -127,7 +127,7 @@ def test_a_figure_of_answers_is_refused_for_running_text_and_other_runs_are_not_
     make: Make, tmp_path: Path
 ) -> None:
     text = make("text", 100, 0, {"final": 2.0})
-    with pytest.raises(Mistake, match="validation is right for it"):
+    with pytest.raises(UserError, match="validation is right for it"):
         write_plot("pair", [text], tmp_path / "pair.png")
     sums = tmp_path / "runs" / "sums" / "5461dba59ebf"
     sums.mkdir(parents=True)

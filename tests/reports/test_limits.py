@@ -13,7 +13,7 @@ import yaml
 from numerate.evaluation.statistics import wilson
 from numerate.reports import limits
 from numerate.reports.compare import comparison_text, write_comparison
-from numerate.reports.grid import Grid, points
+from numerate.reports.grid import PlotGrid, points
 from numerate.reports.groups import Group, grouped
 from numerate.reports.limits import drawn, listed
 from numerate.reports.plots import KINDS
@@ -124,7 +124,7 @@ def test_maps_that_are_too_large_become_pictures(
 
 def test_a_picture_of_a_map_has_the_colour_of_each_cell(make: Callable[..., Path]) -> None:
     (grid,) = grouped([read(make("a", 0, 4))])[0].grids
-    drawing = small_map(Grid(grid.row_axis, grid.column_axis, grid.rows, (*grid.columns, 99), grid.points))
+    drawing = small_map(PlotGrid(grid.row_axis, grid.column_axis, grid.rows, (*grid.columns, 99), grid.points))
     light, dark = (base64.b64decode(text) for text in re.findall(r"base64,([^\"]+)", drawing))
     for picture, name in ((light, "l"), (dark, "d")):
         assert picture.startswith(b"\x89PNG\r\n\x1a\n")

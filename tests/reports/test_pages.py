@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.reports import figures
 from numerate.reports.compare import write_comparison
 from numerate.reports.groups import grouped
@@ -210,7 +210,7 @@ def test_a_comparison_warns_of_unequal_budgets_and_of_what_was_not_learned(make_
 
 def test_a_comparison_begins_with_the_runs_that_failed_and_the_variants_that_are_not_there(pair, tmp_path):
     failed = [("abacus seed 1", "the loss is nan <b>\n at step 7 " + "x" * 200)]
-    text = write_comparison(pair, tmp_path / "one.html", title="Pair", failed=failed).read_text()
+    text = write_comparison(pair, tmp_path / "one.html", title="Seq2Seq", failed=failed).read_text()
     warning = re.search(r'<h1>Pair</h1>\n<p class="warning"><strong>(.*?)</strong></p>\n<p class="finding">', text)[1]
     error = "the loss is nan &lt;b&gt; at step 7 "
     shown = error + "x" * (100 - len("the loss is nan <b> at step 7 ")) + "..."
@@ -223,9 +223,9 @@ def test_a_comparison_begins_with_the_runs_that_failed_and_the_variants_that_are
 
 
 def test_a_comparison_of_nothing_or_of_no_runs_is_refused(tmp_path):
-    with pytest.raises(Mistake, match="no runs are named"):
+    with pytest.raises(UserError, match="no runs are named"):
         write_comparison([], tmp_path / "report.html")
-    with pytest.raises(Mistake, match="no run"):
+    with pytest.raises(UserError, match="no run"):
         write_comparison([tmp_path], tmp_path / "report.html")
 
 
@@ -236,7 +236,7 @@ def test_a_full_disk_harms_neither_the_records_nor_an_earlier_page(pair, monkeyp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pathlib.Path.write_text", full)
-    with pytest.raises(Fault, match=r"report\.html: could not be written: No space left on device"):
+    with pytest.raises(OperationalError, match=r"report\.html: could not be written: No space left on device"):
         write_page(pair[0])
     assert (pair[0] / "report.html").read_text() == earlier
     assert not list(pair[0].glob(".report*"))
@@ -271,7 +271,7 @@ def test_a_figure_of_training_has_loss_and_exact_match(pair):
 
 def test_a_figure_in_another_format_or_of_nothing_is_refused(pair, tmp_path):
     group = grouped([read(pair[0])])[0]
-    with pytest.raises(Mistake, match="png, svg, pdf"):
+    with pytest.raises(UserError, match="png, svg, pdf"):
         figures.save(figures.charts_figure([length_chart([group])]), tmp_path / "map.gif")
-    with pytest.raises(Mistake, match="evaluate the run first"):
+    with pytest.raises(UserError, match="evaluate the run first"):
         figures.heat_maps([])

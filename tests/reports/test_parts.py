@@ -12,7 +12,7 @@ import yaml
 
 from numerate.cli import main
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exam import Exam
+from numerate.evaluation.exam import EvaluationData
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.statistics import wilson
 from numerate.models.decoder import Decoder
@@ -22,13 +22,13 @@ from numerate.reports.finding import finding
 from numerate.reports.grid import place_words
 from numerate.reports.groups import by_parts, grouped
 from numerate.reports.measure_tables import MOST_COLUMNS, _cuts, measure_rows
-from numerate.reports.measures import SAME, Place, measure_text, shown
+from numerate.reports.measures import SAME, MeasureKey, measure_text, shown
 from numerate.reports.page import run_page
 from numerate.reports.part_chart import part_chart, wrapped
 from numerate.reports.plots import KINDS, write_plot
 from numerate.reports.records import read, read_each
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.mathematics_stand_in import MathematicsStandIn
+from numerate.tasks.mathematics_stand_in import GeneratedMathematics
 from numerate.tokens.layout import Continuation
 from numerate.tokens.tokenizer import Characters
 
@@ -64,7 +64,7 @@ def make(
     """A run of one loss: how many of 20 are right of each part, and at the best step of another."""
     run = folder / f"{loss}_{width}" / f"{loss}{width}{seed}"
     run.mkdir(parents=True)
-    recipe = {"kind": "Recipe", "task": {"kind": "MathematicsStandIn"}, "model": {"kind": "Decoder", "width": width}}
+    recipe = {"kind": "Recipe", "task": {"kind": "GeneratedMathematics"}, "model": {"kind": "Decoder", "width": width}}
     recipe |= {"objective": {"kind": "Supervised", "loss": {"kind": loss}}, "seed": seed}
     (run / "recipe.yaml").write_text(yaml.safe_dump({"recipe": recipe, "id": run.name}))
     lines = []
@@ -88,8 +88,8 @@ def losses(folder: Path, seeds: int, names: Sequence[str] = ("CrossEntropy", "Nu
 
 
 def test_the_record_of_a_part_has_its_name_and_that_of_a_length_has_none() -> None:
-    for task, wanted in ((MathematicsStandIn(), {"names": {"module": "mul_big"}}), (Arithmetic(), {})):
-        exam = Exam(task, Characters(), Continuation())
+    for task, wanted in ((GeneratedMathematics(), {"names": {"module": "mul_big"}}), (Arithmetic(), {})):
+        exam = EvaluationData(task, Characters(), Continuation())
         model = Decoder(hidden_size=16).build(exam.vocabulary, 0)
         cell = {"module": 6} if wanted else {"first_digits": 2, "second_digits": 2}
         record = evaluate_cell(model, exam, cell, count=2)
@@ -133,7 +133,7 @@ def test_trained_parts_stand_apart_from_those_beyond(tmp_path: Path) -> None:
 
 def test_a_point_is_the_median_of_the_seeds_from_the_lowest_to_the_highest(tmp_path: Path) -> None:
     (one,) = shown(grouped(read_each(losses(tmp_path, 3, ("CrossEntropy",)))))
-    first = Place("in_distribution", 1)
+    first = MeasureKey("in_distribution", 1)
     assert sorted(one.values(first, "exact")) == [0.2, 0.25, 0.3]
     assert one.interval(first, "exact") == (0.2, 0.3)
     (alone,) = shown(grouped([read(make(tmp_path / "b", "CrossEntropy", lambda part: 4))]))
@@ -148,17 +148,21 @@ def test_regions_are_told_over_all_questions_and_as_the_mean_of_their_parts(tmp_
     lines = [part_line(1, 9, count=10, name="add")] + [line for line in lines if line["cell"] != {"module": 1}]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (one,) = shown(grouped([read(run)]))
-    assert one.values(Place("in_distribution"), "exact") == [pytest.approx((9 + 8) / 30)]
-    assert one.values(Place("in_distribution"), "exact (mean of modules)") == [pytest.approx(fmean([9 / 10, 8 / 20]))]
-    assert one.values(Place("in_distribution"), "mae") == [pytest.approx((1 + 12) / 30)]
-    assert one.values(Place("in_distribution"), "mae (mean of modules)") == [pytest.approx(fmean([1 / 10, 12 / 20]))]
+    assert one.values(MeasureKey("in_distribution"), "exact") == [pytest.approx((9 + 8) / 30)]
+    assert one.values(MeasureKey("in_distribution"), "exact (mean of modules)") == [
+        pytest.approx(fmean([9 / 10, 8 / 20]))
+    ]
+    assert one.values(MeasureKey("in_distribution"), "mae") == [pytest.approx((1 + 12) / 30)]
+    assert one.values(MeasureKey("in_distribution"), "mae (mean of modules)") == [
+        pytest.approx(fmean([1 / 10, 12 / 20]))
+    ]
 
 
 def test_final_and_best_are_both_told_and_once_where_they_are_the_same(tmp_path: Path) -> None:
     same = grouped([read(make(tmp_path, "CrossEntropy", lambda part: 5))])
     assert [one.checkpoint for one in shown(same)] == [SAME]
     apart = grouped([read(make(tmp_path, "NumberToken", lambda part: 5, best=(40, lambda part: 15)))])
-    found = {one.checkpoint: one.values(Place("ood_test"), "exact") for one in shown(apart)}
+    found = {one.checkpoint: one.values(MeasureKey("ood_test"), "exact") for one in shown(apart)}
     assert found == {"final": [0.25], "best": [0.75]}
     page = run_page(apart[0].runs[0])
     assert '<td class="quiet">best</td>' in page

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.reports.records import read
 
 
@@ -58,7 +58,7 @@ def test_a_cell_that_cannot_be_is_refused_with_its_line_and_what_is_right(make_r
     lines = (folder / "evaluation.jsonl").read_text().splitlines()
     lines[4] = json.dumps(json.loads(lines[4]) | broken)
     (folder / "evaluation.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(Mistake, match=rf"evaluation\.jsonl, line 5: damaged: {told}.*numerate evaluate"):
+    with pytest.raises(UserError, match=rf"evaluation\.jsonl, line 5: damaged: {told}.*numerate evaluate"):
         read(folder)
 
 
@@ -95,9 +95,9 @@ def test_files_that_are_not_there_yet_count_as_empty(make_run):
 
 
 def test_a_folder_that_is_no_run_is_a_mistake_that_says_what_a_run_is(tmp_path):
-    with pytest.raises(Mistake, match=r"no run, it holds no recipe\.yaml"):
+    with pytest.raises(UserError, match=r"no run, it holds no recipe\.yaml"):
         read(tmp_path)
-    with pytest.raises(Mistake, match="does not exist"):
+    with pytest.raises(UserError, match="does not exist"):
         read(tmp_path / "nowhere")
 
 
@@ -105,7 +105,7 @@ def test_a_folder_that_is_no_run_is_a_mistake_that_says_what_a_run_is(tmp_path):
 def test_a_head_that_cannot_be_read_is_damaged(make_run, text):
     folder = make_run("abacus", lambda n: 1.0)
     (folder / "recipe.yaml").write_text(text)
-    with pytest.raises(Mistake, match=r"recipe\.yaml.*: damaged: "):
+    with pytest.raises(UserError, match=r"recipe\.yaml.*: damaged: "):
         read(folder)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.statistics import (
     holm,
     interquartile_mean,
@@ -86,7 +86,7 @@ def test_fewer_seeds_have_their_extremes_and_one_seed_has_nothing(make: Make) ->
     assert "Thin line: the lowest to the highest of fewer than 5 seeds" in page
     assert "bootstrap" not in page
     assert forest([one]) == ""
-    with pytest.raises(Mistake, match="every group has one seed"):
+    with pytest.raises(UserError, match="every group has one seed"):
         forest_figure([one])
 
 
@@ -215,7 +215,7 @@ def test_the_page_and_the_terminal_tell_the_pairs_and_the_page_takes_a_baseline(
     text = comparison_text(grouped([read(folder) for folder in folders]))
     assert "kind4 / kind0" in text
     assert "Told apart means p < 0.05" in text
-    with pytest.raises(Mistake, match=r"baseline: no group is called 'kind9'; there are: kind0, .*Did you mean"):
+    with pytest.raises(UserError, match=r"baseline: no group is called 'kind9'; there are: kind0, .*Did you mean"):
         write_comparison(folders, tmp_path / "page.html", baseline="kind9")
 
 

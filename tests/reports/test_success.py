@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.statistics import wilson
 from numerate.reports.colour import SERIES
 from numerate.reports.compare import comparison_text, write_comparison
@@ -190,7 +190,7 @@ def test_an_older_record_tells_its_first_tokens_by_where_it_went_wrong(make: Cal
     assert [cell.first_correct for cell in read(run).cells] == [70]
     (run / "evaluation.jsonl").write_text(json.dumps(line) + "\n")
     assert read(run).cells[0].of_first() is None
-    with pytest.raises(Mistake, match="do not say how often the first token is right"):
+    with pytest.raises(UserError, match="do not say how often the first token is right"):
         write_plot("pair", [run], run / "a.png")
 
 
@@ -200,16 +200,16 @@ def test_what_cannot_be_drawn_is_refused(study: list[Path], make: Callable[..., 
         (("grid", [], "a.png"), r"plot: no runs are named"),
         (("grid", study, "a.jpg"), r"a.jpg: figures are written as png, svg, pdf"),
     ]:
-        with pytest.raises(Mistake, match=words):
+        with pytest.raises(UserError, match=words):
             write_plot(*arguments)
-    with pytest.raises(Mistake, match=r"labels: 1 for 4 groups; in this order they name: abacus; rotary"):
+    with pytest.raises(UserError, match=r"labels: 1 for 4 groups; in this order they name: abacus; rotary"):
         write_plot("grid", study, tmp_path / "a.png", labels=["one"])
     blank = make("blank", lambda n: 1.0)
     (blank / "evaluation.jsonl").write_text("")
     (blank / "metrics.jsonl").write_text("")
-    with pytest.raises(Mistake, match="nothing was evaluated yet"):
+    with pytest.raises(UserError, match="nothing was evaluated yet"):
         write_plot("curves", [blank], tmp_path / "a.png")
-    with pytest.raises(Mistake, match="no metrics yet"):
+    with pytest.raises(UserError, match="no metrics yet"):
         write_plot("training", [blank], tmp_path / "a.png")
 
 

@@ -8,7 +8,18 @@ from itertools import pairwise
 import pytest
 
 from numerate.reports import colour, curve, table
-from numerate.reports.colour import DARK, DARK_256, LIGHT, Look, contrast, ink, luminance, nearest_of_256, ramp, rgb
+from numerate.reports.colour import (
+    DARK,
+    DARK_256,
+    LIGHT,
+    TerminalStyle,
+    contrast,
+    ink,
+    luminance,
+    nearest_of_256,
+    ramp,
+    rgb,
+)
 from numerate.reports.compare import comparison_text
 from numerate.reports.curve import length_curve, sparkline
 from numerate.reports.grid import grids, points
@@ -18,7 +29,7 @@ from numerate.reports.records import Cell, read
 from numerate.reports.table import beside, markdown_table, text_table, text_width
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
-COLOURS = Look(colours=2**24, unicode=True, width=120)
+COLOURS = TerminalStyle(colours=2**24, unicode=True, width=120)
 
 
 def grid(high=3, trained=2, right=lambda a, b: 100):
@@ -50,7 +61,7 @@ def test_the_examples_in_the_documentation_are_true(module):
 
 
 def test_a_map_without_colours_is_numbers_in_a_frame():
-    shown = heat_map(grid(right=lambda a, b: 0 if a == 3 else 100 if b < 3 else 7), Look())
+    shown = heat_map(grid(right=lambda a, b: 0 if a == 3 else 100 if b < 3 else 7), TerminalStyle())
     assert shown.split("\n") == [
         "     1   2   3",
         "  ┏━━━━━━━┓",
@@ -64,14 +75,16 @@ def test_a_map_without_colours_is_numbers_in_a_frame():
 
 def test_a_map_for_a_plain_terminal_is_ascii_alone():
     both = (
-        heat_map(grid(), Look(unicode=False)) + legend(Look(unicode=False)) + sparkline([1, 2, 3], Look(unicode=False))
+        heat_map(grid(), TerminalStyle(unicode=False))
+        + legend(TerminalStyle(unicode=False))
+        + sparkline([1, 2, 3], TerminalStyle(unicode=False))
     )
     assert both.isascii()
     assert "+-------+" in both
 
 
 def test_colours_change_nothing_but_colours():
-    plain, coloured = (heat_map(grid(right=lambda a, b: 10 * a + b), look) for look in (Look(), COLOURS))
+    plain, coloured = (heat_map(grid(right=lambda a, b: 10 * a + b), look) for look in (TerminalStyle(), COLOURS))
     assert [line.rstrip() for line in ESCAPE.sub("", coloured).split("\n")] == plain.split("\n")
     assert "\x1b[" in coloured
     assert "\x1b[" not in plain
@@ -94,7 +107,7 @@ def test_every_cell_has_the_colour_of_its_share():
     ],
 )
 def test_a_map_is_no_wider_than_the_terminal_and_its_numbers_are_what_is_said(width, high, titled, row):
-    look = Look(width=width)
+    look = TerminalStyle(width=width)
     found = grid(high=high, trained=2, right=lambda a, b: 13 if a % 3 == 1 else 6 if a % 3 == 2 else 29)
     shown = heat_map(found, look)
     *lines, _ = shown.split("\n")
@@ -108,7 +121,7 @@ def test_a_map_is_no_wider_than_the_terminal_and_its_numbers_are_what_is_said(wi
 
 
 def test_a_cell_of_means_is_inside_of_the_border_only_with_all_of_its_cells():
-    shown = heat_map(grid(high=40, trained=8), Look(width=40))
+    shown = heat_map(grid(high=40, trained=8), TerminalStyle(width=40))
     assert "means of 5 x 5 cells" in shown
     assert shown.count("┏━━━┓") == 1
 
@@ -116,14 +129,14 @@ def test_a_cell_of_means_is_inside_of_the_border_only_with_all_of_its_cells():
 @pytest.mark.parametrize("colours", [0, 2**24])
 @pytest.mark.parametrize(("trained", "framed"), [(8, True), (2, False)])
 def test_a_legend_explains_the_border_only_where_a_map_has_one(trained, framed, colours):
-    found, look = grid(high=40, trained=trained), Look(width=40, colours=colours, unicode=True)
+    found, look = grid(high=40, trained=trained), TerminalStyle(width=40, colours=colours, unicode=True)
     assert ("┏" in heat_map(found, look)) == framed
     assert ("in distribution" in legend(look, [found])) == framed
 
 
 def test_cells_that_were_not_evaluated_stay_empty():
     cells = [Cell({"a": a, "b": b}, 1, 2, 0, 1, "ood_test") for a, b in ((1, 1), (2, 1), (2, 2))]
-    assert " 1  50\n" in heat_map(grids(points([cells]))[0], Look())
+    assert " 1  50\n" in heat_map(grids(points([cells]))[0], TerminalStyle())
 
 
 @pytest.mark.parametrize(
@@ -137,19 +150,19 @@ def test_cells_that_were_not_evaluated_stay_empty():
     ],
 )
 def test_a_terminal_is_asked_what_it_shows(environ, colours):
-    assert Look.of(Terminal(), environ).colours == colours
+    assert TerminalStyle.of(Terminal(), environ).colours == colours
 
 
 def test_a_file_gets_no_colours_unless_they_are_asked_for():
-    assert Look.of(io.StringIO(), {"TERM": "xterm-256color"}).colours == 0
-    assert Look.of(io.StringIO(), {"FORCE_COLOR": "1"}).colours == 256
-    assert Look.of(io.StringIO(), {"FORCE_COLOR": "1", "NO_COLOR": "1"}).colours == 0
-    assert Look.of(io.StringIO(), {"COLUMNS": "57"}).width == 57
+    assert TerminalStyle.of(io.StringIO(), {"TERM": "xterm-256color"}).colours == 0
+    assert TerminalStyle.of(io.StringIO(), {"FORCE_COLOR": "1"}).colours == 256
+    assert TerminalStyle.of(io.StringIO(), {"FORCE_COLOR": "1", "NO_COLOR": "1"}).colours == 0
+    assert TerminalStyle.of(io.StringIO(), {"COLUMNS": "57"}).width == 57
 
 
 def test_a_stream_that_cannot_encode_boxes_gets_none():
-    assert not Look.of(io.TextIOWrapper(io.BytesIO(), encoding="ascii"), {}).unicode
-    assert Look.of(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), {}).unicode
+    assert not TerminalStyle.of(io.TextIOWrapper(io.BytesIO(), encoding="ascii"), {}).unicode
+    assert TerminalStyle.of(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), {}).unicode
 
 
 @pytest.mark.parametrize(("stops", "sign"), [(LIGHT, -1), (DARK, 1), (DARK_256, 1)])
@@ -188,20 +201,20 @@ def test_tables_keep_their_columns_with_empty_cells_and_pipes():
 
 def test_a_bar_shows_the_share_and_its_interval():
     cell = Cell({"n": 6}, 50, 100, 0.4, 0.6, "ood_test")
-    line = length_curve({"run": {6: points([[cell]])[0]}}, Look()).split("\n")[-1]
+    line = length_curve({"run": {6: points([[cell]])[0]}}, TerminalStyle()).split("\n")[-1]
     assert line == "  6  ██████████──           50 [40, 60]"
 
 
 def test_a_sparkline_keeps_the_order_of_what_it_shows():
-    assert sparkline([1, 0.1, 0.01], Look(), log=True) == "█▅▁"
-    assert sparkline([3, 3], Look()) == "▁▁"
-    assert sparkline([], Look()) == ""
-    assert len(sparkline(list(range(1000)), Look(), width=30)) == 30
+    assert sparkline([1, 0.1, 0.01], TerminalStyle(), log=True) == "█▅▁"
+    assert sparkline([3, 3], TerminalStyle()) == "▁▁"
+    assert sparkline([], TerminalStyle()) == ""
+    assert len(sparkline(list(range(1000)), TerminalStyle(), width=30)) == 30
 
 
 def test_a_comparison_in_the_terminal_holds_both_maps_the_regions_and_the_finding(make_run):
     runs = [make_run("abacus", lambda n: n <= 7), make_run("rotary", lambda n: n <= 5)]
-    text = comparison_text(grouped([read(run) for run in runs]), Look(width=120))
+    text = comparison_text(grouped([read(run) for run in runs]), TerminalStyle(width=120))
     assert "addition_abacus" in text.split("\n")[0]
     assert "addition_rotary" in text.split("\n")[0]
     assert "all OOD" in text

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.searches.trials import measured
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.training.recipe import Recipe, Training
@@ -28,5 +28,5 @@ def test_it_is_refused_where_there_is_no_running_text() -> None:
     from numerate.searches.search import search
 
     recipe = replace(Recipe(), task=Arithmetic())
-    with pytest.raises(Mistake, match="metric: development_loss is of running text, and Arithmetic is none"):
+    with pytest.raises(UserError, match="metric: development_loss is of running text, and Arithmetic is none"):
         search(recipe, ["model.hidden_size=32,64"], trials=1, metric="development_loss")

@@ -20,9 +20,9 @@ import pytest
 from numerate.cli import COMMANDS, parsed
 from numerate.commands.search import asked
 from numerate.config import Span, override, to_tree
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.executors.executor import Desk, Executor, Failure, Finished, Work
+from numerate.executors.executor import Executor, Failure, Finished, Work, WorkerContext
 from numerate.laboratory.train import train
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
@@ -30,7 +30,7 @@ from numerate.searches.space import Between, Choice, Space
 from numerate.studies.naming import named_recipe
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.task import Task
-from numerate.tasks.written import Written
+from numerate.tasks.written import ExampleFile
 from numerate.training.recipe import Recipe, Training
 from numerate.training.run import RunFolder
 from numerate.training.stopping import Stop
@@ -39,10 +39,10 @@ pytest.importorskip("optuna", reason="a search needs optuna: pip install 'numera
 
 from numerate.searches import trials as trials_file
 from numerate.searches.journal import STARTS, Journal, Trial
-from numerate.searches.sampling import Way, make_pruner
+from numerate.searches.sampling import SamplingPlan, make_pruner
 from numerate.searches.search import search
-from numerate.searches.searched import Searched
-from numerate.searches.trials import Plan, Trials, measured, summary
+from numerate.searches.searched import SearchResult
+from numerate.searches.trials import SearchPlan, Trials, measured, summary
 
 TINY = Recipe(
     task=Arithmetic(digits=Span(1, 2)),
@@ -57,11 +57,11 @@ RATES = {"optimizer.learning_rate": "log(1e-4,1e-2)", "model.hidden_size": [16, 
 SPACE = Space.read(TINY, RATES)
 
 
-def points(found: Searched) -> list[Mapping[str, Any]]:
+def points(found: SearchResult) -> list[Mapping[str, Any]]:
     return [trial.parameters for trial in found.trials]
 
 
-def values(found: Searched) -> list[Any]:
+def values(found: SearchResult) -> list[Any]:
     return [(trial.number, trial.state, trial.objective, trial.parameters) for trial in found.trials]
 
 
@@ -135,7 +135,7 @@ def test_a_space_from_python_takes_a_list_as_the_values_to_choose_from() -> None
     ],
 )
 def test_what_cannot_be_searched_is_told_before_anything_runs(settings: list[str], said: str, tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match=said):
+    with pytest.raises(UserError, match=said):
         search(TINY, settings, runs_dir=tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -159,7 +159,7 @@ def test_a_value_that_goes_with_some_values_of_another_field_may_be_searched() -
     ],
 )
 def test_options_that_there_are_not_are_told(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match=said):
+    with pytest.raises(UserError, match=said):
         search(TINY, RATES, runs_dir=tmp_path, **settings)
 
 
@@ -174,7 +174,7 @@ def test_the_examples_of_the_help_can_be_searched(line: str) -> None:
 
 def test_without_optuna_the_line_that_installs_it_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(Mistake, match=r"needs the package optuna; pip install 'numerate\[search\]'"):
+    with pytest.raises(UserError, match=r"needs the package optuna; pip install 'numerate\[search\]'"):
         search(TINY, RATES, runs_dir=tmp_path)
 
 
@@ -182,11 +182,11 @@ def test_without_optuna_the_line_that_installs_it_is_told(monkeypatch: pytest.Mo
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Searched:
+def found(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
     return search(TINY, RATES, trials=5, metric="loss", runs_dir=tmp_path_factory.mktemp("found") / "runs", quiet=True)
 
 
-def test_the_same_seed_gives_the_same_trials_and_another_seed_others(found: Searched, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_trials_and_another_seed_others(found: SearchResult, tmp_path: Path) -> None:
     again = search(TINY, RATES, trials=3, metric="loss", runs_dir=tmp_path / "a", quiet=True)
     assert values(again) == values(found)[:3]
     other = search(TINY, RATES, trials=1, metric="loss", runs_dir=tmp_path / "b", seed=1, quiet=True)
@@ -194,7 +194,7 @@ def test_the_same_seed_gives_the_same_trials_and_another_seed_others(found: Sear
     assert other.trials[0].found["runs"][0]["seed"] == 1
 
 
-def test_a_trial_is_an_ordinary_run(found: Searched) -> None:
+def test_a_trial_is_an_ordinary_run(found: SearchResult) -> None:
     trial = found.winner
     folder = found.path.parent / trial.found["runs"][0]["run"]
     trained = train(found.best, runs_dir=found.path.parent, quiet=True)
@@ -205,7 +205,7 @@ def test_a_trial_is_an_ordinary_run(found: Searched) -> None:
     (folder / "evaluation.jsonl").unlink()
 
 
-def test_a_search_asks_no_question_of_the_test_split_and_evaluates_no_grid(found: Searched, tmp_path: Path) -> None:
+def test_a_search_asks_no_question_of_the_test_split_and_evaluates_no_grid(found: SearchResult, tmp_path: Path) -> None:
     drawn: set[str] = set()
     examples = Task.examples
 
@@ -221,7 +221,7 @@ def test_a_search_asks_no_question_of_the_test_split_and_evaluates_no_grid(found
     assert not list(found.path.parent.glob("**/evaluation.jsonl"))
 
 
-def test_the_best_is_what_the_metric_says_and_shown_first(found: Searched) -> None:
+def test_the_best_is_what_the_metric_says_and_shown_first(found: SearchResult) -> None:
     losses = {trial.number: trial.objective for trial in found.trials}
     assert None not in losses.values()
     assert found.winner.number == min(losses, key=lambda number: losses[number] or 0.0)
@@ -232,7 +232,7 @@ def test_the_best_is_what_the_metric_says_and_shown_first(found: Searched) -> No
     assert "chosen on the last training loss, not on the questions of a test" in str(found)
 
 
-def test_the_files_beside_the_journal_hold_every_trial_the_best_first(found: Searched) -> None:
+def test_the_files_beside_the_journal_hold_every_trial_the_best_first(found: SearchResult) -> None:
     lines = [json.loads(line) for line in (found.path / "trials.jsonl").read_text().splitlines()]
     assert [line["trial"] for line in lines] == [0, 1, 2, 3, 4]
     assert lines == json.loads(json.dumps(found.records()))
@@ -243,7 +243,7 @@ def test_the_files_beside_the_journal_hold_every_trial_the_best_first(found: Sea
     ]
 
 
-def test_the_winner_is_to_be_measured_on_seeds_it_was_not_chosen_by(found: Searched) -> None:
+def test_the_winner_is_to_be_measured_on_seeds_it_was_not_chosen_by(found: SearchResult) -> None:
     rate, width = (found.winner.parameters[path] for path in ("optimizer.learning_rate", "model.hidden_size"))
     command = f"numerate run rotary optimizer.learning_rate={rate} model.hidden_size={width} seed=1,2,3,4,5"
     assert found.next_command() == command
@@ -254,7 +254,7 @@ def test_the_winner_is_to_be_measured_on_seeds_it_was_not_chosen_by(found: Searc
     assert several.next_command().endswith("seed=3,4,5,6,7 --parts my.py")
 
 
-def test_a_best_at_the_end_of_a_span_is_told(found: Searched) -> None:
+def test_a_best_at_the_end_of_a_span_is_told(found: SearchResult) -> None:
     at_the_end = replace(found.winner, parameters={"optimizer.learning_rate": 0.0098, "model.hidden_size": "16"})
     inside = replace(found.winner, parameters={"optimizer.learning_rate": 0.001, "model.hidden_size": "16"})
     assert "optimizer.learning_rate=0.0098 is at the high end of its span, 0.01" in str(
@@ -263,7 +263,7 @@ def test_a_best_at_the_end_of_a_span_is_told(found: Searched) -> None:
     assert "end of its span" not in str(replace(found, trials=(inside,)))
 
 
-def test_the_same_search_again_trains_nothing_and_a_larger_one_goes_on(found: Searched) -> None:
+def test_the_same_search_again_trains_nothing_and_a_larger_one_goes_on(found: SearchResult) -> None:
     before = {path: path.read_bytes() for path in found.path.parent.glob("rotary/*/starts.jsonl")}
     again = search(TINY, RATES, trials=5, metric="loss", runs_dir=found.path.parent, quiet=True)
     assert values(again) == values(found)
@@ -276,9 +276,9 @@ def test_the_same_search_again_trains_nothing_and_a_larger_one_goes_on(found: Se
 def test_a_name_stands_for_one_search(tmp_path: Path) -> None:
     search(TINY, {"model.hidden_size": [16, 32]}, trials=1, name="mine", runs_dir=tmp_path, quiet=True)
     assert (tmp_path / "mine" / "journal.log").is_file()
-    with pytest.raises(Mistake, match=r"mine: is a search with another settings: .*another name="):
+    with pytest.raises(UserError, match=r"mine: is a search with another settings: .*another name="):
         search(TINY, {"model.hidden_size": [16, 64]}, trials=1, name="mine", runs_dir=tmp_path, quiet=True)
-    with pytest.raises(Mistake, match="is a search with another metric"):
+    with pytest.raises(UserError, match="is a search with another metric"):
         search(TINY, {"model.hidden_size": [16, 32]}, metric="loss", name="mine", runs_dir=tmp_path, quiet=True)
 
 
@@ -286,12 +286,14 @@ def test_a_search_does_not_go_on_where_its_files_have_changed(tmp_path: Path) ->
     file = tmp_path / "sums.txt"
     file.write_text("1+2=3\n2+3=5\n3+4=7\n")
     recipe = replace(
-        TINY, task=Written(path=str(file)), evaluation=Evaluation(examples_per_cell=2, validation_examples=2)
+        TINY, task=ExampleFile(path=str(file)), evaluation=Evaluation(examples_per_cell=2, validation_examples=2)
     )
     space = {"model.hidden_size": [16, 32]}
     search(recipe, space, metric="loss", trials=1, runs_dir=tmp_path, quiet=True)
     file.write_text("1+2=3\n2+4=6\n3+4=7\n")
-    with pytest.raises(Mistake, match=r"the contents of .*sums\.txt have changed since .*rotary-search-\w+ was begun"):
+    with pytest.raises(
+        UserError, match=r"the contents of .*sums\.txt have changed since .*rotary-search-\w+ was begun"
+    ):
         search(recipe, space, metric="loss", trials=2, runs_dir=tmp_path, quiet=True)
 
 
@@ -299,7 +301,7 @@ def test_a_grid_tries_each_point_once_and_no_point_is_tried_twice(tmp_path: Path
     space = Space.read(TINY, {"model.hidden_size": [16, 32], "training.batch_size": "between(8,24,8)"})
     for sampler, seed in product(("grid", "tpe", "random"), (0, 1)):
         journal = Journal(tmp_path / f"{sampler}{seed}", space, minimise=False)
-        way = Way(sampler, seed, trials=space.size() or 0)  # type: ignore[arg-type]
+        way = SamplingPlan(sampler, seed, trials=space.size() or 0)  # type: ignore[arg-type]
         for _ in range(6):
             with journal.taken(way, "me") as trial:
                 assert trial is not None
@@ -311,7 +313,7 @@ def test_a_grid_tries_each_point_once_and_no_point_is_tried_twice(tmp_path: Path
     assert found.left == 0
 
 
-def test_numbers_that_are_tried_are_short_and_inside_their_span(found: Searched) -> None:
+def test_numbers_that_are_tried_are_short_and_inside_their_span(found: SearchResult) -> None:
     rates = [trial.parameters["optimizer.learning_rate"] for trial in found.trials]
     assert all(1e-4 <= rate <= 1e-2 and float(f"{rate:.4g}") == rate for rate in rates)
 
@@ -344,7 +346,7 @@ def test_a_run_is_worth_what_its_best_checkpoint_got_right_on_the_next_lengths(t
     short = recorded(tmp_path, (10, 0.2, None), (20, 0.9, None))
     fallen_back = measured(short, long, "beyond-development")
     assert (fallen_back["metric"], fallen_back["value"]) == ("development", 0.9)
-    with pytest.raises(Mistake, match="ended before any evaluation"):
+    with pytest.raises(UserError, match="ended before any evaluation"):
         measured(recorded(tmp_path), long, "beyond-development")
 
 
@@ -385,7 +387,7 @@ def test_a_combination_that_is_refused_is_a_failed_trial_and_not_the_end(tmp_pat
 
 
 def test_a_search_whose_trials_all_fail_alike_ends_with_their_error(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match=r"all 3 trials failed alike.*cuda:99"):
+    with pytest.raises(UserError, match=r"all 3 trials failed alike.*cuda:99"):
         search(replace(TINY, device="cuda:99"), RATES, trials=9, runs_dir=tmp_path, quiet=True)
 
 
@@ -393,11 +395,11 @@ def test_a_full_disk_ends_the_search_and_its_trial_is_taken_up_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*given: Any, **more: Any) -> Any:
-        raise Fault("the disk is full") from OSError(28, "No space left on device")
+        raise OperationalError("the disk is full") from OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr("numerate.laboratory.train.train", full)
-        with pytest.raises(Fault, match="the disk is full"):
+        with pytest.raises(OperationalError, match="the disk is full"):
             search(TINY, RATES, trials=2, runs_dir=tmp_path, quiet=True)
     found = search(TINY, RATES, trials=2, runs_dir=tmp_path, quiet=True)
     assert [trial.state for trial in found.trials] == ["complete", "complete"]
@@ -405,7 +407,7 @@ def test_a_full_disk_ends_the_search_and_its_trial_is_taken_up_again(
 
 def test_a_worker_that_is_killed_for_its_memory_takes_its_trial_along(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "s", SPACE, minimise=False)
-    with journal.taken(Way(trials=2), "greedy"):
+    with journal.taken(SamplingPlan(trials=2), "greedy"):
         assert journal.fail_of("greedy", "out of memory") is None, "it is alive"
     assert journal.fail_of("another", "out of memory") is None
     assert journal.fail_of("greedy", "out of memory") == 0
@@ -435,13 +437,17 @@ def test_a_search_that_is_only_submitted_ends_at_once_and_goes_on_elsewhere(tmp_
     found = search(TINY, RATES, trials=2, executor=Elsewhere(why="not begun"), runs_dir=tmp_path, quiet=True)
     assert (found.left, found.status) == (2, 0)
     assert "0 of 2 trials are complete, 2 not over; the same command goes on" in str(found)
-    with pytest.raises(Mistake, match="no trial is complete"):
+    with pytest.raises(UserError, match="no trial is complete"):
         _ = found.best
 
 
 @pytest.mark.parametrize(
     ("why", "error", "said"),
-    [("", Fault, "no worker takes one up"), ("mistake", Mistake, "said so"), ("fault", Fault, "said so")],
+    [
+        ("", OperationalError, "no worker takes one up"),
+        ("mistake", UserError, "said so"),
+        ("fault", OperationalError, "said so"),
+    ],
 )
 def test_an_executor_that_gets_nothing_done_is_told_of(why: str, error: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(error, match=said):
@@ -449,8 +455,8 @@ def test_an_executor_that_gets_nothing_done_is_told_of(why: str, error: Any, sai
 
 
 def test_a_trial_that_takes_too_long_is_a_failed_one(tmp_path: Path) -> None:
-    plan = Plan(SPACE, way=Way(trials=1), timeout=1e-9)
-    do = Trials(tmp_path / "s", tmp_path, to_tree(TINY), plan, "command").open(Desk("me", 1, Stop()))
+    plan = SearchPlan(SPACE, way=SamplingPlan(trials=1), timeout=1e-9)
+    do = Trials(tmp_path / "s", tmp_path, to_tree(TINY), plan, "command").open(WorkerContext("me", 1, Stop()))
     assert do(0) == 0
     (trial,) = Journal(tmp_path / "s", SPACE, minimise=False).trials()
     assert trial.error == "took longer than timeout=1e-09 s"
@@ -458,7 +464,7 @@ def test_a_trial_that_takes_too_long_is_a_failed_one(tmp_path: Path) -> None:
 
 
 def test_a_search_that_is_stopped_goes_on_and_ends_as_if_it_had_not_been(
-    found: Searched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    found: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = Journal.report
 
@@ -500,7 +506,7 @@ def test_the_median_pruner_stops_what_is_worse_than_half_of_the_others(tmp_path:
     pruner, sign = make_pruner("median", 8), -1 if minimise else 1
 
     def trial(value: float) -> bool:
-        with journal.taken(Way(trials=20), "me") as taken:
+        with journal.taken(SamplingPlan(trials=20), "me") as taken:
             assert taken is not None
             pruned = journal.report(taken.number, 4, sign * value, pruner)
             journal.tell(taken.number, sign * value, {})
@@ -519,7 +525,7 @@ def test_values_that_are_none_of_the_space_are_not_taken_from_a_journal(
 ) -> None:
     space = Space.read(TINY, ["model.positions=[]", "model.mixer=LSTM,GRU", "optimizer.learning_rate=log(1e-4,1e-2)"])
     journal = Journal(tmp_path / "s", space, minimise=False)
-    with journal.taken(Way(trials=1), "me"):
+    with journal.taken(SamplingPlan(trials=1), "me"):
         pass
     assert space.settings(journal.trials()[0].parameters)[1] in ("model.mixer=LSTM", "model.mixer=GRU")
     (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
@@ -528,45 +534,45 @@ def test_values_that_are_none_of_the_space_are_not_taken_from_a_journal(
     monkeypatch.chdir(tmp_path)
     (trial,) = Journal(tmp_path / "s", space, minimise=False).trials()
     with pytest.raises(
-        Mistake, match=r"model\.mixer=LSTM,GRU: 'evil\.py:\w+', which the journal has, is no such value"
+        UserError, match=r"model\.mixer=LSTM,GRU: 'evil\.py:\w+', which the journal has, is no such value"
     ):
         override(TINY, space.settings(trial.parameters))
     for wrong in ({"model.mixer": "GRU", "optimizer.learning_rate": "evil.py:Bad"}, {"model.mixer": "GRU"}):
-        with pytest.raises(Mistake, match="which the journal has"):
+        with pytest.raises(UserError, match="which the journal has"):
             space.settings(wrong)
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_trial_whose_process_is_gone_is_taken_up_and_one_at_work_is_not(tmp_path: Path) -> None:
     here, there = (Journal(tmp_path / "s", SPACE, minimise=False) for _ in range(2))
-    with here.taken(Way(trials=2), "here") as first:
+    with here.taken(SamplingPlan(trials=2), "here") as first:
         assert first is not None
-        with there.taken(Way(trials=2), "there") as second:
+        with there.taken(SamplingPlan(trials=2), "there") as second:
             assert second is not None
             assert (first.number, second.number) == (0, 1)
-            assert there.left(Way(trials=2)) == 0
-            with here.taken(Way(trials=2), "third") as third:
+            assert there.left(SamplingPlan(trials=2)) == 0
+            with here.taken(SamplingPlan(trials=2), "third") as third:
                 assert third is None
-    assert here.left(Way(trials=2)) == 2
-    with there.taken(Way(trials=2), "there") as again:
+    assert here.left(SamplingPlan(trials=2)) == 2
+    with there.taken(SamplingPlan(trials=2), "there") as again:
         assert again is not None
         assert (again.number, again.parameters) == (0, first.parameters)
 
 
 def test_a_trial_that_kills_its_process_again_and_again_is_a_failed_one(tmp_path: Path) -> None:
-    plan = Plan(SPACE, way=Way(trials=1))
+    plan = SearchPlan(SPACE, way=SamplingPlan(trials=1))
     journal = Journal(tmp_path / "s", SPACE, minimise=False)
     for _ in range(STARTS):
         with journal.taken(plan.way, "me") as trial:
             assert trial is not None
             assert journal.survived(trial.number, at=0)
-    Trials(tmp_path / "s", tmp_path, to_tree(TINY), plan, "command").open(Desk("me", 1, Stop()))(0)
+    Trials(tmp_path / "s", tmp_path, to_tree(TINY), plan, "command").open(WorkerContext("me", 1, Stop()))(0)
     assert journal.trials()[0].error == "its process died 3 times without getting further"
 
 
 def test_a_trial_that_gets_further_or_is_stopped_in_good_order_may_begin_as_often_as_it_likes(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "s", SPACE, minimise=False)
-    with journal.taken(Way(trials=1), "me"):
+    with journal.taken(SamplingPlan(trials=1), "me"):
         assert all(journal.survived(0, at=step) for step in range(3 * STARTS))
         for _ in range(3 * STARTS):
             assert journal.survived(0, at=0)
@@ -574,7 +580,7 @@ def test_a_trial_that_gets_further_or_is_stopped_in_good_order_may_begin_as_ofte
 
 
 def test_a_process_that_is_killed_at_any_moment_loses_no_trial(killed_at_every_moment: Any, tmp_path: Path) -> None:
-    way, pruner = Way(trials=2), make_pruner("none", None)
+    way, pruner = SamplingPlan(trials=2), make_pruner("none", None)
 
     def one(place: Path) -> None:
         journal = Journal(place / "s", SPACE, minimise=False)
@@ -601,20 +607,20 @@ def test_a_process_that_is_killed_at_any_moment_loses_no_trial(killed_at_every_m
 def test_a_full_disk_leaves_the_journal_whole(small_disk: Any) -> None:
     place = small_disk(64 * 1024)
     journal = Journal(place / "s", SPACE, minimise=False)
-    with journal.taken(Way(trials=2), "me"):
+    with journal.taken(SamplingPlan(trials=2), "me"):
         journal.tell(0, 0.5, {})
     _fill(place / "other")
 
     def write_on() -> None:
         for _ in range(200):
-            with journal.taken(Way(trials=2), "me"):
+            with journal.taken(SamplingPlan(trials=2), "me"):
                 journal.survived(1, at=0)
 
-    with pytest.raises(Fault, match="the disk is full"):
+    with pytest.raises(OperationalError, match="the disk is full"):
         write_on()
     (place / "other").unlink()
     again = Journal(place / "s", SPACE, minimise=False)
-    with again.taken(Way(trials=2), "me") as trial:
+    with again.taken(SamplingPlan(trials=2), "me") as trial:
         assert trial is not None
         again.tell(1, 0.75, {})
     assert [trial.objective for trial in again.trials()] == [0.5, 0.75]
@@ -629,13 +635,13 @@ def _fill(path: Path) -> None:
 
 def test_half_a_line_that_a_killed_process_left_is_cut_away(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "s", SPACE, minimise=False)
-    with journal.taken(Way(trials=3), "me"):
+    with journal.taken(SamplingPlan(trials=3), "me"):
         journal.tell(0, 0.5, {})
     with open(journal.path, "a") as file:
         file.write('{"op_code":4,"worker_id":"half a li')
     other = Journal(tmp_path / "s", SPACE, minimise=False)
     assert [trial.state for trial in other.trials()] == ["complete"]
-    with other.taken(Way(trials=3), "me"):
+    with other.taken(SamplingPlan(trials=3), "me"):
         other.tell(1, 0.75, {})
     assert [trial.objective for trial in journal.trials()] == [0.5, 0.75]
     assert all(json.loads(line) for line in journal.path.read_text().splitlines())
@@ -643,11 +649,11 @@ def test_half_a_line_that_a_killed_process_left_is_cut_away(tmp_path: Path) -> N
 
 def test_a_journal_that_cannot_be_read_is_told_with_its_line_and_left_alone(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "s", SPACE, minimise=False)
-    with journal.taken(Way(trials=3), "me"):
+    with journal.taken(SamplingPlan(trials=3), "me"):
         journal.tell(0, 0.5, {})
     spoilt = journal.path.read_text().replace("\n", "\nwhat is this\n", 1)
     journal.path.write_text(spoilt)
-    with pytest.raises(Mistake, match=r"journal\.log, line 2: damaged: "):
+    with pytest.raises(UserError, match=r"journal\.log, line 2: damaged: "):
         Journal(tmp_path / "s", SPACE, minimise=False)
     assert journal.path.read_text() == spoilt
 
@@ -656,7 +662,7 @@ def test_a_fields_importance_is_told_from_ten_trials_on(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "s", SPACE, minimise=False)
     for number in range(12):
         assert bool(journal.importances()) == (number >= 10)
-        with journal.taken(Way(trials=12), "me") as trial:
+        with journal.taken(SamplingPlan(trials=12), "me") as trial:
             assert trial is not None
             journal.tell(number, float(trial.parameters["optimizer.learning_rate"]), {})
     shares = journal.importances()

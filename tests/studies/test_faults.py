@@ -16,7 +16,7 @@ import pytest
 
 from numerate import catalogue
 from numerate.config import load_user_parts, override, user_parts
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.executors import pool
 from numerate.executors.executor import Executor
 from numerate.executors.local import Local
@@ -250,5 +250,5 @@ def test_a_place_that_may_not_be_written_is_a_mistake_before_anything_is_begun(
 ) -> None:
     place = small_disk(1 << 20)
     small_disk.make_read_only(place)
-    with pytest.raises(Mistake, match="cannot be written"):
+    with pytest.raises(UserError, match="cannot be written"):
         run_study(pair, runs_dir=place / "runs", executor=here)

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numerate.config import from_tree, identity, override, setting, to_tree
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.recurrent import LSTM
-from numerate.studies.folder import Asked, StudyFolder, content_key, is_done, is_failed
+from numerate.studies.folder import RequestedRun, StudyFolder, content_key, is_done, is_failed
 from numerate.studies.patch import patch, patched
 from numerate.studies.status import standing
 from numerate.studies.study import Study
@@ -58,8 +58,8 @@ def test_only_what_differs_is_told() -> None:
 # The plan -------------------------------------------------------------------------------------------------------------
 
 
-def asked(*recipes: Recipe) -> list[Asked]:
-    return [Asked(f"{one.title}/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
+def asked(*recipes: Recipe) -> list[RequestedRun]:
+    return [RequestedRun(f"{one.title}/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
 
 
 def test_a_recipe_with_any_model_comes_back_from_the_plan(any_model: Any, tiny: Recipe, tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ def test_a_damaged_plan_is_refused_and_left_as_it_is(change: Any, told: str, tin
         lambda: results_of(folder.path),
         lambda: folder.ask(asked(tiny)),
     ):
-        with pytest.raises(Mistake, match=rf"plan\.jsonl.*damaged: .*{told}.*numerate run") as error:
+        with pytest.raises(UserError, match=rf"plan\.jsonl.*damaged: .*{told}.*numerate run") as error:
             action()
         assert "\n" not in str(error.value)
     assert plan.read_bytes() == before
@@ -364,7 +364,9 @@ def test_a_damaged_line_of_results_is_refused_by_its_number(tmp_path: Path) -> N
     with open(tmp_path / "results" / "a.jsonl", "a") as file:
         file.write("nonsense\n")
     for reader in (folder, StudyFolder(tmp_path)):
-        with pytest.raises(Mistake, match=r"results/a\.jsonl, line 2: damaged: no JSON object\. The runs are unharmed"):
+        with pytest.raises(
+            UserError, match=r"results/a\.jsonl, line 2: damaged: no JSON object\. The runs are unharmed"
+        ):
             reader.results()
 
 
@@ -382,9 +384,9 @@ def test_a_study_is_found_by_its_title_or_its_path_and_a_near_name_is_told(tiny:
     assert StudyFolder.find("abacus-laptop", tmp_path).title == "abacus_laptop"
     assert StudyFolder.find("my-study", tmp_path).path == tmp_path / "my-study"
     assert StudyFolder.find(f"{tmp_path}/abacus_laptop/", Path("elsewhere")).title == "abacus_laptop"
-    with pytest.raises(Mistake, match=r"there are: abacus_laptop, my-study.*Did you mean 'abacus_laptop'"):
+    with pytest.raises(UserError, match=r"there are: abacus_laptop, my-study.*Did you mean 'abacus_laptop'"):
         StudyFolder.find("abacus_labtop", tmp_path)
-    with pytest.raises(Mistake, match="numerate run quickstart"):
+    with pytest.raises(UserError, match="numerate run quickstart"):
         StudyFolder.find("abacus_laptop", tmp_path / "nothing")
 
 
@@ -406,7 +408,7 @@ def test_a_study_whose_head_is_damaged_or_of_a_later_format_is_refused(
     path = folder.path / "study.yaml"
     path.write_text(change(path.read_text()))
     for read in (folder.head, lambda: folder.ask(asked(tiny))):
-        with pytest.raises(Mistake, match=told):
+        with pytest.raises(UserError, match=told):
             read()
     path.unlink()
     assert folder.ask(asked(tiny)) == planned

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses.number_token import NumberToken
 from numerate.models.t5 import T5
 from numerate.studies.number_loss import number_loss_lambda, number_loss_laptop, number_loss_laptop_stand_in
@@ -43,7 +43,7 @@ def test_without_its_files_a_study_says_how_to_get_them_and_offers_the_stand_in(
     pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path / "none"))
     monkeypatch.setattr("numerate.tokens.tokenizer_files._hub_is_known", lambda: False)
-    with pytest.raises(Mistake) as said:
+    with pytest.raises(UserError) as said:
         run_study(number_loss_laptop(), runs_dir=tmp_path / "runs")
     for what in ("fetch mathematics`", "fetch t5_tokenizer`", "number_loss_laptop_stand_in"):
         assert what in str(said.value)

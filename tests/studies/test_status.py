@@ -15,7 +15,7 @@ import pytest
 from numerate.cli import main
 from numerate.config import identity, override, to_tree
 from numerate.studies.board import CHATTY, Board
-from numerate.studies.folder import Asked, Planned, StudyFolder, content_key
+from numerate.studies.folder import Planned, RequestedRun, StudyFolder, content_key
 from numerate.studies.state import State, gone, silent
 from numerate.studies.status import Pace, standing, standing_text, time_left
 from numerate.tables.results import results_of
@@ -31,7 +31,7 @@ def make(tiny: Recipe, tmp_path: Path) -> Make:
     def make(count: int) -> tuple[StudyFolder, list[Planned]]:
         recipes = [override(tiny, [f"seed={seed}"]) for seed in range(count)]
         folder = StudyFolder(tmp_path / "runs" / "study")
-        asked = [Asked(f"rotary/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
+        asked = [RequestedRun(f"rotary/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
         return folder, folder.ask(asked, question="Why?")
 
     return make

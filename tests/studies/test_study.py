@@ -16,7 +16,7 @@ import pytest
 from numerate.cli import main
 from numerate.commands.run import short_table
 from numerate.config import override
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.executors.executor import Executor
 from numerate.reports.groups import Group
 from numerate.reports.records import Records
@@ -44,10 +44,10 @@ def test_the_same_run_is_not_made_twice(pair: Study) -> None:
 def test_two_budgets_of_one_run_are_refused_since_only_one_would_be_done(
     pair: Study, tiny: Recipe, tmp_path: Path
 ) -> None:
-    with pytest.raises(Mistake, match=r"training\.steps=5,6: these are one run of"):
+    with pytest.raises(UserError, match=r"training\.steps=5,6: these are one run of"):
         pair.crossed(["training.steps=5,6"])
     longer = replace(tiny, training=replace(tiny.training, steps=tiny.training.steps + 4))
-    with pytest.raises(Mistake, match=r"training\.steps="):
+    with pytest.raises(UserError, match=r"training\.steps="):
         run_study(Study("two", "Which budget?", (tiny, longer)), runs_dir=tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -57,9 +57,9 @@ def test_a_study_is_written_as_a_list_of_recipes(tiny: Recipe) -> None:
     study = Study("mine", "Which seed?", recipes)
     assert study.recipes == tuple(recipes)
     assert len(Study("mine", "Which seed?", (one for one in recipes)).recipes) == 3  # type: ignore[arg-type]
-    with pytest.raises(Mistake, match=r"mine.*'rotary' is no recipe"):
+    with pytest.raises(UserError, match=r"mine.*'rotary' is no recipe"):
         Study("mine", "Which?", ["rotary"])  # type: ignore[list-item]
-    with pytest.raises(Mistake, match="cannot name a folder"):
+    with pytest.raises(UserError, match="cannot name a folder"):
         Study("///", "Which?", recipes)
 
 
@@ -73,7 +73,7 @@ def test_the_quickstart_compares_two_models_that_differ_in_positions_alone() -> 
 
 
 def test_a_study_without_recipes_is_refused() -> None:
-    with pytest.raises(Mistake, match="has no recipes"):
+    with pytest.raises(UserError, match="has no recipes"):
         run_study(Study("empty", "Nothing?", ()))
 
 

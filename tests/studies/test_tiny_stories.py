@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.models.decoder import Decoder
 from numerate.models.held import without_memory
 from numerate.recipes import tiny_stories_laptop as laptop
@@ -57,6 +57,6 @@ def test_one_transformer_has_more_steps_by_as_much_as_a_step_of_dual_attention_t
 def test_without_the_stories_the_study_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path / "data"))
-    with pytest.raises(Mistake, match="numerate data prepare tiny_stories_2048"):
+    with pytest.raises(UserError, match="numerate data prepare tiny_stories_2048"):
         run_study(tiny_stories_laptop(), runs_dir=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()

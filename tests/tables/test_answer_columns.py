@@ -10,7 +10,7 @@ from numerate.cli import main
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.text_metrics import TextScores
-from numerate.studies.folder import Asked, StudyFolder
+from numerate.studies.folder import RequestedRun, StudyFolder
 from numerate.tables.results import results_of
 from numerate.tables.table import Table
 from numerate.training import disk
@@ -25,7 +25,7 @@ def study(runs: Path, *cells: dict[str, Any]) -> Table:
     """A study of one run that is done, with these cells in its trained region."""
     folder = StudyFolder.of("numbers", runs)
     tree = {"kind": "Recipe", "task": {"kind": "Arithmetic"}, "seed": 0, "title": "a"}
-    (one,) = folder.ask([Asked("a/1", "key", tree)], question="How far?", labels=None)
+    (one,) = folder.ask([RequestedRun("a/1", "key", tree)], question="How far?", labels=None)
     trained = {"mean": 0.5, "low": 0.4, "high": 0.6, "cells": 2, "answers": answer_metrics.of_records(cells)}
     told = {"run": one.run, "key": one.key, "label": one.label, "seed": one.seed, "status": "done"}
     folder.add_results("w", [told | {"final": {"in_distribution": trained}}])

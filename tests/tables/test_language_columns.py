@@ -8,7 +8,7 @@ import pytest
 from numerate.cli import main
 from numerate.commands.run import short_table
 from numerate.evaluation.likelihoods import Likelihoods
-from numerate.studies.folder import Asked, StudyFolder
+from numerate.studies.folder import RequestedRun, StudyFolder
 from numerate.tables.results import results_of
 from numerate.tables.table import Table
 from numerate.training import disk
@@ -24,7 +24,7 @@ def study(runs: Path, losses: list[float]) -> Table:
     """A study of one recipe that is done with a seed for each loss; at the best checkpoint 0.1 less."""
     folder = StudyFolder.of("texts", runs)
     asked = [
-        Asked(f"a/{seed}", f"key{seed}", {"kind": "Recipe", "task": {"kind": "LanguageModelling"}, "seed": seed})
+        RequestedRun(f"a/{seed}", f"key{seed}", {"kind": "Recipe", "task": {"kind": "LanguageModeling"}, "seed": seed})
         for seed in range(len(losses))
     ]
     for one, loss in zip(folder.ask(asked, question="How low?", labels=None), losses, strict=True):

@@ -17,10 +17,10 @@ import pytest
 
 from numerate import cli
 from numerate.cli import main
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.evaluation.statistics import interquartile_mean, stratified_bootstrap, wilson
 from numerate.reports.table import text_width
-from numerate.studies.folder import Asked, StudyFolder
+from numerate.studies.folder import RequestedRun, StudyFolder
 from numerate.tables import exporting
 from numerate.tables.exporting import write
 from numerate.tables.results import results_of
@@ -95,7 +95,10 @@ class Studies:
         self, runs: Runs, title: str = "widths", labels: Mapping[str, str] | None = None, cells: Any = None
     ) -> Table:
         folder = StudyFolder.of(title, self.runs)
-        asked = [Asked(f"{tree['title']}/{number:012x}", f"key{number}", tree) for number, (tree, _) in enumerate(runs)]
+        asked = [
+            RequestedRun(f"{tree['title']}/{number:012x}", f"key{number}", tree)
+            for number, (tree, _) in enumerate(runs)
+        ]
         planned = folder.ask(asked, question="How wide?", labels=labels)
         for number, (one, (_, record)) in enumerate(zip(planned, runs, strict=True)):
             if record is not None:
@@ -150,7 +153,7 @@ def test_a_result_counts_only_for_the_very_recipe_and_while_the_folder_of_the_ru
     folder = StudyFolder.of("widths", study.runs)
     keys = ("key0", "another key", "key2")
     plan = zip(folder.plan(), keys, strict=True)
-    folder.ask([Asked(one.run, key, recipe(seed=one.seed)) for one, key in plan])
+    folder.ask([RequestedRun(one.run, key, recipe(seed=one.seed)) for one, key in plan])
     gone = study.runs / folder.plan()[2].run
     (gone / "recipe.yaml").unlink()
     gone.rmdir()
@@ -208,7 +211,7 @@ def test_a_study_is_found_by_title_path_or_itself(study: Studies, monkeypatch: p
     assert len(results_of(quickstart(), study.runs)) == len(results_of(study.runs / "quickstart")) == 1
     monkeypatch.setenv("NUMERATE_RUNS", str(study.runs))
     assert len(results_of("quickstart")) == 1
-    with pytest.raises(Mistake, match="Did you mean 'quickstart'"):
+    with pytest.raises(UserError, match="Did you mean 'quickstart'"):
         results_of("quikstart")
 
 
@@ -278,9 +281,9 @@ def test_a_label_is_without_the_settings_that_have_columns(study: Studies) -> No
 def test_a_column_may_be_named_by_its_end_where_one_alone_ends_so(study: Studies) -> None:
     table = study([(recipe(width=width), done()) for width in (64, 128)])
     assert table.select("width", "beyond_development").names == ["model.hidden_size", "beyond-development"]
-    with pytest.raises(Mistake, match=r"'ood_test' may be final\.ood_test or best\.ood_test"):
+    with pytest.raises(UserError, match=r"'ood_test' may be final\.ood_test or best\.ood_test"):
         table.select("ood_test")
-    with pytest.raises(Mistake, match=re.escape("there is no column 'widht'. Did you mean 'width'?")):
+    with pytest.raises(UserError, match=re.escape("there is no column 'widht'. Did you mean 'width'?")):
         table.select("widht")
 
 
@@ -298,13 +301,13 @@ def test_rows_are_kept_by_equal_values_of_each_type(study: Studies) -> None:
     assert len(table.where("error=null")) == 4
     assert len(table.where("label='abacus'")) == 4
     assert len(table.where("status=failed")) == 0
-    with pytest.raises(Mistake, match=re.escape("no row has model.hidden_size=65. There are: 64, 128.")):
+    with pytest.raises(UserError, match=re.escape("no row has model.hidden_size=65. There are: 64, 128.")):
         table.where("width=65")
-    with pytest.raises(Mistake, match=re.escape("no row has label=Abacus. Did you mean 'abacus'")):
+    with pytest.raises(UserError, match=re.escape("no row has label=Abacus. Did you mean 'abacus'")):
         table.where("label=Abacus")
-    with pytest.raises(Mistake, match=re.escape("model.hidden_size is a number, not 'wide'")):
+    with pytest.raises(UserError, match=re.escape("model.hidden_size is a number, not 'wide'")):
         table.where("width=wide")
-    with pytest.raises(Mistake, match="'width' is no condition"):
+    with pytest.raises(UserError, match="'width' is no condition"):
         table.where("width")
 
 
@@ -313,7 +316,7 @@ def test_rows_are_kept_by_values_that_they_have_not(study: Studies) -> None:
     assert rows_of(table.where("width!=128", "seed!=0"), "width", "seed") == [(64, 1)]
     assert rows_of(table.where("final.ood_test!=null"), "seed") == [(0,), (1,)]
     assert rows_of(table.where("final.ood_test!=0.1"), "width") == [(64,), (128,)]
-    with pytest.raises(Mistake, match=re.escape("no row has label=Abacus. Did you mean 'abacus'")):
+    with pytest.raises(UserError, match=re.escape("no row has label=Abacus. Did you mean 'abacus'")):
         table.where("label!=Abacus")
 
 
@@ -515,11 +518,11 @@ def test_groups_refuse_what_they_cannot_do(study: Studies) -> None:
         ({"statistic": "medain"}, "Did you mean 'median'"),
         ({"threshold": 99.0}, "99.0 is not a share"),
     ):
-        with pytest.raises(Mistake, match=told):
+        with pytest.raises(UserError, match=told):
             table.group("label", **words)  # type: ignore[arg-type]
-    with pytest.raises(Mistake, match="group: the columns are missing"):
+    with pytest.raises(UserError, match="group: the columns are missing"):
         table.group()
-    with pytest.raises(Mistake, match="group: there is no column 'lable'"):
+    with pytest.raises(UserError, match="group: there is no column 'lable'"):
         table.group("lable")
 
 
@@ -604,9 +607,9 @@ def test_the_ending_says_the_format_and_a_format_may_be_said(study: Studies, tmp
         "\\bottomrule\n\\end{tabular}\n"
     )
     assert table.write(tmp_path / "a.dat", "csv").read_text() == "label,final.ood_test\nabacus,0.5\n"
-    with pytest.raises(Mistake, match=re.escape("a.dat ends like no format")):
+    with pytest.raises(UserError, match=re.escape("a.dat ends like no format")):
         table.write(tmp_path / "a.dat")
-    with pytest.raises(Mistake, match=r"there is no 'cvs'; .* Did you mean 'csv'\?"):
+    with pytest.raises(UserError, match=r"there is no 'cvs'; .* Did you mean 'csv'\?"):
         table.write(tmp_path / "a.dat", "cvs")
 
 
@@ -629,10 +632,10 @@ def test_a_failure_leaves_the_old_file_as_it_was(name: str, tmp_path: Path) -> N
 
     def rows() -> Iterator[Row]:
         yield ("first",)
-        raise Fault("torn")
+        raise OperationalError("torn")
 
     (tmp_path / name).write_text("before")
-    with pytest.raises(Fault, match="torn"):
+    with pytest.raises(OperationalError, match="torn"):
         write(Table((Column("text"),), Lazily(rows)), tmp_path / name)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "before")]
 
@@ -642,7 +645,7 @@ def test_what_a_run_or_a_study_wrote_itself_is_not_replaced_by_a_table(study: St
     run = study.runs / str(table["run"][0])
     before = {path: path.read_bytes() for path in study.runs.rglob("*") if path.is_file()}
     for path in (study.runs / "widths/plan.jsonl", study.runs / "widths/results/w0.jsonl", run / "recipe.yaml"):
-        with pytest.raises(Mistake, match="wrote itself, and is not replaced"):
+        with pytest.raises(UserError, match="wrote itself, and is not replaced"):
             table.write(path, "csv")
     assert {path: path.read_bytes() for path in study.runs.rglob("*") if path.is_file()} == before
     assert table.write(study.runs / "widths" / "results.csv").is_file()
@@ -663,7 +666,7 @@ def test_a_package_that_is_not_there_is_named_with_what_installs_it(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     table = study([(recipe(), done())])
-    with pytest.raises(Mistake, match=rf"needs the package {package}; pip install 'numerate\[tables\]'"):
+    with pytest.raises(UserError, match=rf"needs the package {package}; pip install 'numerate\[tables\]'"):
         use(table, tmp_path)
     assert not (tmp_path / "a.parquet").exists()
 
@@ -696,7 +699,7 @@ def test_duckdb_answers_questions_about_runs_and_cells(study: Studies) -> None:
         {"model.hidden_size": 64},
         {"model.hidden_size": 128},
     ]
-    with pytest.raises(Mistake, match=r"query: .*widht.* names with a dot stand in double quotes"):
+    with pytest.raises(UserError, match=r"query: .*widht.* names with a dot stand in double quotes"):
         table.query("select widht from runs")
 
 
@@ -745,9 +748,9 @@ def test_cells_are_those_of_the_runs_that_are_left_in_the_table(study: Studies) 
     table = study([*seeds(0.1, 0.2, width=64), *seeds(0.3, width=128)], cells=cells)
     assert set(table.where("width=128").cells()["model.hidden_size"]) == {128}
     assert len(table.where("status=failed").cells()) == 0
-    with pytest.raises(Mistake, match=r"take cells\(\) before select"):
+    with pytest.raises(UserError, match=r"take cells\(\) before select"):
         table.select("label").cells()
-    with pytest.raises(Mistake, match="only a table of runs has cells"):
+    with pytest.raises(UserError, match="only a table of runs has cells"):
         table.group("width").cells()
 
 
@@ -952,9 +955,9 @@ def test_of_labels_success_is_accuracy_on_unseen_counts_unless_another_column_is
     assert "runs with final.ood_test.unseen of at least 99 %" in table.group("label").text()
     assert next(iter(table.group("label", success="final.in_distribution")))["success"] == 1.0
     assert next(iter(table.group("label", threshold=0.6)))["success"] == 0.75
-    with pytest.raises(Mistake, match="success: there is no column"):
+    with pytest.raises(UserError, match="success: there is no column"):
         table.group("label", success="nothing")
-    with pytest.raises(Mistake, match="success: step is no share"):
+    with pytest.raises(UserError, match="success: step is no share"):
         table.group("label", success="step")
 
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.draws import Draws
+from numerate.tasks.draws import CounterRNG
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS
 
@@ -86,7 +86,7 @@ def test_questions_of_every_operator_are_read() -> None:
     assert values(difference)[0][2] == 3
     assert difference.numbers.negative is not None
     assert difference.numbers.negative.tolist() == [[False, False, True]]
-    with pytest.raises(Mistake, match="more than 10000 digits"):
+    with pytest.raises(UserError, match="more than 10000 digits"):
         Arithmetic("x").read("1" * 10_001 + "x2=")
 
 
@@ -107,7 +107,7 @@ def test_sums_without_carries_come_all_and_equally_often(zero: bool) -> None:
         if all(int(x) + int(y) < 10 for x, y in zip(str(a)[::-1], str(b)[::-1], strict=False))
     }
     assert task.space() == len(possible)
-    drawn = task.draw(Draws(1), np.arange(60_000))
+    drawn = task.draw(CounterRNG(1), np.arange(60_000))
     counts = Counter((a, b) for a, b, _ in values(drawn))
     assert set(counts) == possible
     usual = 60_000 / len(possible)
@@ -125,7 +125,7 @@ def test_no_digit_of_a_sum_without_carries_comes_from_ten(first: int, second: in
 
 def test_the_value_of_an_operand_may_be_uniform_instead_of_its_length() -> None:
     task = Arithmetic(first_digits=2, second_digits=Span(1, 3), lengths="value")
-    drawn = task.draw(Draws(1), np.arange(40_000))
+    drawn = task.draw(CounterRNG(1), np.arange(40_000))
     counts = np.bincount([row[0] for row in values(drawn)], minlength=100)
     assert len(counts) == 100
     assert np.abs(counts - 400).max() < 5 * 400**0.5
@@ -157,14 +157,14 @@ def test_every_pair_of_lengths_comes_equally_often_in_every_split() -> None:
 
 
 def test_uniform_lengths_come_about_equally_often() -> None:
-    lengths = Arithmetic(digits=Span(1, 4), lengths="uniform").draw(Draws(1), np.arange(32_000)).numbers.lengths
+    lengths = Arithmetic(digits=Span(1, 4), lengths="uniform").draw(CounterRNG(1), np.arange(32_000)).numbers.lengths
     counts = np.array(list(Counter(map(tuple, lengths[:, :2].tolist())).values()))
     assert len(counts) == 16
     assert np.abs(counts - 2000).max() < 5 * 2000**0.5
 
 
 def test_operands_are_uniform_over_the_numbers_of_their_length() -> None:
-    drawn = Arithmetic(digits=2).draw(Draws(1), np.arange(90_000))
+    drawn = Arithmetic(digits=2).draw(CounterRNG(1), np.arange(90_000))
     for slot in (0, 1):
         counts = np.bincount([row[slot] for row in values(drawn)], minlength=100)
         assert counts[:10].sum() == 0
@@ -173,7 +173,9 @@ def test_operands_are_uniform_over_the_numbers_of_their_length() -> None:
 
 def test_zero_comes_only_where_it_is_allowed() -> None:
     counts = [
-        np.bincount([row[0] for row in values(Arithmetic(digits=1, include_zero=zero).draw(Draws(1), np.arange(9000)))])
+        np.bincount(
+            [row[0] for row in values(Arithmetic(digits=1, include_zero=zero).draw(CounterRNG(1), np.arange(9000)))]
+        )
         for zero in (False, True)
     ]
     assert counts[0][0] == 0
@@ -210,7 +212,7 @@ def test_padding_does_not_change_what_a_question_is() -> None:
 
 def test_held_out_shares_are_what_they_are_said_to_be() -> None:
     task = Arithmetic(digits=6)
-    fractions = task.canonical(task.draw(Draws(1), np.arange(100_000))) / 2.0**64
+    fractions = task.canonical(task.draw(CounterRNG(1), np.arange(100_000))) / 2.0**64
     for split, share in {"test": 0.05, "development": 0.025, "beyond-development": 0.025, "train": 0.9}.items():
         low, high = SPLITS[split]
         found = ((fractions >= low) & (fractions < high)).mean()
@@ -253,24 +255,24 @@ def test_a_question_is_read_as_a_person_writes_it() -> None:
     assert values(task.read(" 007 + 0")) == [[7, 0, 7]]
     assert task.read("007+0=").numbers.lengths.tolist() == [[1, 1, 1]]
     for text in ("321-654=", "12+", "+9=", "1+2=3", "one+two", "", "٣+٤="):
-        with pytest.raises(Mistake, match=r"it reads like 12\+9="):
+        with pytest.raises(UserError, match=r"it reads like 12\+9="):
             task.read(text)
 
 
 def test_impossible_settings_are_refused_by_name() -> None:
-    with pytest.raises(Mistake, match=r"^operator: there is no 'plus'; there are: \+, -, x"):
+    with pytest.raises(UserError, match=r"^operator: there is no 'plus'; there are: \+, -, x"):
         Arithmetic(operator="plus")
-    with pytest.raises(Mistake, match=r"^digits: a number has at least 1 digit, not 0"):
+    with pytest.raises(UserError, match=r"^digits: a number has at least 1 digit, not 0"):
         Arithmetic(digits=0)
-    with pytest.raises(Mistake, match=r"^second_digits: .* not -2"):
+    with pytest.raises(UserError, match=r"^second_digits: .* not -2"):
         Arithmetic(second_digits=Span(-2, 3))
-    with pytest.raises(Mistake, match=r"^no_carry: only sums have carries"):
+    with pytest.raises(UserError, match=r"^no_carry: only sums have carries"):
         Arithmetic("x", no_carry=True)
-    with pytest.raises(Mistake, match=r"has a carry"):
+    with pytest.raises(UserError, match=r"has a carry"):
         Arithmetic(no_carry=True).read("5+5=")
-    with pytest.raises(Mistake, match=r"^digits: numbers of 10001 digits are too long"):
+    with pytest.raises(UserError, match=r"^digits: numbers of 10001 digits are too long"):
         Arithmetic("x", digits=10_001)
-    with pytest.raises(Mistake, match=r"^lengths: 'random' is neither"):
+    with pytest.raises(UserError, match=r"^lengths: 'random' is neither"):
         Arithmetic(lengths="random")  # type: ignore[arg-type]
 
 

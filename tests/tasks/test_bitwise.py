@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.bitwise import BitwiseOr
-from numerate.tasks.draws import Draws
+from numerate.tasks.draws import CounterRNG
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Questions
 
@@ -81,7 +81,7 @@ def test_a_training_set_of_some_is_fixed_and_the_others_are_held_out() -> None:
     for cell, some in zip(cells, found, strict=True):
         assert cell.held_out("test") == (not set(some) & known)
         assert some
-    held = [cell.divided(cell.draw(Draws(1), np.arange(3))).tolist() for cell in cells]
+    held = [cell.divided(cell.draw(CounterRNG(1), np.arange(3))).tolist() for cell in cells]
     assert held == [[cell.held_out("test")] * 3 for cell in cells]
     assert task.divided(task.examples("test", 0, 0, 50)).all()
     everything = {text for some in found for text in some}
@@ -123,7 +123,7 @@ def test_many_questions_are_not_listed_as_a_whole() -> None:
 
 def test_it_can_also_be_drawn_with_replacement() -> None:
     task = BitwiseOr(digits=Span(2, 3))
-    drawn = texts(task.draw(Draws(1), np.arange(900)))
+    drawn = texts(task.draw(CounterRNG(1), np.arange(900)))
     assert all(is_right(text) for text in drawn)
     assert len(set(drawn)) == task.space() == 2 + 2 + 2 + 3
 
@@ -137,23 +137,23 @@ def test_a_question_is_read_and_answered() -> None:
         task.canonical(task.read("0000+01=")) == task.canonical(task.pinned(first_digits=4, second_digits=2).whole())[1]
     )
     for text in ("12+3=", "01+", "", "0+1=1"):
-        with pytest.raises(Mistake, match=r"it reads like 0000\+01="):
+        with pytest.raises(UserError, match=r"it reads like 0000\+01="):
             task.read(text)
     for text in ("0100+00=", "11+000=", "00+000=", "01+010="):
-        with pytest.raises(Mistake, match="in the shorter of the two"):
+        with pytest.raises(UserError, match="in the shorter of the two"):
             task.read(text)
 
 
 def test_impossible_settings_are_refused_by_name() -> None:
-    with pytest.raises(Mistake, match=r"^operator: '=' is not one character"):
+    with pytest.raises(UserError, match=r"^operator: '=' is not one character"):
         BitwiseOr(operator="=")
-    with pytest.raises(Mistake, match=r"^digits: an operand has at least 1 bit, not 0"):
+    with pytest.raises(UserError, match=r"^digits: an operand has at least 1 bit, not 0"):
         BitwiseOr(digits=0)
-    with pytest.raises(Mistake, match=r"^first_digits: 251 bits are too many to list"):
+    with pytest.raises(UserError, match=r"^first_digits: 251 bits are too many to list"):
         BitwiseOr(first_digits=251)
-    with pytest.raises(Mistake, match=r"^max_examples: 0 questions teach nothing"):
+    with pytest.raises(UserError, match=r"^max_examples: 0 questions teach nothing"):
         BitwiseOr(max_examples=0)
-    with pytest.raises(Mistake, match=r"^max_examples: 2871 questions are more than the 2870 that digits=1:20 has"):
+    with pytest.raises(UserError, match=r"^max_examples: 2871 questions are more than the 2870 that digits=1:20 has"):
         BitwiseOr(max_examples=2871)
-    with pytest.raises(Mistake, match=r"^split: none of the trained questions of digits=1:20 has these lengths"):
+    with pytest.raises(UserError, match=r"^split: none of the trained questions of digits=1:20 has these lengths"):
         BitwiseOr().pinned(first_digits=21, second_digits=3).examples("train", 0, 0, 1)

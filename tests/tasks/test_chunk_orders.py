@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.chunk_orders import ChunkOrder, Places, PublishedChunks, SequentialChunks, ShuffledChunks
 
 SIZES = (101, 57, 230, 64)
@@ -107,9 +107,9 @@ def test_a_shuffled_pass_is_a_permutation_whatever_the_sizes(sizes: list[int], c
 
 
 def test_what_cannot_be_read_is_refused() -> None:
-    with pytest.raises(Mistake, match="shard 1 has 15 tokens, and the published order takes none of fewer than 16"):
+    with pytest.raises(UserError, match="shard 1 has 15 tokens, and the published order takes none of fewer than 16"):
         PublishedChunks((100, 15), 8)
-    with pytest.raises(Mistake, match="context: 0 tokens"):
+    with pytest.raises(UserError, match="context: 0 tokens"):
         SequentialChunks((100,), 0)
-    with pytest.raises(Mistake, match="no two tokens"):
+    with pytest.raises(UserError, match="no two tokens"):
         ShuffledChunks((1, 0), 8)

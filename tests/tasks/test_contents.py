@@ -10,12 +10,12 @@ import pytest
 
 from numerate.data.source import Source
 from numerate.data.writing import write
-from numerate.errors import Mistake
-from numerate.tasks import Jokes, Mathematics, Mixture, QuestionFiles, Reading, WordProblems, contents
+from numerate.errors import UserError
+from numerate.tasks import GSM8K, Jokes, Mathematics, Mixture, QuestionFiles, Reading, contents
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.contents import named, sha256_of
 from numerate.tasks.task import Task
-from numerate.tasks.written import Written
+from numerate.tasks.written import ExampleFile
 from numerate.tokens.tokenizer import Characters
 
 TEXTS = Path(__file__).parent / "texts"
@@ -33,17 +33,17 @@ def rows(folder: Path, name: str = "sums.txt") -> str:
 
 
 KINDS: dict[str, tuple[Callable[[Path], Task], str]] = {
-    "Jokes": (lambda at: Jokes(data_dir=str(at)), "rjokes/train.tsv"),
+    "RJokes": (lambda at: Jokes(data_dir=str(at)), "rjokes/train.tsv"),
     "Mathematics": (
         lambda at: Mathematics(("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), data_dir=str(at)),
         "mathematics_dataset/extrapolate/arithmetic__mul_big.txt",
     ),
     "QuestionFiles": (lambda at: QuestionFiles(train_file=str(at / "questions.jsonl")), "questions.jsonl"),
-    "Reading": (lambda at: Reading(data_dir=str(at)), "multirc/val.jsonl"),
-    "WordProblems": (lambda at: WordProblems(data_dir=str(at)), "gsm8k/test.jsonl"),
-    "Written": (lambda at: Written(path=rows(at)), "sums.txt"),
-    "Written, a folder": (lambda at: Written(path=str(Path(rows(at, "rjokes/a.txt")).parent)), "rjokes/a.txt"),
-    "Mixture": (lambda at: Mixture(tasks=(Arithmetic(), Written(path=rows(at)))), "sums.txt"),
+    "MultiRC": (lambda at: Reading(data_dir=str(at)), "multirc/val.jsonl"),
+    "GSM8K": (lambda at: GSM8K(data_dir=str(at)), "gsm8k/test.jsonl"),
+    "ExampleFile": (lambda at: ExampleFile(path=rows(at)), "sums.txt"),
+    "ExampleFile, a folder": (lambda at: ExampleFile(path=str(Path(rows(at, "rjokes/a.txt")).parent)), "rjokes/a.txt"),
+    "Mixture": (lambda at: Mixture(tasks=(Arithmetic(), ExampleFile(path=rows(at)))), "sums.txt"),
 }
 
 
@@ -67,9 +67,9 @@ def test_a_changed_character_changes_the_contents_of_a_task(texts: Path, kind: s
 
 
 def test_where_a_folder_lies_changes_nothing(texts: Path) -> None:
-    before = WordProblems(data_dir=str(texts)).contents()
+    before = GSM8K(data_dir=str(texts)).contents()
     texts.rename(texts.with_name("elsewhere"))
-    assert WordProblems(data_dir=str(texts.with_name("elsewhere"))).contents() == before
+    assert GSM8K(data_dir=str(texts.with_name("elsewhere"))).contents() == before
     assert set(before) == {"train.jsonl", "test.jsonl"}
 
 
@@ -80,7 +80,7 @@ def test_a_task_that_draws_reads_no_files() -> None:
 
 def test_rows_of_ours_are_known_by_their_files(tmp_path: Path) -> None:
     folder = write(Source("Arithmetic", Arithmetic(), Characters(), 50), tmp_path / "rows", "both")
-    assert set(Written(path=str(folder)).contents()) == {"rows.txt"}
+    assert set(ExampleFile(path=str(folder)).contents()) == {"rows.txt"}
 
 
 def test_names_are_the_shortest_ends_that_tell_files_apart() -> None:
@@ -117,5 +117,5 @@ def test_a_file_that_was_just_changed_is_read_again(texts: Path) -> None:
         file.write_text(f"{turn:02}")
         sums.add(sha256_of(file))
     assert len(sums) == 20
-    with pytest.raises(Mistake, match=r"nowhere\.txt: cannot be read \(No such file"):
+    with pytest.raises(UserError, match=r"nowhere\.txt: cannot be read \(No such file"):
         sha256_of(texts / "nowhere.txt")

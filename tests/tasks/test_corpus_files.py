@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from numerate.data.corpora import write_corpus
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.chunk_orders import PublishedChunks, SequentialChunks
 from numerate.tasks.corpus_files import Corpus, open_corpus, published_split
-from numerate.tokens.pieces import Pieces, pieces
+from numerate.tokens.pieces import StoredTokenizer, pieces
 from numerate.tokens.tokenizer_files import CHARACTERS
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
@@ -21,11 +21,11 @@ STORIES = [f"Story {number}: once upon a time there were {number} cats." for num
 
 
 @pytest.fixture(scope="module")
-def characters() -> Pieces:
+def characters() -> StoredTokenizer:
     return pieces(CHARACTERS)
 
 
-def raw(known: Pieces, texts: list[str]) -> np.ndarray:
+def raw(known: StoredTokenizer, texts: list[str]) -> np.ndarray:
     """Ids as llama2.c writes them."""
     return np.concatenate([[known.begin, *known.encode([text])[0].tolist()] for text in texts]).astype("<u2")
 
@@ -39,7 +39,7 @@ def written(tmp_path: Path) -> Path:
     return tmp_path / "tokens"
 
 
-def test_raw_shards_are_read_in_the_order_of_their_names(tmp_path: Path, characters: Pieces) -> None:
+def test_raw_shards_are_read_in_the_order_of_their_names(tmp_path: Path, characters: StoredTokenizer) -> None:
     for name, texts in (("data01.bin", STORIES[:3]), ("data00.bin", STORIES[3:9])):
         raw(characters, texts).tofile(tmp_path / name)
     corpus = open_corpus(tmp_path, characters)
@@ -50,7 +50,7 @@ def test_raw_shards_are_read_in_the_order_of_their_names(tmp_path: Path, charact
 
 
 @pytest.mark.parametrize("kind", ["<u2", "<u4"])
-def test_arrays_of_numpy_are_read(tmp_path: Path, characters: Pieces, kind: str) -> None:
+def test_arrays_of_numpy_are_read(tmp_path: Path, characters: StoredTokenizer, kind: str) -> None:
     ids = raw(characters, STORIES).astype(kind)
     np.save(tmp_path / "edufineweb_val_000000.npy", ids[:200])
     np.save(tmp_path / "edufineweb_train_000001.npy", ids)
@@ -59,16 +59,16 @@ def test_arrays_of_numpy_are_read(tmp_path: Path, characters: Pieces, kind: str)
     assert np.array_equal(validation.shards[0].ids, ids[:200])
 
 
-def test_the_first_shard_is_for_validation_where_none_is_named_so(written: Path, characters: Pieces) -> None:
+def test_the_first_shard_is_for_validation_where_none_is_named_so(written: Path, characters: StoredTokenizer) -> None:
     corpus = open_corpus(written, characters)
     train, validation = published_split(corpus)
     assert len(corpus.shards) == 4
     assert (train.shards, validation.shards) == (corpus.shards[1:], corpus.shards[:1])
-    with pytest.raises(Mistake, match="nothing beside it to train on"):
+    with pytest.raises(UserError, match="nothing beside it to train on"):
         published_split(validation)
 
 
-def test_rows_are_chunks_with_what_follows_them(written: Path, characters: Pieces) -> None:
+def test_rows_are_chunks_with_what_follows_them(written: Path, characters: StoredTokenizer) -> None:
     corpus = open_corpus(written, characters)
     order = SequentialChunks(corpus.sizes, 16)
     rows = corpus.rows(order.places(range(order.per_pass)), 16)
@@ -81,7 +81,9 @@ def test_rows_are_chunks_with_what_follows_them(written: Path, characters: Piece
     assert np.array_equal(rows.inputs[there], np.concatenate([shard.ids[:-1] for shard in corpus.shards]))
 
 
-def test_chunks_of_the_published_order_are_those_of_the_published_iterator(written: Path, characters: Pieces) -> None:
+def test_chunks_of_the_published_order_are_those_of_the_published_iterator(
+    written: Path, characters: StoredTokenizer
+) -> None:
     corpus = open_corpus(written, characters)
     places = PublishedChunks(corpus.sizes, 8).places(range(30))
     rows = corpus.rows(places, 8)
@@ -118,14 +120,14 @@ print(largest)
     assert int(done.stdout) < 600_000_000
 
 
-def refused(place: Path, known: Pieces, *said: str) -> None:
-    with pytest.raises(Mistake) as told:
+def refused(place: Path, known: StoredTokenizer, *said: str) -> None:
+    with pytest.raises(UserError) as told:
         open_corpus(place, known)
     for one in said:
         assert one in str(told.value)
 
 
-def test_a_shard_of_ours_that_is_torn_or_changed_is_refused(written: Path, characters: Pieces) -> None:
+def test_a_shard_of_ours_that_is_torn_or_changed_is_refused(written: Path, characters: StoredTokenizer) -> None:
     shard = written / "stories-0001.bin"
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-2])
@@ -138,7 +140,9 @@ def test_a_shard_of_ours_that_is_torn_or_changed_is_refused(written: Path, chara
     refused(written, characters, "stories-0001.bin", "cannot be read")
 
 
-def test_a_shard_of_ours_without_its_head_is_not_taken_for_a_raw_one(written: Path, characters: Pieces) -> None:
+def test_a_shard_of_ours_without_its_head_is_not_taken_for_a_raw_one(
+    written: Path, characters: StoredTokenizer
+) -> None:
     head = written / "stories-0001.bin.head"
     told = head.read_text()
     head.unlink()
@@ -149,7 +153,7 @@ def test_a_shard_of_ours_without_its_head_is_not_taken_for_a_raw_one(written: Pa
     refused(written, characters, "no head of a whole shard")
 
 
-def test_a_folder_that_is_not_finished_is_refused(written: Path, characters: Pieces) -> None:
+def test_a_folder_that_is_not_finished_is_refused(written: Path, characters: StoredTokenizer) -> None:
     told = json.loads((written / "corpus.json").read_text())
     (written / "corpus.json").write_text(json.dumps(told | {"complete": False}))
     refused(written, characters, "is not finished", "goes on with it")
@@ -160,7 +164,7 @@ def test_shards_of_another_tokenizer_are_refused(written: Path) -> None:
     refused(written, other, "stories-0000.bin was written with another one (characters")
 
 
-def test_it_is_said_when_no_document_begins_in_a_raw_shard(tmp_path: Path, characters: Pieces) -> None:
+def test_it_is_said_when_no_document_begins_in_a_raw_shard(tmp_path: Path, characters: StoredTokenizer) -> None:
     ids = raw(characters, STORIES)
     ids[ids != characters.begin].tofile(tmp_path / "a.bin")
     with pytest.warns(
@@ -169,14 +173,14 @@ def test_it_is_said_when_no_document_begins_in_a_raw_shard(tmp_path: Path, chara
         assert open_corpus(tmp_path, characters).tokens == len(ids) - len(STORIES)
 
 
-def test_ids_beyond_the_vocabulary_are_told_with_their_place(tmp_path: Path, characters: Pieces) -> None:
+def test_ids_beyond_the_vocabulary_are_told_with_their_place(tmp_path: Path, characters: StoredTokenizer) -> None:
     ids = raw(characters, STORIES)
     ids[777] = 60_000
     ids.tofile(tmp_path / "a.bin")
     refused(tmp_path, characters, "a.bin: token 777 has id 60,000", f"ids below {characters.size}")
 
 
-def test_raw_files_that_cannot_be_whole_are_refused(tmp_path: Path, characters: Pieces) -> None:
+def test_raw_files_that_cannot_be_whole_are_refused(tmp_path: Path, characters: StoredTokenizer) -> None:
     path = tmp_path / "a.bin"
     ids = raw(characters, STORIES)
     path.write_bytes(ids.tobytes()[:-1])
@@ -192,7 +196,7 @@ def test_raw_files_that_cannot_be_whole_are_refused(tmp_path: Path, characters: 
     refused(tmp_path / "a.txt", characters, "is no file of tokens")
 
 
-def test_arrays_that_cannot_be_read_are_refused(tmp_path: Path, characters: Pieces) -> None:
+def test_arrays_that_cannot_be_read_are_refused(tmp_path: Path, characters: StoredTokenizer) -> None:
     path = tmp_path / "a.npy"
     np.save(path, raw(characters, STORIES))
     path.write_bytes(path.read_bytes()[:-50])
@@ -216,7 +220,7 @@ def test_published_ids_of_tiny_stories_are_read(shared: Path) -> None:
     stories = (file.parent / "val.decoded.txt").read_text(encoding="utf-8").split("<|endoftext|>")
     found = gpt2.documents(corpus.shards[0].ids[:2000])
     assert [gpt2.decode(one) for one in found[:3]] == stories[:3]
-    with pytest.raises(Mistake, match=r"val\.bin: token \d+ has id"):
+    with pytest.raises(UserError, match=r"val\.bin: token \d+ has id"):
         open_corpus(file, pieces(str(shared / "data/tokenizers/t5-small")))
     small = np.fromfile(file, dtype="<u2")[:3000] % 32_000
     assert not pieces(str(shared / "data/tokenizers/mistral/tokenizer.model.v1")).agrees(small)

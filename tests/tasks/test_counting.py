@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.counting import Counting
 from numerate.tasks.mixture import Mixture
 from numerate.tasks.number_line import AdditionTable, NumberLine
@@ -143,7 +143,7 @@ def test_counts_go_as_far_as_the_numbers_do() -> None:
     assert plain_text(far.pinned(count=200).whole() or far.read("1 a"), 0)[1].split()[-1] == "200"
     assert far.cells() is None
     assert FIFTY.cells() == [(count,) for count in range(1, 100)]
-    with pytest.raises(Mistake, match=r"^count: 100 counted on from 1 ends above max_number=100; up to 99"):
+    with pytest.raises(UserError, match=r"^count: 100 counted on from 1 ends above max_number=100; up to 99"):
         FIFTY.pinned(count=100)
 
 
@@ -189,7 +189,7 @@ def test_what_is_asked_never_changes_what_is_trained() -> None:
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, object], told: str) -> None:
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         Counting(**settings)  # type: ignore[arg-type]
 
 
@@ -203,13 +203,13 @@ def test_the_largest_modulus_says_its_own_number() -> None:
 def test_a_cell_may_have_a_count_that_does_not_end_where_the_trained_ones_do() -> None:
     task = Counting(number="before", starts=Span(1, 50), end=51)
     assert len(task.pinned(count=60).whole() or ()) == 40
-    with pytest.raises(Mistake, match=r"^count: 100 counted on from 1 ends above"):
+    with pytest.raises(UserError, match=r"^count: 100 counted on from 1 ends above"):
         task.pinned(count=100)
 
 
 @pytest.mark.parametrize("lines", [{"end": 101}, {"end": 100, "starts": 1, "count": 3}, {"starts": 200}])
 def test_number_lines_that_cannot_be_are_refused(lines: dict[str, Any]) -> None:
-    with pytest.raises(Mistake, match=f"^{next(iter(lines))}: "):
+    with pytest.raises(UserError, match=f"^{next(iter(lines))}: "):
         NumberLine(**lines)
 
 
@@ -222,7 +222,7 @@ def test_number_lines_that_cannot_be_are_refused(lines: dict[str, Any]) -> None:
     ],
 )
 def test_streams_that_are_too_few_to_hold_any_out_are_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         RaspCounting(**settings)
 
 
@@ -249,13 +249,13 @@ def test_the_next_band_of_blocks_has_longer_ones() -> None:
 
 @pytest.mark.parametrize("text", ["", "a b", "5", "a 5 a", "99 a a", "5 5 a", "a a"])
 def test_rows_that_are_none_are_not_read(text: str) -> None:
-    with pytest.raises(Mistake, match=r"^question: "):
+    with pytest.raises(UserError, match=r"^question: "):
         FIFTY.read(text)
 
 
 @pytest.mark.parametrize("text", ["5", "5 5", "5 4", "<eos> 3 5", "3 156", ""])
 def test_a_stream_reads_only_two_numbers_that_go_up(text: str) -> None:
-    with pytest.raises(Mistake, match=r"^question: "):
+    with pytest.raises(UserError, match=r"^question: "):
         RaspCounting().read(text)
 
 

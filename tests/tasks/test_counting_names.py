@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.counting import Counting
 from numerate.tasks.counting_names import AUXILIARY, named_tasks, presets
 from numerate.tasks.mixture import Mixture
@@ -185,7 +185,7 @@ def test_every_cell_has_the_labels_of_the_definition(name: str, seed: int, count
     task = PRESETS[name]
     try:
         cell = task.pinned(count=count)
-    except Mistake:
+    except UserError:
         assert count not in counts_of(name)
         return
     assert count in counts_of(name)
@@ -331,9 +331,9 @@ def test_the_auxiliary_tasks_have_the_published_rows() -> None:
 
 @pytest.mark.parametrize("text", ["7 9", "", "a a", "98 99 100", "x 3"])
 def test_a_number_line_reads_only_lines(text: str) -> None:
-    with pytest.raises(Mistake, match=r"^question: "):
+    with pytest.raises(UserError, match=r"^question: "):
         NumberLine().read(text)
-    with pytest.raises(Mistake, match=r"^question: "):
+    with pytest.raises(UserError, match=r"^question: "):
         AdditionTable().read(text.replace("7 9", "60 41"))
 
 

@@ -10,16 +10,16 @@ import pytest
 from numerate import catalogue
 from numerate.data.corpora import write_corpus
 from numerate.data.prepared import ready
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.chunk_orders import PublishedChunks
-from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tasks.language_modelling import LanguageModeling
 from numerate.tasks.questions import Questions
-from numerate.tokens.layout import Text
-from numerate.tokens.pieces import Pieces, pieces
+from numerate.tokens.layout import NextToken
+from numerate.tokens.pieces import StoredTokenizer, pieces
 from numerate.tokens.token_ids import TokenIds
 from numerate.tokens.tokenizer import Characters
 from numerate.tokens.tokenizer_files import CHARACTERS
-from numerate.training.stream import Place, Stream
+from numerate.training.stream import Stream, StreamPosition
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -43,7 +43,7 @@ def written(tmp_path: Path) -> Path:
     return tmp_path / "tokens"
 
 
-def raw(known: Pieces, texts: list[str]) -> np.ndarray:
+def raw(known: StoredTokenizer, texts: list[str]) -> np.ndarray:
     return np.concatenate([[known.begin, *known.encode([text])[0].tolist()] for text in texts]).astype("<u2")
 
 
@@ -53,8 +53,8 @@ def ids(questions: Questions) -> list[list[int]]:
     return [row[: length + 1].tolist() for row, length in zip(rows.ids, rows.lengths.tolist(), strict=True)]
 
 
-def task_of(folder: Path, **settings: object) -> LanguageModelling:
-    return LanguageModelling(**{"train": str(folder), "tokenizer": CHARACTERS, "context_length": 16} | settings)
+def task_of(folder: Path, **settings: object) -> LanguageModeling:
+    return LanguageModeling(**{"train": str(folder), "tokenizer": CHARACTERS, "context_length": 16} | settings)
 
 
 @pytest.mark.parametrize("order", ["shuffled", "published", "sequential"])
@@ -113,28 +113,28 @@ def test_a_run_reads_its_order_and_goes_on_exactly_where_it_stopped(written: Pat
     task = task_of(written)
 
     def batches(places: list[int]) -> list[list[list[int]]]:
-        stream = Stream(task_of(written), TokenIds(), Text(), seed=5, batch_size=8, window=4)
-        return [stream.batch(Place(8 * place)).tokens.ids.tolist() for place in places]
+        stream = Stream(task_of(written), TokenIds(), NextToken(), seed=5, batch_size=8, window=4)
+        return [stream.batch(StreamPosition(8 * place)).tokens.ids.tolist() for place in places]
 
     whole = batches([*range(20)])
     assert batches([13, 14, 2]) == [whole[13], whole[14], whole[2]]
     drawn = [one[:-1] for one in ids(task.examples("train", 5, 0, 8))]
     assert [row[: len(one)] for row, one in zip(whole[0], drawn, strict=True)] == drawn
-    stream = Stream(task, TokenIds(), Text(), seed=5, batch_size=8)
-    parts = [stream.batch(Place(16), rank, 2, part, 2) for rank in (0, 1) for part in (0, 1)]
+    stream = Stream(task, TokenIds(), NextToken(), seed=5, batch_size=8)
+    parts = [stream.batch(StreamPosition(16), rank, 2, part, 2) for rank in (0, 1) for part in (0, 1)]
     assert [row for part in parts for row in part.tokens.row.tolist()] == list(range(16, 24))
-    together = stream.batch(Place(16))
+    together = stream.batch(StreamPosition(16))
     assert [row for part in parts for row in part.targets.tolist()] == together.targets.tolist()
 
 
 def test_in_the_published_order_each_process_follows_its_own(written: Path) -> None:
     task = task_of(written, order="published")
-    stream = Stream(task, TokenIds(), Text(), seed=5, batch_size=8)
+    stream = Stream(task, TokenIds(), NextToken(), seed=5, batch_size=8)
     corpus = task.corpus("train")
     for rank in (0, 1):
         orders = PublishedChunks(corpus.sizes, 16, rank=rank).places(range(8, 12))  # Random(42 + 1337 rank)
         expected = corpus.rows(orders, 16)
-        got = [stream.batch(Place(16), rank, 2, part, 2) for part in (0, 1)]
+        got = [stream.batch(StreamPosition(16), rank, 2, part, 2) for part in (0, 1)]
         assert [row for batch in got for row in batch.tokens.ids.tolist()] == expected.inputs.tolist()
         assert [row for batch in got for row in batch.targets.tolist()] == expected.targets.tolist()
     held = PublishedChunks(task.corpus("test").sizes, 16)
@@ -170,7 +170,9 @@ def test_texts_are_tokenised_once_and_anew_when_they_change(tmp_path: Path, form
     write(tmp_path / f"a.{form}", STORIES)
     write(tmp_path / f"b.{form}", STORIES[:9])
     task = task_of(tmp_path / f"a.{form}", validation=str(tmp_path / f"b.{form}"))
-    with pytest.raises(Mistake, match=r"train: .*is not tokenised yet; `numerate data tokenise .*out=.*tokenizer=char"):
+    with pytest.raises(
+        UserError, match=r"train: .*is not tokenised yet; `numerate data tokenise .*out=.*tokenizer=char"
+    ):
         task.examples("train", 0, 0, 1)
     ready(task)
     known = task.pieces()
@@ -180,12 +182,12 @@ def test_texts_are_tokenised_once_and_anew_when_they_change(tmp_path: Path, form
     ready(task)
     assert [path.stat().st_mtime_ns for path in sorted(cache.rglob("*.bin"))] == stamps
     write(tmp_path / f"a.{form}", STORIES[:30])
-    with pytest.raises(Mistake, match="is not tokenised yet"):
+    with pytest.raises(UserError, match="is not tokenised yet"):
         task_of(tmp_path / f"a.{form}", validation=str(tmp_path / f"b.{form}")).examples("train", 0, 0, 1)
 
 
 def test_the_tokenizer_beside_the_tokens_is_taken_where_none_is_named(written: Path) -> None:
-    with pytest.raises(Mistake, match="tokenizer: is missing, and none stands beside"):
+    with pytest.raises(UserError, match="tokenizer: is missing, and none stands beside"):
         task_of(written, tokenizer="").examples("train", 0, 0, 1)
     from numerate.data.vocabularies import keep_tokenizer
 
@@ -196,8 +198,8 @@ def test_the_tokenizer_beside_the_tokens_is_taken_where_none_is_named(written: P
 # What is wrong with files ---------------------------------------------------------------------------------------------
 
 
-def refused(task: LanguageModelling, *said: str) -> None:
-    with pytest.raises(Mistake) as told:
+def refused(task: LanguageModeling, *said: str) -> None:
+    with pytest.raises(UserError) as told:
         task.examples("train", 0, 0, 1)
     for one in said:
         assert one in str(told.value)
@@ -206,10 +208,10 @@ def refused(task: LanguageModelling, *said: str) -> None:
 def test_what_is_missing_is_told_with_the_command_that_makes_it() -> None:
     for name in ("tiny_stories", "tiny_stories_2048"):
         refused(catalogue.made("Task", name), f"is not there yet; `numerate data prepare {name}` makes it")
-    refused(LanguageModelling("tinystories"), "`numerate data fetch tinystories` gets it")
-    refused(LanguageModelling("nowhere/at_all"), "train: nowhere/at_all is not there, nor below")
-    refused(LanguageModelling("tiny_storys"), "Did you mean 'tiny_stories'")
-    refused(LanguageModelling(), "train: is missing", "numerate data prepare tiny_stories_2048")
+    refused(LanguageModeling("tinystories"), "`numerate data fetch tinystories` gets it")
+    refused(LanguageModeling("nowhere/at_all"), "train: nowhere/at_all is not there, nor below")
+    refused(LanguageModeling("tiny_storys"), "Did you mean 'tiny_stories'")
+    refused(LanguageModeling(), "train: is missing", "numerate data prepare tiny_stories_2048")
 
 
 def test_shards_that_are_damaged_or_not_all_there_are_refused(written: Path, tmp_path: Path) -> None:
@@ -241,10 +243,10 @@ def test_texts_that_are_empty_or_torn_are_refused_and_one_without_separators_is_
     held.write_text("<|endoftext|>".join(STORIES))
     text, lines = tmp_path / "a.txt", tmp_path / "b.jsonl"
     text.write_text("")
-    with pytest.raises(Mistake, match="is empty"):
+    with pytest.raises(UserError, match="is empty"):
         ready(task_of(text, validation=str(held)))
     lines.write_text('{"text": "one"}\n{"text": "tw')
-    with pytest.raises(Mistake, match=r"b\.jsonl, record 2: .*is the file cut off"):
+    with pytest.raises(UserError, match=r"b\.jsonl, record 2: .*is the file cut off"):
         ready(task_of(lines, validation=str(held)))
     text.write_text("\n\n".join(STORIES))
     with pytest.warns(UserWarning, match="stands nowhere in it, so that it is one document"):
@@ -267,17 +269,19 @@ def test_a_corpus_shorter_than_a_context_is_refused_and_a_lone_shard_needs_a_val
 
 
 def test_settings_and_splits_that_cannot_be_are_refused(written: Path) -> None:
-    with pytest.raises(Mistake, match=r"order: there is no 'shuffeld'.*Did you mean 'shuffled'"):
+    with pytest.raises(UserError, match=r"order: there is no 'shuffeld'.*Did you mean 'shuffled'"):
         task_of(written, order="shuffeld")
-    with pytest.raises(Mistake, match="context_length: 0 tokens are none"):
+    with pytest.raises(UserError, match="context_length: 0 tokens are none"):
         task_of(written, context_length=0)
-    with pytest.raises(Mistake, match="running text has no 'beyond-development'; there are: train, development, test"):
+    with pytest.raises(
+        UserError, match="running text has no 'beyond-development'; there are: train, development, test"
+    ):
         task_of(written).examples("beyond-development", 0, 0, 1)
 
 
 def test_another_tokenizer_of_the_house_is_refused_with_what_is_right(written: Path) -> None:
     task = task_of(written)
-    with pytest.raises(Mistake, match="tokenizer=TokenIds layout=Text are right"):
+    with pytest.raises(UserError, match="tokenizer=TokenIds layout=Text are right"):
         Characters().build_vocabulary(task)
-    with pytest.raises(Mistake, match="tokenizer=TokenIds layout=Text are right"):
+    with pytest.raises(UserError, match="tokenizer=TokenIds layout=Text are right"):
         Characters().rows(task.examples("train", 0, 0, 1), TokenIds().build_vocabulary(task))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.datasets_by_name import presets
 from numerate.tasks.mathematics import DIFFICULTIES, EXTRAPOLATION, MODULES, Mathematics, rows_of
-from numerate.tasks.mathematics_stand_in import MathematicsStandIn
+from numerate.tasks.mathematics_stand_in import GeneratedMathematics
 from numerate.tasks.multiplication import Multiplication
 from numerate.tasks.plain import plain_text
 
@@ -92,11 +92,11 @@ def test_questions_of_several_files_are_told_apart_by_their_text(tmp_path: Path)
 def test_a_file_that_is_lacking_is_named(tmp_path: Path) -> None:
     folder = dataset(tmp_path, ("a",), ())
     with pytest.raises(
-        Mistake, match=r"train-easy/b\.txt is not there \(nor are 3 others\); `numerate data fetch math"
+        UserError, match=r"train-easy/b\.txt is not there \(nor are 3 others\); `numerate data fetch math"
     ):
         Mathematics(("a", "b"), (), data_dir=str(folder)).told()
     (folder / "train-hard/a.txt").write_text("odd\n")
-    with pytest.raises(Mistake, match=r"train-hard/a\.txt, line 1: is the last line"):
+    with pytest.raises(UserError, match=r"train-hard/a\.txt, line 1: is the last line"):
         Mathematics(("a",), (), data_dir=str(folder)).told()
 
 
@@ -112,7 +112,7 @@ def test_a_file_that_is_lacking_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, object], told: str) -> None:
-    with pytest.raises(Mistake, match=f"^{told}"):
+    with pytest.raises(UserError, match=f"^{told}"):
         Mathematics(**settings)  # type: ignore[arg-type]
 
 
@@ -156,7 +156,7 @@ def worked_out(question: str) -> Decimal:
 
 
 def test_the_stand_in_is_right_and_says_what_it_is() -> None:
-    task = MathematicsStandIn()
+    task = GeneratedMathematics()
     for module in range(1, 9):
         drawn = task.pinned(module=module).examples("train", 1, 0, 200)
         assert set(drawn.facts["module"].tolist()) == {module}
@@ -166,24 +166,24 @@ def test_the_stand_in_is_right_and_says_what_it_is() -> None:
             assert "E" not in answer
             assert answer != "-0"
     assert [task.cell_name("module", n) for n in (1, 4, 5, 9)] == ["add_or_sub", "round_number", "add_or_sub_big", "9"]
-    assert "stand-in" in (MathematicsStandIn.__doc__ or "").splitlines()[0]
+    assert "stand-in" in (GeneratedMathematics.__doc__ or "").splitlines()[0]
 
 
 def test_the_stand_in_is_trained_on_its_kinds_and_tested_beyond_on_longer_numbers() -> None:
-    task = MathematicsStandIn(kinds=("mul", "place_value"))
+    task = GeneratedMathematics(kinds=("mul", "place_value"))
     assert task.trained() == {"module": Span(1, 2)}
     assert task.cells() == [(1,), (2,), (3,), (4,)]
     assert set(task.examples("train", 0, 0, 100).facts["module"].tolist()) == {1, 2}
     train, test = (task.examples(split, 0, 0, 500).hashes().tolist() for split in ("train", "test"))
     assert not {*train} & {*test}
     assert {c for text in pieces(task) for c in text} <= set(task.alphabet())
-    with pytest.raises(Mistake, match="kinds: there is no 'div'"):
-        MathematicsStandIn(kinds=("div",))  # type: ignore[arg-type]
-    with pytest.raises(Mistake, match=r"digits: 1:40 are not digits"):
-        MathematicsStandIn(digits=Span(1, 40))
+    with pytest.raises(UserError, match="kinds: there is no 'div'"):
+        GeneratedMathematics(kinds=("div",))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"digits: 1:40 are not digits"):
+        GeneratedMathematics(digits=Span(1, 40))
 
 
-def pieces(task: MathematicsStandIn) -> list[str]:
+def pieces(task: GeneratedMathematics) -> list[str]:
     return [text for n in range(1, 5) for text in plain_text(task.pinned(module=n).examples("test", 0, 0, 50), n)]
 
 
@@ -201,7 +201,7 @@ def test_a_product_is_asked_in_words_and_is_right() -> None:
         assert (len(found[1]), len(found[2])) == (drawn.facts["first_digits"][row], drawn.facts["second_digits"][row])
     assert plain_text(task.read("what is 12 times 34?"), 0) == ("What is 12 times 34?", "408")
     assert plain_text(task.read("12*34"), 0)[1] == "408"
-    with pytest.raises(Mistake, match="it reads like What is 12 times 34"):
+    with pytest.raises(UserError, match="it reads like What is 12 times 34"):
         task.read("12 + 34")
     assert Multiplication().beyond().trained() == {"first_digits": Span(6, 6), "second_digits": Span(6, 6)}
     assert np.array_equal(task.canonical(task.read("3x4")), task.canonical(task.read("4x3")))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.bitwise import BitwiseOr
 from numerate.tasks.mixture import Mixture
@@ -64,9 +64,9 @@ def test_a_cell_pins_every_task_and_task_pins_one() -> None:
     assert set(one.examples("test", 0, 0, 20).facts["first_digits"].tolist()) == {3}
     mixed = Mixture((Arithmetic(digits=Span(2, 4)), Arithmetic("x", digits=Span(1, 3))))
     assert mixed.trained() == {"first_digits": Span(1, 4), "second_digits": Span(1, 4)}
-    with pytest.raises(Mistake, match="has no setting 'third_digits'"):
+    with pytest.raises(UserError, match="has no setting 'third_digits'"):
         task.pinned(third_digits=3)
-    with pytest.raises(Mistake, match="there is no task 2; there are 0 to 1"):
+    with pytest.raises(UserError, match="there is no task 2; there are 0 to 1"):
         task.pinned(task=2)
 
 
@@ -92,18 +92,18 @@ def test_a_question_is_read_by_the_task_that_can() -> None:
         read = task.read(text)
         assert plain_text(read, 0)[1] == answer
         assert read.facts["task"].tolist() == [number]
-    with pytest.raises(Mistake, match=r"no task of the mixture reads it: .*12\+9=.*12-9="):
+    with pytest.raises(UserError, match=r"no task of the mixture reads it: .*12\+9=.*12-9="):
         task.read("3x9=")
 
 
 def test_impossible_mixtures_are_refused() -> None:
-    with pytest.raises(Mistake, match=r"^tasks: a mixture has at least one task"):
+    with pytest.raises(UserError, match=r"^tasks: a mixture has at least one task"):
         Mixture(())
-    with pytest.raises(Mistake, match=r"^weights: 1 weights for 2 tasks"):
+    with pytest.raises(UserError, match=r"^weights: 1 weights for 2 tasks"):
         Mixture(weights=(1,))
-    with pytest.raises(Mistake, match=r"^weights: .* are not all above 0"):
+    with pytest.raises(UserError, match=r"^weights: .* are not all above 0"):
         Mixture(weights=(1, 0))
-    with pytest.raises(Mistake, match=r"^tasks: a mixture within a mixture"):
+    with pytest.raises(UserError, match=r"^tasks: a mixture within a mixture"):
         Mixture((Mixture(),))
-    with pytest.raises(Mistake, match=r"^tasks: BitwiseOr lists its questions"):
+    with pytest.raises(UserError, match=r"^tasks: BitwiseOr lists its questions"):
         Mixture((BitwiseOr(), Arithmetic()))

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from numerate.data.documents import Read, documents, part_of
-from numerate.errors import Mistake
+from numerate.data.documents import ReadSoFar, documents, part_of
+from numerate.errors import UserError
 from numerate.tasks.file_sources import FileSource
 from numerate.tasks.jokes import Scored
 from numerate.tasks.plain import plain_text
@@ -20,7 +20,7 @@ from numerate.tasks.readers import LONGEST, LONGEST_RECORD
 from numerate.tasks.reading import Passages
 from numerate.tasks.text_files import open_lines, read_whole
 from numerate.tasks.word_problems import Challenges, Larger, Perturbed, Solved
-from numerate.tasks.written import Written
+from numerate.tasks.written import ExampleFile
 from numerate.tokens.tokenizer import Characters
 
 BOM = b"\xef\xbb\xbf"
@@ -145,7 +145,7 @@ def test_an_odd_record_is_refused_by_its_line_or_counted(
     path.write_bytes(b"\n".join([sound, odd if isinstance(odd, bytes) else odd.encode(), sound, b""]))
     line = 1 + len(sound.split(b"\n"))
     began = time.process_time()
-    with pytest.raises(Mistake, match=rf"file, line {line}: ") as refused:
+    with pytest.raises(UserError, match=rf"file, line {line}: ") as refused:
         READERS[kind](path, False)
     assert told in str(refused.value)
     assert "With skip_bad=true such records are left out and counted" in str(refused.value)
@@ -174,7 +174,7 @@ ODD_LISTS: list[tuple[str, bytes, str]] = [
 @pytest.mark.parametrize(("content", "told"), [one[1:] for one in ODD_LISTS], ids=[one[0] for one in ODD_LISTS])
 def test_an_odd_list_of_problems_is_refused(content: bytes, told: str, tmp_path: Path) -> None:
     (tmp_path / "SVAMP.json").write_bytes(content)
-    with pytest.raises(Mistake, match=r"SVAMP\.json, line 1: ") as refused:
+    with pytest.raises(UserError, match=r"SVAMP\.json, line 1: ") as refused:
         read_whole(tmp_path / "SVAMP.json", Challenges())
     assert told in str(refused.value)
 
@@ -197,8 +197,8 @@ def test_an_odd_row_is_refused_by_its_line(odd: str | bytes, told: str, tmp_path
     path = tmp_path / "rows.txt"
     path.write_bytes(b"\n".join([b"a=1", odd if isinstance(odd, bytes) else odd.encode(), b"a=1"]))
     began = time.process_time()
-    with pytest.raises(Mistake, match=r"rows\.txt, line 2: ") as refused:
-        Written(path=str(path)).whole()
+    with pytest.raises(UserError, match=r"rows\.txt, line 2: ") as refused:
+        ExampleFile(path=str(path)).whole()
     assert told in str(refused.value)
     assert time.process_time() - began < 5
 
@@ -216,8 +216,8 @@ ODD_LABELS: list[tuple[str, str, str]] = [
 @pytest.mark.parametrize(("odd", "told"), [one[1:] for one in ODD_LABELS], ids=[one[0] for one in ODD_LABELS])
 def test_an_odd_row_with_labels_is_refused_by_its_line(odd: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "rows.tsv").write_text(f"a b\t1 2\n{odd}\na b\t1 2\n")
-    with pytest.raises(Mistake, match=r"rows\.tsv, line 2: ") as refused:
-        Written(path=str(tmp_path / "rows.tsv")).whole()
+    with pytest.raises(UserError, match=r"rows\.tsv, line 2: ") as refused:
+        ExampleFile(path=str(tmp_path / "rows.tsv")).whole()
     assert told in str(refused.value)
 
 
@@ -262,7 +262,7 @@ def test_a_byte_order_mark_is_no_symbol_of_rows(tmp_path: Path) -> None:
         ("c.txt", "a\t1", "1a"),
     ):
         (tmp_path / name).write_bytes(BOM + content.encode())
-        task = Written(path=str(tmp_path / name))
+        task = ExampleFile(path=str(tmp_path / name))
         assert "".join(task.alphabet()) == alphabet
         assert "".join(plain_text(task.questions(np.arange(1)), 0)).replace("\t", "") in content.replace("\t", "")
 
@@ -273,7 +273,7 @@ def test_a_tab_too_many_is_refused_of_columns_by_name_too(tmp_path: Path) -> Non
     task = QuestionFiles(train_file=str(tmp_path / "a.tsv"))
     assert len(task.holdings.train) + len(task.holdings.development) + len(task.holdings.test) == 20
     (tmp_path / "a.tsv").write_text(f"answer\tquestion\tmore\n{rows}1\tq\tr\ts\n")
-    with pytest.raises(Mistake, match=r"line 22: has 4 columns, and the first line has 3"):
+    with pytest.raises(UserError, match=r"line 22: has 4 columns, and the first line has 3"):
         _ = task.holdings
 
 
@@ -288,8 +288,8 @@ def test_a_tab_too_many_is_refused_of_columns_by_name_too(tmp_path: Path) -> Non
 )
 def test_json_of_running_text_is_read_by_the_same_rule(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
-    with pytest.raises(Mistake, match=r"twice; once is right|has NaN|has 1e999"):
-        list(documents(part_of(tmp_path / name), Read()))
+    with pytest.raises(UserError, match=r"twice; once is right|has NaN|has 1e999"):
+        list(documents(part_of(tmp_path / name), ReadSoFar()))
 
 
 def test_a_text_of_many_pieces_is_written_at_once() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks import row_files
 from numerate.tasks.row_files import RowFile, open_row_file
 
@@ -105,7 +105,7 @@ def test_a_set_whose_rows_are_all_in_the_test_split_is_read(tmp_path: Path) -> N
     save_splits(tmp_path / "hf_tokenized_dataset", train=[], test=[ids("1+1=2", 8)])
     assert all_text(open_row_file(tmp_path)) == ["1+1=2"]
     assert all_text(open_row_file(tmp_path, split="test")) == ["1+1=2"]
-    with pytest.raises(Mistake, match="holds no rows"):
+    with pytest.raises(UserError, match="holds no rows"):
         open_row_file(tmp_path, split="train")
 
 
@@ -119,7 +119,9 @@ def test_the_vocabularies_of_hints_and_of_sorting_are_known(tmp_path: Path) -> N
         "index": 121,
         "sort": 118,
     }
-    with pytest.raises(Mistake, match=r"row 0: the id 19 is none of the 19 of vocabulary pad; others are: index, sort"):
+    with pytest.raises(
+        UserError, match=r"row 0: the id 19 is none of the 19 of vocabulary pad; others are: index, sort"
+    ):
         open_row_file(tmp_path / "index").text(0)
 
 
@@ -129,38 +131,38 @@ def test_rows_with_a_beginning_or_without_an_end_are_read(tmp_path: Path) -> Non
 
 
 def test_what_cannot_be_read_is_told_with_what_would_be_right(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match="is not there; a text file with a row per line"):
+    with pytest.raises(UserError, match="is not there; a text file with a row per line"):
         open_row_file(tmp_path / "nothing.txt")
     (tmp_path / "empty.txt").write_text("\n\n")
-    with pytest.raises(Mistake, match="holds no rows"):
+    with pytest.raises(UserError, match="holds no rows"):
         open_row_file(tmp_path / "empty.txt")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(Mistake, match=r"holds no rows: no \*.txt"):
+    with pytest.raises(UserError, match=r"holds no rows: no \*.txt"):
         open_row_file(tmp_path / "folder")
     (tmp_path / "some.txt").write_bytes(b"1=2\n\xff\xfe=3\n")
-    with pytest.raises(Mistake, match=r"some.txt, line 2: is no text in UTF-8"):
+    with pytest.raises(UserError, match=r"some.txt, line 2: is no text in UTF-8"):
         open_row_file(tmp_path / "some.txt").text(1)
-    with pytest.raises(Mistake, match=r"split: .* is not divided into splits"):
+    with pytest.raises(UserError, match=r"split: .* is not divided into splits"):
         open_row_file(tmp_path / "some.txt", split="train")
-    with pytest.raises(Mistake, match="vocabulary: there is no 'sorting'"):
+    with pytest.raises(UserError, match="vocabulary: there is no 'sorting'"):
         open_row_file(tmp_path / "some.txt", vocabulary="sorting")
 
 
 def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
     save(tmp_path / "text", [[5]], column="text")
-    with pytest.raises(Mistake, match="has no column input_ids; it has: text"):
+    with pytest.raises(UserError, match="has no column input_ids; it has: text"):
         open_row_file(tmp_path / "text")
     save_splits(tmp_path / "hf", train=[ids("1+1=2", 8)])
-    with pytest.raises(Mistake, match=r"split: .* has no 'tset'; there are: train, and all"):
+    with pytest.raises(UserError, match=r"split: .* has no 'tset'; there are: train, and all"):
         open_row_file(tmp_path / "hf", split="tset")
     (tmp_path / "hf" / "train" / "data-00000-of-00001.arrow").write_bytes(b"not arrow at all")
-    with pytest.raises(Mistake, match="is no Arrow stream"):
+    with pytest.raises(UserError, match="is no Arrow stream"):
         open_row_file(tmp_path / "hf")
     (tmp_path / "hf" / "train" / "state.json").write_text(json.dumps({"_data_files": [], "_indices_files": ["i"]}))
-    with pytest.raises(Mistake, match="flatten_indices"):
+    with pytest.raises(UserError, match="flatten_indices"):
         open_row_file(tmp_path / "hf")
     save(tmp_path / "lost", [ids("1+1=2", 8), [5, 1, 17, 5, 3]])
-    with pytest.raises(Mistake, match=r"row 1: holds \[UNK\]"):
+    with pytest.raises(UserError, match=r"row 1: holds \[UNK\]"):
         open_row_file(tmp_path / "lost").text(1)
 
 

@@ -12,10 +12,10 @@ from numerate.cli import main
 from numerate.data import open_rows
 from numerate.data.source import Source
 from numerate.data.writing import write
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
-from numerate.tasks.written import Written
+from numerate.tasks.written import ExampleFile
 from numerate.tokens.tokenizer import Characters
 from numerate.tokens.words import Words
 
@@ -60,13 +60,13 @@ def test_rows_that_are_not_as_written_are_refused_by_file(
 ) -> None:
     for name in sorted(path.name for path in (folders / kind / form).iterdir() if path.name != "head.json"):
         folder = Path(shutil.copytree(folders / kind / form, tmp_path / f"{name} damaged"))
-        sound = Written(path=str(folder)).whole()
+        sound = ExampleFile(path=str(folder)).whole()
         assert sound is not None
         harm(folder / name)
-        with pytest.raises(Mistake, match=rf"{name}: is (not as it was written|missing)"):
-            Written(path=str(folder)).whole()
+        with pytest.raises(UserError, match=rf"{name}: is (not as it was written|missing)"):
+            ExampleFile(path=str(folder)).whole()
         if form != "text":
-            with pytest.raises(Mistake, match=rf"{name}: is (not as it was written|missing)"):
+            with pytest.raises(UserError, match=rf"{name}: is (not as it was written|missing)"):
                 open_rows(folder)
 
 
@@ -88,8 +88,8 @@ def test_a_head_that_is_not_as_written_is_refused(folders: Path, tmp_path: Path,
     folder = Path(shutil.copytree(folders / "sums" / "both", tmp_path / "rows"))
     head = folder / "head.json"
     head.write_text(EDITS[edit](head.read_text()))
-    for read in (lambda: Written(path=str(folder)).whole(), lambda: open_rows(folder)):
-        with pytest.raises(Mistake, match=r"head\.json: (is not as it was written|cannot be read|says nothing of)"):
+    for read in (lambda: ExampleFile(path=str(folder)).whole(), lambda: open_rows(folder)):
+        with pytest.raises(UserError, match=r"head\.json: (is not as it was written|cannot be read|says nothing of)"):
             read()
 
 
@@ -103,8 +103,8 @@ def test_changed_answers_are_refused_by_every_command(
         ["data", "stats", str(folder)],
         ["data", "stats", str(rows)],
         ["data", "write", str(folder), f"out={tmp_path / 'again'}"],
-        ["sample", "Written", f"path={folder}"],
-        ["train", "addition_abacus", f"task=Written(path={folder})", f"runs_dir={tmp_path / 'runs'}", "device=cpu"],
+        ["sample", "ExampleFile", f"path={folder}"],
+        ["train", "addition_abacus", f"task=ExampleFile(path={folder})", f"runs_dir={tmp_path / 'runs'}", "device=cpu"],
     ):
         assert main(words) == 2, words
         assert (
@@ -112,13 +112,13 @@ def test_changed_answers_are_refused_by_every_command(
         )
     assert not (tmp_path / "runs").exists()
     shutil.copy(rows, tmp_path / "mine.txt")  # as rows of one's own they are right
-    assert Written(path=str(tmp_path / "mine.txt")).space() == 60
+    assert ExampleFile(path=str(tmp_path / "mine.txt")).space() == 60
 
 
 def test_rows_changed_while_they_are_open_are_refused_when_asked_for_again(folders: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(folders / "sums" / "memmap", tmp_path / "rows"))
-    task = Written(path=str(folder))
+    task = ExampleFile(path=str(folder))
     assert len(task.questions(np.arange(60))) == 60
     flipped(folder / "ids.bin")
-    with pytest.raises(Mistake, match=r"ids\.bin: is not as it was written"):
+    with pytest.raises(UserError, match=r"ids\.bin: is not as it was written"):
         task.questions(np.arange(60))

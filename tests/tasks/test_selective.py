@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.compositions import Compositions
-from numerate.tasks.draws import Draws, key
+from numerate.tasks.draws import CounterRNG, key
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Questions
 from numerate.tasks.selective import SelectiveCounting
@@ -50,7 +50,7 @@ def test_compositions_are_drawn_as_often_as_they_are_kept(parts: int, most: int,
     ways = [way for way in itertools.product(range(most + 1), repeat=parts) if sum(way) == total]
     weight = np.array([kept[min(way)] if min(way) < len(kept) else 1.0 for way in ways])
     assert of.ways(total) == pytest.approx(weight.sum())
-    drawn = of.draw(Draws(key("ways", parts)), np.full(40_000, total))
+    drawn = of.draw(CounterRNG(key("ways", parts)), np.full(40_000, total))
     often = Counter(map(tuple, drawn.tolist()))
     assert set(often) <= set(ways)
     wanted = 40_000 * weight / weight.sum()
@@ -63,7 +63,7 @@ def test_compositions_are_drawn_as_often_as_they_are_kept(parts: int, most: int,
 
 def test_a_total_that_no_numbers_make_is_an_error() -> None:
     with pytest.raises(ValueError, match="no numbers add up"):
-        Compositions(2, 3, 9).draw(Draws(1), np.array([7]))
+        Compositions(2, 3, 9).draw(CounterRNG(1), np.array([7]))
 
 
 def published_counts(length: int, rows: int, even: bool) -> np.ndarray:
@@ -151,10 +151,10 @@ def test_settings_that_cannot_be_are_refused() -> None:
         ({"max_count": 10_000, "count": 40_000}, "^count: a list of 40000 has more than 10000 items"),
         ({"texts": "words"}, "^texts: "),
     ):
-        with pytest.raises(Mistake, match=told):
+        with pytest.raises(UserError, match=told):
             SelectiveCounting(**settings)  # type: ignore[arg-type]
     for text in ("", "a", "3 x", "3 " * 11):
-        with pytest.raises(Mistake, match=r"^question: "):
+        with pytest.raises(UserError, match=r"^question: "):
             SelectiveCounting().read(text)
 
 

@@ -12,15 +12,15 @@ import pytest
 from newcomers import on_the_page
 from numerate import tasks
 from numerate.config import Span, setting
-from numerate.errors import Mistake
-from numerate.tasks.draws import Draws
+from numerate.errors import UserError
+from numerate.tasks.draws import CounterRNG
 from numerate.tasks.questions import Example, Numbers, Questions
 from numerate.tasks.task import ENOUGH, HELD_OUT_BLOCK, SPLITS, Task, large_enough
 
-OF_FILES = {"Jokes", "LanguageModelling", "Mathematics", "QuestionFiles", "Reading", "WordProblems", "Written"}
+OF_FILES = {"RJokes", "LanguageModeling", "Mathematics", "QuestionFiles", "MultiRC", "GSM8K", "ExampleFile"}
 """Tasks that have no file by themselves, and no OOD validation: see their own tests."""
 
-EVERY = [getattr(tasks, name)() for name in tasks.CATALOGUE["Task"] if name not in OF_FILES | {"MathematicsStandIn"}]
+EVERY = [getattr(tasks, name)() for name in tasks.CATALOGUE["Task"] if name not in OF_FILES | {"GeneratedMathematics"}]
 EVERY += [on_the_page()["Task"]()]
 every_task = pytest.mark.parametrize("task", EVERY, ids=lambda task: type(task).__name__)
 
@@ -43,7 +43,7 @@ class Tiny(Task):
 
     says_so: bool = setting(True, "whether it knows that it is small")
 
-    def draw(self, draws: Draws, index: np.ndarray) -> Questions:
+    def draw(self, draws: CounterRNG, index: np.ndarray) -> Questions:
         number = draws.below(10, (len(index), 1), np.int16)
         symbols = np.concatenate([number, np.full_like(number, 10), number], axis=1)
         return Questions((*"0123456789?",), symbols, Numbers.none(len(index)), np.full(len(index), 2))
@@ -146,7 +146,7 @@ def test_an_example_without_its_size_along_an_axis_is_refused_with_how_to_say_it
         r"^example: Sized has the axes digits, and an example of it does not say its digits; "
         r'Example\(question, answer, \{"digits": 4\}\) gives the size along each axis as a fact$'
     )
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         Sized().examples("train", 0, 0, 4)
 
 
@@ -156,7 +156,7 @@ def test_an_example_that_is_none_is_refused_with_what_is_right() -> None:
         def example(self, rng: random.Random) -> Example:
             return "1+1="  # type: ignore[return-value]
 
-    with pytest.raises(Mistake, match=r"^example: Bare gives a str; Example\(question, answer\) is right$"):
+    with pytest.raises(UserError, match=r"^example: Bare gives a str; Example\(question, answer\) is right$"):
         Bare().examples("train", 0, 0, 4)
 
 
@@ -187,7 +187,7 @@ def test_a_small_task_that_does_not_say_so_is_told() -> None:
     ten = Questions.of_texts([Example(f"{number}?", str(number)) for number in range(10)])
     fractions = Tiny().canonical(ten) / 2.0**64
     empty = next(split for split, (low, high) in SPLITS.items() if not ((fractions >= low) & (fractions < high)).any())
-    with pytest.raises(Mistake, match=rf"too few questions for '{empty}'; its space\(\) must say"):
+    with pytest.raises(UserError, match=rf"too few questions for '{empty}'; its space\(\) must say"):
         Tiny(says_so=False).examples(empty, 0, 0, 300)
 
 
@@ -207,14 +207,14 @@ def test_the_splits_share_all_questions_out() -> None:
 
 def test_mistakes_say_what_would_be_right() -> None:
     with pytest.raises(
-        Mistake, match=r"digitz: Doubling has no setting 'digitz'; it has: digits. Did you mean 'digits'\?"
+        UserError, match=r"digitz: Doubling has no setting 'digitz'; it has: digits. Did you mean 'digits'\?"
     ):
         Doubling().pinned(digitz=3)
-    with pytest.raises(Mistake, match=r"split: there is no 'tset'; there are: .* Did you mean 'test'\?"):
+    with pytest.raises(UserError, match=r"split: there is no 'tset'; there are: .* Did you mean 'test'\?"):
         Doubling().examples("tset", 0, 0, 1)
-    with pytest.raises(Mistake, match="no OOD validation"):
+    with pytest.raises(UserError, match="no OOD validation"):
         Doubling().examples("beyond-development", 0, 0, 1)
-    with pytest.raises(Mistake, match="does not read"):
+    with pytest.raises(UserError, match="does not read"):
         Doubling().read("2*3=")
     with pytest.raises(TypeError, match="draw"):
         type("Silent", (Task,), {})

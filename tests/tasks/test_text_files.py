@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks import text_files
-from numerate.tasks.file_sources import Joined
-from numerate.tasks.readers import JSONLines, Reader, TabSeparated, TwoLines
+from numerate.tasks.file_sources import JoinedSources
+from numerate.tasks.readers import JSONLines, RecordReader, TabSeparated, TwoLines
 from numerate.tasks.text_files import LineFile, open_lines
 from numerate.tasks.texts import Example
 
@@ -19,7 +19,7 @@ def written(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def read(source: LineFile | Joined, rows: list[int] | None = None) -> list[tuple[str, str]]:
+def read(source: LineFile | JoinedSources, rows: list[int] | None = None) -> list[tuple[str, str]]:
     index = np.arange(source.count) if rows is None else np.array(rows)
     return [(pair.question, pair.answer) for pair in source.pairs(index)]
 
@@ -83,10 +83,10 @@ def test_two_lines_are_a_question(tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_line_is_named_and_may_be_left_out_and_counted(
-    name: str, reader: Reader, content: str | bytes, line: int, told: str, tmp_path: Path
+    name: str, reader: RecordReader, content: str | bytes, line: int, told: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path / name, content)
-    with pytest.raises(Mistake, match=f"{name}, line {line}: ") as refused:
+    with pytest.raises(UserError, match=f"{name}, line {line}: ") as refused:
         open_lines(path, reader)
     assert told in str(refused.value)
     assert "With skip_bad=true such records are left out and counted" in str(refused.value)
@@ -106,15 +106,15 @@ def test_a_broken_line_of_a_file_that_is_too_large_to_look_through_is_named_when
     monkeypatch.setattr(text_files, "_CHECKED", 10)
     found = open_lines(written(tmp_path / "a.jsonl", "\n".join([*LINES[:2], "{", LINES[3]])), JSONLines())
     assert read(found, [0, 3]) == [("0+1=", "1"), ("3+1=", "4")]
-    with pytest.raises(Mistake, match=r"a\.jsonl, line 3: is no JSON"):
+    with pytest.raises(UserError, match=r"a\.jsonl, line 3: is no JSON"):
         read(found, [2])
 
 
 def test_an_empty_file_and_one_that_is_not_there_are_refused(tmp_path: Path) -> None:
     for reader in (JSONLines(), TwoLines()):
-        with pytest.raises(Mistake, match="has no question that can be read"):
+        with pytest.raises(UserError, match="has no question that can be read"):
             open_lines(written(tmp_path / "none", "\n"), reader)
-    with pytest.raises(Mistake, match="cannot be read"):
+    with pytest.raises(UserError, match="cannot be read"):
         open_lines(tmp_path / "nowhere", JSONLines())
 
 
@@ -129,11 +129,11 @@ def test_a_fingerprint_is_of_the_content_and_of_how_it_is_read(tmp_path: Path) -
 
 def test_several_files_are_one(tmp_path: Path) -> None:
     files = [open_lines(written(tmp_path / f"{n}.txt", f"q{n}\n{n}\nr{n}\n{n}\n"), TwoLines()) for n in range(3)]
-    joined = Joined(files)
+    joined = JoinedSources(files)
     assert read(joined, [5, 0, 2]) == [("r2", "2"), ("q0", "0"), ("q1", "1")]
     assert joined.where(4) == f"{tmp_path}/2.txt, line 1"
     assert joined.sizes.tolist() == [5] * 6
-    assert joined.fingerprint != Joined(files[:2]).fingerprint
+    assert joined.fingerprint != JoinedSources(files[:2]).fingerprint
     assert joined.matching(frozenset({"q1", "r2", "0"})).tolist() == [False, False, True, False, False, True]
 
 
@@ -171,12 +171,12 @@ def test_a_file_is_mapped_and_not_held(tmp_path: Path) -> None:
         ("a.txt", "1+1\n2\n", TwoLines()),
     ],
 )
-def test_a_byte_order_mark_is_no_text(tmp_path: Path, name: str, content: str, reader: Reader) -> None:
+def test_a_byte_order_mark_is_no_text(tmp_path: Path, name: str, content: str, reader: RecordReader) -> None:
     file = written(tmp_path / name, b"\xef\xbb\xbf" + content.encode())
     assert read(open_lines(file, reader)) == [("1+1", "2")]
 
 
 def test_half_of_a_character_is_a_broken_line(tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", '{"question": "\\ud800", "answer": "1"}\n')
-    with pytest.raises(Mistake, match=r"a\.jsonl, line 1: has half of a surrogate pair"):
+    with pytest.raises(UserError, match=r"a\.jsonl, line 1: has half of a surrogate pair"):
         open_lines(file, JSONLines()).pairs(np.array([0]))

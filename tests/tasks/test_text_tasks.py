@@ -12,11 +12,11 @@ import pytest
 
 from numerate.catalogue import presets
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.evaluator import default_grid
 from numerate.evaluation.exam import questions_of, size_of
-from numerate.tasks import Jokes, Mathematics, QuestionFiles, Reading, WordProblems, text_task
-from numerate.tasks.draws import Draws
+from numerate.tasks import GSM8K, Jokes, Mathematics, QuestionFiles, Reading, text_task
+from numerate.tasks.draws import CounterRNG
 from numerate.tasks.folders import data_folder
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Questions
@@ -31,7 +31,7 @@ TASKS = [
     ),
     QuestionFiles(train_file=str(TEXTS / "questions.jsonl")),
     Reading(data_dir=str(TEXTS)),
-    WordProblems(data_dir=str(TEXTS)),
+    GSM8K(data_dir=str(TEXTS)),
 ]
 every_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task).__name__)
 
@@ -96,19 +96,19 @@ def test_parts_are_the_sizes_of_its_axis(task: TextTask) -> None:
         asked = pinned.examples("test", 0, 0, 4)
         assert set(asked.facts[axis].tolist()) == {number}
         assert pinned.trained() == {axis: Span(number, number)}
-        assert len(pinned.draw(Draws(1), np.arange(5))) == 5
+        assert len(pinned.draw(CounterRNG(1), np.arange(5))) == 5
         assert pinned.longest() is not None
         assert task.cell_name(axis, number) != str(number)
     assert str(default_grid(task)) == (f"1:{len(task.cells())}" if len(task.cells()) > 1 else "1")
-    with pytest.raises(Mistake, match=rf"^{axis}: there is no 9; there are: 1 "):
+    with pytest.raises(UserError, match=rf"^{axis}: there is no 9; there are: 1 "):
         task.pinned(**{axis: 9}).examples("test", 0, 0, 1)
 
 
 @every_task
 def test_what_is_not_there_is_said(task: TextTask) -> None:
-    with pytest.raises(Mistake, match=r"there is no 'tset'.*Did you mean 'test'"):
+    with pytest.raises(UserError, match=r"there is no 'tset'.*Did you mean 'test'"):
         task.examples("tset", 0, 0, 1)
-    with pytest.raises(Mistake, match="files have no OOD validation"):
+    with pytest.raises(UserError, match="files have no OOD validation"):
         task.examples("beyond-development", 0, 0, 1)
 
 
@@ -130,20 +130,20 @@ def test_without_files_a_name_says_how_to_get_them(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path / "none"))
     for name, dataset in (("mathematics", "mathematics"), ("svamp", "gsm8k"), ("rjokes", "rjokes"), ("multirc",) * 2):
         told = rf"^folder: {tmp_path}/none/\w+ is not there; `numerate data fetch {dataset}` gets it"
-        with pytest.raises(Mistake, match=told):
+        with pytest.raises(UserError, match=told):
             presets("Task")[name].examples("train", 0, 0, 1)
-    with pytest.raises(Mistake, match=r"^train_file: which questions"):
+    with pytest.raises(UserError, match=r"^train_file: which questions"):
         QuestionFiles().examples("train", 0, 0, 1)
 
 
 def test_the_users_data_folder_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMERATE_DATA", str(TEXTS))
-    assert WordProblems().told().startswith("train 17, development 3, test gsm8k 6")
+    assert GSM8K().told().startswith("train 17, development 3, test gsm8k 6")
     monkeypatch.setenv("NUMERATE_DATA", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert data_folder() == tmp_path / "numerate/data"
     monkeypatch.setenv("NUMERATE_DATA", str(TEXTS / "questions.jsonl"))
-    with pytest.raises(Mistake, match=r"NUMERATE_DATA: .* is a file"):
+    with pytest.raises(UserError, match=r"NUMERATE_DATA: .* is a file"):
         data_folder()
 
 
@@ -206,7 +206,7 @@ def test_a_split_that_is_all_in_another_says_in_which(
     }
     task = QuestionFiles(train_file=str(tmp_path / "a.tsv"), **named)
     told = rf"has no question left for '{split}': all of it is in {where}; other files are right, or repeats=true"
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         task.examples(split, 0, 0, 4)
     assert len(replace(task, keep_duplicates=True).examples(split, 0, 0, 4)) == 4
 
@@ -232,7 +232,7 @@ def test_columns_are_named_by_the_first_line_or_by_their_number(tmp_path: Path) 
     assert everything(task) == {(f"what {n}", str(n)) for n in range(10)}
     assert everything(replace(task, header=False)) == {("q", "id"), *everything(task)}
     for header, told in ((True, "its first line has: id, q, a"), (False, "its first line has 3, from 1 on")):
-        with pytest.raises(Mistake, match=rf"^question: .*a\.tsv has no column 'quest'; {told}"):
+        with pytest.raises(UserError, match=rf"^question: .*a\.tsv has no column 'quest'; {told}"):
             whole(QuestionFiles(train_file=path, question_field="quest", header=header), "train")
 
 
@@ -242,7 +242,7 @@ def test_a_first_line_that_may_be_a_header_or_a_question_is_refused_until_it_is_
     path = rows(tmp_path / "a.tsv", ["", head, *("\t".join(one) for one in more)])
     task = QuestionFiles(train_file=path)
     told = f"^header: .*begins with a line that may name its columns or be a question: {head.replace(chr(9), ', ')}; "
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         everything(task)
     assert everything(replace(task, header=True)) == more
     assert everything(replace(task, header=False)) == {tuple(head.split("\t")[:2]), *more}
@@ -254,7 +254,7 @@ def test_a_first_line_that_may_be_a_header_or_a_question_is_refused_until_it_is_
 
 def test_columns_by_number_do_not_make_a_header_a_question_in_silence(tmp_path: Path) -> None:
     path = rows(tmp_path / "a.tsv", ["input\ttarget", *(f"what {n}\t{n}" for n in range(10))])
-    with pytest.raises(Mistake, match=r"^header: .*a\.tsv begins with a line that may name its columns"):
+    with pytest.raises(UserError, match=r"^header: .*a\.tsv begins with a line that may name its columns"):
         everything(QuestionFiles(train_file=path, question_field="1", answer_field="2"))
 
 
@@ -278,7 +278,7 @@ def test_columns_with_commas_are_refused_with_the_command_that_makes_json_lines_
         tmp_path / "my even.csv", ["\ufeffquestion,answer", *(f'"{question}",{answer}' for question, answer in more)]
     )
     with pytest.raises(
-        Mistake, match=r"^format: .*my even\.csv has commas .* \(\.jsonl\) or tabs \(\.tsv\) are right"
+        UserError, match=r"^format: .*my even\.csv has commas .* \(\.jsonl\) or tabs \(\.tsv\) are right"
     ) as said:
         everything(QuestionFiles(train_file=path))
     subprocess.run(str(said.value).split("are right: ")[1], shell=True, check=True)
@@ -289,7 +289,7 @@ def test_columns_with_commas_are_refused_with_the_command_that_makes_json_lines_
 def test_two_lines_each_and_too_few_questions(tmp_path: Path) -> None:
     path = rows(tmp_path / "a.txt", [text for n in range(10) for text in (f"what {n}", str(n))])
     assert len(whole(QuestionFiles(train_file=path), "train")) == 8
-    with pytest.raises(Mistake, match=r"has 1 questions, too few to divide|leave nothing"):
+    with pytest.raises(UserError, match=r"has 1 questions, too few to divide|leave nothing"):
         whole(
             QuestionFiles(
                 train_file=rows(tmp_path / "b.jsonl", asked(1)), development_fraction=0.5, test_fraction=0.499
@@ -308,7 +308,7 @@ def test_two_lines_each_and_too_few_questions(tmp_path: Path) -> None:
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(Mistake, match=f"^{told}"):
+    with pytest.raises(UserError, match=f"^{told}"):
         QuestionFiles(**settings)
 
 
@@ -324,7 +324,7 @@ def test_a_joke_is_answered_with_its_score(tmp_path: Path) -> None:
     for name in ("train", "dev", "test"):
         rows(tmp_path / f"{name}.tsv", [f"3\tjoke of {name}"])
     rows(tmp_path / "dev.tsv", ["4\tfine", "funny\tnot fine"])
-    with pytest.raises(Mistake, match=r"dev\.tsv, line 2: begins with 'funny', which is no score"):
+    with pytest.raises(UserError, match=r"dev\.tsv, line 2: begins with 'funny', which is no score"):
         whole(Jokes(data_dir=str(tmp_path)), "train")
 
 
@@ -351,7 +351,7 @@ def test_several_right_answers_stand_beside_each_other_and_a_broken_passage_is_n
     passage = {"passage": {"text": "T", "questions": [{"question": "Q?", "answers": options}]}}
     for name in ("train", "val"):
         rows(tmp_path / f"{name}.jsonl", [passage | {"idx": 0}, {"passage": 3}])
-    with pytest.raises(Mistake, match=r"train\.jsonl, line 2: has no passage with questions"):
+    with pytest.raises(UserError, match=r"train\.jsonl, line 2: has no passage with questions"):
         whole(Reading(data_dir=str(tmp_path), development_fraction=0.0, keep_duplicates=True), "test")
     task = Reading(data_dir=str(tmp_path), development_fraction=0.0, keep_duplicates=True, skip_invalid=True)
     with pytest.warns(UserWarning, match="1 record left out"):

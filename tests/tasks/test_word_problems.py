@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.datasets_by_name import presets
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Questions
-from numerate.tasks.word_problems import WordProblems, number_text, plain_numbers, without_marks
+from numerate.tasks.word_problems import GSM8K, number_text, plain_numbers, without_marks
 
 TEXTS = Path(__file__).parent / "texts"
 
@@ -65,21 +65,21 @@ def test_a_number_of_json_is_written_as_people_do(value: float, text: str) -> No
 
 
 def test_the_answer_is_the_solution_or_its_number() -> None:
-    solution = WordProblems(data_dir=str(TEXTS))
+    solution = GSM8K(data_dir=str(TEXTS))
     question, answer = pairs(solution.whole("test"))[0]
     assert question.startswith("Ann has 1003 pears and gets ")
     found = re.fullmatch(r"Ann has 1003\+(\d) = (\d+) pears now\.\n#### (\d+)", answer)
     assert found is not None
-    number = WordProblems(data_dir=str(TEXTS), answer_format="number")
+    number = GSM8K(data_dir=str(TEXTS), answer_format="number")
     assert pairs(number.whole("test"))[0] == (question, found[3])
 
 
 def test_a_solution_without_its_number_is_named(tmp_path: Path) -> None:
     for name in ("train", "test"):
         (tmp_path / f"{name}.jsonl").write_text('{"question": "Q", "answer": "7"}\n' * 3)
-    assert pairs(WordProblems(data_dir=str(tmp_path), keep_duplicates=True).whole("test"))[0] == ("Q", "7")
-    with pytest.raises(Mistake, match=r"train\.jsonl, line 1: has no '####' before the last number"):
-        WordProblems(data_dir=str(tmp_path), answer_format="number").whole("test")
+    assert pairs(GSM8K(data_dir=str(tmp_path), keep_duplicates=True).whole("test"))[0] == ("Q", "7")
+    with pytest.raises(UserError, match=r"train\.jsonl, line 1: has no '####' before the last number"):
+        GSM8K(data_dir=str(tmp_path), answer_format="number").whole("test")
 
 
 def further(folder: Path) -> None:
@@ -96,7 +96,7 @@ def further(folder: Path) -> None:
 
 def test_further_tests_are_parts_behind_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     further(tmp_path)
-    every = WordProblems(extra_tests=("svamp", "gsm_hard", "gsm_plus"), data_dir=str(tmp_path))
+    every = GSM8K(extra_tests=("svamp", "gsm_hard", "gsm_plus"), data_dir=str(tmp_path))
     assert every.trained() == {"test": Span(1, 1)}
     assert [every.cell_name("test", n) for (n,) in every.cells()] == ["gsm8k", "svamp", "gsm_hard", "gsm_plus"]
     said = [pairs(every.pinned(test=n).whole("test")) for n in (2, 3, 4)]
@@ -110,27 +110,27 @@ def test_further_tests_are_parts_behind_its_own(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "svamp/SVAMP.json").write_text(
         '[\n {"ID": "1", "Body": "b", "Question": "q", "Answer": 1},\n {"ID": "2"}]'
     )
-    with pytest.raises(Mistake, match=r"SVAMP\.json, line 3: has no 'Body'"):
+    with pytest.raises(UserError, match=r"SVAMP\.json, line 3: has no 'Body'"):
         presets()["svamp"].whole("test")
     (tmp_path / "svamp/SVAMP.json").unlink()
-    with pytest.raises(Mistake, match="`numerate data fetch svamp`"):
+    with pytest.raises(UserError, match="`numerate data fetch svamp`"):
         presets()["svamp"].whole("test")
 
 
 def test_impossible_settings_are_refused() -> None:
-    with pytest.raises(Mistake, match=r"^further: there is no 'svamps'.*Did you mean 'svamp'"):
-        WordProblems(extra_tests=("svamps",))  # type: ignore[arg-type]
-    with pytest.raises(Mistake, match=r"^further: 'svamp' stands there twice"):
-        WordProblems(extra_tests=("svamp", "svamp"))
-    with pytest.raises(Mistake, match=r"^answer_format: 'text' is neither"):
-        WordProblems(answer_format="text")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"^further: there is no 'svamps'.*Did you mean 'svamp'"):
+        GSM8K(extra_tests=("svamps",))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"^further: 'svamp' stands there twice"):
+        GSM8K(extra_tests=("svamp", "svamp"))
+    with pytest.raises(UserError, match=r"^answer_format: 'text' is neither"):
+        GSM8K(answer_format="text")  # type: ignore[arg-type]
 
 
 def test_the_real_files_have_their_published_sizes_and_no_number_is_changed(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMERATE_DATA", str(shared / "data"))
-    task = WordProblems(extra_tests=("svamp", "gsm_hard", "gsm_plus"))
+    task = GSM8K(extra_tests=("svamp", "gsm_hard", "gsm_plus"))
     assert task.told() == (
         "train 6,353, development 1,120, test gsm8k 1,319, test svamp 1,000, test gsm_hard 1,319, test gsm_plus 2,400"
     )

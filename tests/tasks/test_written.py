@@ -10,7 +10,7 @@ import pytest
 
 from numerate.catalogue import find
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.evaluator import default_grid, grid_of
 from numerate.evaluation.exam import questions_of, size_of
 from numerate.tasks.arithmetic import Arithmetic
@@ -19,19 +19,19 @@ from numerate.tasks.plain import plain_text
 from numerate.tasks.rasp import RaspCounting
 from numerate.tasks.row_orders import shuffled
 from numerate.tasks.task import SPLITS
-from numerate.tasks.written import Written
+from numerate.tasks.written import ExampleFile
 from numerate.tokens.tokenizer import Characters
 
 SUMS = Path(__file__).parent / "sums.txt"
 
 
-def written(path: Path, rows: list[str], **settings: object) -> Written:
+def written(path: Path, rows: list[str], **settings: object) -> ExampleFile:
     path.write_text("\n".join(rows) + "\n")
-    return Written(path=str(path), **settings)  # type: ignore[arg-type]
+    return ExampleFile(path=str(path), **settings)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Written:
+def large(tmp_path_factory: pytest.TempPathFactory) -> ExampleFile:
     """20,000 sums of four digits, drawn without regard to splits."""
     rng = np.random.default_rng(0)
     pairs = rng.integers(1000, 10_000, (20_000, 2)).tolist()
@@ -39,12 +39,12 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return written(tmp_path_factory.mktemp("large") / "rows.txt", rows)
 
 
-def plain(task: Written, rows: list[int] | None = None) -> list[str]:
+def plain(task: ExampleFile, rows: list[int] | None = None) -> list[str]:
     found = task.questions(np.arange(task.rows.count) if rows is None else np.array(rows))
     return ["".join(plain_text(found, row)) for row in range(len(found))]
 
 
-def spelled(task: Written) -> list[str]:
+def spelled(task: ExampleFile) -> list[str]:
     tokenizer = Characters()
     vocabulary = tokenizer.build_vocabulary(task)
     rows = tokenizer.rows(task.questions(np.arange(task.rows.count)), vocabulary)
@@ -52,7 +52,7 @@ def spelled(task: Written) -> list[str]:
 
 
 def test_sums_become_numbers_and_are_spelled_as_they_were() -> None:
-    task = Written(path=str(SUMS))
+    task = ExampleFile(path=str(SUMS))
     lines = SUMS.read_text().splitlines()
     assert spelled(task) == lines
     assert plain(task)[2] == f"{lines[2].split('+')[0][::-1]}+" + "=".join(
@@ -115,7 +115,7 @@ def test_all_else_is_text_and_comes_out_as_it_went_in(rows: list[str], tmp_path:
 
 def test_text_of_sums_asks_what_the_sums_ask() -> None:
     tokenizer = Characters()
-    one, other = (Written(path=str(SUMS), digit_order=order) for order in ("auto", "text"))  # type: ignore[arg-type]
+    one, other = (ExampleFile(path=str(SUMS), digit_order=order) for order in ("auto", "text"))  # type: ignore[arg-type]
     vocabulary = tokenizer.build_vocabulary(one)
     first, second = (tokenizer.rows(task.questions(np.arange(96)), vocabulary) for task in (one, other))
     assert np.array_equal(first.ids, second.ids)
@@ -123,7 +123,7 @@ def test_text_of_sums_asks_what_the_sums_ask() -> None:
 
 
 def test_one_pass_takes_every_row_once_and_the_next_in_another_order() -> None:
-    task = Written(path=str(SUMS))
+    task = ExampleFile(path=str(SUMS))
     passes = [task.examples("train", 0, start, 96).hashes() for start in (0, 96)]
     everything = sorted(task.questions(np.arange(96)).hashes().tolist())
     assert [sorted(found.tolist()) for found in passes] == [everything, everything]
@@ -133,7 +133,7 @@ def test_one_pass_takes_every_row_once_and_the_next_in_another_order() -> None:
 
 
 def test_the_place_of_a_row_depends_on_nothing_but_seed_split_and_index() -> None:
-    task = Written(path=str(SUMS))
+    task = ExampleFile(path=str(SUMS))
     whole = task.examples("train", 5, 0, 300)
     for start, count in ((0, 1), (90, 12), (17, 200)):
         part = task.examples("train", 5, start, count)
@@ -158,7 +158,7 @@ def test_an_order_sends_a_place_anywhere_alike() -> None:
         assert ((counts - 200.0) ** 2 / 200).sum() < 26.1  # chi squared with 8 degrees of freedom, one in a thousand
 
 
-def test_held_out_rows_are_in_no_other_split_and_the_same_as_those_of_arithmetic(large: Written) -> None:
+def test_held_out_rows_are_in_no_other_split_and_the_same_as_those_of_arithmetic(large: ExampleFile) -> None:
     drawn = {name: large._rows_of(name) for name in ("train", "development", "test")}
     rows = [set(found.tolist()) for found in drawn.values() if found is not None]
     assert all(abs(len(found) / 20_000 - share) < 0.01 for found, share in zip(rows, (0.9, 0.025, 0.05), strict=True))
@@ -181,7 +181,7 @@ def test_bits_and_padded_sums_with_their_operands_swapped_are_one_question(tmp_p
     assert len(set(minus.canonical(minus.questions(np.arange(2))).tolist())) == 2
 
 
-def test_a_sum_and_its_mirror_image_belong_to_the_same_split(large: Written) -> None:
+def test_a_sum_and_its_mirror_image_belong_to_the_same_split(large: ExampleFile) -> None:
     found = large.questions(np.arange(50))
     mirrored = Arithmetic(digits=4)._questions(
         np.ascontiguousarray(found.numbers.units_first[:, [1, 0, 2]]), found.numbers.lengths[:, [1, 0]]
@@ -189,7 +189,7 @@ def test_a_sum_and_its_mirror_image_belong_to_the_same_split(large: Written) -> 
     assert np.array_equal(large.canonical(found), large.canonical(mirrored))
 
 
-def test_a_pass_of_training_leaves_the_held_out_rows_out(large: Written) -> None:
+def test_a_pass_of_training_leaves_the_held_out_rows_out(large: ExampleFile) -> None:
     mine = large._rows_of("train")
     assert mine is not None
     seen = large.examples("train", 0, 0, len(mine)).hashes()
@@ -216,7 +216,7 @@ def test_a_file_of_2000_rows_on_a_grid_of_400_cells_holds_one_row_in_ten_out(tmp
     assert not np.isin(asked, task.whole("train").hashes()).any()  # type: ignore[union-attr]
 
 
-def test_the_rows_of_another_file_are_asked_but_for_those_of_training(large: Written, tmp_path: Path) -> None:
+def test_the_rows_of_another_file_are_asked_but_for_those_of_training(large: ExampleFile, tmp_path: Path) -> None:
     trained, unseen = (
         [plain(large, [int(row)])[0] for row in large._rows_of(split)[:3]] for split in ("train", "test")
     )  # type: ignore[index]
@@ -231,13 +231,13 @@ def test_the_rows_of_another_file_are_asked_but_for_those_of_training(large: Wri
 
 
 def test_a_small_file_is_seen_as_a_whole_by_every_split() -> None:
-    task = Written(path=str(SUMS))
+    task = ExampleFile(path=str(SUMS))
     assert not task.held_out("test")
     assert len(set(task.examples("test", 0, 0, 96).hashes().tolist())) > 70
 
 
 def test_cells_of_a_grid_are_the_rows_of_these_sizes() -> None:
-    task = Written(path=str(SUMS))
+    task = ExampleFile(path=str(SUMS))
     assert task.axes() == ("first_digits", "second_digits")
     assert task.trained() == {"first_digits": Span(1, 4), "second_digits": Span(1, 4)}
     cell = task.pinned(first_digits=3, second_digits=2)
@@ -245,7 +245,7 @@ def test_cells_of_a_grid_are_the_rows_of_these_sizes() -> None:
     found = cell.examples("test", 0, 0, 20)
     assert set(found.facts["first_digits"].tolist()) == {3}
     assert set(found.facts["second_digits"].tolist()) == {2}
-    with pytest.raises(Mistake, match=r"first_digits: no row of .* has first_digits=9"):
+    with pytest.raises(UserError, match=r"first_digits: no row of .* has first_digits=9"):
         task.pinned(first_digits=9).examples("test", 0, 0, 1)
 
 
@@ -257,7 +257,7 @@ def test_the_length_of_a_question_is_the_axis_of_a_file_that_lacks_pairs(tmp_pat
         assert task.axes() == ("question_length",)
         assert task.trained() == {"question_length": Span(4, max(len(r.split("=")[0]) + 1 for r in plain(task)))}
         assert task.pinned(question_length=4).space() == 1
-    with pytest.raises(Mistake, match=r"first_digits: rows of .* are text"):
+    with pytest.raises(UserError, match=r"first_digits: rows of .* are text"):
         written(tmp_path / "c.txt", ["A:1=A"]).pinned(first_digits=1).examples("test", 0, 0, 1)
 
 
@@ -278,37 +278,37 @@ def test_a_row_that_does_not_read_like_the_others_is_named_with_file_and_line(
     row: str, told: str, tmp_path: Path
 ) -> None:
     task = written(tmp_path / "rows.txt", ["1+2=3", "01+1=11"] * 600 + [row])
-    with pytest.raises(Mistake, match=rf"rows.txt, line 1201: .*{told}.*order=text"):
+    with pytest.raises(UserError, match=rf"rows.txt, line 1201: .*{told}.*order=text"):
         task.questions(np.arange(task.rows.count))
     task.questions(np.arange(1200))
 
 
 def test_text_needs_one_equals_sign(tmp_path: Path) -> None:
     task = written(tmp_path / "rows.txt", ["abc=d", "ab"])
-    with pytest.raises(Mistake, match=r"rows.txt, line 2: 'ab' has not exactly one '='"):
+    with pytest.raises(UserError, match=r"rows.txt, line 2: 'ab' has not exactly one '='"):
         task.questions(np.arange(2))
 
 
 def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match=r"order: there is no 'revresed'.* Did you mean 'reversed'\?"):
-        Written(digit_order="revresed")  # type: ignore[arg-type]
-    with pytest.raises(Mistake, match="vocabulary: there is no"):
-        Written(vocabulary="19")  # type: ignore[arg-type]
-    with pytest.raises(Mistake, match="path: which rows"):
-        Written().space()
-    with pytest.raises(Mistake, match=r"line 2: 'a=b' is no normal sum"):
+    with pytest.raises(UserError, match=r"order: there is no 'revresed'.* Did you mean 'reversed'\?"):
+        ExampleFile(digit_order="revresed")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="vocabulary: there is no"):
+        ExampleFile(vocabulary="19")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="path: which rows"):
+        ExampleFile().space()
+    with pytest.raises(UserError, match=r"line 2: 'a=b' is no normal sum"):
         written(tmp_path / "rows.txt", ["1+1=2", "a=b"], digit_order="normal").alphabet()
-    with pytest.raises(Mistake, match="no OOD validation"):
-        Written(path=str(SUMS)).examples("beyond-development", 0, 0, 1)
-    with pytest.raises(Mistake, match=r"there is no 'tset'.* Did you mean 'test'"):
-        Written(path=str(SUMS)).examples("tset", 0, 0, 1)
+    with pytest.raises(UserError, match="no OOD validation"):
+        ExampleFile(path=str(SUMS)).examples("beyond-development", 0, 0, 1)
+    with pytest.raises(UserError, match=r"there is no 'tset'.* Did you mean 'test'"):
+        ExampleFile(path=str(SUMS)).examples("tset", 0, 0, 1)
 
 
 def test_a_person_may_ask_another_sum() -> None:
-    task = Written(path=str(SUMS))
+    task = ExampleFile(path=str(SUMS))
     assert plain_text(task.read("12+9="), 0) == ("12+9=", "21")
-    with pytest.raises(Mistake, match="only sums can be asked"):
-        Written(path=str(SUMS), digit_order="text").read("12+9=")
+    with pytest.raises(UserError, match="only sums can be asked"):
+        ExampleFile(path=str(SUMS), digit_order="text").read("12+9=")
 
 
 @pytest.mark.parametrize("name", ["gen_add_bucket", "gen_add_reverse_answer", "gen_or_exact", "gen_sort"])
@@ -329,10 +329,10 @@ def test_rows_of_the_published_generator_are_read(name: str, shared: Path, tmp_p
 def test_it_trains_and_evaluates(tmp_path: Path) -> None:
     import numerate
 
-    assert find("Task", "Written") is Written
+    assert find("Task", "ExampleFile") is ExampleFile
     recipe = numerate.recipe(
         "addition_abacus",
-        f"task=Written(path={SUMS})",
+        f"task=ExampleFile(path={SUMS})",
         "model.hidden_size=16",
         "training.batch_size=8",
         "training.epochs=1",
@@ -354,7 +354,7 @@ def test_it_trains_and_evaluates(tmp_path: Path) -> None:
     (again,) = run.evaluate("5x1", settings=[f"task.path={other.path}"])
     assert again["settings"]["task.contents"] != record["settings"]["task.contents"], "asked anew, not remembered"
     letters = written(tmp_path / "letters.txt", ["21-1=11", "1-1=0"])
-    with pytest.raises(Mistake, match=r"path: .*letters.txt has '-', which no row of training has"):
+    with pytest.raises(UserError, match=r"path: .*letters.txt has '-', which no row of training has"):
         run.evaluate("2x1", settings=[f"task.path={letters.path}"])
 
 
@@ -386,12 +386,12 @@ def test_the_cells_of_a_file_are_the_sizes_that_it_has(tmp_path: Path) -> None:
     assert Arithmetic().cells() is None
     assert str(grid_of(holes, "1:12x1:12")) == "4+8:9", "the grid of the recipe's own task is not meant for it"
     assert str(grid_of(every, "1:2x1")) == "1:2x1"
-    with pytest.raises(Mistake, match=r"has 2 axes, the task has 1: .*; a grid of it reads like 1:12, and null"):
+    with pytest.raises(UserError, match=r"has 2 axes, the task has 1: .*; a grid of it reads like 1:12, and null"):
         grid_of(RaspCounting(), "1:12x1:12")
 
 
 def test_lines_of_json_are_no_rows_and_the_task_that_reads_them_is_named(tmp_path: Path) -> None:
     path = tmp_path / "sums.jsonl"
     path.write_text('{"question": "1+1=", "answer": "2"}\n' * 20)
-    with pytest.raises(Mistake, match=r"sums.jsonl, line 1: this is a record of JSON.*QuestionFiles\(train_file="):
-        Written(path=str(path)).examples("train", 0, 0, 4)
+    with pytest.raises(UserError, match=r"sums.jsonl, line 1: this is a record of JSON.*QuestionFiles\(train_file="):
+        ExampleFile(path=str(path)).examples("train", 0, 0, 4)

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from numerate import tokens
 from numerate.batch import IGNORE, Batch
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.questions import Example, Numbers, Questions
-from numerate.tokens.layout import Aligned, Continuation, Layout, Masked, Pair
+from numerate.tokens.layout import Continuation, Layout, Masked, Seq2Seq, TokenClassification
 from numerate.tokens.tokenizer import Characters, Rows
 from numerate.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
 
 torch.set_num_threads(1)
 
-RUNNING = ("Text",)
+RUNNING = ("NextToken",)
 """Of running text alone: tests/tokens/test_token_ids.py holds it to promises."""
 
 EVERY = [getattr(tokens, name)() for name in tokens.CATALOGUE["Layout"] if name not in RUNNING] + [Continuation("all")]
@@ -40,18 +40,18 @@ def any_rows(draw: st.DrawFn, labelled: bool) -> Rows:
 
 
 def rows_for(layout: Layout) -> st.SearchStrategy[Rows]:
-    return any_rows(labelled=isinstance(layout, Aligned))
+    return any_rows(labelled=isinstance(layout, TokenClassification))
 
 
 def plain(layout: Layout, rows: Rows, row: int) -> tuple[list[int], list[int]]:
     """What one row reads and what it must say, token by token."""
     length = int(rows.lengths[row])
     ids = rows.ids[row, :length].tolist()
-    if isinstance(layout, Aligned):
+    if isinstance(layout, TokenClassification):
         assert rows.labels is not None
         labels = rows.labels[row, :length].tolist()
         return ids, [label if asks else IGNORE for label, asks in zip(labels, rows.asked[row], strict=False)]
-    if isinstance(layout, Pair):
+    if isinstance(layout, Seq2Seq):
         first = question_of(rows, row)
         said = [i if asks else IGNORE for i, asks in zip(ids, rows.asked[row], strict=False)][first:]
         return [PAD, *ids[first:-1]][: len(said)], said
@@ -96,7 +96,9 @@ def test_a_batch_is_what_the_plain_form_lays_out_token_by_token(layout: Layout, 
 @every_layout
 def test_everything_is_a_64_bit_tensor_that_shares_nothing_with_its_rows(layout: Layout) -> None:
     ids = np.array([[5, 6, END]], dtype=np.uint8)
-    rows = Rows(ids, np.array([3]), np.ones((1, 3), dtype=np.bool_), ids if isinstance(layout, Aligned) else None)
+    rows = Rows(
+        ids, np.array([3]), np.ones((1, 3), dtype=np.bool_), ids if isinstance(layout, TokenClassification) else None
+    )
     index = np.array([7])
     batch = layout.batch(rows, index)
     tensors = (
@@ -145,7 +147,7 @@ def test_labels_are_said_where_their_token_stands() -> None:
     )
     tokenizer = Characters()
     vocabulary = tokenizer.build_vocabulary(block.alphabet)
-    batch = Aligned().batch(tokenizer.rows(block, vocabulary), np.arange(1))
+    batch = TokenClassification().batch(tokenizer.rows(block, vocabulary), np.arange(1))
     a, b, one, two = tokenizer.encode("ab12", vocabulary)
     assert batch.tokens.ids.tolist() == [[a, b, a]]
     assert batch.targets.tolist() == [[one, IGNORE, two]]
@@ -156,18 +158,18 @@ def test_labels_are_said_where_their_token_stands() -> None:
 def test_a_layout_refuses_questions_of_the_other_kind() -> None:
     ids = np.array([[5, 6, END]], dtype=np.uint8)
     asked = np.ones((1, 3), dtype=np.bool_)
-    with pytest.raises(Mistake, match="take Aligned"):
+    with pytest.raises(UserError, match="take Aligned"):
         Continuation().batch(Rows(ids, np.array([3]), asked, labels=ids), np.arange(1))
-    with pytest.raises(Mistake, match="take Continuation"):
-        Aligned().batch(Rows(ids, np.array([3]), asked), np.arange(1))
-    with pytest.raises(Mistake, match=r"^targets: 'question' is neither"):
+    with pytest.raises(UserError, match="take Continuation"):
+        TokenClassification().batch(Rows(ids, np.array([3]), asked), np.arange(1))
+    with pytest.raises(UserError, match=r"^targets: 'question' is neither"):
         Continuation("question")  # type: ignore[arg-type]
 
 
 @settings(max_examples=60, deadline=None)
 @given(rows=any_rows(labelled=False), end=st.booleans())
 def test_of_a_pair_the_encoder_reads_the_question_and_nothing_of_the_answer(rows: Rows, end: bool) -> None:
-    source = Pair(source_eos=end).batch(rows, np.arange(len(rows))).source
+    source = Seq2Seq(source_eos=end).batch(rows, np.arange(len(rows))).source
     assert source is not None
     for row in range(len(rows)):
         question = rows.ids[row, : question_of(rows, row)].tolist() + [END] * end
@@ -178,17 +180,17 @@ def test_of_a_pair_the_encoder_reads_the_question_and_nothing_of_the_answer(rows
 def test_a_sentinel_stands_in_the_source_and_begins_the_answer() -> None:
     vocabulary = Vocabulary.of(["+", "=", "<extra_id_0>"])
     rows = replace(Characters().rows(Arithmetic().read("12+9="), Vocabulary.of(["+", "="])), vocabulary=vocabulary)
-    batch = Pair(decoder_start_token="begin", sentinel="<extra_id_0>").batch(rows, np.arange(1))
+    batch = Seq2Seq(decoder_start_token="begin", sentinel="<extra_id_0>").batch(rows, np.arange(1))
     assert batch.source is not None
     mask, digit = vocabulary.ids["<extra_id_0>"], vocabulary.ids["0"]
     assert batch.source.ids[0, -2:].tolist() == [mask, END]
     assert batch.targets[0].tolist() == [mask, digit + 1, digit + 2, END]
     assert batch.tokens.ids[0].tolist() == [BEGIN, mask, digit + 1, digit + 2]
-    with pytest.raises(Mistake, match=r"layout.sentinel: the task has no text '<nothing>'; it has: 0, 1"):
-        Pair(sentinel="<nothing>").batch(rows, np.arange(1))
+    with pytest.raises(UserError, match=r"layout.sentinel: the task has no text '<nothing>'; it has: 0, 1"):
+        Seq2Seq(sentinel="<nothing>").batch(rows, np.arange(1))
 
 
-@pytest.mark.parametrize("layout", [Continuation(), Pair()], ids=repr)
+@pytest.mark.parametrize("layout", [Continuation(), Seq2Seq()], ids=repr)
 def test_values_stay_with_their_tokens_on_both_sides(layout: Layout) -> None:
     rows = Characters().rows(Arithmetic().read("12+9="), Vocabulary.of(["+", "="]))
     values = np.where(rows.asked, 7.0, np.arange(rows.ids.shape[1])).astype(np.float32)
@@ -215,7 +217,7 @@ def test_so_many_masks_behind_every_question_do_not_tell_how_long_its_answer_is(
         [*[IGNORE] * 3, ids["c"], END, *[IGNORE] * 3],
         [*[IGNORE] * 2, *(ids[c] for c in "cba"), END, *[IGNORE] * 2],
     ]
-    with pytest.raises(Mistake, match=r"^layout\.num_masks: an answer has 4 tokens, and there are 3 masks"):
+    with pytest.raises(UserError, match=r"^layout\.num_masks: an answer has 4 tokens, and there are 3 masks"):
         Masked(num_masks=3).batch(rows, np.arange(2))
 
 

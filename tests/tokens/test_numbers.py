@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numerate import tokens
-from numerate.errors import Mistake
-from numerate.tasks.draws import Draws
+from numerate.errors import UserError
+from numerate.tasks.draws import CounterRNG
 from numerate.tasks.questions import Numbers
-from numerate.tokens.numbers import Digits, NumberSpelling, hint_start
+from numerate.tokens.numbers import Digits, NumberFormat, hint_start
 from numerate.vocabulary import HINTS, Vocabulary
 
-EVERY = [getattr(tokens, name)() for name in tokens.CATALOGUE["NumberSpelling"]]
+EVERY = [getattr(tokens, name)() for name in tokens.CATALOGUE["NumberFormat"]]
 EVERY += [Digits(order, zeros) for order, zeros in product(("reversed", "normal"), (0, 1, 9))]  # type: ignore[arg-type]
 EVERY += [
     Digits("answer reversed"),
@@ -51,9 +51,9 @@ def block(numbers: list[Decimal], columns: int = 40) -> Numbers:
 @every_spelling
 @settings(max_examples=25, deadline=None)
 @given(numbers=st.one_of(*(st.lists(kind, min_size=1, max_size=12) for kind in (whole, pointed, signed, mixed))))
-def test_a_written_block_is_its_numbers_spelled_one_by_one(spelling: NumberSpelling, numbers: list[Decimal]) -> None:
+def test_a_written_block_is_its_numbers_spelled_one_by_one(spelling: NumberFormat, numbers: list[Decimal]) -> None:
     vocabulary = Vocabulary.of(spelling.texts())
-    chance = Draws(1).words(len(numbers))
+    chance = CounterRNG(1).words(len(numbers))
     for answer in (False, True):
         ids, lengths = spelling.write(block(numbers), 0, vocabulary, answer=answer, chance=chance)
         assert ids.shape[1] % 8 == 0
@@ -66,7 +66,7 @@ def test_a_written_block_is_its_numbers_spelled_one_by_one(spelling: NumberSpell
 
 @every_spelling
 @given(number=st.one_of(whole, pointed, signed, mixed), answer=st.booleans(), chance=st.integers(0, 2**64 - 1))
-def test_what_is_spelled_is_read_back(spelling: NumberSpelling, number: Decimal, answer: bool, chance: int) -> None:
+def test_what_is_spelled_is_read_back(spelling: NumberFormat, number: Decimal, answer: bool, chance: int) -> None:
     symbols = spelling.spell(number, answer=answer, chance=chance)
     assert spelling.read(symbols, answer=answer) == number
     text = "".join(symbols)
@@ -76,7 +76,7 @@ def test_what_is_spelled_is_read_back(spelling: NumberSpelling, number: Decimal,
 
 @every_spelling
 @pytest.mark.parametrize("text", ["", "-", ".", "1.2.3", "--1", "1-2", "1+2", "٣", ".5.", "1.-"])
-def test_what_is_no_number_is_read_as_none(spelling: NumberSpelling, text: str) -> None:
+def test_what_is_no_number_is_read_as_none(spelling: NumberFormat, text: str) -> None:
     for order in (text, text[::-1]):
         if order != "-.1" or not getattr(spelling, "index_hints", False):  # there the point is a hint
             assert spelling.read(list(order)) is None
@@ -113,7 +113,7 @@ def test_a_number_that_does_not_fit_into_its_places_is_refused() -> None:
     assert "".join(spelling.spell(12345, answer=True)) == "54321"
     for write in (lambda: spelling.spell(12345), lambda: spelling.write(block([Decimal(12345)]), 0, VOCABULARY)):
         with pytest.raises(
-            Mistake, match=r"^min_digits: a number of 5 digits does not fit into 4 places; .*min_digits=5 holds"
+            UserError, match=r"^min_digits: a number of 5 digits does not fit into 4 places; .*min_digits=5 holds"
         ):
             write()
 
@@ -127,7 +127,7 @@ def test_hints_are_the_same_for_the_same_power_of_ten_in_a_circle() -> None:
     long = Digits(index_hints=True).spell(10**120)[::2]
     assert "".join(long[:102]) == HINTS
     assert long[102] == "A"
-    starts = np.bincount(hint_start(Draws(1).words(102_000)), minlength=102)
+    starts = np.bincount(hint_start(CounterRNG(1).words(102_000)), minlength=102)
     assert np.abs(starts - 1000).max() < 5 * 1000**0.5
 
 
@@ -147,11 +147,11 @@ def test_a_large_vocabulary_takes_wider_ids() -> None:
 
 
 def test_impossible_settings_are_refused_by_name() -> None:
-    with pytest.raises(Mistake, match=r"^digit_order: 'backwards' is neither"):
+    with pytest.raises(UserError, match=r"^digit_order: 'backwards' is neither"):
         Digits("backwards")  # type: ignore[arg-type]
-    with pytest.raises(Mistake, match=r"^answer_leading_zeros: -2 zeros"):
+    with pytest.raises(UserError, match=r"^answer_leading_zeros: -2 zeros"):
         Digits(answer_leading_zeros=-2)
-    with pytest.raises(Mistake, match=r"^min_digits: -1 places"):
+    with pytest.raises(UserError, match=r"^min_digits: -1 places"):
         Digits(min_digits=-1)
-    with pytest.raises(Mistake, match=r"^leading_zeros: -1 zeros"):
+    with pytest.raises(UserError, match=r"^leading_zeros: -1 zeros"):
         Digits(leading_zeros=-1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.bitwise import BitwiseOr
 from numerate.tasks.questions import Questions
@@ -87,7 +87,7 @@ def test_an_answer_is_reversed_once_whatever_is_asked_for() -> None:
     task = Arithmetic()
     ours = {written(task, Characters(Digits(order)), task.read("38+3="))[0] for order in orders}  # type: ignore[arg-type]
     assert ours == {"83+3=14", "38+3=41", "38+3=14"}
-    with pytest.raises(Mistake, match=r"^order: 'reversed, answer reversed' is neither"):
+    with pytest.raises(UserError, match=r"^order: 'reversed, answer reversed' is neither"):
         Digits("reversed, answer reversed")  # type: ignore[arg-type]
 
 
@@ -100,7 +100,7 @@ def test_published_sorting_lines_are_written_by_us_where_their_labels_are_no_del
         pairs = [piece.rpartition(":") for piece in question.split(",")]
         if any(label not in LABELS for label, _, _ in pairs):
             assert "::" in line
-            with pytest.raises(Mistake, match=r"is no label|it reads like"):
+            with pytest.raises(UserError, match=r"is no label|it reads like"):
                 task.read(",".join(f"{label}:{spelling.plain(number)}" for label, _, number in pairs))
             continue
         read = task.read(",".join(f"{label}:{spelling.plain(number)}" for label, _, number in pairs))
@@ -162,9 +162,9 @@ def test_operands_may_alternate() -> None:
         digits = [int(d) for d in line.split("=")[0]]
         assert digits[::2] == row[0, ::-1][:20].tolist()
         assert digits[1::2] == row[1, ::-1][:20].tolist()
-    with pytest.raises(Mistake, match=r"^interleave: operands of 2 and 3 digits could not be told apart"):
+    with pytest.raises(UserError, match=r"^interleave: operands of 2 and 3 digits could not be told apart"):
         written(task, Characters(interleave_operands=True), task.read("12+345="))
-    with pytest.raises(Mistake, match=r"^interleave: only questions of two operands"):
+    with pytest.raises(UserError, match=r"^interleave: only questions of two operands"):
         written(Sorting(), Characters(interleave_operands=True), Sorting().read("A:1,B:2="))
 
 
@@ -188,18 +188,18 @@ def test_blanks_come_as_often_as_their_probability_says() -> None:
 
 
 def test_a_task_that_a_published_vocabulary_cannot_write_is_refused() -> None:
-    with pytest.raises(Mistake, match=r"^vocabulary: the published vocabulary 'pad' has no .*, which Sorting needs"):
+    with pytest.raises(UserError, match=r"^vocabulary: the published vocabulary 'pad' has no .*, which Sorting needs"):
         Characters(vocabulary="pad").build_vocabulary(Sorting())
     with pytest.raises(
-        Mistake, match=r"^vocabulary: the published vocabulary 'sort' has no \+, which Arithmetic needs"
+        UserError, match=r"^vocabulary: the published vocabulary 'sort' has no \+, which Arithmetic needs"
     ):
         Characters(vocabulary="sort").build_vocabulary(Arithmetic())
-    with pytest.raises(Mistake, match=r"^vocabulary: 'letters' is none of: house, pad, index, sort"):
+    with pytest.raises(UserError, match=r"^vocabulary: 'letters' is none of: house, pad, index, sort"):
         Characters(vocabulary="letters")  # type: ignore[arg-type]
-    with pytest.raises(Mistake, match=r"^vocabulary: the published vocabulary 'pad' has no index hints"):
+    with pytest.raises(UserError, match=r"^vocabulary: the published vocabulary 'pad' has no index hints"):
         Characters(Digits(index_hints=True), vocabulary="pad")
-    with pytest.raises(Mistake, match=r"^interleave: operands with index hints cannot alternate"):
+    with pytest.raises(UserError, match=r"^interleave: operands with index hints cannot alternate"):
         Characters(Digits(index_hints=True), interleave_operands=True)
     for share in (-0.1, 1.5):
-        with pytest.raises(Mistake, match=r"^blanks: .* is no probability"):
+        with pytest.raises(UserError, match=r"^blanks: .* is no probability"):
             Characters(space_probability=share)

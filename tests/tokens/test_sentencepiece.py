@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numerate.errors import Mistake
-from numerate.tokens.pieces import Pieces, pieces
+from numerate.errors import UserError
+from numerate.tokens.pieces import StoredTokenizer, pieces
 from numerate.tokens.sentencepiece_files import is_sentencepiece, merges_of, sentencepiece
 from numerate.tokens.tokenizer_files import TokenizerFile
 
@@ -59,7 +59,7 @@ BASIC = [
 
 
 @pytest.fixture(scope="session")
-def mistral(shared: Path) -> Pieces:
+def mistral(shared: Path) -> StoredTokenizer:
     return pieces(str(shared / "data/tokenizers/mistral/tokenizer.model.v1"))
 
 
@@ -78,7 +78,7 @@ def test_merges_are_ranked_by_the_score_of_what_they_make() -> None:
     assert merges_of(pieces) == [["b", "b"], ["a", "bb"], ["ab", "b"], ["a", "b"]]
 
 
-def test_the_open_mistral_tokenizer_writes_what_sentencepiece_does(mistral: Pieces) -> None:
+def test_the_open_mistral_tokenizer_writes_what_sentencepiece_does(mistral: StoredTokenizer) -> None:
     ids, lengths = mistral.encode(["x ", "  x", "", " 42 caf\u00e9 <s> a   b\n\nx\tz\U0001f600"])
     by_sentencepiece = [259, 28781, 28750, 28345, 523, 28713, 28767, 264, 259, 287, 13, 13, 28744, 12, 28764, 30575]
     assert lengths.tolist() == [2, 2, 0, 16]
@@ -87,7 +87,7 @@ def test_the_open_mistral_tokenizer_writes_what_sentencepiece_does(mistral: Piec
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its SWIG, when it is imported
-def test_ids_are_those_of_the_package_sentencepiece(mistral: Pieces, shared: Path) -> None:
+def test_ids_are_those_of_the_package_sentencepiece(mistral: StoredTokenizer, shared: Path) -> None:
     package = pytest.importorskip("sentencepiece", reason="an oracle, never a dependency")
     theirs = package.SentencePieceProcessor(model_file=str(shared / "data/tokenizers/mistral/tokenizer.model.v1"))
     draw = random.Random(0)
@@ -101,7 +101,7 @@ def test_ids_are_those_of_the_package_sentencepiece(mistral: Pieces, shared: Pat
     assert ids.tolist() == [i for one in expected for i in one]
 
 
-def test_texts_come_back(mistral: Pieces) -> None:
+def test_texts_come_back(mistral: StoredTokenizer) -> None:
     for text in ('Lily said, "Wow!"\n\nThe end. 42 caf\u00e9s \U0001f600', " two  spaces ", "</s>", "\u00a0\t\u4e2d"):
         ids, _ = mistral.encode([text])
         assert mistral.decode(ids) == text
@@ -118,7 +118,7 @@ def test_llama_ids_are_the_published_ones_where_the_user_has_its_tokenizer(share
         assert [known.begin, *known.encode([text])[0].tolist()] == expected
 
 
-def test_the_published_texts_come_back_from_the_open_tokenizer(shared: Path, mistral: Pieces) -> None:
+def test_the_published_texts_come_back_from_the_open_tokenizer(shared: Path, mistral: StoredTokenizer) -> None:
     case = llama_case(shared)
     assert (mistral.size, mistral.begin) == (case["config"]["vocab"], case["config"]["bos"])
     for text, expected in zip(case["inputs"]["texts"], case["expected"]["ids"], strict=True):
@@ -148,7 +148,7 @@ def digest(path: Path) -> str:
 def test_what_cannot_be_read_is_told(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "some.model"
     path.write_bytes(content)
-    with pytest.raises(Mistake, match=said) as told:
+    with pytest.raises(UserError, match=said) as told:
         sentencepiece(path)
     assert "some.model" in str(told.value)
 
@@ -165,14 +165,14 @@ def test_a_tokenizer_without_begin_and_end_is_refused_for_documents(tmp_path: Pa
     path.write_bytes(model([("<unk>", 2), ("a", 1)]))
     known = pieces(str(path))
     known.roles.pop("bos", None)
-    with pytest.raises(Mistake, match="no token that begins a text"):
+    with pytest.raises(UserError, match="no token that begins a text"):
         _ = known.begin
 
 
 @given(st.lists(st.text("ab\u2581 \n<s>c\t1", max_size=15), max_size=6))
 def test_words_that_are_looked_up_are_cut_as_the_library_cuts_them(texts: list[str]) -> None:
     file = by_hand()
-    known = Pieces(file)
+    known = StoredTokenizer(file)
     assert known._words is not None
     for _ in range(2):  # cut, then looked up
         ids, lengths = known.encode(texts)

@@ -13,27 +13,27 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from numerate.data.datasets import ALL
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks import Reading
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.draws import Draws
+from numerate.tasks.draws import CounterRNG
 from numerate.tasks.questions import Example, Numbers, Questions
 from numerate.tasks.task import Task
 from numerate.tasks.texts import Listed, TextSource
 from numerate.tokens import tokenizer_files
 from numerate.tokens.fone import FoNE
 from numerate.tokens.ieee import IEEEBits
-from numerate.tokens.layout import Continuation, Pair
+from numerate.tokens.layout import Continuation, Seq2Seq
 from numerate.tokens.regression_transformer import RegressionTransformer
 from numerate.tokens.subwords import Subwords, per_digit
-from numerate.tokens.text_spellings import AsIs, Groups, PerDigit, TextSpelling, XVal
+from numerate.tokens.text_spellings import AsIs, Groups, PerDigit, TextNumberFormat, XVal
 from numerate.vocabulary import BEGIN, DIGIT, END, NUMBER, PAD, POINT, SIGN, SPECIAL, TEXT, UNKNOWN
 
 tokenizers = pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
 TINY = str(Path(__file__).parent / "tiny")
-LOSSLESS: list[TextSpelling] = [AsIs(), PerDigit(), Groups(), Groups(2, "right")]
-PARSED: list[TextSpelling] = [RegressionTransformer(), XVal(), FoNE(), IEEEBits("float16")]
+LOSSLESS: list[TextNumberFormat] = [AsIs(), PerDigit(), Groups(), Groups(2, "right")]
+PARSED: list[TextNumberFormat] = [RegressionTransformer(), XVal(), FoNE(), IEEEBits("float16")]
 TEXTS = (
     "(3/2)x=54",
     "What is 12 + 100.5?",
@@ -156,7 +156,7 @@ def test_letters_around_digits_are_untouched(pieces: str) -> None:
         (PerDigit(), "\uff11x\u00b2", "\u2581 1 x 2"),
     ],
 )
-def test_numbers_are_written_by_hand(pieces: str, numbers: TextSpelling, text: str, written: str) -> None:
+def test_numbers_are_written_by_hand(pieces: str, numbers: TextNumberFormat, text: str, written: str) -> None:
     assert symbols(Subwords(tokenizer=pieces, number_format=numbers), text) == written
 
 
@@ -170,7 +170,7 @@ def test_values_stand_beside_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("numbers", LOSSLESS, ids=repr)
-def test_a_text_comes_back_as_it_was(folder: str, numbers: TextSpelling) -> None:
+def test_a_text_comes_back_as_it_was(folder: str, numbers: TextNumberFormat) -> None:
     known = [text for text in TEXTS if text.isascii()] if "pieces" in folder else TEXTS
     for text in known:
         assert back(Subwords(tokenizer=folder, number_format=numbers), text) == text
@@ -179,7 +179,7 @@ def test_a_text_comes_back_as_it_was(folder: str, numbers: TextSpelling) -> None
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(alphabet="0123456789.,-+eE ab()=\u00b2\u0663\0\ue000", max_size=24))
 @pytest.mark.parametrize("numbers", [*LOSSLESS, *PARSED], ids=repr)
-def test_any_text_is_written_and_its_text_written_alike(numbers: TextSpelling, text: str) -> None:
+def test_any_text_is_written_and_its_text_written_alike(numbers: TextNumberFormat, text: str) -> None:
     tokenizer = Subwords(tokenizer=TINY, number_format=numbers)
     written = back(tokenizer, text)
     if numbers in LOSSLESS and "\0" not in text and "\ue000" not in text:
@@ -206,7 +206,7 @@ def _group_of_thousands(text: str, written: str) -> bool:
         (PerDigit(), "1,000 3.14.15 a12b -5 5-3 1e5", "1,000 3.14.15 a12b -5 5-3 1e5"),
     ],
 )
-def test_texts_come_back_as_documented(folder: str, numbers: TextSpelling, text: str, said: str) -> None:
+def test_texts_come_back_as_documented(folder: str, numbers: TextNumberFormat, text: str, said: str) -> None:
     assert back(Subwords(tokenizer=folder, number_format=numbers), text) == said
 
 
@@ -253,7 +253,7 @@ def test_each_token_says_what_it_is(pieces: str) -> None:
 class Asked(Task):
     """Questions from a list."""
 
-    def draw(self, draws: Draws, index: Any) -> Questions:
+    def draw(self, draws: CounterRNG, index: Any) -> Questions:
         return Questions.of_source(SOURCE, index % SOURCE.count)
 
 
@@ -295,7 +295,9 @@ CONTROL = ("<pad>", "</s>", "<unk>", "<s>", "[PAD]", "[UNK]", "[BOS]", "[EOS]", 
 
 @pytest.mark.parametrize("numbers", [AsIs(), PerDigit(), RegressionTransformer(), XVal()], ids=repr)
 @pytest.mark.parametrize("name", ["tiny", "pieces", "characters"])
-def test_special_tokens_in_a_text_are_text(name: str, numbers: TextSpelling, request: pytest.FixtureRequest) -> None:
+def test_special_tokens_in_a_text_are_text(
+    name: str, numbers: TextNumberFormat, request: pytest.FixtureRequest
+) -> None:
     folder = {"tiny": TINY, "characters": "characters"}.get(name) or request.getfixturevalue("pieces")
     tokenizer = Subwords(tokenizer=folder, number_format=numbers)
     vocabulary = tokenizer.build_vocabulary([])
@@ -353,7 +355,7 @@ def test_rows_are_the_question_the_answer_and_its_end() -> None:
     assert rows.values is not None
     assert rows.values[0].tolist() == [1, 12, 1, 9, 1, 1, 21, 1]
     assert rows.asked.sum(axis=1).tolist() == [3, 2, 5]
-    batch = Pair().batch(rows, np.arange(3))
+    batch = Seq2Seq().batch(rows, np.arange(3))
     assert batch.source is not None
     assert batch.source.values is not None
     assert batch.source.values[0].tolist() == [1, 12, 1, 9, 1, 1]
@@ -394,7 +396,7 @@ def test_tasks_with_numbers_are_written_as_people_do() -> None:
 
 def test_labels_are_refused() -> None:
     block = Questions(("0", "1"), np.zeros((1, 2), np.int16), Numbers.none(1), labels=np.ones((1, 2), np.int16))
-    with pytest.raises(Mistake, match="a label per token; take Words"):
+    with pytest.raises(UserError, match="a label per token; take Words"):
         Subwords(tokenizer=TINY).rows(block, Subwords(tokenizer=TINY).build_vocabulary([]))
 
 
@@ -450,7 +452,7 @@ def test_a_tokenizer_without_digits_is_refused_unless_left_alone(tmp_path: Path)
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     made.save(str(tmp_path / "tokenizer.json"))
     assert symbols(Subwords(tokenizer=str(tmp_path)), "a 1 b") == "a [UNK] b"
-    with pytest.raises(Mistake, match=r"^tokenizer: it has no token '0'.*numbers=AsIs"):
+    with pytest.raises(UserError, match=r"^tokenizer: it has no token '0'.*numbers=AsIs"):
         Subwords(tokenizer=str(tmp_path), number_format=PerDigit()).build_vocabulary([])
 
 
@@ -460,13 +462,13 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
         (str(tmp_path / "nowhere"), "is not there"),
         ("nobody/has-this-tokenizer", "hub did not give"),
     ):
-        with pytest.raises(Mistake, match=said):
+        with pytest.raises(UserError, match=said):
             Subwords(tokenizer=name).build_vocabulary([])
     (tmp_path / "tokenizer.json").write_text('{"model"')
-    with pytest.raises(Mistake, match=r"is no tokenizer.json"):
+    with pytest.raises(UserError, match=r"is no tokenizer.json"):
         Subwords(tokenizer=str(tmp_path)).build_vocabulary([])
     (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')
-    with pytest.raises(Mistake, match="cannot read it"):
+    with pytest.raises(UserError, match="cannot read it"):
         Subwords(tokenizer=str(tmp_path)).build_vocabulary([])
 
 
@@ -478,7 +480,7 @@ def test_a_name_of_the_hub_is_looked_for_in_the_users_data_first(
     shutil.copytree(TINY, place)
     for name in ("nobody/has-this-tokenizer", "has-this-tokenizer"):
         assert Subwords(tokenizer=name).fingerprint() == Subwords(tokenizer=TINY).fingerprint()
-    with pytest.raises(Mistake, match="hub did not give"):  # the hub alone knows revisions
+    with pytest.raises(UserError, match="hub did not give"):  # the hub alone knows revisions
         Subwords(tokenizer="nobody/has-this-tokenizer", revision="1f2e").build_vocabulary([])
     shutil.copytree(TINY, tmp_path / "tokenizers" / "nobody" / "has-this-tokenizer")
     (place / "tokenizer.json").write_text("")
@@ -490,13 +492,13 @@ def test_every_size_of_t5_has_the_tokenizer_that_is_fetched_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path))
-    with pytest.raises(Mistake, match="`numerate data fetch t5_tokenizer` gets it"):
+    with pytest.raises(UserError, match="`numerate data fetch t5_tokenizer` gets it"):
         Subwords(tokenizer=f"google-t5/t5-{size}").build_vocabulary([])
     shutil.copytree(TINY, tmp_path / ALL["t5_tokenizer"].folder)
     for name in (f"google-t5/t5-{size}", f"t5-{size}"):
         assert Subwords(tokenizer=name).fingerprint() == Subwords(tokenizer=TINY).fingerprint()
     with pytest.raises(
-        Mistake, match=r"hub did not give .*; a copy of it at"
+        UserError, match=r"hub did not give .*; a copy of it at"
     ):  # somebody else's of this name may differ
         Subwords(tokenizer="nobody/t5-base").build_vocabulary([])
 
@@ -508,13 +510,13 @@ def test_a_tokenizer_that_is_nowhere_is_told_with_both_ways_to_get_it(
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     place = tmp_path / "tokenizers" / "t5-small" / "tokenizer.json"
-    with pytest.raises(Mistake) as said:
+    with pytest.raises(UserError) as said:
         Subwords().build_vocabulary([])
     assert "the Hugging Face hub did not give its tokenizer.json" in str(said.value)
     assert f"`numerate data fetch t5_tokenizer` gets it, or a copy at {place} is read without the hub" in str(
         said.value
     )
-    with pytest.raises(Mistake, match=r"a copy of it at .*tokenizers/other/tokenizer\.json is read without the hub"):
+    with pytest.raises(UserError, match=r"a copy of it at .*tokenizers/other/tokenizer\.json is read without the hub"):
         Subwords(tokenizer="nobody/other").build_vocabulary([])
     for name, called in tokenizer_files.FETCHED.items():
         assert ALL[called].folder == f"{tokenizer_files.TOKENIZERS}/{name}"
@@ -545,7 +547,7 @@ def test_a_tokenizer_is_known_by_its_content(tmp_path: Path) -> None:
     ],
     ids=repr,
 )
-def test_real_tokenizers_write_and_read_real_questions(shared: Path, name: str, numbers: TextSpelling) -> None:
+def test_real_tokenizers_write_and_read_real_questions(shared: Path, name: str, numbers: TextNumberFormat) -> None:
     folder = shared / "data" / "tokenizers" / name
     file = shared / "data" / "mathematics_dataset" / "interpolate" / "arithmetic__mixed.txt"
     tokenizer = Subwords(tokenizer=str(folder), number_format=numbers)
@@ -567,7 +569,7 @@ def test_t5s_special_tokens_are_the_houses(shared: Path) -> None:
     assert vocabulary.foreign[vocabulary.ids["<extra_id_0>"]] == 32099
     assert vocabulary.size == 32100 + 1 + 320
     rows = tokenizer.rows([Example("What is 12+9?", "21")], vocabulary)
-    assert Pair(sentinel="<extra_id_0>").batch(rows, np.arange(1)).source is not None
+    assert Seq2Seq(sentinel="<extra_id_0>").batch(rows, np.arange(1)).source is not None
     assert tokenizer_files.stored(str(shared / "data" / "tokenizers" / "gpt2")).roles == (
         ("bos", "<|endoftext|>"),
         ("eos", "<|endoftext|>"),

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.number_tables import digit_and_order, regression_transformer_vectors
 from numerate.tokens import found_numbers
 from numerate.tokens.fone import FoNE
 from numerate.tokens.ieee import IEEEBits
 from numerate.tokens.regression_transformer import RegressionTransformer, read_numbers, rounded
-from numerate.tokens.text_spellings import AsIs, Groups, PerDigit, TextSpelling, XVal, as_decimal, carried
+from numerate.tokens.text_spellings import AsIs, Groups, PerDigit, TextNumberFormat, XVal, as_decimal, carried
 from numerate.vocabulary import DIGIT, NUMBER, POINT, TEXT
 
-PARSED: list[TextSpelling] = [
+PARSED: list[TextNumberFormat] = [
     RegressionTransformer(),
     XVal(),
     XVal(sign=False),
@@ -32,7 +32,7 @@ PARSED: list[TextSpelling] = [
     IEEEBits("float16"),
     IEEEBits("float64"),
 ]
-KEPT: list[TextSpelling] = [
+KEPT: list[TextNumberFormat] = [
     PerDigit(),
     Groups(),
     Groups(3, "right"),
@@ -60,12 +60,12 @@ def case(shared: Path, name: str) -> dict[str, Any]:
     return found
 
 
-def found_in(text: str, spelling: TextSpelling) -> list[str]:
+def found_in(text: str, spelling: TextNumberFormat) -> list[str]:
     assert spelling.pattern is not None
     return spelling.pattern.findall(text)
 
 
-def symbols_of(text: str, spelling: TextSpelling) -> list[list[str]]:
+def symbols_of(text: str, spelling: TextNumberFormat) -> list[list[str]]:
     return [spelling.spell(number) for number in found_in(text, spelling)]
 
 
@@ -133,7 +133,7 @@ def test_every_digit_of_a_text_belongs_to_exactly_one_number(text: str) -> None:
 @pytest.mark.parametrize("spelling", EVERY, ids=repr)
 @settings(max_examples=60, deadline=None)
 @given(texts=st.lists(NUMBERS, max_size=6))
-def test_many_numbers_are_written_as_each_is_spelled(spelling: TextSpelling, texts: list[str]) -> None:
+def test_many_numbers_are_written_as_each_is_spelled(spelling: TextNumberFormat, texts: list[str]) -> None:
     found = [number for text in texts for number in found_in(text, spelling)]
     written = spelling.write(found)
     codes = np.split(written.codes, written.counts.cumsum())[:-1] if found else []
@@ -141,7 +141,7 @@ def test_many_numbers_are_written_as_each_is_spelled(spelling: TextSpelling, tex
     names = spelling.symbols()
     for place, number in enumerate(found):
         if written.beyond is not None and written.beyond[place]:
-            with pytest.raises(Mistake, match=r"^numbers: "):
+            with pytest.raises(UserError, match=r"^numbers: "):
                 spelling.spell(number)
         else:
             assert [names[code] for code in codes[place]] == spelling.spell(number)
@@ -150,7 +150,7 @@ def test_many_numbers_are_written_as_each_is_spelled(spelling: TextSpelling, tex
 @pytest.mark.parametrize("spelling", PARSED, ids=repr)
 @settings(max_examples=150, deadline=None)
 @given(text=NUMBERS)
-def test_a_number_is_read_back_as_it_was(spelling: TextSpelling, text: str) -> None:
+def test_a_number_is_read_back_as_it_was(spelling: TextNumberFormat, text: str) -> None:
     for number in found_in(text, spelling):
         written = spelling.write([number])
         if written.beyond is not None and written.beyond[0]:
@@ -166,13 +166,13 @@ def test_a_number_is_read_back_as_it_was(spelling: TextSpelling, text: str) -> N
 
 @pytest.mark.parametrize("spelling", KEPT, ids=repr)
 @given(text=NUMBERS)
-def test_what_is_not_parsed_keeps_its_characters(spelling: TextSpelling, text: str) -> None:
+def test_what_is_not_parsed_keeps_its_characters(spelling: TextNumberFormat, text: str) -> None:
     for number in found_in(text, spelling):
         assert spelling.read(spelling.spell(number)) == number
 
 
 @pytest.mark.parametrize("spelling", EVERY, ids=repr)
-def test_symbols_are_different_and_begin_with_the_digits(spelling: TextSpelling) -> None:
+def test_symbols_are_different_and_begin_with_the_digits(spelling: TextNumberFormat) -> None:
     symbols = spelling.symbols()
     assert symbols[:10] == tuple("0123456789")
     assert len(set(symbols)) == len(symbols)
@@ -181,7 +181,7 @@ def test_symbols_are_different_and_begin_with_the_digits(spelling: TextSpelling)
 def test_a_tokenizers_own_numbers_are_left_to_it() -> None:
     assert AsIs().pattern is None
     assert AsIs().symbols() == ()
-    with pytest.raises(Mistake, match="leaves numbers to the tokenizer"):
+    with pytest.raises(UserError, match="leaves numbers to the tokenizer"):
         AsIs().write(["1"])
 
 
@@ -201,7 +201,7 @@ def test_a_tokenizers_own_numbers_are_left_to_it() -> None:
         (PerDigit(), "12.50", ["1", "2", "5", "0"]),
     ],
 )
-def test_groups_are_cut_by_hand(spelling: TextSpelling, text: str, groups: list[str]) -> None:
+def test_groups_are_cut_by_hand(spelling: TextNumberFormat, text: str, groups: list[str]) -> None:
     assert [*chain.from_iterable(symbols_of(text, spelling))] == groups
     written = spelling.write(found_in(text, spelling))
     assert [spelling.symbols()[code] for code in written.codes] == groups
@@ -211,7 +211,7 @@ def test_a_group_has_its_value() -> None:
     assert Groups().meaning("012")[:2] == (NUMBER, 12.0)
     assert Groups().meaning("7")[:2] == (DIGIT, 7.0)
     assert Groups().meaning(".")[0] == POINT
-    with pytest.raises(Mistake, match=r"^group_size: groups of 6 digits"):
+    with pytest.raises(UserError, match=r"^group_size: groups of 6 digits"):
         Groups(6)
 
 
@@ -290,7 +290,7 @@ def test_tokens_are_read_as_numbers_and_those_that_are_none_counted(
 
 
 def test_a_token_of_something_else_is_refused() -> None:
-    with pytest.raises(Mistake, match="'54' is no token of the regression transformer"):
+    with pytest.raises(UserError, match="'54' is no token of the regression transformer"):
         read_numbers(["_5_1_", "54"])
 
 
@@ -354,7 +354,7 @@ def test_xval_carries_finite_numbers_alone(published: bool) -> None:
     assert written.values is not None
     assert written.beyond.tolist() == [not published, True, True, False]
     assert np.isfinite(written.values[~written.beyond]).all()
-    with pytest.raises(Mistake, match="is not a number that float32 holds"):
+    with pytest.raises(UserError, match="is not a number that float32 holds"):
         XVal(published=published).spell("9" * 39)
 
 

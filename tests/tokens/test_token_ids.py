@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from numerate.batch import IGNORE
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tasks.language_modelling import LanguageModeling
 from numerate.tasks.questions import Questions
 from numerate.tasks.token_rows import TokenRows
-from numerate.tokens.layout import Text
-from numerate.tokens.pieces import Pieces, pieces
+from numerate.tokens.layout import NextToken
+from numerate.tokens.pieces import StoredTokenizer, pieces
 from numerate.tokens.token_ids import TokenIds, vocabulary_of
 from numerate.tokens.tokenizer import Characters
 from numerate.vocabulary import DIGIT, SPECIAL
@@ -23,7 +23,7 @@ TINY = str(Path(__file__).parent / "tiny")
 
 
 @pytest.fixture(scope="module")
-def known() -> Pieces:
+def known() -> StoredTokenizer:
     return pieces(TINY)
 
 
@@ -31,8 +31,8 @@ def chunks() -> Questions:
     return Questions.of_tokens(TokenRows(np.array([[5, 6, 7, 8], [9, 5, 0, 0], [6, 7, 8, 0]]), np.array([3, 1, 2])))
 
 
-def test_the_vocabulary_has_exactly_the_pieces_of_the_tokenizer(known: Pieces) -> None:
-    vocabulary = TokenIds().build_vocabulary(LanguageModelling("anywhere", tokenizer=TINY))
+def test_the_vocabulary_has_exactly_the_pieces_of_the_tokenizer(known: StoredTokenizer) -> None:
+    vocabulary = TokenIds().build_vocabulary(LanguageModeling("anywhere", tokenizer=TINY))
     assert vocabulary.size == known.size
     assert vocabulary.foreign is not None
     assert vocabulary.foreign.tolist() == list(range(known.size))
@@ -48,35 +48,35 @@ def test_the_vocabulary_has_exactly_the_pieces_of_the_tokenizer(known: Pieces) -
     assert TokenIds().decode(ids, vocabulary) == known.decode(ids)
 
 
-def test_a_vocabulary_is_filled_up_with_ids_that_no_text_has(known: Pieces) -> None:
+def test_a_vocabulary_is_filled_up_with_ids_that_no_text_has(known: StoredTokenizer) -> None:
     vocabulary = vocabulary_of(known, 64)
     assert vocabulary.size % 64 == 0
     assert 0 < vocabulary.size - known.size < 64
     assert vocabulary.foreign is not None
     assert (vocabulary.foreign[known.size :] == -1).all()
-    with pytest.raises(Mistake, match="pad_to_multiple_of: 0 has no multiples"):
+    with pytest.raises(UserError, match="pad_to_multiple_of: 0 has no multiples"):
         TokenIds(pad_to_multiple_of=0)
 
 
 def test_mistrals_first_tokenizer_keeps_its_32000_ids(shared: Path) -> None:
     model = str(shared / "data/tokenizers/mistral/tokenizer.model.v1")
-    vocabulary = TokenIds().build_vocabulary(LanguageModelling("anywhere", tokenizer=model))
+    vocabulary = TokenIds().build_vocabulary(LanguageModeling("anywhere", tokenizer=model))
     assert vocabulary.size == 32_000
     assert vocabulary.symbols[:3] == ("<unk>", "<s>", "</s>")
 
 
-def test_a_chunk_is_read_without_its_last_token_and_each_place_says_the_next(known: Pieces) -> None:
+def test_a_chunk_is_read_without_its_last_token_and_each_place_says_the_next(known: StoredTokenizer) -> None:
     vocabulary = vocabulary_of(known)
     rows = TokenIds().rows(chunks(), vocabulary)
     assert (rows.lengths.tolist(), rows.asked.sum(1).tolist()) == ([4, 2, 3], [3, 1, 2])
-    batch = Text().batch(rows, np.array([7, 8, 9]))
+    batch = NextToken().batch(rows, np.array([7, 8, 9]))
     assert batch.tokens.ids.tolist() == [[5, 6, 7], [9, 0, 0], [6, 7, 0]]
     assert batch.targets.tolist() == [[6, 7, 8], [5, IGNORE, IGNORE], [7, 8, IGNORE]]
     assert batch.asked_targets.tolist() == batch.targets.tolist()
     assert batch.asked.tolist() == [[0, 1, 2], [0, 0, 0], [0, 1, 1]], "filled up with a row's last place"
     assert (batch.tokens.lengths.tolist(), batch.tokens.row.tolist()) == ([3, 1, 2], [7, 8, 9])
     assert (dict(batch.counts), batch.real) == ({"tokens": 6, "examples": 3}, 6)
-    short = Text().batch(rows.take(np.array([1])), np.array([0]))
+    short = NextToken().batch(rows.take(np.array([1])), np.array([0]))
     assert short.tokens.ids.tolist() == [[9]], "cut to the longest"
 
 
@@ -95,9 +95,9 @@ def test_blocks_of_chunks_are_taken_from_and_joined_like_all_questions() -> None
 def test_questions_are_refused() -> None:
     task, characters = Arithmetic(), Characters()
     rows = characters.rows(task.examples("train", 0, 0, 2), characters.build_vocabulary(task))
-    with pytest.raises(Mistake, match="for questions with answers layout=Continuation is right"):
-        Text().batch(rows, np.arange(2))
-    with pytest.raises(Mistake, match="TokenIds takes running text as it is, and Arithmetic is none"):
+    with pytest.raises(UserError, match="for questions with answers layout=Continuation is right"):
+        NextToken().batch(rows, np.arange(2))
+    with pytest.raises(UserError, match="TokenIds takes running text as it is, and Arithmetic is none"):
         TokenIds().build_vocabulary(Arithmetic())
-    with pytest.raises(Mistake, match="TokenIds takes running text alone"):
+    with pytest.raises(UserError, match="TokenIds takes running text alone"):
         TokenIds().rows(Arithmetic().examples("train", 0, 0, 2), vocabulary_of(pieces(TINY)))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from numerate.errors import Fault
+from numerate.errors import OperationalError
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.texts import TextSource
 from numerate.tokens import tokenised as kept
@@ -164,7 +164,7 @@ def test_several_processes_make_it_once(folder: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NUMERATE_CACHE", str(tmp_path / "file"))
-    with pytest.raises(Fault, match="NUMERATE_CACHE names another folder"):
+    with pytest.raises(OperationalError, match="NUMERATE_CACHE names another folder"):
         tokenised(Sums(), spelled().speller)
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from numerate import tokens
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.draws import Draws
+from numerate.tasks.draws import CounterRNG
 from numerate.tasks.questions import EMPTY, Example, Numbers, Questions
 from numerate.tasks.task import Task
 from numerate.tokens.numbers import Digits
@@ -190,7 +190,7 @@ def test_free_text_is_written_as_it_is() -> None:
 class Steps(Task):
     """`7 a a` with the labels `. 8 9`: a task of words."""
 
-    def draw(self, draws: Draws, index: Any) -> Questions:
+    def draw(self, draws: CounterRNG, index: Any) -> Questions:
         start, count, places = draws.below(90, (len(index), 1)), draws.below(9, (len(index), 1)), np.arange(10)
         symbols = np.where(places == 0, start, 100)
         labels = np.where(places == 0, EMPTY, start + places)
@@ -250,7 +250,7 @@ def test_rows_are_taken_in_any_order_and_cut_to_the_longest() -> None:
 
 def test_a_label_of_several_characters_is_refused() -> None:
     block = Questions(("a", "yes"), np.zeros((1, 1), np.int16), Numbers.none(1), labels=np.ones((1, 1), dtype=np.int16))
-    with pytest.raises(Mistake, match="'yes' is no single character"):
+    with pytest.raises(UserError, match="'yes' is no single character"):
         Characters().rows(block, Characters().build_vocabulary(block.alphabet))
 
 

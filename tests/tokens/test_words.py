@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numerate.data.writing import text_lines
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.questions import EMPTY, Example, Numbers, Questions
-from numerate.tokens.layout import Aligned
+from numerate.tokens.layout import TokenClassification
 from numerate.tokens.tokenizer import Rows
 from numerate.tokens.words import Words
 from numerate.vocabulary import BEGIN, END, HELPER, NUMBER, SPECIAL, TEXT, UNKNOWN, Vocabulary
@@ -110,13 +110,13 @@ def test_a_text_that_the_vocabulary_has_not_is_unknown_and_such_a_label_is_refus
     block = Questions(ALPHABET, np.array([[5, 4]], np.int16), Numbers.none(1), labels=np.array([[1, EMPTY]], np.int16))
     assert Words().rows(block, small).ids.tolist() == [[UNKNOWN, small.ids["a"]]]
     other = Questions(ALPHABET, block.symbols, block.numbers, labels=np.array([[1, 3]], np.int16))
-    with pytest.raises(Mistake, match=r"^tokenizer: the label '100' is not in the vocabulary"):
+    with pytest.raises(UserError, match=r"^tokenizer: the label '100' is not in the vocabulary"):
         Words().rows(other, small)
 
 
 def test_questions_with_numbers_are_refused() -> None:
     task = Arithmetic()
-    with pytest.raises(Mistake, match="take Characters"):
+    with pytest.raises(UserError, match="take Characters"):
         Words().rows(task.read("1+2="), Words().build_vocabulary(task))
 
 
@@ -131,26 +131,28 @@ def test_free_text_has_a_token_per_character() -> None:
 
 def test_a_layout_hides_the_tokens_of_the_texts_it_names() -> None:
     rows = counted("0 <pad> a <pad> a <blk>", ". 0 . 1 . 10")
-    batch = Aligned(blocked_tokens=("<pad>",)).batch(rows, np.arange(1))
+    batch = TokenClassification(blocked_tokens=("<pad>",)).batch(rows, np.arange(1))
     assert batch.tokens.hidden is not None
     assert batch.tokens.hidden.tolist() == [[False, True, False, True, False, False]]
-    both = Aligned(blocked_tokens=("<pad>", "<blk>")).batch(rows, np.arange(1)).tokens.hidden
+    both = TokenClassification(blocked_tokens=("<pad>", "<blk>")).batch(rows, np.arange(1)).tokens.hidden
     assert both is not None
     assert both.tolist() == [[False, True, False, True, False, True]]
 
 
 def test_nothing_is_hidden_where_nothing_is_to_be() -> None:
     rows = counted("0 <pad> a", ". 0 1")
-    assert Aligned().batch(rows, np.arange(1)).tokens.hidden is None
-    assert Aligned(blocked_tokens=("<blk>",)).batch(rows, np.arange(1)).tokens.hidden is None
+    assert TokenClassification().batch(rows, np.arange(1)).tokens.hidden is None
+    assert TokenClassification(blocked_tokens=("<blk>",)).batch(rows, np.arange(1)).tokens.hidden is None
 
 
 def test_a_text_that_is_not_there_cannot_be_hidden() -> None:
-    with pytest.raises(Mistake, match=re.escape("layout.blocked_tokens: the task has no text '<b>'; it has: 0, 1, 10")):
-        Aligned(blocked_tokens=("<b>",)).batch(counted("0 a", ". 1"), np.arange(1))
+    with pytest.raises(
+        UserError, match=re.escape("layout.blocked_tokens: the task has no text '<b>'; it has: 0, 1, 10")
+    ):
+        TokenClassification(blocked_tokens=("<b>",)).batch(counted("0 a", ". 1"), np.arange(1))
     silent = Rows(np.ones((1, 2), np.uint8), np.array([2]), np.ones((1, 2), bool), np.ones((1, 2), np.uint8))
-    with pytest.raises(Mistake, match=r"layout.blocked_tokens: these rows do not say"):
-        Aligned(blocked_tokens=("<pad>",)).batch(silent, np.arange(1))
+    with pytest.raises(UserError, match=r"layout.blocked_tokens: these rows do not say"):
+        TokenClassification(blocked_tokens=("<pad>",)).batch(silent, np.arange(1))
 
 
 def test_the_names_of_special_tokens_are_no_special_tokens_in_a_text() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.training.stopping import Stop
 
 TOUCHES = {
@@ -100,7 +100,7 @@ def _work(place: Path, work: Work, moment: int, touch: Callable[[], None]) -> No
         sys.addaudithook(hook)
         work(place)
         status = UNTOUCHED if left[0] >= 0 else IN_SPITE
-    except (Mistake, Fault):
+    except (UserError, OperationalError):
         status = TOLD
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode())

@@ -11,18 +11,18 @@ import pytest
 import torch
 
 from numerate.api import recipe
-from numerate.errors import Mistake
-from numerate.evaluation.exam import Exam
-from numerate.laboratory.train import Trained, train
-from numerate.tasks.mathematics_stand_in import MathematicsStandIn
-from numerate.tokens.layout import Pair
+from numerate.errors import UserError
+from numerate.evaluation.exam import EvaluationData
+from numerate.laboratory.train import TrainedRun, train
+from numerate.tasks.mathematics_stand_in import GeneratedMathematics
+from numerate.tokens.layout import Seq2Seq
 from numerate.tokens.subwords import Subwords
 from numerate.tokens.text_spellings import XVal
 from numerate.tokens.tokenizer import Characters
 from numerate.training.best import Criterion, Score
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder
-from numerate.training.state import Progress
+from numerate.training.state import TrainingState
 from numerate.training.trainer import Trainer
 from numerate.training.world import World
 
@@ -62,14 +62,14 @@ def test_accuracy_is_that_of_the_next_sizes_and_the_loss_that_of_development() -
 
 def test_what_is_said_decides_unless_somebody_does() -> None:
     pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
-    symbols = Exam(PLAIN.task, PLAIN.tokenizer, PLAIN.layout)
-    texts = Exam(MathematicsStandIn(), Characters(), Pair())
-    numbers = Exam(MathematicsStandIn(), Subwords("characters", XVal()), Pair())
+    symbols = EvaluationData(PLAIN.task, PLAIN.tokenizer, PLAIN.layout)
+    texts = EvaluationData(GeneratedMathematics(), Characters(), Seq2Seq())
+    numbers = EvaluationData(GeneratedMathematics(), Subwords("characters", XVal()), Seq2Seq())
     found = [Criterion.of(None, exam) for exam in (symbols, texts, numbers)]
     assert found == [ACCURACY, TIES, LOSS]
     assert [Criterion.of("accuracy", exam) for exam in (symbols, numbers)] == [TIES, TIES]
     assert Criterion.of("loss", symbols) == LOSS
-    with pytest.raises(Mistake, match=r"^training\.best_by: 'bleu' is none of accuracy \| loss \| null"):
+    with pytest.raises(UserError, match=r"^training\.best_by: 'bleu' is none of accuracy \| loss \| null"):
         recipe("addition_rotary", "training.best_metric=bleu")
 
 
@@ -105,7 +105,7 @@ def small(*more: str) -> Recipe:
     return recipe("addition_rotary", *SMALL, *more)
 
 
-def told(made: Trained) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def told(made: TrainedRun) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     lines = map(json.loads, (made.run.path / "metrics.jsonl").read_text().splitlines())
     return made.run.folder.head()["best"], [line for line in lines if line.get("split") == "development"]
 
@@ -146,7 +146,7 @@ def test_a_run_from_before_there_was_a_choice_goes_on_by_the_present_one(tmp_pat
     made = train(small("training.steps=4"), runs_dir=tmp_path, quiet=True)
     state = made.run.checkpoints("final")[0].state
     old = {name: value for name, value in state["progress"].items() if name not in ("best_by", "best_loss")}
-    assert Progress(**old).best_so_far == ("accuracy", "beyond-development", old["best_score"], None)
+    assert TrainingState(**old).best_so_far == ("accuracy", "beyond-development", old["best_score"], None)
     (last,) = made.run.checkpoints("final")
     trainer = Trainer(small("training.best_metric=loss"), World.join("cpu"), RunFolder.open(made.run.path))
     trainer.load(replace(last, state=state | {"progress": old}))

@@ -12,13 +12,13 @@ import torch
 
 from numerate.api import recipe
 from numerate.batch import Batch
-from numerate.errors import Mistake
-from numerate.laboratory.train import Trained, debug, dry_run, train
+from numerate.errors import UserError
+from numerate.laboratory.train import TrainedRun, debug, dry_run, train
 from numerate.training import checkpoint
 from numerate.training.budget import Budget, flop_text
 from numerate.training.recipe import Recipe, Training
 from numerate.training.stopping import Stop
-from numerate.training.stream import Place
+from numerate.training.stream import StreamPosition
 from numerate.training.trainer import Trainer
 from numerate.training.world import World
 
@@ -36,7 +36,7 @@ SMALL = [
     "training.evaluate_every=1000",
     "training.checkpoint_every=null",
     "evaluation.validation_examples=16",
-    "schedule=Trapezoid(warmup=0.1)",
+    "schedule=WarmupStableDecay(warmup=0.1)",
     "device=cpu",
 ]
 GROWING = ("training.batch_size_warmup=0.6", "training.initial_batch_size=4")
@@ -52,7 +52,7 @@ def trainer_of(*more: str) -> Trainer:
     return trainer
 
 
-def trained(runs: Path, *more: str, stop_after: int | None = None) -> Trained:
+def trained(runs: Path, *more: str, stop_after: int | None = None) -> TrainedRun:
     stop = Stop()
 
     def listen(kind: str, record: Any) -> None:
@@ -62,7 +62,7 @@ def trained(runs: Path, *more: str, stop_after: int | None = None) -> Trained:
     return train(small(*more), runs_dir=runs, quiet=True, stop=stop, listen=listen)
 
 
-def metrics(run: Trained) -> list[dict[str, Any]]:
+def metrics(run: TrainedRun) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run.run.path / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -171,7 +171,7 @@ def test_operations_can_be_written_as_physicists_do() -> None:
     assert small("training.flops=8e18").training.flops == 8e18
     assert small("training.flops=64e18").training.flops == 64e18
     for text, match in (("inf", "a budget has an end"), ("0", "is nothing"), ("-1e3", "is nothing")):
-        with pytest.raises(Mistake, match=f"operations: .*{match}"):
+        with pytest.raises(UserError, match=f"operations: .*{match}"):
             small(f"training.flops={text}")
 
 
@@ -245,7 +245,9 @@ def test_growing_batches_lose_and_double_no_example(accumulate: int) -> None:
         assert sorted(seen[number * window : (number + 1) * window]) == list(
             range(number * window, (number + 1) * window)
         )
-    places = [row for n in range(len(seen) // 4) for row in trainer.stream.batch(Place(n * 4)).tokens.row.tolist()]
+    places = [
+        row for n in range(len(seen) // 4) for row in trainer.stream.batch(StreamPosition(n * 4)).tokens.row.tolist()
+    ]
     assert seen == places, "the order is that of the stream, however it is cut into steps"
 
 
@@ -300,5 +302,5 @@ def test_the_debug_preset_still_grows(tmp_path: Path) -> None:
     ],
 )
 def test_a_ramp_that_cannot_be_climbed_is_refused(settings: dict[str, Any], match: str) -> None:
-    with pytest.raises(Mistake, match=f"^{match}"):
+    with pytest.raises(UserError, match=f"^{match}"):
         Training(**settings)

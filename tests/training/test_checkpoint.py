@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.training import checkpoint
 from numerate.training.checkpoint import by_name, latest_good, resume, steps, tidy, torn, write
 
@@ -85,9 +85,9 @@ def test_one_group_is_read_without_the_others(tmp_path: Path) -> None:
     found = put(tmp_path, 1)
     (found.path / "optimizer.safetensors").unlink()
     assert list(found.read(only=["weights"])) == ["weights"]
-    with pytest.raises(Fault, match=r"optimizer.safetensors is missing"):
+    with pytest.raises(OperationalError, match=r"optimizer.safetensors is missing"):
         found.read()
-    with pytest.raises(Mistake, match="has no 'moments'; there are: weights, optimizer"):
+    with pytest.raises(UserError, match="has no 'moments'; there are: weights, optimizer"):
         found.read(only=["moments"])
 
 
@@ -99,7 +99,7 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     assert steps(tmp_path) == [2, 4, 5, 6]
     put(tmp_path, 7, keep_last=1, best=7)
     assert steps(tmp_path) == [7]
-    with pytest.raises(Mistake, match="keep_last"):
+    with pytest.raises(UserError, match="keep_last"):
         put(tmp_path, 8, keep_last=0)
 
 
@@ -162,7 +162,7 @@ def test_a_torn_checkpoint_is_recognised_and_the_one_before_is_taken_and_said(
     assert len(warnings) == 1
     assert "step-000200" in warnings[0]
     assert name in warnings[0]
-    with pytest.raises(Fault, match=rf"not whole: {name}"):
+    with pytest.raises(OperationalError, match=rf"not whole: {name}"):
         checkpoint.read(tmp_path / "step-000200")
 
 
@@ -215,7 +215,7 @@ def test_without_a_sound_checkpoint_there_is_none_and_it_is_said(tmp_path: Path)
     found, warnings = resume(tmp_path)
     assert found is None
     assert len(warnings) == 1
-    with pytest.raises(Mistake, match="no sound checkpoint"):
+    with pytest.raises(UserError, match="no sound checkpoint"):
         by_name(tmp_path, "final")
 
 
@@ -223,7 +223,7 @@ def test_a_later_format_is_refused_and_not_set_aside(tmp_path: Path, monkeypatch
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint, "FORMAT", 2)
         put(tmp_path, 100)
-    with pytest.raises(Mistake, match=r"format 2.*update numerate"):
+    with pytest.raises(UserError, match=r"format 2.*update numerate"):
         resume(tmp_path)
     assert steps(tmp_path) == [100]
 
@@ -237,7 +237,7 @@ def test_a_disk_that_cannot_be_read_is_not_taken_for_a_torn_checkpoint(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(checkpoint, "_digest_of", fail)
-    with pytest.raises(Fault, match="Input/output error"):
+    with pytest.raises(OperationalError, match="Input/output error"):
         resume(tmp_path)
     assert steps(tmp_path) == [100]
 
@@ -264,9 +264,9 @@ def test_checkpoints_are_named_final_best_all_or_by_their_step(tmp_path: Path) -
 )
 def test_a_name_that_is_not_there_is_a_mistake_with_those_that_are(tmp_path: Path, name: str, says: str) -> None:
     put(tmp_path, 100)
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         by_name(tmp_path, name)
-    with pytest.raises(Mistake, match="no best checkpoint was chosen"):
+    with pytest.raises(UserError, match="no best checkpoint was chosen"):
         by_name(tmp_path, "best")
 
 
@@ -386,7 +386,8 @@ def test_on_a_full_disk_writing_is_a_fault_and_the_checkpoints_before_stay(small
     write(place / "c", 3, groups, {})
     (place / "ballast").write_bytes(bytes(300_000))
     with pytest.raises(
-        Fault, match=r"step-000004: the disk is full \(.* free\)\. The checkpoints of step 3 and before are safe"
+        OperationalError,
+        match=r"step-000004: the disk is full \(.* free\)\. The checkpoints of step 3 and before are safe",
     ):
         write(place / "c", 4, groups, {})
     assert os.listdir(place / "c") == ["step-000003", "step-000002"]
@@ -402,7 +403,9 @@ def test_a_limit_on_the_size_of_files_is_a_fault_and_leaves_nothing_behind(tmp_p
     if child == 0:
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-            with pytest.raises(Fault, match=r"larger than this process may write.* step 1 and before are safe"):
+            with pytest.raises(
+                OperationalError, match=r"larger than this process may write.* step 1 and before are safe"
+            ):
                 write(tmp_path, 2, {"weights": {"w": torch.zeros(100_000)}}, {})
             os._exit(0)
         finally:
@@ -427,7 +430,7 @@ def test_a_read_only_place_is_a_mistake_and_reading_still_works(small_disk: Any)
     place = small_disk(1 << 20)
     put(place, 1)
     small_disk.make_read_only(place)
-    with pytest.raises(Mistake, match="cannot be written"):
+    with pytest.raises(UserError, match="cannot be written"):
         put(place, 2)
     found, _ = latest_good(place)
     assert found is not None

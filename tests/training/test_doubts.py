@@ -13,7 +13,7 @@ from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.number_token import NumberToken
 from numerate.tasks.question_files import QuestionFiles
 from numerate.tokens.coverage import Coverage
-from numerate.tokens.layout import Pair
+from numerate.tokens.layout import Seq2Seq
 from numerate.tokens.subwords import Subwords
 from numerate.tokens.text_spellings import PerDigit
 from numerate.training.doubts import numbers_uncovered, rows_left_out
@@ -46,7 +46,7 @@ def questions(path: Path, pairs: list[tuple[str, str]]) -> str:
 
 def chosen(tokenizer: Subwords, task: QuestionFiles, loss: object) -> Recipe:
     found = recipe("addition_rotary")
-    return replace(found, task=task, tokenizer=tokenizer, layout=Pair(), objective=Supervised(loss))  # type: ignore[arg-type]
+    return replace(found, task=task, tokenizer=tokenizer, layout=Seq2Seq(), objective=Supervised(loss))  # type: ignore[arg-type]
 
 
 def doubts(made: Recipe) -> list[str]:

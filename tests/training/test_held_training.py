@@ -28,7 +28,7 @@ MODELS = {
     "llama": 'PretrainedDecoder(config=\'{"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, '
     '"num_attention_heads": 2, "intermediate_size": 64}\')',
 }
-LAYOUTS = {"t5": "Pair", "llama": "Continuation"}
+LAYOUTS = {"t5": "Seq2Seq", "llama": "Continuation"}
 SMALL = [
     "task.digits=1",
     "training.batch_size=32",

@@ -23,7 +23,7 @@ from numerate.mixers.dual_attention import DualAttention
 from numerate.models.decoder import Decoder
 from numerate.models.trunk import Stack
 from numerate.positions.rotary import Rotary
-from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tasks.language_modelling import LanguageModeling
 from numerate.tokens.tokenizer_files import CHARACTERS
 from numerate.training.recipe import Recipe
 from numerate.training.trainer import Trainer
@@ -39,7 +39,7 @@ LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 def dual(folder: Path, order: str = "shuffled") -> Recipe:
     """Dual attention on stories that make about 63 steps; the corpus stands in the folder."""
     places = (str(folder / "train"), str(folder / "validation"))
-    task = LanguageModelling(*places, CHARACTERS, context_length=16, order=order)  # type: ignore[arg-type]
+    task = LanguageModeling(*places, CHARACTERS, context_length=16, order=order)  # type: ignore[arg-type]
     mixer = DualAttention(num_self_heads=1, num_relational_heads=1, dropout=0.1)
     model = Decoder(
         hidden_size=16,

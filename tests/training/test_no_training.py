@@ -11,7 +11,7 @@ from numerate.api import recipe
 from numerate.catalogue import kinds
 from numerate.cli import main
 from numerate.config import override
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.laboratory.run import Run, load
 from numerate.laboratory.train import train
 from numerate.training import checkpoint
@@ -38,9 +38,9 @@ def small(*more: str) -> Recipe:
 def test_no_steps_are_a_budget_and_fewer_are_not() -> None:
     assert Training(steps=0).steps == 0
     for wrong in (-1, -1000):
-        with pytest.raises(Mistake, match="steps: "):
+        with pytest.raises(UserError, match="steps: "):
             Training(steps=wrong)
-    with pytest.raises(Mistake, match="examples: 0"):
+    with pytest.raises(UserError, match="examples: 0"):
         Training(examples=0)
 
 
@@ -124,11 +124,11 @@ def test_another_tokenizer_file_of_the_same_name_is_refused(tokenizer: Path, tmp
     assert isinstance(known, str)
     load(run.path).model()
     changed(tokenizer)
-    with pytest.raises(Mistake, match=f"another tokenizer file .*{known[:8]}"):
+    with pytest.raises(UserError, match=f"another tokenizer file .*{known[:8]}"):
         load(run.path).model()
-    with pytest.raises(Mistake, match="its ids mean other tokens"):
+    with pytest.raises(UserError, match="its ids mean other tokens"):
         load(run.path).evaluate("1:1x1:1", count=1)
-    with pytest.raises(Mistake, match="another tokenizer file"):
+    with pytest.raises(UserError, match="another tokenizer file"):
         train(override(run.recipe, ["training.steps=4"]), runs_dir=tmp_path / "runs", quiet=True)
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from numerate.batch import IGNORE, Batch, Draw, Model
+from numerate.batch import IGNORE, Batch, Model, StepContext
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.models.decoder import Decoder
 from numerate.models.trunk import Loop, Stack
@@ -37,7 +37,9 @@ def model_of(trunk: Any) -> Model:
 
 
 def sums(objective: Objective, model: Model, step: int = 0, batch: Batch | None = None) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = objective.build(VOCABULARY)(model, batch or additions(), Draw(seed=3, step=step))
+    found: dict[str, torch.Tensor] = objective.build(VOCABULARY)(
+        model, batch or additions(), StepContext(seed=3, step=step)
+    )
     return found
 
 
@@ -53,7 +55,7 @@ def gradient(model: Model, total: torch.Tensor) -> dict[str, torch.Tensor]:
 def test_turns_are_drawn_as_published(turns: int, most: int | None) -> None:
     """n uniform on 0 .. R - 1, then k uniform on 1 .. min(R - n, b): each pair as often as that says, and no other."""
     objective, steps = Progressive(max_grad_loops=most), 800
-    found = collections.Counter(objective.some(turns, Draw(seed=1, step=step)) for step in range(steps))
+    found = collections.Counter(objective.some(turns, StepContext(seed=1, step=step)) for step in range(steps))
     limit = max(turns // 2, 1) if most is None else min(most, turns)
     expected = {
         (n, k): 1 / turns / min(turns - n, limit) for n in range(turns) for k in range(1, 1 + min(turns - n, limit))
@@ -65,10 +67,10 @@ def test_turns_are_drawn_as_published(turns: int, most: int | None) -> None:
 
 def test_what_is_drawn_depends_on_seed_and_step_alone() -> None:
     objective, model = Progressive(), model_of(Loop(num_loops=8))
-    turns = [objective.some(8, Draw(seed=1, step=step)) for step in range(20)]
+    turns = [objective.some(8, StepContext(seed=1, step=step)) for step in range(20)]
     torch.manual_seed(4)
-    assert turns == [objective.some(8, Draw(seed=1, step=step)) for step in range(20)]
-    assert turns != [objective.some(8, Draw(seed=2, step=step)) for step in range(20)]
+    assert turns == [objective.some(8, StepContext(seed=1, step=step)) for step in range(20)]
+    assert turns != [objective.some(8, StepContext(seed=2, step=step)) for step in range(20)]
     whole = additions(6)
     written = TOKENIZER.rows(TASK.examples("train", 0, 0, 6), VOCABULARY)
     parts = [
@@ -100,14 +102,14 @@ def test_the_loss_is_that_of_all_turns_and_that_of_drawn_ones(alpha: float, most
     model, batch, bound = model_of(Loop(num_loops=4)), additions(), most or 2
     objective = Progressive(alpha=alpha, max_grad_loops=most)
     for step in range(5):
-        drawn = objective.some(4, Draw(seed=3, step=step))
+        drawn = objective.some(4, StepContext(seed=3, step=step))
         loss = CrossEntropy().build(VOCABULARY)
         of_all, of_drawn = (
             loss(model(batch.tokens, turns=turns), batch)["cross_entropy"] for turns in ((4 - bound, bound), drawn)
         )
         expected = (1 - alpha) * of_all + alpha * of_drawn
         watched = Recording(model)
-        said = objective.build(VOCABULARY)(watched, batch, Draw(seed=3, step=step))
+        said = objective.build(VOCABULARY)(watched, batch, StepContext(seed=3, step=step))
         torch.testing.assert_close(said["cross_entropy"], expected, rtol=1e-6, atol=1e-6)
         forwards = [((4 - bound, bound), alpha < 1), (drawn, alpha > 0)]
         assert [turns[:2] for turns, _ in watched.calls] == [turns for turns, made in forwards if made]
@@ -128,7 +130,7 @@ def test_without_a_loop_it_is_plain_supervision(trunk: Any, objective: Progressi
     first, second = gradient(model, plain["cross_entropy"]), gradient(model, said["cross_entropy"])
     assert all(torch.equal(first[name], second[name]) for name in first)
     watched = Recording(model)
-    objective.build(VOCABULARY)(watched, additions(), Draw(seed=0, step=0))
+    objective.build(VOCABULARY)(watched, additions(), StepContext(seed=0, step=0))
     assert len(watched.calls) == 1
 
 
@@ -170,7 +172,7 @@ def test_the_described_throttle_divides_the_gradient_of_the_trunk_by_its_turns()
     several = set()
     for step in range(6):
         objective = Progressive(alpha=alpha, throttle="described")
-        without, learning = objective.some(6, Draw(seed=3, step=step))
+        without, learning = objective.some(6, StepContext(seed=3, step=step))
         several.add(learning)
         found = gradient(model, sums(objective, model, step)["cross_entropy"])
         each = []
@@ -196,11 +198,11 @@ def test_operations_are_a_forward_of_all_turns_and_a_backward_of_those_that_lear
         part = Progressive(alpha=alpha).build(VOCABULARY)
         mean = 0.0
         for step in range(400):
-            pairs = [(3, 3)] * (alpha < 1) + [Progressive().some(6, Draw(seed=3, step=step))] * (alpha > 0)
+            pairs = [(3, 3)] * (alpha < 1) + [Progressive().some(6, StepContext(seed=3, step=step))] * (alpha > 0)
             expected = sum(
                 model.operations(rows, time, pair) + 2 * model.operations(rows, time, pair[1]) for pair in pairs
             )
-            assert part.operations(model, batch, Draw(seed=3, step=step)) == expected
+            assert part.operations(model, batch, StepContext(seed=3, step=step)) == expected
             mean += expected / 400
         assert part.operations(model, batch) == pytest.approx(mean, rel=0.05)
     for trunk in (Stack(3), Loop(3, 1)):
@@ -241,5 +243,5 @@ def test_what_is_asked_does_not_hang_on_equals_signs() -> None:
     ],
 )
 def test_impossible_values_are_refused_by_name(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         Progressive(**settings)

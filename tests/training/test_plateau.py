@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from numerate.api import recipe
-from numerate.batch import Draw
+from numerate.batch import StepContext
 from numerate.laboratory.train import train
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder
@@ -115,7 +115,7 @@ def test_the_development_loss_is_that_of_the_objective_and_is_recorded(tmp_path:
     trainer.model.eval()
     batch = trainer.development._shares(lambda: None)[0].batch
     with torch.no_grad():
-        loss = trainer.objective(trainer.model, batch, Draw.fixed())
+        loss = trainer.objective(trainer.model, batch, StepContext.fixed())
     counts = trainer.objective.counts(batch)
     assert told[-1] == pytest.approx(float(loss["cross_entropy"]) / counts["cross_entropy"], rel=1e-5)
 

@@ -17,7 +17,7 @@ import torch
 
 import numerate
 from numerate.api import load, recipe
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.laboratory.train import train
 from numerate.models.decoder import Decoder
 from numerate.positions.bias import FIRE
@@ -227,13 +227,13 @@ def test_a_mistake_of_one_process_ends_all_and_is_said_once(tmp_path: Path) -> N
     (tmp_path / "mine.py").write_text(
         "import os\n"
         "from dataclasses import dataclass\n"
-        "from numerate.errors import Mistake\n"
+        "from numerate.errors import UserError\n"
         "from numerate.tasks.arithmetic import Arithmetic\n"
         "@dataclass(frozen=True)\n"
         "class Moody(Arithmetic):\n"
         "    def draw(self, draws, index):\n"
         "        if os.environ.get('RANK') == '1' and index[0] >= 4 * 24:\n"
-        "            raise Mistake('task: this process has had enough')\n"
+        "            raise UserError('task: this process has had enough')\n"
         "        return super().draw(draws, index)\n"
     )
     status, said = ended(
@@ -260,14 +260,16 @@ def test_what_several_blocks_share_is_named() -> None:
 
 def test_several_processes_of_a_machine_need_a_device_each(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device_of("auto", 1).type in ("cpu", "cuda")
-    with pytest.raises(Mistake, match="one device for several processes"):
+    with pytest.raises(UserError, match="one device for several processes"):
         device_of("cuda:0", 1)
-    with pytest.raises(Mistake, match="cannot share"):
+    with pytest.raises(UserError, match="cannot share"):
         device_of("mps", 1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert device_of("cuda", 1) == torch.device("cuda", 1)
-    with pytest.raises(Mistake, match=r"for process 2 of this machine: there are 2 CUDA devices \(cuda:0 to cuda:1\)"):
+    with pytest.raises(
+        UserError, match=r"for process 2 of this machine: there are 2 CUDA devices \(cuda:0 to cuda:1\)"
+    ):
         device_of("cuda", 2)
 
 

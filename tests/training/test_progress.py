@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from numerate.training.progress import Progress, duration
+from numerate.training.progress import ProgressBar, duration
 
 
 class Clock:
@@ -20,7 +20,7 @@ class Clock:
         return self.now
 
 
-def run(progress: Progress, clock: Clock, steps: range, **shown: Any) -> None:
+def run(progress: ProgressBar, clock: Clock, steps: range, **shown: Any) -> None:
     for step in steps:
         clock.now += 1.0
         progress.step(step, **shown)
@@ -28,7 +28,7 @@ def run(progress: Progress, clock: Clock, steps: range, **shown: Any) -> None:
 
 def test_without_a_terminal_plain_lines_tell_how_far_and_how_long(tmp_path: Path) -> None:
     stream, clock = io.StringIO(), Clock()
-    with Progress(100, label="add", log=tmp_path / "log.txt", every=30, stream=stream, clock=clock) as progress:
+    with ProgressBar(100, label="add", log=tmp_path / "log.txt", every=30, stream=stream, clock=clock) as progress:
         run(progress, clock, range(1, 76), loss=0.012345)
         progress.say("development: 98 %")
     lines = [re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", "", line) for line in stream.getvalue().splitlines()]
@@ -44,7 +44,7 @@ def test_without_a_terminal_plain_lines_tell_how_far_and_how_long(tmp_path: Path
 
 def test_what_is_measured_after_the_last_step_stands_in_the_last_line() -> None:
     stream, clock = io.StringIO(), Clock()
-    with Progress(2, every=0, stream=stream, clock=clock) as progress:
+    with ProgressBar(2, every=0, stream=stream, clock=clock) as progress:
         run(progress, clock, range(1, 3), loss=0.5)
         progress.note("loss 0.25")
     assert [line[21:] for line in stream.getvalue().splitlines()][-2:] == [
@@ -55,7 +55,7 @@ def test_what_is_measured_after_the_last_step_stands_in_the_last_line() -> None:
 
 def test_the_first_step_does_not_count_for_the_time_left() -> None:
     clock = Clock()
-    progress = Progress(11, stream=io.StringIO(), clock=clock)
+    progress = ProgressBar(11, stream=io.StringIO(), clock=clock)
     assert progress.left() is None
     clock.now += 1000
     progress.step(1)
@@ -67,7 +67,7 @@ def test_the_first_step_does_not_count_for_the_time_left() -> None:
 
 def test_a_resumed_run_judges_by_its_own_steps() -> None:
     clock = Clock()
-    progress = Progress(1000, done=900, stream=io.StringIO(), clock=clock)
+    progress = ProgressBar(1000, done=900, stream=io.StringIO(), clock=clock)
     run(progress, clock, range(901, 911))
     assert progress.left() == pytest.approx(90.0)
 
@@ -75,7 +75,7 @@ def test_a_resumed_run_judges_by_its_own_steps() -> None:
 def test_on_a_terminal_there_is_a_bar_and_the_log_has_plain_lines(tmp_path: Path) -> None:
     reader, writer = pty.openpty()
     with os.fdopen(writer, "w") as terminal:
-        with Progress(10, label="add", log=tmp_path / "log.txt", stream=terminal) as progress:
+        with ProgressBar(10, label="add", log=tmp_path / "log.txt", stream=terminal) as progress:
             for step in range(1, 11):
                 progress.step(step, loss=0.5)
             progress.say("a word")
@@ -94,7 +94,7 @@ def test_on_a_terminal_there_is_a_bar_and_the_log_has_plain_lines(tmp_path: Path
 def test_a_terminal_that_goes_away_does_not_stop_the_run(tmp_path: Path, terminal: bool) -> None:
     reader, writer = pty.openpty() if terminal else os.pipe()
     stream = os.fdopen(writer, "w", buffering=1)
-    progress = Progress(10, log=tmp_path / "log.txt", every=0, stream=stream)
+    progress = ProgressBar(10, log=tmp_path / "log.txt", every=0, stream=stream)
     progress.step(1)
     os.close(reader)
     for step in range(2, 11):
@@ -110,7 +110,7 @@ def test_a_terminal_that_goes_away_does_not_stop_the_run(tmp_path: Path, termina
 
 def test_a_log_that_cannot_be_written_is_said_once_and_does_not_stop_the_run(tmp_path: Path) -> None:
     stream = io.StringIO()
-    with Progress(3, log=tmp_path / "missing" / "log.txt", every=0, stream=stream) as progress:
+    with ProgressBar(3, log=tmp_path / "missing" / "log.txt", every=0, stream=stream) as progress:
         for step in (1, 2, 3):
             progress.step(step)
     assert stream.getvalue().count("warning: the log is not written any more") == 1
@@ -119,7 +119,7 @@ def test_a_log_that_cannot_be_written_is_said_once_and_does_not_stop_the_run(tmp
 
 def test_a_silent_one_says_and_writes_nothing(tmp_path: Path) -> None:
     stream = io.StringIO()
-    with Progress(3, log=tmp_path / "log.txt", silent=True, stream=stream) as progress:
+    with ProgressBar(3, log=tmp_path / "log.txt", silent=True, stream=stream) as progress:
         progress.step(1)
         progress.say("a word")
     assert stream.getvalue() == ""

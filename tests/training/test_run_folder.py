@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.records.reading import read as read_records
 from numerate.records.schema import Fields, Schema
 from numerate.reports.records import read
@@ -59,7 +59,7 @@ def test_a_folder_with_other_things_in_the_place_of_a_run_is_left_alone(tmp_path
     place = tmp_path / "addition" / "3f2a9c01b7de"
     place.mkdir(parents=True)
     (place / "thesis.txt").write_text("years of work")
-    with pytest.raises(Mistake, match="in the place of this run"):
+    with pytest.raises(UserError, match="in the place of this run"):
         make(tmp_path)
     assert os.listdir(place) == ["thesis.txt"]
     assert os.listdir(place.parent) == [place.name]
@@ -67,7 +67,7 @@ def test_a_folder_with_other_things_in_the_place_of_a_run_is_left_alone(tmp_path
 
 def test_a_file_where_the_runs_should_be_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
-    with pytest.raises(Mistake, match="not a place"):
+    with pytest.raises(UserError, match="not a place"):
         make(tmp_path / "runs")
 
 
@@ -115,7 +115,7 @@ def test_a_damaged_head_is_refused_and_is_not_written_over(tmp_path: Path) -> No
     run = make(tmp_path)
     run.file("recipe.yaml").write_text("recipe: {steps: 1\nname: [")
     for action in (run.head, lambda: run.begin(HEAD), lambda: run.update_head(name="x")):
-        with pytest.raises(Mistake, match=r"recipe.yaml, line \d: damaged: cannot be read as YAML"):
+        with pytest.raises(UserError, match=r"recipe.yaml, line \d: damaged: cannot be read as YAML"):
             action()
     assert run.file("recipe.yaml").read_text() == "recipe: {steps: 1\nname: ["
     assert not run.file("starts.jsonl").exists()
@@ -138,7 +138,7 @@ def test_a_head_that_was_cut_or_changed_is_damaged(tmp_path: Path, change: Any, 
     assert change(text) != text
     run.file("recipe.yaml").write_text(change(text))
     for action in (run.head, lambda: run.begin(HEAD), lambda: run.update_head(name="x"), lambda: read(run.path)):
-        with pytest.raises(Mistake, match=rf"recipe.yaml.*: damaged: .*{told}"):
+        with pytest.raises(UserError, match=rf"recipe.yaml.*: damaged: .*{told}"):
             action()
     assert run.file("recipe.yaml").read_text() == change(text)
 
@@ -168,7 +168,7 @@ def test_a_head_written_before_there_were_checksums_is_read_and_gets_one(tmp_pat
 def test_a_head_of_a_later_format_is_refused(tmp_path: Path) -> None:
     run = make(tmp_path)
     run.file("recipe.yaml").write_text(yaml.safe_dump({"format": 99, "recipe": {}}))
-    with pytest.raises(Mistake, match=r"format 99.*update numerate"):
+    with pytest.raises(UserError, match=r"format 99.*update numerate"):
         run.head()
 
 
@@ -197,21 +197,21 @@ def test_an_address_with_several_meanings_is_a_mistake_that_lists_them(tmp_path:
     make(tmp_path, "aaa111aaa111", name="both")
     make(tmp_path, "aaa222aaa222", name="both")
     for address in ("aaa", "both", "addition"):
-        with pytest.raises(Mistake, match=r"2 runs .*: addition/aaa111aaa111, addition/aaa222aaa222"):
+        with pytest.raises(UserError, match=r"2 runs .*: addition/aaa111aaa111, addition/aaa222aaa222"):
             find(address, tmp_path)
 
 
 def test_an_address_without_a_run_is_a_mistake_with_the_nearest_name(tmp_path: Path) -> None:
     make(tmp_path, "aaa111aaa111", name="quicksort")
-    with pytest.raises(Mistake, match="Did you mean 'quicksort'"):
+    with pytest.raises(UserError, match="Did you mean 'quicksort'"):
         find("quiksort", tmp_path)
-    with pytest.raises(Mistake, match="Did you mean 'aaa111aaa111'"):
+    with pytest.raises(UserError, match="Did you mean 'aaa111aaa111'"):
         find(str(tmp_path / "addition" / "aaa111aaa11x"), tmp_path)
-    with pytest.raises(Mistake, match=r"no recipe.yaml"):
+    with pytest.raises(UserError, match=r"no recipe.yaml"):
         find(str(tmp_path), tmp_path)
-    with pytest.raises(Mistake, match="is no run"):
+    with pytest.raises(UserError, match="is no run"):
         RunFolder.open(tmp_path)
-    with pytest.raises(Mistake, match="no run here yet"):
+    with pytest.raises(UserError, match="no run here yet"):
         find("latest", tmp_path / "nowhere")
 
 
@@ -222,23 +222,23 @@ def test_a_checkpoint_or_a_folder_of_weights_in_the_place_of_a_run_is_told_what_
     (run / "checkpoints" / "step-000300").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     for path in (run, run.relative_to(tmp_path)):
-        with pytest.raises(Mistake, match=rf"is no run: .*`numerate evaluate {path} checkpoint=300`"):
+        with pytest.raises(UserError, match=rf"is no run: .*`numerate evaluate {path} checkpoint=300`"):
             find(path / "checkpoints" / "step-000300", tmp_path)
-        with pytest.raises(Mistake, match=rf"is no run: .* Its run is {path}\."):
+        with pytest.raises(UserError, match=rf"is no run: .* Its run is {path}\."):
             find(path / "checkpoints", tmp_path)
     for place in ("checkpoints", "checkpoints/step-000300"):
         monkeypatch.chdir(run / place)
-        with pytest.raises(Mistake, match=f"run is {run}\\.|of the run {run}:"):
+        with pytest.raises(UserError, match=f"run is {run}\\.|of the run {run}:"):
             find(".", tmp_path)
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / "config.json").touch()
-    with pytest.raises(Mistake, match=r"`numerate train RECIPE model\.weights=.*/weights training\.steps=0`"):
+    with pytest.raises(UserError, match=r"`numerate train RECIPE model\.weights=.*/weights training\.steps=0`"):
         find(tmp_path / "weights", tmp_path)
 
 
 def test_a_label_inside_the_recipe_is_not_taken_for_the_label_of_the_run(tmp_path: Path) -> None:
     make(tmp_path, recipe={"name": "inner", "task": {"name": "deeper"}})
-    with pytest.raises(Mistake):
+    with pytest.raises(UserError):
         find("inner", tmp_path)
 
 
@@ -261,7 +261,7 @@ def test_latest_is_the_newest_run_that_has_a_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", ["", " "])
 def test_an_empty_folder_of_runs_is_refused(given: str) -> None:
-    with pytest.raises(Mistake, match=r"^runs_dir: is empty; runs_dir=FOLDER is right"):
+    with pytest.raises(UserError, match=r"^runs_dir: is empty; runs_dir=FOLDER is right"):
         runs_directory(given)
 
 
@@ -352,7 +352,9 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_line_leaves_no_half(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", write)
-        with pytest.raises(Fault, match=r"metrics.jsonl: the disk is full .*What was written before is safe"):
+        with pytest.raises(
+            OperationalError, match=r"metrics.jsonl: the disk is full .*What was written before is safe"
+        ):
             run.append("metrics.jsonl", {"step": 2})
     assert run.file("metrics.jsonl").read_text() == '{"step": 1}\n'
 
@@ -435,7 +437,7 @@ def test_a_read_only_place_is_a_mistake_that_names_another_way(small_disk: Any) 
     run = make(place)
     small_disk.make_read_only(place)
     for action in (lambda: make(place, "new"), lambda: run.append("metrics.jsonl", {}), lambda: run.lock().__enter__()):
-        with pytest.raises(Mistake, match=r"cannot be written .*NUMERATE_RUNS"):
+        with pytest.raises(UserError, match=r"cannot be written .*NUMERATE_RUNS"):
             action()
     assert find("latest", place).head()["recipe"] == HEAD["recipe"]
     assert make(place).path == run.path
@@ -452,12 +454,12 @@ def test_on_a_full_disk_lines_are_refused_and_the_run_still_opens(small_disk: An
             run.append("metrics.jsonl", {"step": written, "text": "x" * 300})
             written += 1
 
-    with pytest.raises(Fault, match="the disk is full"):
+    with pytest.raises(OperationalError, match="the disk is full"):
         fill()
     assert len(run.records("metrics.jsonl")) == written > 10
-    with pytest.raises(Fault, match="the disk is full"):
+    with pytest.raises(OperationalError, match="the disk is full"):
         run.update_head(notes="x" * 10_000)
-    with pytest.raises(Fault, match="the disk is full"):
+    with pytest.raises(OperationalError, match="the disk is full"):
         make(place, "another")
     assert [run.path.name for run in all_runs(place)] == [run.id]
     with run.lock():
@@ -487,11 +489,11 @@ def test_a_second_process_is_refused_with_the_first_named_until_that_is_killed(t
     run = make(tmp_path)
     with hold(run) as first:
         with pytest.raises(
-            Mistake, match=rf"{run.id}: is being written by process {first.pid} on .*\(evaluation, since"
+            UserError, match=rf"{run.id}: is being written by process {first.pid} on .*\(evaluation, since"
         ):
             run.lock().__enter__()
         run.file("lock").unlink()
-        with pytest.raises(Mistake, match="is being written by"):
+        with pytest.raises(UserError, match="is being written by"):
             run.lock().__enter__()
         first.kill()
         first.wait()
@@ -503,7 +505,7 @@ def test_what_a_killed_process_left_in_the_lock_file_is_not_taken_for_a_holder(t
     run, other = make(tmp_path), make(tmp_path)
     for left in (b'{"host": "elsewhere", "pid": 1}', b"\xff{", b"[]", b'{"pid": "x", "host": 3}'):
         run.file("lock").write_bytes(left)
-        with run.lock(), pytest.raises(Mistake, match=f"process {os.getpid()} "):
+        with run.lock(), pytest.raises(UserError, match=f"process {os.getpid()} "):
             other.lock().__enter__()
 
 
@@ -512,7 +514,7 @@ def test_the_lock_may_be_nested_and_is_free_afterwards(tmp_path: Path) -> None:
     with run.lock():
         with run.lock("report"):
             pass
-        with pytest.raises(Mistake):
+        with pytest.raises(UserError):
             other.lock().__enter__()
     with other.lock():
         pass
@@ -527,7 +529,7 @@ def test_a_forked_child_neither_keeps_nor_releases_its_parents_lock(tmp_path: Pa
     child = os.fork()
     if child == 0:
         try:
-            with pytest.raises(Mistake):
+            with pytest.raises(UserError):
                 run.lock().__enter__()
             holding.__exit__(None, None, None)
             os.write(tell, b"x")
@@ -537,7 +539,7 @@ def test_a_forked_child_neither_keeps_nor_releases_its_parents_lock(tmp_path: Pa
         finally:
             os._exit(1)
     assert os.read(tried, 1) == b"x"
-    with pytest.raises(Mistake):
+    with pytest.raises(UserError):
         make(tmp_path).lock().__enter__()
     holding.__exit__(None, None, None)
     with make(tmp_path).lock():
@@ -563,7 +565,7 @@ def test_the_holder_of_the_lock_clears_away_what_was_left_unfinished(tmp_path: P
 def test_an_odd_address_is_a_mistake_and_nothing_worse(tmp_path: Path, address: str) -> None:
     make(tmp_path, "aaa111")
     make(tmp_path, "aaa222")
-    with pytest.raises(Mistake):
+    with pytest.raises(UserError):
         find(address, tmp_path)
 
 

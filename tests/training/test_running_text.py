@@ -13,9 +13,9 @@ import torch
 from numerate.api import recipe
 from numerate.config import override
 from numerate.data.prepared import ready
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.laboratory.train import train
-from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tasks.language_modelling import LanguageModeling
 from numerate.tokens.tokenizer_files import CHARACTERS
 from numerate.training.doubts import validation_trained_on
 from numerate.training.recipe import Recipe
@@ -44,8 +44,8 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def small(order: str, steps: int) -> Recipe:
-    found = recipe("addition_abacus", *SMALL.split(), f"training.steps={steps}", "task=LanguageModelling")
-    task = LanguageModelling("a.jsonl", "b.jsonl", CHARACTERS, context_length=24, order=order)
+    found = recipe("addition_abacus", *SMALL.split(), f"training.steps={steps}", "task=LanguageModeling")
+    task = LanguageModeling("a.jsonl", "b.jsonl", CHARACTERS, context_length=24, order=order)
     return replace(found, task=task)
 
 
@@ -80,13 +80,13 @@ def test_what_does_not_go_together_is_refused_before_anything_is_written(told: P
         ("tokenizer=Characters", "tokenizer=TokenIds layout=Text are right"),
         ("task=Arithmetic", "TokenIds takes running text as it is, and Arithmetic is none"),
     ):
-        with pytest.raises(Mistake, match=said):
+        with pytest.raises(UserError, match=said):
             train(override(right, [changed]), runs_dir=told / "runs", quiet=True)
-    sums = recipe("addition_abacus", "layout=Text", "training.steps=2", "device=cpu")
-    with pytest.raises(Mistake, match="for questions with answers layout=Continuation is right"):
+    sums = recipe("addition_abacus", "layout=NextToken", "training.steps=2", "device=cpu")
+    with pytest.raises(UserError, match="for questions with answers layout=Continuation is right"):
         train(sums, runs_dir=told / "runs", quiet=True)
-    with pytest.raises(Mistake, match="train: nowhere is not there"):
-        train(replace(right, task=LanguageModelling("nowhere")), runs_dir=told / "runs", quiet=True)
+    with pytest.raises(UserError, match="train: nowhere is not there"):
+        train(replace(right, task=LanguageModeling("nowhere")), runs_dir=told / "runs", quiet=True)
     assert not (told / "runs").exists()
 
 
@@ -94,13 +94,13 @@ def test_a_text_that_changed_since_a_run_stopped_is_refused_by_name(told: Path) 
     train(small("shuffled", 2), runs_dir=told / "runs", quiet=True)
     text = told / "a.jsonl"
     text.write_text(text.read_text().replace("cats", "dogs"))
-    with pytest.raises(Mistake, match=r"the contents of .*a\.jsonl have changed since .* was begun on \d{4}-"):
+    with pytest.raises(UserError, match=r"the contents of .*a\.jsonl have changed since .* was begun on \d{4}-"):
         train(small("shuffled", 4), runs_dir=told / "runs", quiet=True)
     text.write_text(text.read_text().replace("dogs", "cats"))
     assert train(small("shuffled", 4), runs_dir=told / "runs", quiet=True).status == 0
     held = told / "b.jsonl"
     held.write_text(held.read_text().replace("cats", "dogs"))
-    with pytest.raises(Mistake, match=r"the contents of .*b\.jsonl have changed"):
+    with pytest.raises(UserError, match=r"the contents of .*b\.jsonl have changed"):
         train(small("shuffled", 6), runs_dir=told / "runs", quiet=True)
 
 

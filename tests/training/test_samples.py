@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from numerate.api import recipe as named
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.laboratory.run import Run
 from numerate.laboratory.train import train
@@ -20,8 +20,8 @@ from numerate.mixers.attention import Attention
 from numerate.models.decoder import Decoder
 from numerate.models.trunk import Stack
 from numerate.positions.rotary import Rotary
-from numerate.tasks.language_modelling import LanguageModelling
-from numerate.tokens.layout import Text
+from numerate.tasks.language_modelling import LanguageModeling
+from numerate.tokens.layout import NextToken
 from numerate.tokens.pieces import pieces
 from numerate.tokens.token_ids import TokenIds
 from numerate.training import checkpoint
@@ -44,9 +44,9 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     for name, count in (("train", 20), ("val", 2)):
         np.tile(np.concatenate([[known.begin], ids]), count).astype(np.uint16).tofile(folder / f"{name}.bin")
     return Recipe(
-        task=LanguageModelling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context_length=CONTEXT),
+        task=LanguageModeling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context_length=CONTEXT),
         tokenizer=TokenIds(),
-        layout=Text(),
+        layout=NextToken(),
         model=Decoder(
             hidden_size=16,
             backbone=Stack(num_layers=1),
@@ -132,7 +132,7 @@ def test_the_end_alone_is_the_rule_for_running_text(run: Run, recipe: Recipe, tm
 def test_two_processes_leave_the_same_samples_as_one(recipe: Recipe, way: str, tmp_path: Path) -> None:
     # With a learning rate of nearly nothing the weights of one and of two processes are those of the start.
     task = recipe.task
-    assert isinstance(task, LanguageModelling)
+    assert isinstance(task, LanguageModeling)
     words = [
         f"task.train={task.train}",
         f"task.validation={task.validation}",
@@ -171,7 +171,7 @@ def test_prompts_that_cannot_be_read_are_told_of(recipe: Recipe, tmp_path: Path)
     long = Samples(when="end", prompts=("Once", "word " * CONTEXT), max_new_tokens=2)
     trainer = Trainer(replace(recipe, samples=long), World(device=torch.device("cpu")))
     assert [text for text in trainer.warnings if "left out" in text]
-    with pytest.raises(Mistake, match="prompts: there are none"):
+    with pytest.raises(UserError, match="prompts: there are none"):
         Samples(when="end", prompts=())
-    with pytest.raises(Mistake, match="tokens: 0"):
+    with pytest.raises(UserError, match="tokens: 0"):
         Samples(max_new_tokens=0)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from numerate.errors import Mistake
-from numerate.training.schedule import Constant, Cosine, Linear, Schedule, Trapezoid
+from numerate.errors import UserError
+from numerate.training.schedule import Constant, Cosine, Linear, Schedule, WarmupStableDecay
 
 
 def test_the_published_tiny_stories_rates_are_met(shared: Path) -> None:
@@ -43,13 +43,13 @@ def test_a_constant_rate_has_no_warm_up_where_none_is_wanted() -> None:
     assert [Constant(warmup=0).multiplier(step, 3) for step in range(3)] == [1.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("schedule", [Constant(), Linear(), Cosine(), Trapezoid()])
+@pytest.mark.parametrize("schedule", [Constant(), Linear(), Cosine(), WarmupStableDecay()])
 def test_what_was_added_leaves_rates_as_they_were(schedule: Schedule) -> None:
     assert [schedule.multiplier(step, 1000) for step in (0, 49, 99)] == [1 / 101, 50 / 101, 100 / 101]
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(Mistake, match="rise: 'up' is none"):
+    with pytest.raises(UserError, match="rise: 'up' is none"):
         Cosine(rise="up")  # type: ignore[arg-type]
-    with pytest.raises(Mistake, match="until: 0 is over before it began"):
+    with pytest.raises(UserError, match="until: 0 is over before it began"):
         Cosine(decay_until=0)

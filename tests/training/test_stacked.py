@@ -11,14 +11,14 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import numerate.training.stacked as stacked
 from numerate.api import recipe
-from numerate.batch import Batch, Draw, Model
-from numerate.errors import Fault, Mistake
+from numerate.batch import Batch, Model, StepContext
+from numerate.errors import OperationalError, UserError
 from numerate.laboratory.stacked import why_not_stacked
 from numerate.models.decoder import Decoder
 from numerate.models.trunk import Loop
 from numerate.positions.added import Learned
 from numerate.positions.bias import FIRE
-from numerate.tokens.layout import Aligned, Continuation
+from numerate.tokens.layout import Continuation, TokenClassification
 from numerate.tokens.words import Words
 from numerate.training.flat import Flat
 from numerate.training.folding import Folding
@@ -138,14 +138,14 @@ def test_vectors_that_begin_as_waves_stack_as_alone(frozen: bool) -> None:
 
 
 def test_what_is_hidden_is_not_stacked() -> None:
-    why = why_not_stacked(replace(small(), layout=Aligned(blocked_tokens=("<pad>",))))
+    why = why_not_stacked(replace(small(), layout=TokenClassification(blocked_tokens=("<pad>",))))
     assert why is not None
     assert why.startswith("layout.blocked_tokens: ")
 
 
 def test_any_task_stacks_as_alone(any_task: Any) -> None:
     labels = any_task.examples("train", 0, 0, 1).labels is not None
-    layout = Aligned() if labels else Continuation()
+    layout = TokenClassification() if labels else Continuation()
     one = small("evaluation.grid=null")
     one = replace(one, tokenizer=Words()) if labels else one
     agree_or_say_why(replace(one, task=any_task, layout=layout, model=replace(one.model, positions=())))
@@ -196,10 +196,10 @@ class Unknown(Objective):
 
 
 class UnknownPart(SupervisedPart):
-    def form(self, model: Model, draw: Draw) -> Hashable:
+    def form(self, model: Model, draw: StepContext) -> Hashable:
         return super(SupervisedPart, self).form(model, draw)
 
-    def forward(self, model: nn.Module, batch: Batch, draw: Draw) -> dict[str, Tensor]:
+    def forward(self, model: nn.Module, batch: Batch, draw: StepContext) -> dict[str, Tensor]:
         terms = super().forward(model, batch, draw)
         return {term: value * (1 + draw.seed) for term, value in terms.items()}
 
@@ -253,7 +253,7 @@ def test_a_loss_that_is_not_finite_ends_its_own_run_and_no_other() -> None:
 
     found[1].listen = spoil
     outcomes = StackedTrainer(found).train(Stop())
-    assert isinstance(outcomes[1], Fault)
+    assert isinstance(outcomes[1], OperationalError)
     assert "step 4: the loss is not finite" in str(outcomes[1])
     for index, alone in enumerate(trained_alone(recipes)):
         if index != 1:
@@ -289,7 +289,7 @@ def test_what_goes_wrong_with_the_step_of_all_is_raised() -> None:
 def test_models_that_differ_in_more_than_weights_are_refused(change: Callable[[Any], Any], told: str) -> None:
     found = trainers(two(small()))
     change(found[1].model)
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         StackedTrainer(found)
 
 
@@ -365,11 +365,11 @@ def test_rows_of_several_runs_draw_what_they_draw_in_their_own(
 ) -> None:
     kinds = torch.from_numpy(vocabulary.kinds).long()
     tokens = [make_tokens([6, 3, 8], seed=seed, width=8) for seed in range(3)]
-    draws = [Draw(seed, step) for seed, step in ((0, 5), (1, 5), (2**40, 7))]
+    draws = [StepContext(seed, step) for seed, step in ((0, 5), (1, 5), (2**40, 7))]
     joined = replace(
         tokens[0], **{name: torch.cat([getattr(own, name) for own in tokens]) for name in ("ids", "lengths", "row")}
     )
-    found = any_numbering.number(joined, kinds[joined.ids], Draw.of_several(draws, 3)).expand(9, -1)
+    found = any_numbering.number(joined, kinds[joined.ids], StepContext.of_several(draws, 3)).expand(9, -1)
     for member, (own, draw) in enumerate(zip(tokens, draws, strict=True)):
         alone = any_numbering.number(own, kinds[own.ids], draw).expand(3, -1)
         assert torch.equal(found[3 * member : 3 * member + 3], alone)

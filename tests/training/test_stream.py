@@ -10,11 +10,11 @@ import torch
 
 from numerate.batch import Batch
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokens.layout import Continuation
 from numerate.tokens.tokenizer import Characters
-from numerate.training.stream import Place, Stream
+from numerate.training.stream import Stream, StreamPosition
 from numerate.vocabulary import PAD
 
 torch.set_num_threads(1)
@@ -44,7 +44,7 @@ def examples(batch: Batch) -> list[tuple[int, list[int], list[int]]]:
 @pytest.mark.parametrize(("ranks", "parts"), [(1, 2), (2, 1), (3, 1), (2, 3), (4, 6)])
 def test_the_same_examples_come_whatever_the_processes_and_parts(ranks: int, parts: int) -> None:
     one, many = stream(), stream()
-    place = Place()
+    place = StreamPosition()
     for _ in range(20):
         whole = one.batch(place)
         slices = [many.batch(place, rank, ranks, part, parts) for rank, part in product(range(ranks), range(parts))]
@@ -61,7 +61,7 @@ def test_a_window_holds_every_example_once_and_each_is_the_one_of_its_index() ->
     task, held = Arithmetic(digits=Span(1, 12)), stream()
     found = {}
     for turn in range(16):
-        for row, ids, _ in examples(held.batch(Place(turn * 24))):
+        for row, ids, _ in examples(held.batch(StreamPosition(turn * 24))):
             found[row] = Characters().decode(ids, held.vocabulary)
         if turn == 7:
             assert sorted(found) == list(range(8 * 24))
@@ -74,32 +74,32 @@ def test_a_window_holds_every_example_once_and_each_is_the_one_of_its_index() ->
 
 def test_a_resumed_run_goes_on_where_it_was() -> None:
     whole = stream()
-    batches = [examples(whole.batch(Place(n * 24))) for n in range(20)]
+    batches = [examples(whole.batch(StreamPosition(n * 24))) for n in range(20)]
     for turn in (19, 3, 8, 7):
-        assert examples(stream().batch(Place(turn * 24))) == batches[turn]
-    assert Place(48).next(24) == Place(72)
+        assert examples(stream().batch(StreamPosition(turn * 24))) == batches[turn]
+    assert StreamPosition(48).next(24) == StreamPosition(72)
 
 
 def test_batches_hold_examples_of_like_length_in_an_order_of_their_own() -> None:
     held = stream(window=16)
     longest, shortest = [], []
     for turn in range(16):
-        lengths = held.batch(Place(turn * 24)).tokens.lengths
+        lengths = held.batch(StreamPosition(turn * 24)).tokens.lengths
         longest.append(int(lengths.max()))
         shortest.append(int(lengths.min()))
     in_order = np.argsort(longest, kind="stable")
     assert all(longest[a] <= shortest[b] for a, b in pairwise(in_order))
     assert longest != sorted(longest)
     for turn in range(16):
-        tokens = held.batch(Place(turn * 24)).tokens
+        tokens = held.batch(StreamPosition(turn * 24)).tokens
         keys = list(zip(tokens.lengths.tolist(), tokens.row.tolist(), strict=True))
         assert keys == sorted(keys)
-    other = [int(held.batch(Place((16 + turn) * 24)).tokens.lengths.max()) for turn in range(16)]
+    other = [int(held.batch(StreamPosition((16 + turn) * 24)).tokens.lengths.max()) for turn in range(16)]
     assert np.argsort(other, kind="stable").tolist() != in_order.tolist()
 
 
 def test_the_seed_changes_examples_and_order() -> None:
-    one, other = (stream(seed=seed).batch(Place()) for seed in (0, 1))
+    one, other = (stream(seed=seed).batch(StreamPosition()) for seed in (0, 1))
     assert examples(one) != examples(other)
 
 
@@ -107,7 +107,7 @@ def test_the_seed_changes_examples_and_order() -> None:
 @pytest.mark.parametrize("batch_size", [32, 64, 256])
 def test_padding_stays_under_a_tenth(digits: Span, batch_size: int) -> None:
     held = stream(Arithmetic(digits=digits), batch_size=batch_size, window=64)
-    batches = [held.batch(Place(turn * batch_size)) for turn in range(64)]
+    batches = [held.batch(StreamPosition(turn * batch_size)) for turn in range(64)]
     pads = sum(int((batch.tokens.ids == PAD).sum()) for batch in batches)
     assert 0 < pads / sum(batch.tokens.ids.numel() for batch in batches) < 0.1
     for batch in batches:
@@ -118,20 +118,20 @@ def test_batches_are_those_they_have_always_been() -> None:
     held = stream(Arithmetic(), seed=1, batch_size=64, window=64)
     digest = hashlib.sha256()
     for turn in (0, 1, 63, 64):
-        batch = held.batch(Place(turn * 64))
+        batch = held.batch(StreamPosition(turn * 64))
         for tensor in (batch.tokens.ids, batch.tokens.row, batch.targets, batch.asked):
             digest.update(tensor.numpy().astype("<i8").tobytes())
     assert digest.hexdigest()[:16] == "abe1a3319b31b490"
 
 
 def test_slices_and_places_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(Mistake, match="24 examples do not divide among 5 processes with 1 part"):
-        stream().batch(Place(), rank=0, ranks=5)
-    with pytest.raises(Mistake, match="30 examples have been seen"):
-        stream().batch(Place(30))
-    with pytest.raises(Mistake, match=r"^batch_size: 0 is too small"):
+    with pytest.raises(UserError, match="24 examples do not divide among 5 processes with 1 part"):
+        stream().batch(StreamPosition(), rank=0, ranks=5)
+    with pytest.raises(UserError, match="30 examples have been seen"):
+        stream().batch(StreamPosition(30))
+    with pytest.raises(UserError, match=r"^batch_size: 0 is too small"):
         stream(batch_size=0)
-    with pytest.raises(Mistake, match=r"^window: -1 is too small"):
+    with pytest.raises(UserError, match=r"^window: -1 is too small"):
         stream(window=-1)
 
 
@@ -146,5 +146,5 @@ def test_small_windows_draw_each_block_once(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Arithmetic, "draw", counted)
     small = stream(task, batch_size=32, window=1)
     for number in range(task.block // 32):
-        small.batch(Place(number * 32))
+        small.batch(StreamPosition(number * 32))
     assert sum(size >= task.block for size in drawn) == 1

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from numerate.api import recipe
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.laboratory.train import train
 from numerate.training import timings as module
 from numerate.training.limits import Limit, limit_of, products_of, stated
@@ -108,16 +108,16 @@ def test_a_run_logs_speeds_and_the_norms_of_its_layers_and_evaluates_its_start(t
 def test_parts_are_as_many_as_it_takes() -> None:
     assert Training(batch_size=512, micro_batch_size=16).parts(8) == 4
     assert Training(batch_size=512, gradient_accumulation_steps=4).parts(2) == 4
-    with pytest.raises(Mistake, match="part: 512 examples cannot be cut into parts of 100"):
+    with pytest.raises(UserError, match="part: 512 examples cannot be cut into parts of 100"):
         Training(batch_size=512, micro_batch_size=100)
-    with pytest.raises(Mistake, match="one of both"):
+    with pytest.raises(UserError, match="one of both"):
         Training(batch_size=512, micro_batch_size=16, gradient_accumulation_steps=2)
-    with pytest.raises(Mistake, match="cannot be cut equally into parts of 16 on 3 processes"):
+    with pytest.raises(UserError, match="cannot be cut equally into parts of 16 on 3 processes"):
         Training(batch_size=512, micro_batch_size=16).parts(3)
 
 
 def test_a_batch_may_be_given_in_tokens_of_running_text() -> None:
-    text = ["task=LanguageModelling", "tokenizer=TokenIds", "layout=Text"]
+    text = ["task=LanguageModeling", "tokenizer=TokenIds", "layout=NextToken"]
     found = recipe(
         "addition_abacus",
         *text,
@@ -126,9 +126,11 @@ def test_a_batch_may_be_given_in_tokens_of_running_text() -> None:
         "training.micro_batch_size=64",
     )
     assert (found.training.batch_size, found.training.batch_tokens, found.training.parts(2)) == (512, None, 4)
-    with pytest.raises(Mistake, match=r"training.batch_tokens: 1,000 are no whole number of examples of 512 tokens"):
+    with pytest.raises(UserError, match=r"training.batch_tokens: 1,000 are no whole number of examples of 512 tokens"):
         recipe("addition_abacus", *text, "training.batch_tokens=1000")
-    with pytest.raises(Mistake, match=r"training.batch_tokens: the examples of Arithmetic are no rows of equal length"):
+    with pytest.raises(
+        UserError, match=r"training.batch_tokens: the examples of Arithmetic are no rows of equal length"
+    ):
         recipe("addition_abacus", "training.batch_tokens=1024")
 
 

@@ -13,15 +13,15 @@ import pytest
 import torch
 
 from numerate.api import load, recipe
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.evaluation import exam
 from numerate.evaluation.marks import mark
-from numerate.laboratory.train import Trained, dry_run, train
+from numerate.laboratory.train import TrainedRun, dry_run, train
 from numerate.training import development
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder
 from numerate.training.stopping import Stop
-from numerate.training.stream import Place
+from numerate.training.stream import StreamPosition
 from numerate.training.trainer import Trainer
 from numerate.training.world import World
 
@@ -49,15 +49,15 @@ def small(*more: str) -> Recipe:
     return recipe("addition_abacus", *SMALL, *more)
 
 
-def trained(runs: Path, *more: str, said: list[str] | None = None) -> Trained:
+def trained(runs: Path, *more: str, said: list[str] | None = None) -> TrainedRun:
     return train(small(*more), runs_dir=runs, quiet=True, say=(said if said is not None else []).append)
 
 
-def metrics(run: Trained) -> list[dict[str, Any]]:
+def metrics(run: TrainedRun) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run.run.path / "metrics.jsonl").read_text().splitlines()]
 
 
-def weights(run: Trained, name: str = "final") -> dict[str, torch.Tensor]:
+def weights(run: TrainedRun, name: str = "final") -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = run.run.checkpoints(name)[0].read(["weights"])["weights"]
     return found
 
@@ -78,19 +78,19 @@ def mean_loss(steps: int, *more: str) -> float:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     """30 steps, which no test changes."""
     return trained(tmp_path_factory.mktemp("finished"))
 
 
-def copied(run: Trained, place: Path) -> Path:
+def copied(run: TrainedRun, place: Path) -> Path:
     """The folder of runs with a copy of this run in it."""
     shutil.copytree(run.run.path, place / run.run.path.parent.name / run.run.path.name)
     return place
 
 
 def test_a_larger_budget_goes_on_with_a_finished_run_as_if_it_had_always_been_larger(
-    finished: Trained, tmp_path: Path
+    finished: TrainedRun, tmp_path: Path
 ) -> None:
     longer = trained(copied(finished, tmp_path / "twice"), "training.steps=50")
     whole = trained(tmp_path / "whole", "training.steps=50")
@@ -99,7 +99,7 @@ def test_a_larger_budget_goes_on_with_a_finished_run_as_if_it_had_always_been_la
     assert metrics(longer) == metrics(whole)
 
 
-def test_a_finished_run_is_left_as_it_is(finished: Trained, tmp_path: Path) -> None:
+def test_a_finished_run_is_left_as_it_is(finished: TrainedRun, tmp_path: Path) -> None:
     said: list[str] = []
     again = trained(copied(finished, tmp_path), said=said)
     assert again.why == "done"
@@ -107,7 +107,7 @@ def test_a_finished_run_is_left_as_it_is(finished: Trained, tmp_path: Path) -> N
     assert "already trained to its budget of 30 steps" in said[-1]
 
 
-def test_a_torn_last_checkpoint_falls_back_to_the_one_before_and_says_so(finished: Trained, tmp_path: Path) -> None:
+def test_a_torn_last_checkpoint_falls_back_to_the_one_before_and_says_so(finished: TrainedRun, tmp_path: Path) -> None:
     runs = copied(finished, tmp_path)
     said: list[str] = []
     (file,) = runs.glob("*/*/checkpoints/step-000030/weights.safetensors")
@@ -134,7 +134,9 @@ def test_what_is_not_finite_stops_the_run_and_names_the_last_good_checkpoint(tmp
                 head.register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[no-untyped-call]
 
     trainer.listen = spoil
-    with pytest.raises(Fault, match=f"step 10: the {what} is not finite; the last good checkpoint is step-000006"):
+    with pytest.raises(
+        OperationalError, match=f"step 10: the {what} is not finite; the last good checkpoint is step-000006"
+    ):
         trainer.train()
     assert trainer.folder is not None
     assert [path.name for path in trainer.folder.checkpoints.iterdir()] == ["step-000006"]
@@ -144,7 +146,9 @@ def test_a_first_step_that_goes_wrong_is_no_matter_of_the_rate(tmp_path: Path) -
     trainer = Trainer(small(), World.join("cpu"), RunFolder.create(tmp_path, "spoilt", "0", {"recipe": {}}))
     head = next(p for name, p in trainer.model.named_parameters() if name == "head.weight")
     head.register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[no-untyped-call]
-    with pytest.raises(Fault, match=r"^step 1: the gradient norm is not finite; .* before any update, so no ") as told:
+    with pytest.raises(
+        OperationalError, match=r"^step 1: the gradient norm is not finite; .* before any update, so no "
+    ) as told:
         trainer.train()
     assert "A lower" not in str(told.value)
     assert "(Arithmetic), at the loss (" in str(told.value)
@@ -154,7 +158,9 @@ def test_weights_that_are_not_finite_are_told_before_the_first_step(tmp_path: Pa
     trainer = Trainer(small(), World.join("cpu"), RunFolder.create(tmp_path, "spoilt", "0", {"recipe": {}}))
     head = next(p for name, p in trainer.model.named_parameters() if name == "head.weight")
     head.data[1, 2] = torch.inf
-    with pytest.raises(Fault, match=r"^step 0: the model begins with weights that are not finite: head\.weight; "):
+    with pytest.raises(
+        OperationalError, match=r"^step 0: the model begins with weights that are not finite: head\.weight; "
+    ):
         trainer.train()
 
 
@@ -162,13 +168,13 @@ def test_padding_is_a_share_of_all_that_is_read_by_an_encoder_too(tmp_path: Path
     pytest.importorskip("transformers", reason="the extra huggingface is not installed")
     t5 = "model=T5(hidden_size=16,num_layers=1,num_heads=2,head_dim=8,intermediate_size=16)"
     others = [word for word in SMALL if not word.startswith("model.")]
-    pair = recipe("addition_rotary", *others, t5, "layout=Pair", "training.steps=5")
+    pair = recipe("addition_rotary", *others, t5, "layout=Seq2Seq", "training.steps=5")
     made = train(pair, runs_dir=tmp_path, quiet=True)
     (told,) = [line["padding"] for line in metrics(made) if "padding" in line]
     stream = Trainer(pair, World.join("cpu")).stream
     real = padded = 0
     for place in range(0, 80, 16):
-        batch = stream.batch(Place(place))
+        batch = stream.batch(StreamPosition(place))
         assert batch.source is not None
         for ids in (batch.tokens.ids, batch.source.ids):
             padded += ids.numel()
@@ -250,7 +256,7 @@ def test_other_budgets_than_steps(tmp_path: Path, budget: str, steps: int | None
         assert 2000 <= kept.state["progress"]["tokens"] < 2000 + 16 * 6
 
 
-def test_init_from_takes_the_weights_and_nothing_else(finished: Trained, tmp_path: Path) -> None:
+def test_init_from_takes_the_weights_and_nothing_else(finished: TrainedRun, tmp_path: Path) -> None:
     begun = trained(tmp_path, f"init_from={finished.run.path}", "optimizer.learning_rate=1e-12", "training.steps=2")
     assert begun.run.path != finished.run.path
     for name, tensor in weights(begun).items():
@@ -258,7 +264,7 @@ def test_init_from_takes_the_weights_and_nothing_else(finished: Trained, tmp_pat
     assert metrics(begun)[0]["step"] == 2
 
 
-def test_init_from_latest_is_still_the_same_run_at_the_second_start(finished: Trained, tmp_path: Path) -> None:
+def test_init_from_latest_is_still_the_same_run_at_the_second_start(finished: TrainedRun, tmp_path: Path) -> None:
     runs = copied(finished, tmp_path)
     begun = trained(runs, "init_from=latest", "training.steps=2")
     shutil.rmtree(begun.run.path / "checkpoints")
@@ -269,26 +275,26 @@ def test_init_from_latest_is_still_the_same_run_at_the_second_start(finished: Tr
 
 
 def test_init_from_another_task_is_a_mistake_that_names_both_and_leaves_no_folder(
-    finished: Trained, tmp_path: Path
+    finished: TrainedRun, tmp_path: Path
 ) -> None:
-    with pytest.raises(Mistake, match=r"^init_from: .* was trained on Arithmetic with \d+ tokens.* of Sorting here"):
+    with pytest.raises(UserError, match=r"^init_from: .* was trained on Arithmetic with \d+ tokens.* of Sorting here"):
         trained(tmp_path, f"init_from={finished.run.path}", "task=Sorting", "evaluation.grid=null")
     assert not any(tmp_path.rglob("recipe.yaml"))
 
 
-def test_init_from_another_model_is_a_mistake_and_leaves_no_folder(finished: Trained, tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match=r"init_from: .*embedding.weight has the shape"):
+def test_init_from_another_model_is_a_mistake_and_leaves_no_folder(finished: TrainedRun, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"init_from: .*embedding.weight has the shape"):
         trained(tmp_path, f"init_from={finished.run.path}", "model.hidden_size=32")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_fp16_needs_a_device(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match=r"training.precision: fp16 needs a GPU; bf16 or fp32"):
+    with pytest.raises(UserError, match=r"training.precision: fp16 needs a GPU; bf16 or fp32"):
         trained(tmp_path, "training.precision=fp16")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bf16_trains_and_keeps_its_weights_in_fp32(finished: Trained, tmp_path: Path) -> None:
+def test_bf16_trains_and_keeps_its_weights_in_fp32(finished: TrainedRun, tmp_path: Path) -> None:
     half = trained(tmp_path, "training.precision=bf16")
     own, full = ([line["loss"] for line in metrics(run) if "loss" in line] for run in (half, finished))
     assert own != full
@@ -305,7 +311,7 @@ def test_four_parts_are_as_good_as_one() -> None:
 
 def test_a_batch_that_does_not_divide_into_its_parts_is_refused() -> None:
     with pytest.raises(
-        Mistake, match=r"training.gradient_accumulation_steps: 16 examples cannot be cut into 3 equal parts"
+        UserError, match=r"training.gradient_accumulation_steps: 16 examples cannot be cut into 3 equal parts"
     ):
         small("training.gradient_accumulation_steps=3")
 
@@ -318,7 +324,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_was_trained_is_found_and_answers(finished: Trained) -> None:
+def test_a_run_that_was_trained_is_found_and_answers(finished: TrainedRun) -> None:
     assert load(finished.run.path).ask("12+3=")
 
 

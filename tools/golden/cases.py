@@ -54,16 +54,16 @@ CASES: dict[str, tuple[str, ...]] = {
     "addition table": (*COUNTING, "task=AdditionTable"),
     "number line": (*COUNTING, "task=NumberLine"),
     "RASP counting": (*COUNTING, "task=RaspCounting"),
-    "rows of a file": (*SUMS, f"task=Written(path={TESTS / 'tasks' / 'sums.txt'})"),
-    "jokes": (*T5, f"task=Jokes(data_dir={TEXTS})", SUBWORDS),
+    "rows of a file": (*SUMS, f"task=ExampleFile(path={TESTS / 'tasks' / 'sums.txt'})"),
+    "jokes": (*T5, f"task=RJokes(data_dir={TEXTS})", SUBWORDS),
     "mathematics": (*T5, MATHEMATICS),
     "files of questions": (*DECODER, f"task=QuestionFiles(train_file={TEXTS / 'questions.jsonl'})", SUBWORDS),
-    "reading": (*T5, f"task=Reading(data_dir={TEXTS})"),
-    "word problems": (*DECODER, f"task=WordProblems(data_dir={TEXTS})", SUBWORDS),
+    "reading": (*T5, f"task=MultiRC(data_dir={TEXTS})"),
+    "word problems": (*DECODER, f"task=GSM8K(data_dir={TEXTS})", SUBWORDS),
     "multiplication in words": (*T5, "task=Multiplication", SUBWORDS),
     "running text": (
         "tiny_stories_laptop_dual",
-        "task=LanguageModelling(train=stories/train,validation=stories/validation,tokenizer=characters,context_length=32)",
+        "task=LanguageModeling(train=stories/train,validation=stories/validation,tokenizer=characters,context_length=32)",
     ),
     "pretrained decoder": (*DECODER, SUBWORDS, "model=PretrainedDecoder(weights=llama)"),
     # Number formats.
@@ -124,7 +124,7 @@ CASES: dict[str, tuple[str, ...]] = {
             ("FanIn", "Cosine"),
             ("Normal", "Linear"),
             ("TorchDefault", "Plateau"),
-            ("Xavier", "Triangle"),
+            ("Xavier", "OneCycle"),
         )
     },
     "accumulated, dropout, no clipping": (

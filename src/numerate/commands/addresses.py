@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.laboratory.run import load
 from numerate.studies.folder import StudyFolder
 from numerate.studies.missing import Missing, missing_of
@@ -28,7 +28,7 @@ def runs_meant(words: Sequence[str], runs_dir: str | None = None) -> Meant:
     that are files of a study and no runs are passed over, so that `runs/addition_abacus/*` means the runs there also
     where that folder is a study's too.
 
-    Raises `Mistake` for an address that is no run and no study, and where nothing is left.
+    Raises `UserError` for an address that is no run and no study, and where nothing is left.
     """
     folders: dict[Path, Path] = {}
     labels: dict[str, str] = {}
@@ -49,11 +49,13 @@ def runs_meant(words: Sequence[str], runs_dir: str | None = None) -> Meant:
             absent += [one for one in lost.absent if one not in absent]
             labels = {**study.head()["labels"], **labels}
             if not found and len(words) == 1:
-                raise Mistake(f"{word}: of this study no run is done yet; `numerate status {word}` says how it stands")
+                raise UserError(
+                    f"{word}: of this study no run is done yet; `numerate status {word}` says how it stands"
+                )
         for path in found:
             folders.setdefault(path.resolve(), path)
     if words and not folders:
-        raise Mistake(f"{words[0]}{' ...' * (len(words) > 1)}: there is no run that is done among these")
+        raise UserError(f"{words[0]}{' ...' * (len(words) > 1)}: there is no run that is done among these")
     return Meant(list(folders.values()), labels, Missing(tuple(failed), tuple(absent)))
 
 

@@ -4,7 +4,7 @@ import argparse
 
 from numerate.commands.words import first, options, settings
 from numerate.config import expand
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.laboratory.run import load
 from numerate.reports.groups import settings_words
 
@@ -14,7 +14,7 @@ def command(given: argparse.Namespace) -> int:
     questions, own = options(given.words[1:], {"runs_dir": str, "checkpoint": str, "device": str})
     questions, changes = settings(questions, "model.")
     if not questions:
-        raise Mistake("the question is missing; for example: numerate ask latest '321+654='")
+        raise UserError("the question is missing; for example: numerate ask latest '321+654='")
     run = load(address, own.get("runs_dir"), own.get("device"))
     for choice in expand(changes):
         changed = run.with_settings(*choice)

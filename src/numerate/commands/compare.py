@@ -5,7 +5,7 @@ import argparse
 from numerate.commands.addresses import runs_meant
 from numerate.commands.showing import summary
 from numerate.commands.words import options
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.reports.compare import write_comparison, write_figure
 from numerate.reports.missing import missing_words
 
@@ -13,11 +13,11 @@ from numerate.reports.missing import missing_words
 def command(given: argparse.Namespace) -> int:
     words, own = options(given.words, {"runs_dir": str, "out": str, "baseline": str, "metric": str})
     if not words:
-        raise Mistake(
+        raise UserError(
             "the runs are missing; for example: numerate compare runs/addition_abacus/* runs/addition_rotary/*"
         )
     if own.get("out") == "":
-        raise Mistake("out: the file is missing; for example: out=compare.html")
+        raise UserError("out: the file is missing; for example: out=compare.html")
     meant = runs_meant(words, own.get("runs_dir"))
     folders, labels, failed, absent = meant.folders, meant.labels, meant.missing.failed, meant.missing.absent
     out = own.get("out", "compare.html")

@@ -8,10 +8,10 @@ from typing import Any
 from numerate.commands.words import options
 from numerate.data import prepared
 from numerate.data.corpora import source_files, write_corpus
-from numerate.data.documents import SEPARATOR, Read, documents, part_of
+from numerate.data.documents import SEPARATOR, ReadSoFar, documents, part_of
 from numerate.data.prepared import HELD_OUT, Kilobytes, Prepared, prepare_texts
 from numerate.data.vocabularies import KINDS, save_vocabulary, train_vocabulary
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.tasks.corpus_files import published_split
 from numerate.tasks.folders import corpora_folder, data_folder
 from numerate.tasks.language_modelling import PREPARED
@@ -28,9 +28,9 @@ def tokenise(words: list[str]) -> int:
     names, own = options(words, {"out": str, "tokenizer": str, "field": str, "separator": _separator, "processes": int})
     sources = _sources(names, ("out", "tokenizer", "field", "separator", "processes"))
     if not own.get("out"):
-        raise Mistake("out: the folder is missing; for example: out=stories")
+        raise UserError("out: the folder is missing; for example: out=stories")
     if not own.get("tokenizer"):
-        raise Mistake("tokenizer: is missing; a tokenizer.json, a SentencePiece model, or a folder with one is right")
+        raise UserError("tokenizer: is missing; a tokenizer.json, a SentencePiece model, or a folder with one is right")
     with Kilobytes() as shown:
         corpus = write_corpus(
             sources,
@@ -69,14 +69,14 @@ def prepare(words: list[str]) -> int:
         },
     )
     if not names:
-        raise Mistake(
+        raise UserError(
             f"prepare: the corpus is missing; there are: {', '.join(PREPARED)}; or texts of your own with out=NAME"
         )
     with Kilobytes() as shown:
         if "out" not in own:
             for option in known[1:-1]:
                 if option in own:
-                    raise Mistake(f"{option}: is of texts of your own, which want out= too; for example: out=mine")
+                    raise UserError(f"{option}: is of texts of your own, which want out= too; for example: out=mine")
             found = [one_of_ours(name, own, shown.heard) for name in names]
         else:
             texts = [
@@ -121,7 +121,7 @@ def _told(name: str, made: Prepared) -> str:
     task = (
         f"task={name}"
         if name in PREPARED
-        else f"task=LanguageModelling task.train={name}/train task.validation={name}/validation"
+        else f"task=LanguageModeling task.train={name}/train task.validation={name}/validation"
     )
     lines.append(f"{task} tokenizer=TokenIds layout=Text takes it")
     return "\n".join(lines)
@@ -135,16 +135,16 @@ def train(words: list[str]) -> int:
     )
     sources = _sources(names, known)
     if "size" not in own:
-        raise Mistake("size: is missing; for example: size=4096")
+        raise UserError("size: is missing; for example: size=4096")
     out = Path(own.get("out") or data_folder() / "tokenizers" / f"tok{own['size']}").expanduser()
     if out.exists():
-        raise Mistake(f"out: {out} is there already and is not overwritten; another folder is right")
+        raise UserError(f"out: {out} is there already and is not overwritten; another folder is right")
     files = source_files(sources)[: own.get("files", _TRAINED_ON)]
     parts = [part_of(file, own.get("field"), own.get("separator", SEPARATOR)) for file in files]
 
     def texts() -> Iterator[str]:
         for part in parts:
-            yield from documents(part, Read())
+            yield from documents(part, ReadSoFar())
 
     found = train_vocabulary(texts, own["size"], own.get("kind", "characters"))
     made = pieces(str(save_vocabulary(found, out)))
@@ -164,9 +164,11 @@ def _sources(names: list[str], known: tuple[str, ...]) -> list[str]:
         key, equals, _ = name.partition("=")
         if equals and not Path(name).exists():
             told = ", ".join(f"{one}=" for one in known)
-            raise Mistake(f"{name!r} is not understood here; options are {told}.{did_you_mean(key, known)}")
+            raise UserError(f"{name!r} is not understood here; options are {told}.{did_you_mean(key, known)}")
     if not names:
-        raise Mistake("the texts are missing; for example: numerate data tokenise tinystories out=tokens tokenizer=tok")
+        raise UserError(
+            "the texts are missing; for example: numerate data tokenise tinystories out=tokens tokenizer=tok"
+        )
     places = []
     for name in names:
         fetched = data_folder() / name

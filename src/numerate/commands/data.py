@@ -11,19 +11,19 @@ from numerate import catalogue
 from numerate.commands.words import first, no_more, options
 from numerate.config import override
 from numerate.config.values import from_text
-from numerate.data.source import Source, Spelled
+from numerate.data.source import Source, TaskWithTokenizer
 from numerate.data.statistics import Histogram, Statistics, statistics
 from numerate.data.writing import FORMATS, write
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.reports.table import text_table
 from numerate.tasks.plain import plain_text
 from numerate.tasks.task import SPLITS, Task
 from numerate.tasks.text_task import TextTask
-from numerate.tasks.written import Written
+from numerate.tasks.written import ExampleFile
 from numerate.tokens.tokenizer import Characters, Tokenizer
 from numerate.tokens.words import Words
 from numerate.training import disk
-from numerate.training.progress import Progress
+from numerate.training.progress import ProgressBar
 
 WRITTEN, LOOKED_AT = 1_000_000, 100_000
 """How many rows of a task are written, and looked at, unless count= says."""
@@ -39,11 +39,11 @@ def command(given: argparse.Namespace) -> int:
         "prepare": _prepare,
     }
     if doing not in known:
-        raise Mistake(f"data: there is no {doing!r}; there are: {', '.join(known)}.{did_you_mean(doing, known)}")
+        raise UserError(f"data: there is no {doing!r}; there are: {', '.join(known)}.{did_you_mean(doing, known)}")
     if given.published_as is not None and doing != "write":
-        raise Mistake("--as: only what is written has a format; numerate data write debug --as published out=files")
+        raise UserError("--as: only what is written has a format; numerate data write debug --as published out=files")
     if given.mirror is not None and doing != "fetch":
-        raise Mistake("--from: only what is fetched comes from a folder; numerate data fetch gsm8k --from FOLDER")
+        raise UserError("--from: only what is fetched comes from a folder; numerate data fetch gsm8k --from FOLDER")
     return known[doing]([*given.words[1:], *(() if given.published_as is None else (f"as={given.published_as}",))])
 
 
@@ -75,11 +75,11 @@ def _write(words: list[str]) -> int:
         return _write_published(name, words[1:], form["as"])
     settings, own = options(words[1:], OWN | {"format": _format})
     if not own.get("out"):
-        raise Mistake("out: the folder is missing; for example: out=sums")
+        raise UserError("out: the folder is missing; for example: out=sums")
     source = _source(name, settings, own, WRITTEN)
     if Path(own["out"]).exists():
-        raise Mistake(f"out: {own['out']} is there already and is not overwritten; another folder is right")
-    with Progress(source.count, label="write") as progress:
+        raise UserError(f"out: {own['out']} is there already and is not overwritten; another folder is right")
+    with ProgressBar(source.count, label="write") as progress:
         folder = write(source, own["out"], own.get("format", "both"), progress.step)
     head = json.loads((folder / "head.json").read_text(encoding="utf-8"))
     for file, told in head["files"].items():
@@ -94,18 +94,18 @@ def _write_published(name: str, words: list[str], form: str) -> int:
     from numerate.data import published, published_texts
 
     if form != "published":
-        raise Mistake(f"as: there is no {form!r}; there is: published.{did_you_mean(form, ['published'])}")
+        raise UserError(f"as: there is no {form!r}; there is: published.{did_you_mean(form, ['published'])}")
     if name.replace("-", "_") in published_texts.NAMES:
         return _write_published_texts(name.replace("-", "_"), words)
     known = ("out", "count", "seed")
     rest, own = options(words, {option: OWN[option] for option in known})
     no_more(rest, known)
     if not own.get("out"):
-        raise Mistake("out: the folder is missing; for example: out=files")
+        raise UserError("out: the folder is missing; for example: out=files")
     rows = own.get("count")
     if rows is not None and rows < 1:
-        raise Mistake(f"count: {rows} rows are none; 1 or more is right")
-    with Progress(published.total(name, rows), label="write") as progress:
+        raise UserError(f"count: {rows} rows are none; 1 or more is right")
+    with ProgressBar(published.total(name, rows), label="write") as progress:
         written = published.write(name, own["out"], rows, own.get("seed", 0), progress.show)
     for file, count in written.items():
         path = Path(own["out"]) / file
@@ -119,9 +119,9 @@ def _write_published_texts(name: str, words: list[str]) -> int:
 
     settings, own = options(words, {"out": str, "seed": int})
     if not own.get("out"):
-        raise Mistake("out: the folder is missing; for example: out=files")
+        raise UserError("out: the folder is missing; for example: out=files")
     task = override(published_texts.task_of(name), [word.removeprefix("task.") for word in settings])
-    with Progress(published_texts.total(task), label="write") as progress:
+    with ProgressBar(published_texts.total(task), label="write") as progress:
         written = published_texts.write(task, own["out"], own.get("seed", 0), progress.show)
     for file, count in written.items():
         path = Path(own["out"]) / file
@@ -135,9 +135,9 @@ def _stats(words: list[str]) -> int:
     words, own = options(words, OWN)
     names = [word for word in words if "=" not in word or Path(word).exists()]
     if not names:
-        raise Mistake("the task, recipe or file is missing; for example: numerate data stats Arithmetic")
+        raise UserError("the task, recipe or file is missing; for example: numerate data stats Arithmetic")
     if own.get("out") == "":
-        raise Mistake("out: the folder is missing; for example: out=figures")
+        raise UserError("out: the folder is missing; for example: out=figures")
     settings = [word for word in words if word not in names]
     from numerate.commands.running_text import stats_of_text, texts_among
 
@@ -148,7 +148,7 @@ def _stats(words: list[str]) -> int:
         return 0
     sources = [_source(name, settings, own, LOOKED_AT) for name in names]
     for number, source in enumerate(sources):
-        with Progress(source.count, label="read") as progress:
+        with ProgressBar(source.count, label="read") as progress:
             found = statistics(source, progress.step)
         print(("\n" if number else "") + summary(found, source))
         if isinstance(source.task, TextTask):
@@ -174,14 +174,14 @@ def _draw(found: Statistics, folder: Path) -> None:
 def _count(text: str) -> int:
     try:
         return int(from_text(text, int, "count"))
-    except Mistake as error:
+    except UserError as error:
         field = f"; task.count={text} sets the count of a task" if ":" in text else ""
         raise ValueError(f"a whole number such as 1000, 64k or 20M{field}") from error
 
 
 def _format(text: str) -> str:
     if text not in FORMATS:
-        raise Mistake(f"format: there is no {text!r}; there are: {', '.join(FORMATS)}.{did_you_mean(text, FORMATS)}")
+        raise UserError(f"format: there is no {text!r}; there are: {', '.join(FORMATS)}.{did_you_mean(text, FORMATS)}")
     return text
 
 
@@ -195,10 +195,10 @@ def _source(name: str, settings: list[str], own: dict[str, Any], count: int) -> 
     plain = name.replace("-", "_")
     recipe = plain in kinds["Recipe"] or name.endswith((".yaml", ".yml")) or ".py:" in name
     recipe = recipe or catalogue.in_family("Recipe", plain)
-    if name != "Written" and (name in kinds["Task"] or name in catalogue.presets("Task")):
+    if name != "ExampleFile" and (name in kinds["Task"] or name in catalogue.presets("Task")):
         made = catalogue.made("Task", name)
         if made.running:
-            raise Mistake(f"{name}: running text is tokens already; `numerate data tokenise` writes it to files")
+            raise UserError(f"{name}: running text is tokens already; `numerate data tokenise` writes it to files")
         spelled = _settled(made, _of_task(settings))
         return _of_split(name, spelled.task, spelled.tokenizer, own, split, seed or 0, count)
     if recipe:
@@ -206,35 +206,35 @@ def _source(name: str, settings: list[str], own: dict[str, Any], count: int) -> 
 
         found = override(named_recipe(name), settings)
         if found.task.running:
-            raise Mistake(f"{name}: running text is tokens already; `numerate data tokenise` writes it to files")
+            raise UserError(f"{name}: running text is tokens already; `numerate data tokenise` writes it to files")
         seed = found.seed if seed is None else seed
         return _of_split(name, found.task, found.tokenizer, own, split, seed, count)
-    if Path(name).exists() or "/" in name or name.endswith((".txt", ".arrow")) or name == "Written":
+    if Path(name).exists() or "/" in name or name.endswith((".txt", ".arrow")) or name == "ExampleFile":
         if seed is not None:
-            raise Mistake("seed: the rows of a file are taken as they stand; nothing is drawn")
+            raise UserError("seed: the rows of a file are taken as they stand; nothing is drawn")
         parts = [f"task.split={own['split']}"] if "split" in own else []
-        file = Written() if name == "Written" else Written(path=name)
+        file = ExampleFile() if name == "ExampleFile" else ExampleFile(path=name)
         return Source.of_file(name, _settled(file, [*_of_task(settings), *parts]), own.get("count"))
     known = [*kinds["Task"], *kinds["Recipe"]]
     names = ", ".join(known)
-    raise Mistake(
+    raise UserError(
         f"{name!r} is no task, recipe, file or folder; tasks and recipes are: {names}.{did_you_mean(name, known)}"
     )
 
 
-def _settled(task: Task, settings: list[str]) -> Spelled:
+def _settled(task: Task, settings: list[str]) -> TaskWithTokenizer:
     """A task as its settings make it, and then the tokenizer that writes its texts, as the other settings make it."""
     of_task = [word for word in settings if word.startswith("task")]
-    spelled = _spelled(override(Spelled(task), of_task).task)
+    spelled = _spelled(override(TaskWithTokenizer(task), of_task).task)
     return override(spelled, [word for word in settings if not word.startswith("task")])
 
 
-def _spelled(task: Task) -> Spelled:
+def _spelled(task: Task) -> TaskWithTokenizer:
     """A task with the tokenizer that writes all its texts: words, where one of them has several characters and there
     are no numbers."""
     long = any(len(text) > 1 for text in task.alphabet())
     words = long and not task.examples("train", 0, 0, 1).numbers.lengths.shape[1]
-    return Spelled(task, Words() if words else Characters())
+    return TaskWithTokenizer(task, Words() if words else Characters())
 
 
 def _of_split(
@@ -243,7 +243,7 @@ def _of_split(
     """So many drawn rows as are wanted; else each question once where a task lists them, else as many as usual."""
     # A task that draws from a list goes through it once by itself, in the order of a run.
     draws_from_list = type(task)._block is not Task._block
-    lists = "count" not in own and split in SPLITS and not isinstance(task, Written)
+    lists = "count" not in own and split in SPLITS and not isinstance(task, ExampleFile)
     lists = lists and not (draws_from_list and split == "beyond-development")
     whole = task.whole(split) if lists else None
     if whole is None:

@@ -7,11 +7,11 @@ from typing import Any
 from numerate.commands.executing import executor_asked, executor_of
 from numerate.commands.showing import show_evaluation
 from numerate.commands.words import first, no_more, options, settings, truth
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.laboratory.pieces import refuse_shard
 from numerate.laboratory.run import load
 from numerate.laboratory.tracking import track_results
-from numerate.training.progress import Progress
+from numerate.training.progress import ProgressBar
 
 
 def command(given: argparse.Namespace) -> int:
@@ -33,7 +33,7 @@ def command(given: argparse.Namespace) -> int:
     no_more(words, [*kinds, "executor", "workers", "timeout"])
     run = load(address, own.pop("runs_dir", None), own.pop("device", None))
     if own.get("count", 1) < 1:
-        raise Mistake(
+        raise UserError(
             f"count: {own['count']} questions, or chunks of running text, measure nothing; 100 questions give +-10 "
             "points at 50 %"
         )
@@ -42,11 +42,11 @@ def command(given: argparse.Namespace) -> int:
             refuse_shard(executor, own.pop("shard", None))
         print(run.script(executor, **own, settings=changes) if asked else run.estimate(**own, settings=changes))
         return 0
-    progress: list[Progress] = []
+    progress: list[ProgressBar] = []
 
     def heard(done: int, of: int) -> None:
         if not progress:
-            progress.append(Progress(of, label="evaluate"))
+            progress.append(ProgressBar(of, label="evaluate"))
         progress[0].step(done)
         if done == of:
             progress.pop().close()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numerate import catalogue
 from numerate.config import override
 from numerate.config.values import fold, settings_of
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.executors.executor import Executor
 from numerate.executors.local import Local
 
@@ -30,7 +30,7 @@ def executor_of(words: Sequence[str]) -> tuple[list[str], Executor]:
     (['quickstart', 'seeds=3'], Ray(workers=8, ..., num_gpus=0.25))
 
     An executor goes by its class name in any case, `local` where none is named. The order of the words does not matter.
-    Raises `Mistake` for an executor or a setting that there is not, with the nearest that there is, and for a value
+    Raises `UserError` for an executor or a setting that there is not, with the nearest that there is, and for a value
     that it does not take.
     """
     concerned = [word for word in words if _concerned(word)]
@@ -42,7 +42,7 @@ def executor_of(words: Sequence[str]) -> tuple[list[str], Executor]:
     changes = [f"executor.{word.strip()}" if _key(word) in SHORT else word for word in others]
     try:
         made = override(executor, changes).executor
-    except Mistake as error:
+    except UserError as error:
         raise _as_typed(error, others) from error
     return [word for word in words if word not in concerned], made
 
@@ -52,7 +52,7 @@ def executor_asked(words: Sequence[str]) -> bool:
     return any(map(_concerned, words))
 
 
-def _as_typed(error: Mistake, words: Sequence[str]) -> Mistake:
+def _as_typed(error: UserError, words: Sequence[str]) -> UserError:
     """What is wrong with a setting that may be written short, under the name that was typed and with an example."""
     path, _, said = str(error).partition(": ")
     name = path.removeprefix("executor.")
@@ -61,7 +61,7 @@ def _as_typed(error: Mistake, words: Sequence[str]) -> Mistake:
         return error
     said = said.partition("; for example ")[0]
     word = typed.pop()
-    return Mistake(f"{word}: {said}; for example {word}={_EXAMPLES[name]}{_UNITS.get(name, '')}")
+    return UserError(f"{word}: {said}; for example {word}={_EXAMPLES[name]}{_UNITS.get(name, '')}")
 
 
 def _concerned(word: str) -> bool:
@@ -80,7 +80,7 @@ def _refuse_others_setting(path: list[str], chosen: type) -> None:
     kinds = [kind for kind in catalogue.variants("Executor") if name in settings_of(kind)]
     if kinds:
         names = " and ".join(kind.__name__ for kind in kinds)
-        raise Mistake(
+        raise UserError(
             f"executor.{name}: {chosen.__name__} has no such setting, {names} has: executor={kinds[0].__name__.lower()}"
         )
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numerate.commands.words import first, no_more, options, truth
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.laboratory.exporting import export
 from numerate.laboratory.run import load
 
@@ -18,7 +18,7 @@ def command(given: argparse.Namespace) -> int:
     words, own = options(given.words[1:], kinds)
     no_more(words, [*kinds])
     if "out" not in own:
-        raise Mistake(f"out: the folder to write is missing; for example: {_EXAMPLE}")
+        raise UserError(f"out: the folder to write is missing; for example: {_EXAMPLE}")
     run = load(address, own.get("runs_dir"), "cpu")
     place = export(run, own["out"], name=own.get("checkpoint", "final"), tokenizer=own.get("tokenizer", True))
     print(place)

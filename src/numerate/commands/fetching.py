@@ -8,11 +8,11 @@ from numerate.commands.words import options
 from numerate.data.archives import MEMBERS, Limits
 from numerate.data.datasets import ALL, Dataset, dataset
 from numerate.data.fetching import fetch, is_fetched
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.reports.table import text_table
 from numerate.tasks.folders import data_folder
 from numerate.training import disk
-from numerate.training.progress import Progress
+from numerate.training.progress import ProgressBar
 
 
 def fetch_named(words: list[str], mirror: str | None) -> int:
@@ -21,7 +21,7 @@ def fetch_named(words: list[str], mirror: str | None) -> int:
     limits = Limits(own.get("unpacked_size"), own.get("unpacked_members", MEMBERS))
     place = None if mirror is None else Path(os.path.expanduser(mirror))
     if place is not None and not place.is_dir():
-        raise Mistake(f"--from: {place} is no folder; one with the layout of {data_folder()} is right")
+        raise UserError(f"--from: {place} is no folder; one with the layout of {data_folder()} is right")
     if not names:
         print(_table())
         return 0
@@ -54,13 +54,13 @@ class _Shown:
 
     def __init__(self) -> None:
         self._name = ""
-        self._bar: Progress | None = None
+        self._bar: ProgressBar | None = None
 
     def heard(self, name: str, done: int, total: int | None) -> None:
         if name != self._name:
             self.__exit__()
             large = total is None or total >= _SHOWN
-            self._name, self._bar = name, Progress((total or 0) // 1000, label=f"{name}, kB") if large else None
+            self._name, self._bar = name, ProgressBar((total or 0) // 1000, label=f"{name}, kB") if large else None
         if self._bar is not None:
             self._bar.step(done // 1000)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from numerate.commands.words import first, options, settings, truth
 from numerate.config import expand
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.passages import Passage
 from numerate.laboratory.run import load
 from numerate.reports.groups import settings_words
@@ -92,13 +92,13 @@ def command(given: argparse.Namespace) -> int:
 
 
 def _refuse_place(out: Path) -> None:
-    """Before anything is said: raises `Mistake` for a place that no file can be written to."""
+    """Before anything is said: raises `UserError` for a place that no file can be written to."""
     if out.is_dir():
-        raise Mistake(f"out: {out} is a folder; a file such as out.jsonl is right")
+        raise UserError(f"out: {out} is a folder; a file such as out.jsonl is right")
     if out.exists():
-        raise Mistake(f"out: {out} is there already and is not overwritten; another file is right")
+        raise UserError(f"out: {out} is there already and is not overwritten; another file is right")
     if not out.absolute().parent.is_dir():
-        raise Mistake(f"out: there is no folder {out.parent}; one that is there is right")
+        raise UserError(f"out: there is no folder {out.parent}; one that is there is right")
 
 
 def _told(changed: Any) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _prompts(words: Sequence[str], file: str | None) -> list[str]:
     """The prompts among the words, of a file, or of standard input for `-`; one empty prompt where there is none."""
     for word in words:
         if (name := _meant(word)) is not None:
-            raise Mistake(f"{word!r} is no setting here; {name}= is (a prompt like it can stand in a file, prompts=)")
+            raise UserError(f"{word!r} is no setting here; {name}= is (a prompt like it can stand in a file, prompts=)")
     prompts = list(words)
     if file is not None:
         prompts += _read_file(file)
@@ -150,7 +150,7 @@ def _read_file(name: str) -> list[str]:
     try:
         return _lines(Path(name).expanduser().read_bytes(), name)
     except OSError as error:
-        raise Mistake(f"prompts: {name} cannot be read ({error.strerror})") from error
+        raise UserError(f"prompts: {name} cannot be read ({error.strerror})") from error
 
 
 def _lines(raw: bytes, where: str) -> list[str]:
@@ -158,10 +158,10 @@ def _lines(raw: bytes, where: str) -> list[str]:
     try:
         text = raw.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
-        raise Mistake(f"prompts: {where} is no text in UTF-8 (byte {error.start})") from error
+        raise UserError(f"prompts: {where} is no text in UTF-8 (byte {error.start})") from error
     lines = [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")] if text.strip("\r\n") else []
     if not lines:
-        raise Mistake(f"prompts: {where} is empty; one prompt a line is right")
+        raise UserError(f"prompts: {where} is empty; one prompt a line is right")
     if not all(line.startswith("{") for line in lines):
         return lines
     found = []
@@ -169,7 +169,7 @@ def _lines(raw: bytes, where: str) -> list[str]:
         try:
             prompt = json.loads(line)["prompt"]
         except (ValueError, KeyError, TypeError) as error:
-            raise Mistake(f'prompts: {where}, line {number}: has no prompt; {{"prompt": "Once"}} is right') from error
+            raise UserError(f'prompts: {where}, line {number}: has no prompt; {{"prompt": "Once"}} is right') from error
         found.append(str(prompt))
     return found
 

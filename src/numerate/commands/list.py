@@ -9,23 +9,23 @@ from numerate import catalogue
 from numerate.commands.words import no_more
 from numerate.commands.words import options as own_options
 from numerate.config import add_packaged_parts
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 
 TITLES = {
     "Recipe": "recipes",
     "Study": "studies",
     "Task": "tasks",
     "Tokenizer": "tokenizers",
-    "NumberSpelling": "number spellings",
-    "TextSpelling": "text spellings",
+    "NumberFormat": "number spellings",
+    "TextNumberFormat": "text spellings",
     "Layout": "layouts",
-    "Numbering": "numberings",
+    "PositionIds": "numberings",
     "Position": "positions",
     "Mixer": "mixers",
     "ModelSpec": "models",
     "NumberEmbedding": "number embeddings",
-    "Trunk": "trunks",
-    "Initialisation": "initialisations",
+    "Backbone": "trunks",
+    "Initialization": "initialisations",
     "Loss": "losses",
     "Objective": "objectives",
     "Optimizer": "optimizers",
@@ -48,7 +48,7 @@ def command(options: argparse.Namespace) -> int:
     if not any(found.values()):
         known = [name for kind in wanted for name in (*kinds[kind], *_by_name(kind))]
         named = " and ".join(titles[kind] for kind in wanted)
-        raise Mistake(f"none of the {len(known)} {named} has {part!r} in its name.{did_you_mean(part or '', known)}")
+        raise UserError(f"none of the {len(known)} {named} has {part!r} in its name.{did_you_mean(part or '', known)}")
     width = max(len(name) for lines in found.values() for name in lines)
     for number, (kind, lines) in enumerate(found.items()):
         print(("\n" if number else "") + titles[kind])
@@ -118,7 +118,7 @@ def list_runs(runs_dir: str | None) -> int:
         steps = checkpoint.steps(run.checkpoints)
         try:
             head = run.head()
-        except Mistake as mistake:
+        except UserError as mistake:
             warn(str(mistake), stacklevel=1)
             rows.append([f"{run.recipe_name}/{run.id}", "", "", str(steps[-1] if steps else 0), "damaged", ""])
             continue
@@ -151,5 +151,5 @@ def _kind(word: str, titles: dict[str, str]) -> str:
     kind = _kind_of(word, titles)
     if kind is None:
         known = [*titles.values(), "runs"]
-        raise Mistake(f"there is no kind {word!r}; there are: {', '.join(known)}.{did_you_mean(word, known)}")
+        raise UserError(f"there is no kind {word!r}; there are: {', '.join(known)}.{did_you_mean(word, known)}")
     return kind

@@ -7,10 +7,10 @@ from typing import Any
 
 from numerate.commands.words import first, no_more, options, settings, truth
 from numerate.config import expand
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.laboratory.maps import keep
 from numerate.laboratory.run import load
-from numerate.reports.attention_maps import MOST_LETTERS, Look, letters, looks, maps_page, order_words, shortened
+from numerate.reports.attention_maps import MOST_LETTERS, HeadSummary, letters, looks, maps_page, order_words, shortened
 from numerate.reports.map_records import FOLDER
 from numerate.reports.page import write_text
 
@@ -35,16 +35,16 @@ def command(given: argparse.Namespace) -> int:
     if more:
         no_more(more, list(own))
     if asked.get("most", 1) < 1:
-        raise Mistake(f"most: {asked['most']} tokens are none; 1 or more is right")
+        raise UserError(f"most: {asked['most']} tokens are none; 1 or more is right")
     ways = expand(changes)
     if len(ways) > 1:
-        raise Mistake("settings: maps are of one way to run a model; one value for each setting is right")
+        raise UserError("settings: maps are of one way to run a model; one value for each setting is right")
     run = load(address, asked.get("runs_dir"), asked.get("device")).with_settings(*ways[0])
     shape = {name: asked[name] for name in ("checkpoint", "answer", "most") if name in asked}
     maps = run.maps(prompts[0] if prompts else "", layers=asked.get("layer"), **shape)
     record = maps.record()
     if letters(record) > MOST_LETTERS:
-        raise Mistake(
+        raise UserError(
             f"layer: {letters(record) // 2:,} numbers are too many for a page; fewer layers, such as "
             f"layer={maps.layers[0].layer}, or a shorter prompt is right"
         )
@@ -59,7 +59,7 @@ def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def _tell(record: Mapping[str, Any], found: Sequence[Look]) -> None:
+def _tell(record: Mapping[str, Any], found: Sequence[HeadSummary]) -> None:
     answer = record["answered"]
     read = f"{len(record['tokens'])} tokens" + (f", the answer from token {answer} on" if answer else "")
     print(f"{shortened(record['prompt']) or 'the beginning of a document'}: {read}, step {record['step']:,}")

@@ -4,7 +4,7 @@ import argparse
 
 from numerate.commands.addresses import runs_meant
 from numerate.commands.words import first, options
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.reports.missing import missing_words
 from numerate.reports.plots import KINDS, write_plot
 
@@ -15,9 +15,9 @@ def command(given: argparse.Namespace) -> int:
         given.words[1:], {"runs_dir": str, "out": str, "checkpoint": str, "labels": str, "metric": str}
     )
     if own.get("out") == "":
-        raise Mistake(f"out: the file is missing; for example: out={kind}.png")
+        raise UserError(f"out: the file is missing; for example: out={kind}.png")
     if own.get("checkpoint") not in (None, "final", "best"):
-        raise Mistake(f"checkpoint: {own['checkpoint']!r} is neither final nor best")
+        raise UserError(f"checkpoint: {own['checkpoint']!r} is neither final nor best")
     labels = [label.strip() for label in own["labels"].split(",")] if own.get("labels") else []
     meant = runs_meant(words if kind in KINDS else [], own.get("runs_dir"))
     out = own.get("out", f"{kind}.png")

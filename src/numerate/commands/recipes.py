@@ -7,7 +7,7 @@ from typing import Any
 from numerate.commands.executing import executor_of
 from numerate.commands.words import first, options, truth
 from numerate.config import expand, override
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.executors.executor import Executor
 from numerate.laboratory.train import debug
 from numerate.studies.naming import named
@@ -38,17 +38,17 @@ class Wanted:
         overrides, own = options(words, own_words)
         preset = own.get("preset")
         if preset not in (None, "debug"):
-            raise Mistake(f"preset: there is no {preset!r}; there is: debug")
+            raise UserError(f"preset: there is no {preset!r}; there is: debug")
         return cls(name, named(name), overrides, own.get("runs_dir"), preset, executor, own.get("retry", False))
 
     def recipes(self) -> list[Recipe]:
-        """The recipe with every combination of its overrides. Raises `Mistake` for a study."""
+        """The recipe with every combination of its overrides. Raises `UserError` for a study."""
         if not isinstance(self.found, Recipe):
             if not isinstance(self.found, Study):
                 what = type(self.found).__name__
-                raise Mistake(f"{self.name}: is {what}; a Recipe, a Study, or a function that returns one is right")
+                raise UserError(f"{self.name}: is {what}; a Recipe, a Study, or a function that returns one is right")
             told = f"`numerate run {self.name}` trains, evaluates and reports it"
-            raise Mistake(f"{self.name} is a study of several recipes; {told}")
+            raise UserError(f"{self.name} is a study of several recipes; {told}")
         recipe = debug(self.found) if self.preset == "debug" else self.found
         return [override(recipe, choice) for choice in expand(self.overrides)]
 

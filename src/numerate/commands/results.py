@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from numerate.commands.words import first, no_more, options, truth
-from numerate.errors import Mistake
-from numerate.reports.colour import Look
+from numerate.errors import UserError
+from numerate.reports.colour import TerminalStyle
 from numerate.tables.exporting import format_of, lines_of, write
 from numerate.tables.results import results_of
 from numerate.tables.rows import Row
@@ -38,7 +38,7 @@ def command(given: argparse.Namespace) -> int:
     words, own = options(given.words[1:], kinds)
     no_more(words, list(kinds))
     if own.get("out") == "":
-        raise Mistake("out: the file is missing; for example: out=results.csv")
+        raise UserError("out: the file is missing; for example: out=results.csv")
     format = format_of(own.get("format"), own.get("out"))
     table = _chosen(results_of(address, own.get("runs_dir")), own, wheres)
     if "out" in own:
@@ -46,7 +46,7 @@ def command(given: argparse.Namespace) -> int:
         path = write(replace(table, rows=rows), own["out"], format)
         print(f"{path}: {rows.count:,} {'row' if rows.count == 1 else 'rows'}, {len(table.columns)} columns")
     elif format == "text":
-        print(as_text(table, Look.of(sys.stdout).width, ROWS if sys.stdout.isatty() else None))
+        print(as_text(table, TerminalStyle.of(sys.stdout).width, ROWS if sys.stdout.isatty() else None))
     else:
         for text in lines_of(table, format):
             sys.stdout.write(text)
@@ -79,7 +79,7 @@ def _chosen(runs: Table, own: dict[str, Any], wheres: list[str]) -> Table:
     table = table.where(*conditions) if conditions else table
     columns, order = listed(own.get("columns", ""), "columns"), listed(own.get("sort", ""), "sort")
     if "columns" in own and not columns:
-        raise Mistake(
+        raise UserError(
             "columns: the names are missing; for example: columns=label,seed,final.ood_test; all is every column"
         )
     if "group" in own:
@@ -94,7 +94,7 @@ def _chosen(runs: Table, own: dict[str, Any], wheres: list[str]) -> Table:
         return table.sort(*order) if order else table
     for name in ("statistic", "threshold", "success"):
         if name in own:
-            raise Mistake(f"{name}: is of groups of runs; for example: group=label {name}={own[name]}")
+            raise UserError(f"{name}: is of groups of runs; for example: group=label {name}={own[name]}")
     table = table.sort(*order) if order else table
     return table.select(*columns) if columns else table
 
@@ -104,6 +104,6 @@ def _is_of_runs(condition: str, runs: Table, cells: Table) -> bool:
     name = condition.partition("=")[0].removesuffix("!")
     try:
         column = runs.columns[runs.at(name, "where")]
-    except Mistake:
+    except UserError:
         return False
     return column.tells or column.name not in cells.names

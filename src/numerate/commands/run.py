@@ -11,7 +11,7 @@ from typing import Any
 
 from numerate.commands.recipes import Wanted
 from numerate.commands.showing import summary
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.labels import METRICS
 from numerate.executors.slurm import Slurm
 from numerate.records.kinds import EVALUATION
@@ -36,7 +36,7 @@ MANY, MANY_RUNS = 12, 200
 
 def command(given: argparse.Namespace) -> int:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise Mistake("run: starts processes of its own; under torchrun, `numerate train` is right, then `evaluate`")
+        raise UserError("run: starts processes of its own; under torchrun, `numerate train` is right, then `evaluate`")
     wanted = Wanted.of(given, "numerate run quickstart")
     study = wanted.study()
     print(f"{study.title}: {study.question}")

@@ -9,10 +9,10 @@ import numpy as np
 from numerate import catalogue
 from numerate.config import override
 from numerate.data.prepared import ready
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.reports.table import text_table
 from numerate.tasks.corpus_files import CORPUS, Corpus, held_out_shards
-from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tasks.language_modelling import LanguageModeling
 from numerate.tasks.task import Task
 
 _COUNTED = 1 << 24
@@ -23,12 +23,12 @@ _FREQUENT = 20
 _BYTES_OF = 1 << 18
 
 
-def texts_among(names: list[str], settings: list[str]) -> tuple[list[str], list[tuple[str, LanguageModelling]]]:
+def texts_among(names: list[str], settings: list[str]) -> tuple[list[str], list[tuple[str, LanguageModeling]]]:
     """The names that are of something else, and the running text among them: tasks, recipes, and folders of tokens."""
     rest, found = [], []
     for name in names:
         task = _task_of(name, settings)
-        if isinstance(task, LanguageModelling):
+        if isinstance(task, LanguageModeling):
             found.append((name, task))
         else:
             rest.append(name)
@@ -38,16 +38,16 @@ def texts_among(names: list[str], settings: list[str]) -> tuple[list[str], list[
 def _task_of(name: str, settings: list[str]) -> Task | None:
     plain, kinds = name.replace("-", "_"), catalogue.kinds()
     of_task = [word.removeprefix("task.") for word in settings]
-    if plain == "LanguageModelling" or plain in catalogue.presets("Task"):
+    if plain == "LanguageModeling" or plain in catalogue.presets("Task"):
         made = catalogue.made("Task", plain)
-        return override(made, of_task) if isinstance(made, LanguageModelling) else None
+        return override(made, of_task) if isinstance(made, LanguageModeling) else None
     if plain in kinds["Recipe"] or name.endswith((".yaml", ".yml")) or catalogue.in_family("Recipe", plain):
         from numerate.studies.naming import named_recipe
 
         recipe = named_recipe(name)
-        return override(recipe, settings).task if isinstance(recipe.task, LanguageModelling) else None
+        return override(recipe, settings).task if isinstance(recipe.task, LanguageModeling) else None
     if _holds_tokens(Path(name).expanduser()):
-        return override(LanguageModelling(train=name), of_task)
+        return override(LanguageModeling(train=name), of_task)
     return None
 
 
@@ -57,15 +57,17 @@ def _holds_tokens(place: Path) -> bool:
     return place.suffix == ".bin" and not (place.parent / "head.json").is_file()
 
 
-def stats_of_text(name: str, task: LanguageModelling, own: Mapping[str, Any]) -> str:
+def stats_of_text(name: str, task: LanguageModeling, own: Mapping[str, Any]) -> str:
     """Documents, tokens, bytes and the most frequent pieces of each part of a corpus, as a page of text.
 
     What the heads of shards say is taken from there; the rest is counted in up to 16 million tokens of each part, so
-    that large corpora take as long as small ones. Raises `Mistake` as `LanguageModelling.corpus` does.
+    that large corpora take as long as small ones. Raises `UserError` as `LanguageModeling.corpus` does.
     """
     for option in ("count", "seed", "out"):
         if option in own:
-            raise Mistake(f"{option}: running text is looked at as it stands, and nothing is drawn from it or written")
+            raise UserError(
+                f"{option}: running text is looked at as it stands, and nothing is drawn from it or written"
+            )
     ready(task)
     known = task.pieces()
     splits = _splits(task) if "split" not in own else {own["split"]: task.corpus(own["split"])}
@@ -103,7 +105,7 @@ def stats_of_text(name: str, task: LanguageModelling, own: Mapping[str, Any]) ->
     return "\n".join([*lines, text_table(head, table), "", *often])
 
 
-def _splits(task: LanguageModelling) -> dict[str, Corpus]:
+def _splits(task: LanguageModeling) -> dict[str, Corpus]:
     """The parts of a corpus; all of it as one, where a lone shard holds nothing out."""
     if task.validation is None and len(held_out_shards(whole := task.everything())) == len(whole.shards):
         return {"all": whole}
@@ -125,12 +127,12 @@ def _counts(corpus: Corpus, size: int) -> tuple[Any, int]:
     return counts, max(looked_at, 1)
 
 
-def sample_of_text(task: LanguageModelling, split: str, seed: int, count: int) -> str:
+def sample_of_text(task: LanguageModeling, split: str, seed: int, count: int) -> str:
     """Chunks of running text, each as the text that it is, behind a line that says where it stands in the order."""
     ready(task)
     rows = task.examples(split, seed, 0, count).tokens
     if rows is None:
-        raise Mistake("task: gives no running text")
+        raise UserError("task: gives no running text")
     known, whole = task.pieces(), task.chunks(split)
     lines = []
     for row, (ids, length) in enumerate(zip(rows.ids, rows.lengths.tolist(), strict=True)):

@@ -9,7 +9,7 @@ from numerate import catalogue
 from numerate.commands.words import first
 from numerate.commands.words import options as own_options
 from numerate.config import override
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.tasks.plain import plain_text
 from numerate.tasks.task import SPLITS
 
@@ -19,9 +19,9 @@ def command(options: argparse.Namespace) -> int:
     words, own = own_options(options.words[1:], {"count": _count, "split": str})
     split = own.get("split", "train")
     if split not in SPLITS:
-        raise Mistake(f"split: there is no {split!r}; there are: {', '.join(SPLITS)}.{did_you_mean(split, SPLITS)}")
+        raise UserError(f"split: there is no {split!r}; there are: {', '.join(SPLITS)}.{did_you_mean(split, SPLITS)}")
     if own.get("count", 1) < 1:
-        raise Mistake(f"count: {own['count']} examples are none; 1 or more is right")
+        raise UserError(f"count: {own['count']} examples are none; 1 or more is right")
     kinds = catalogue.kinds()
     ready = catalogue.presets("Task")
     known = [*kinds["Task"], *kinds["Recipe"]]
@@ -33,7 +33,7 @@ def command(options: argparse.Namespace) -> int:
         or catalogue.in_family("Recipe", plain)
     ):
         near, there = did_you_mean(name, [*known, *ready, *catalogue.family_names("Recipe")]), ", ".join(known)
-        raise Mistake(f"no task or recipe is named {name!r}; there are: {there}; {len(ready)} tasks of papers.{near}")
+        raise UserError(f"no task or recipe is named {name!r}; there are: {there}; {len(ready)} tasks of papers.{near}")
     else:
         _sample_recipe(name, words, split, own.get("count", 3))
     return 0
@@ -43,7 +43,7 @@ def _count(text: str) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise Mistake(
+        raise UserError(
             f"count: {text!r} is not how many examples are shown, such as 8; task.count={text} sets the count of a task"
         ) from error
 
@@ -91,19 +91,19 @@ def _aligned(question: str, labels: str) -> str:
 
 
 def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
-    from numerate.batch import Draw
-    from numerate.evaluation.exam import Exam
+    from numerate.batch import StepContext
+    from numerate.evaluation.exam import EvaluationData
     from numerate.studies.naming import named_recipe
 
     recipe = override(named_recipe(name), words)
     if recipe.task.running:
         _sample_running(recipe, split, count)
         return
-    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     questions = recipe.task.examples(split, recipe.seed, 0, count)
     rows = recipe.tokenizer.rows(questions, exam.vocabulary)
     model = recipe.model.build(exam.vocabulary, recipe.seed)
-    draw = Draw(recipe.seed, 0) if split == "train" else Draw.fixed()
+    draw = StepContext(recipe.seed, 0) if split == "train" else StepContext.fixed()
     for row in range(count):
         index = rows.take(slice(row, row + 1))
         batch = recipe.layout.batch(index, np.arange(row, row + 1))

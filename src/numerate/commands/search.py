@@ -7,7 +7,7 @@ from typing import Any
 
 from numerate.commands.executing import executor_of
 from numerate.commands.words import first, options
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.executors.executor import Executor
 from numerate.searches.search import search
 from numerate.studies.naming import named_recipe
@@ -15,7 +15,7 @@ from numerate.studies.naming import named_recipe
 
 def command(given: argparse.Namespace) -> int:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise Mistake("search: starts processes of its own; `numerate search` without torchrun is right")
+        raise UserError("search: starts processes of its own; `numerate search` without torchrun is right")
     name, settings, executor, own = asked(given)
     options_of_run = [f"runs_dir={own['runs_dir']}"] if "runs_dir" in own else []
     options_of_run += [word for path in given.parts for word in ("--parts", path)]

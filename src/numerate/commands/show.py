@@ -11,7 +11,7 @@ from numerate import catalogue
 from numerate.batch import Model
 from numerate.commands.words import first, no_more
 from numerate.config import as_text, describe_settings, expand, identity, override
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.models.held import without_memory
 from numerate.recipes.papers import PAPERS
 from numerate.studies.naming import named
@@ -33,7 +33,7 @@ def command(options: argparse.Namespace) -> int:
         return 0
     if not isinstance(found, Recipe):
         kind = found.__name__ if isinstance(found, type) else type(found).__name__
-        raise Mistake(f"{name}: is no recipe but {kind}")
+        raise UserError(f"{name}: is no recipe but {kind}")
     for number, choice in enumerate(expand(options.words[1:])):
         if number:
             print()
@@ -44,17 +44,17 @@ def command(options: argparse.Namespace) -> int:
 SLOTS = {
     "Task": "task={}",
     "Tokenizer": "tokenizer={}",
-    "NumberSpelling": "tokenizer.number_format={}",
-    "TextSpelling": "tokenizer=Subwords(number_format={})",
+    "NumberFormat": "tokenizer.number_format={}",
+    "TextNumberFormat": "tokenizer=Subwords(number_format={})",
     "Layout": "layout={}",
     "ModelSpec": "model={}",
     "NumberEmbedding": "model=T5(number_embedding={})",
-    "Trunk": "model.backbone={}",
+    "Backbone": "model.backbone={}",
     "Mixer": "model.mixer={}",
     "Symbols": "model.mixer=DualAttention(symbols={})",
     "Position": "model.positions=[{}]",
-    "Numbering": "model.positions=[Scalar(position_ids={})]",
-    "Initialisation": "model.initialization={}",
+    "PositionIds": "model.positions=[Scalar(position_ids={})]",
+    "Initialization": "model.initialization={}",
     "Objective": "objective={}",
     "Loss": "objective.loss={}",
     "Optimizer": "optimizer={}",
@@ -97,7 +97,7 @@ def parameters_told(recipe: Recipe) -> str:
         with _offline():
             vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
             model = _built(recipe, vocabulary)
-    except (Mistake, Fault) as error:
+    except (UserError, OperationalError) as error:
         return f"not known here ({' '.join(str(error).split())})"
     return f"{sum(parameter.numel() for parameter in model.parameters()):,}"
 

@@ -9,9 +9,9 @@ from numerate.evaluation.labels import METRICS, Metric
 from numerate.evaluation.statistics import wilson
 from numerate.laboratory.results import Results
 from numerate.reports.answers import split_metric
-from numerate.reports.colour import Look
+from numerate.reports.colour import TerminalStyle
 from numerate.reports.compare import comparison_text
-from numerate.reports.grid import Grid, are_parts, bracket, grids, percent, place_words, points
+from numerate.reports.grid import PlotGrid, are_parts, bracket, grids, percent, place_words, points
 from numerate.reports.groups import by_metric, grouped, settings_words
 from numerate.reports.heat_map import heat_map, legend
 from numerate.reports.records import Cell, cell_of, read_each
@@ -24,7 +24,7 @@ def show_evaluation(results: Results) -> None:
     if results.running:
         print(f"\n{results}{_best_by_loss(results)}")
         return
-    look = Look.of(sys.stdout)
+    look = TerminalStyle.of(sys.stdout)
     groups: dict[tuple[Any, ...], list[Cell]] = {}
     for record in results:
         words = settings_words(record.get("settings", {}))
@@ -34,7 +34,7 @@ def show_evaluation(results: Results) -> None:
     known = all("labels" in record and record["labels"]["trained"] is not None for record in results)
     metric: Metric = "unseen" if known else "exact"
     measured = f", {METRICS[metric]}" if known else ""
-    drawn: list[Grid] = []
+    drawn: list[PlotGrid] = []
     for (label, step, placement, words), cells in groups.items():
         several = f", placement {placement}" if len({key[2] for key in groups}) > 1 else ""
         at = f"{label} checkpoint, step {step}" if label in ("final", "best") else f"step {step}"
@@ -107,4 +107,6 @@ def _words(record: Mapping[str, Any]) -> str:
 def summary(folders: Sequence[Path], labels: Mapping[str, str] | None = None, metric: str | None = None) -> str:
     """Heat maps of several runs side by side, their regions, and the finding in words."""
     measure, answer = split_metric(metric)
-    return comparison_text(by_metric(grouped(read_each(folders), labels), measure), Look.of(sys.stdout), answer)
+    return comparison_text(
+        by_metric(grouped(read_each(folders), labels), measure), TerminalStyle.of(sys.stdout), answer
+    )

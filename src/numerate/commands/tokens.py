@@ -3,7 +3,7 @@
 import argparse
 
 from numerate.commands.words import first
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 
 _KNOWN = ("train-vocabulary",)
 
@@ -13,6 +13,6 @@ def command(given: argparse.Namespace) -> int:
 
     doing = first(given.words, "what to do with tokens", "numerate tokens train-vocabulary stories.txt size=4096")
     if doing.replace("_", "-") not in _KNOWN:
-        raise Mistake(f"tokens: there is no {doing!r}; there is: {', '.join(_KNOWN)}.{did_you_mean(doing, _KNOWN)}")
+        raise UserError(f"tokens: there is no {doing!r}; there is: {', '.join(_KNOWN)}.{did_you_mean(doing, _KNOWN)}")
     size = [] if given.size is None else [f"size={given.size}"]
     return corpora.train([*given.words[1:], *size])

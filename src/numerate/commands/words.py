@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 
 
 def options(words: Sequence[str], own: Mapping[str, Callable[[str], Any]]) -> tuple[list[str], dict[str, Any]]:
@@ -20,7 +20,7 @@ def options(words: Sequence[str], own: Mapping[str, Callable[[str], Any]]) -> tu
             try:
                 found[key] = own[key](value)
             except ValueError as error:
-                raise Mistake(f"{key}: {value!r} is not right ({error})") from error
+                raise UserError(f"{key}: {value!r} is not right ({error})") from error
         else:
             rest.append(word)
     return rest, found
@@ -46,15 +46,15 @@ def truth(text: str) -> bool:
 
 
 def first(words: Sequence[str], what: str, example: str) -> str:
-    """The first word of a command, or a `Mistake` that says what it should be."""
+    """The first word of a command, or a `UserError` that says what it should be."""
     if not words or not words[0].strip() or "=" in words[0]:
-        raise Mistake(f"{what} is missing; for example: {example}")
+        raise UserError(f"{what} is missing; for example: {example}")
     return words[0]
 
 
 def no_more(words: Sequence[str], own: Sequence[str]) -> None:
-    """Raises `Mistake` for words that nothing was made of."""
+    """Raises `UserError` for words that nothing was made of."""
     if words:
         key = words[0].partition("=")[0]
         options = f"; options are {', '.join(f'{name}=' for name in own)}" if own else ""
-        raise Mistake(f"{words[0]!r} is not understood here{options}.{did_you_mean(key, own)}")
+        raise UserError(f"{words[0]!r} is not understood here{options}.{did_you_mean(key, own)}")

@@ -2,10 +2,20 @@
 
 Identities of runs and keys of random numbers are still made of the names of 0.1, so that no rename changes them."""
 
-from functools import cache
-from typing import Any
-
-KINDS: dict[str, str] = {}
+KINDS: dict[str, str] = {
+    "XValLoss": "XVal",
+    "LanguageModeling": "LanguageModelling",
+    "RJokes": "Jokes",
+    "MultiRC": "Reading",
+    "GSM8K": "WordProblems",
+    "ExampleFile": "Written",
+    "GeneratedMathematics": "MathematicsStandIn",
+    "Seq2Seq": "Pair",
+    "NextToken": "Text",
+    "TokenClassification": "Aligned",
+    "WarmupStableDecay": "Trapezoid",
+    "OneCycle": "Triangle",
+}
 """Classes: their name, and that of 0.1."""
 
 SETTINGS: dict[str, str] = {
@@ -33,9 +43,9 @@ SETTINGS: dict[str, str] = {
     "Plateau.factor": "cut",
     "Plateau.monitor": "watch",
     "Plateau.min_lr_ratio": "floor",
-    "Trapezoid.min_lr_ratio": "floor",
-    "Triangle.initial_lr_ratio": "start",
-    "Triangle.min_lr_ratio": "floor",
+    "WarmupStableDecay.min_lr_ratio": "floor",
+    "OneCycle.initial_lr_ratio": "start",
+    "OneCycle.min_lr_ratio": "floor",
     "Evaluation.examples_per_cell": "count",
     "Evaluation.validation_examples": "during",
     "Evaluation.validation_batches": "batches",
@@ -219,17 +229,17 @@ SETTINGS: dict[str, str] = {
     "Counting.prefix": "begin",
     "Counting.held_out_starts": "held",
     "Counting.eval_count": "at",
-    "Jokes.data_dir": "folder",
-    "Jokes.keep_duplicates": "repeats",
-    "Jokes.skip_invalid": "skip_bad",
-    "LanguageModelling.context_length": "context",
+    "RJokes.data_dir": "folder",
+    "RJokes.keep_duplicates": "repeats",
+    "RJokes.skip_invalid": "skip_bad",
+    "LanguageModeling.context_length": "context",
     "Mathematics.extrapolation_modules": "extrapolation",
     "Mathematics.data_dir": "folder",
     "Mathematics.development_fraction": "development",
     "Mathematics.split_seed": "division",
     "Mathematics.keep_duplicates": "repeats",
     "Mathematics.skip_invalid": "skip_bad",
-    "MathematicsStandIn.ood_digits": "big_digits",
+    "GeneratedMathematics.ood_digits": "big_digits",
     "Mixture.task_index": "only",
     "NumberLine.max_number": "most",
     "NumberLine.end": "ends",
@@ -248,34 +258,34 @@ SETTINGS: dict[str, str] = {
     "RaspCounting.sequence_length": "length",
     "RaspCounting.targets": "asked",
     "RaspCounting.eval_count": "at",
-    "Reading.data_dir": "folder",
-    "Reading.development_fraction": "development",
-    "Reading.split_seed": "division",
-    "Reading.keep_duplicates": "repeats",
-    "Reading.skip_invalid": "skip_bad",
-    "Reading.truncation_side": "cut",
+    "MultiRC.data_dir": "folder",
+    "MultiRC.development_fraction": "development",
+    "MultiRC.split_seed": "division",
+    "MultiRC.keep_duplicates": "repeats",
+    "MultiRC.skip_invalid": "skip_bad",
+    "MultiRC.truncation_side": "cut",
     "SelectiveCounting.num_symbols": "items",
     "SelectiveCounting.symbols": "texts",
     "SelectiveCounting.max_count": "most",
     "SelectiveCounting.prefix": "begin",
     "SelectiveCounting.eval_count": "at",
-    "WordProblems.answer_format": "answer",
-    "WordProblems.extra_tests": "further",
-    "WordProblems.data_dir": "folder",
-    "WordProblems.development_fraction": "development",
-    "WordProblems.split_seed": "division",
-    "WordProblems.keep_duplicates": "repeats",
-    "WordProblems.skip_invalid": "skip_bad",
-    "Written.digit_order": "order",
+    "GSM8K.answer_format": "answer",
+    "GSM8K.extra_tests": "further",
+    "GSM8K.data_dir": "folder",
+    "GSM8K.development_fraction": "development",
+    "GSM8K.split_seed": "division",
+    "GSM8K.keep_duplicates": "repeats",
+    "GSM8K.skip_invalid": "skip_bad",
+    "ExampleFile.digit_order": "order",
     "FoNE.integer_digits": "digits",
     "FoNE.fraction_digits": "decimals",
     "IEEEBits.dtype": "format",
     "Continuation.targets": "ask",
-    "Pair.decoder_start_token": "start",
-    "Pair.source_eos": "end",
+    "Seq2Seq.decoder_start_token": "start",
+    "Seq2Seq.source_eos": "end",
     "Masked.mask_token": "mask",
     "Masked.num_masks": "places",
-    "Aligned.blocked_tokens": "hide",
+    "TokenClassification.blocked_tokens": "hide",
     "Digits.digit_order": "order",
     "Digits.answer_leading_zeros": "answer_zeros",
     "Digits.min_digits": "places",
@@ -309,8 +319,7 @@ def old_kind(part: type) -> str:
     return KINDS.get(part.__name__, part.__name__)
 
 
-@cache
-def old_setting(part: Any, name: str) -> str:
+def old_setting(part: type, name: str) -> str:
     """The name that a setting had in 0.1."""
     return next((old for one in part.__mro__ if (old := SETTINGS.get(f"{one.__name__}.{name}"))), name)
 

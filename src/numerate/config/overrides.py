@@ -37,7 +37,7 @@ from numerate.config.values import (
     type_text,
     under,
 )
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 
 R = TypeVar("R")
 
@@ -82,10 +82,10 @@ def override(recipe: R, overrides: Sequence[str]) -> R:
 
     >>> override(recipe, ["model.mixer=LSTM", "model.mixer.layers=2", "seed=7"])
 
-    Raises `Mistake` for a path that leads nowhere, a value of the wrong type, or one that a part refuses.
+    Raises `UserError` for a path that leads nowhere, a value of the wrong type, or one that a part refuses.
     """
     if not is_dataclass(recipe) or isinstance(recipe, type):
-        raise Mistake(f"only a recipe (a frozen dataclass) has settings to change, not {recipe!r}")
+        raise UserError(f"only a recipe (a frozen dataclass) has settings to change, not {recipe!r}")
     changed: Any = recipe
     for text in overrides:
         path, value = _parted(text)
@@ -94,11 +94,11 @@ def override(recipe: R, overrides: Sequence[str]) -> R:
             _refuse_first(recipe, path, segments)
         try:
             changed = _put(changed, type(recipe), segments, value, "")
-        except Mistake as mistake:
+        except UserError as mistake:
             near = _elsewhere(recipe, segments[-1]) if "has no setting" in str(mistake) else ""
             if not near or "Did you mean" in str(mistake):
                 raise
-            raise Mistake(f"{mistake}{near}") from mistake
+            raise UserError(f"{mistake}{near}") from mistake
     result: R = built(changed, "")
     return result
 
@@ -110,7 +110,7 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
     [['seed=0', 'model.mixer=LSTM(layers=1,width=2)'], ['seed=1', 'model.mixer=LSTM(layers=1,width=2)']]
 
     `range(5,20,5)` is 5,10,15 as in Python; `seeds=3` is `seed=0,1,2`. A comma in brackets or quotes sweeps nothing.
-    Raises `Mistake` for an empty range, nothing beside a comma, or a setting swept twice.
+    Raises `UserError` for an empty range, nothing beside a comma, or a setting swept twice.
     """
     paths: list[str] = []
     choices: list[list[str]] = []
@@ -121,9 +121,9 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
         choices.append([f"{paths[-1]}={one}" for one in values])
     for path, values in zip(paths, choices, strict=True):
         if len(values) > 1 and paths.count(path) > 1 and not path.endswith("+"):
-            raise Mistake(f"{path} is given twice, and once with several values; say all of them in one place")
+            raise UserError(f"{path} is given twice, and once with several values; say all of them in one place")
     if prod(map(len, choices)) > MOST_RUNS:
-        raise Mistake(f"this is a sweep of {prod(map(len, choices))} runs; at most {MOST_RUNS} are begun at once")
+        raise UserError(f"this is a sweep of {prod(map(len, choices))} runs; at most {MOST_RUNS} are begun at once")
     return [list(chosen) for chosen in product(*choices)]
 
 
@@ -143,7 +143,7 @@ def _parted(text: str) -> tuple[str, str]:
     if len(segments[-1]) > 1 and segments[-1].endswith("+"):
         segments[-1:] = [segments[-1][:-1], "+"]
     if not equals or not all(segments):
-        raise Mistake(f"{text!r} changes no setting; write path=value, for example model.hidden_size=64")
+        raise UserError(f"{text!r} changes no setting; write path=value, for example model.hidden_size=64")
     return ".".join(s if re.fullmatch(r"-[0-9]+", s) else fold(s) for s in segments), value
 
 
@@ -160,10 +160,10 @@ def _put(value: Any, hint: Any, segments: list[str], text: str, path: str) -> An
     if not isinstance(value, Draft):
         classes = classes_in(hint)
         if value is None and classes:
-            raise Mistake(f"{inside}: {path} is null; first choose one, as {path}={example(classes[0])}")
-        raise Mistake(f"{inside}: {path} is {as_text(value)} and has no settings inside")
+            raise UserError(f"{inside}: {path} is null; first choose one, as {path}={example(classes[0])}")
+        raise UserError(f"{inside}: {path} is {as_text(value)} and has no settings inside")
     if head not in settings_of(value.part) and len(deeper := _deeper(value, head)) == 1:
-        raise Mistake(
+        raise UserError(
             f"{inside}: {value.part.__name__} has no setting {head!r} of its own. Did you mean "
             f"{'.'.join([under(path, deeper[0]), *rest])!r}?"
         )
@@ -186,13 +186,13 @@ def _deeper(draft: Draft, name: str) -> list[str]:
 def _put_item(items: list[Any], hint: Any, head: str, rest: list[str], text: str, path: str) -> list[Any]:
     if head == "+":
         if rest:
-            raise Mistake(f"{path}.+: an item is added whole, for example {path}.+={example(item_hint(hint, 0))}")
+            raise UserError(f"{path}.+: an item is added whole, for example {path}.+={example(item_hint(hint, 0))}")
         if fixed_length(hint) is not None:
-            raise Mistake(f"{path}: takes {fixed_length(hint)} items and no more: {type_text(hint)}")
+            raise UserError(f"{path}: takes {fixed_length(hint)} items and no more: {type_text(hint)}")
         return [*items, from_text(text, item_hint(hint, 0), under(path, len(items)))]
     if not re.fullmatch(r"-?[0-9]{1,6}", head) or not -len(items) <= int(head) < len(items):
         there = f"its items are 0 to {len(items) - 1}" if items else "it is empty"
-        raise Mistake(f"{path}.{head}: there is no such item; {there}, and {path}.+=... adds one")
+        raise UserError(f"{path}.{head}: there is no such item; {there}, and {path}.+=... adds one")
     at = int(head) % len(items)
     return [*items[:at], _put(items[at], item_hint(hint, at), rest, text, under(path, at)), *items[at + 1 :]]
 
@@ -205,7 +205,7 @@ def _refuse_first(recipe: Any, path: str, segments: list[str]) -> None:
         deeper = [line[0] for line in describe_settings(recipe) if line[0].endswith(f".{path}")]
         near = f" Did you mean {deeper[0]!r}?" if len(deeper) == 1 else ""
     name = type(recipe).__name__
-    raise Mistake(f"{path}: {name} has no setting {segments[0]!r}; it has: {', '.join(known)}.{near}")
+    raise UserError(f"{path}: {name} has no setting {segments[0]!r}; it has: {', '.join(known)}.{near}")
 
 
 def _elsewhere(recipe: Any, name: str) -> str:
@@ -223,7 +223,7 @@ def _several(path: str, text: str) -> list[str]:
     for piece in pieces:
         found = _RANGE.fullmatch(piece)
         if not piece:
-            raise Mistake(f"{path}: nothing stands beside a comma in {text!r}")
+            raise UserError(f"{path}: nothing stands beside a comma in {text!r}")
         values += _range(path, found[1], piece) if found else [piece]
     return values
 
@@ -232,17 +232,17 @@ def _range(path: str, inside: str, piece: str) -> list[str]:
     try:
         numbers = range(*(int(number) for number in inside.split(",")))
         if len(numbers) > MOST_RUNS:
-            raise Mistake(f"{path}: {piece} holds {len(numbers)} values; at most {MOST_RUNS} are begun at once")
+            raise UserError(f"{path}: {piece} holds {len(numbers)} values; at most {MOST_RUNS} are begun at once")
     except (ValueError, TypeError, OverflowError) as error:
-        raise Mistake(f"{path}: {piece} is no range; for example range(5,20,5), which is 5,10,15") from error
+        raise UserError(f"{path}: {piece} is no range; for example range(5,20,5), which is 5,10,15") from error
     if not numbers:
-        raise Mistake(f"{path}: {piece} is empty; for example range(5,20,5), which is 5,10,15")
+        raise UserError(f"{path}: {piece} is empty; for example range(5,20,5), which is 5,10,15")
     return [str(number) for number in numbers]
 
 
 def _seeds(text: str) -> list[str]:
     if not re.fullmatch(r"\s*[0-9]{1,6}\s*", text) or not 0 < int(text) <= MOST_RUNS:
-        raise Mistake(f"seeds: {text!r} is no number of seeds; seeds=3 is seed=0,1,2")
+        raise UserError(f"seeds: {text!r} is no number of seeds; seeds=3 is seed=0,1,2")
     return [str(seed) for seed in range(int(text))]
 
 

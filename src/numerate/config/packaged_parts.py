@@ -10,7 +10,7 @@ import sys
 from functools import cache
 from typing import Any
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 
 GROUP = "numerate.parts"
 
@@ -19,7 +19,7 @@ def packaged_part(address: str) -> Any:
     """The class that an installed package declares at an address: `packaged_part("acme.mixers:Bitter")`. One in a
     module that is imported already needs no declaration in this process.
 
-    Raises `Mistake` where there is none, without importing anything.
+    Raises `UserError` where there is none, without importing anything.
     """
     if address in declared():
         return _loaded(address)
@@ -27,8 +27,10 @@ def packaged_part(address: str) -> Any:
     if name in getattr(sys.modules.get(module), "__dict__", {}):
         return vars(sys.modules[module])[name]
     if module == "__main__":
-        raise Mistake(f"{address}: was defined in a session that is over; put it into a file and name that as --parts")
-    raise Mistake(
+        raise UserError(
+            f"{address}: was defined in a session that is over; put it into a file and name that as --parts"
+        )
+    raise UserError(
         f"{address}: no installed package declares such a part (as an entry point in the group {GROUP}); a file with "
         "it can be named as --parts FILE"
     )
@@ -62,7 +64,7 @@ def _loaded(address: str) -> Any:
         return entry.load()
     except Exception as error:
         package = entry.dist.name if entry.dist is not None else entry.module
-        raise Mistake(
+        raise UserError(
             f"{address}: the package {package} declares this part, and it cannot be loaded "
             f"({type(error).__name__}: {error})"
         ) from error

@@ -25,7 +25,7 @@ from numerate.config.old_names import old_kind, old_setting, old_value
 from numerate.config.settings import Span
 from numerate.config.user_parts import kind_of
 from numerate.config.values import alternatives, built, draft_from, is_spec, settings_of, under
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 
 Known = dict[int, tuple[Any, Any]]
 """Parts that were read before, by their `id`, each with what was made of it: ten thousand recipes of a sweep share
@@ -36,11 +36,11 @@ def to_tree(recipe: Any, path: str = "", known: Known | None = None) -> dict[str
     """A recipe as plain data: dicts with `kind`, lists, texts, numbers, booleans and None.
 
     `Span(1, 5)` becomes `"1:5"`, or a node of its own where the setting could also be a text. With `known`, recipes
-    that share a part share its tree, so none of them may be changed. Raises `Mistake` for a value that no recipe may
+    that share a part share its tree, so none of them may be changed. Raises `UserError` for a value that no recipe may
     hold, with its path.
     """
     if not is_spec(recipe):
-        raise Mistake(f"{path or 'recipe'}: {recipe!r} is no spec (a frozen dataclass)")
+        raise UserError(f"{path or 'recipe'}: {recipe!r} is no spec (a frozen dataclass)")
     if known is not None and id(recipe) in known:
         found: dict[str, Any] = known[id(recipe)][1]
         return found
@@ -49,7 +49,9 @@ def to_tree(recipe: Any, path: str = "", known: Known | None = None) -> dict[str
     tree: dict[str, Any] = {"kind": kind} if source is None else {"kind": kind, "source": source}
     for name, (_, hint) in settings_of(part).items():
         if name in tree:
-            raise Mistake(f"{under(path, name)}: {part.__name__} may not call a setting {name!r}; trees use that word")
+            raise UserError(
+                f"{under(path, name)}: {part.__name__} may not call a setting {name!r}; trees use that word"
+            )
         tree[name] = _plain(getattr(recipe, name), hint, under(path, name), known)
     if known is not None:
         known[id(recipe)] = (recipe, tree)
@@ -61,16 +63,16 @@ def from_tree(tree: object, where: str | Path = "recipe.yaml", declared: type | 
 
     The class of the root is looked for among all kinds of parts, and, with `declared`, that class itself. Settings that
     the tree leaves out keep their defaults. A tree is data: a user's file that it names runs only where its contents
-    are approved (`user_parts.saved_object`). Raises `Mistake` for unknown names, wrong types and refused values, with
+    are approved (`user_parts.saved_object`). Raises `UserError` for unknown names, wrong types and refused values, with
     their path; warns where a user's file is no longer the one that was saved.
     """
     try:
         if not isinstance(tree, dict) or not isinstance(tree.get("kind"), str):
-            raise Mistake("this describes no recipe; it needs a line such as kind: Recipe")
+            raise UserError("this describes no recipe; it needs a line such as kind: Recipe")
         classes = [declared] if declared is not None else _classes_named(tree["kind"])
         return built(draft_from(tree, classes, ""), "")
-    except Mistake as error:
-        raise Mistake(f"{where}: {str(error).removeprefix(': ')}") from error
+    except UserError as error:
+        raise UserError(f"{where}: {str(error).removeprefix(': ')}") from error
 
 
 def identity(recipe: object, known: Known | None = None) -> str:
@@ -99,7 +101,7 @@ def yaml_text(tree: object) -> str:
 
 
 def parse_yaml(text: str, where: str | Path = "text") -> Any:
-    """Plain data from YAML. Raises `Mistake` with the line where it cannot be read."""
+    """Plain data from YAML. Raises `UserError` with the line where it cannot be read."""
     yaml, loader, _ = _yaml()
     try:
         return yaml.load(text, Loader=loader)
@@ -107,13 +109,13 @@ def parse_yaml(text: str, where: str | Path = "text") -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        raise Mistake(f"{where}{line}: this is no YAML that can be read: {problem}") from error
+        raise UserError(f"{where}{line}: this is no YAML that can be read: {problem}") from error
 
 
 def save_yaml(tree: object, path: str | Path) -> None:
     """Writes plain data as YAML, all of it or nothing: beside the file, then renamed.
 
-    Raises `Mistake` for a folder that may not be written, `Fault` for a disk that is full or fails.
+    Raises `UserError` for a folder that may not be written, `OperationalError` for a disk that is full or fails.
     """
     target = Path(path)
     beside = target.with_name(f".{target.name}-{os.getpid()}")
@@ -128,19 +130,21 @@ def save_yaml(tree: object, path: str | Path) -> None:
         finally:
             beside.unlink(missing_ok=True)
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        raise Mistake(f"{target}: cannot be written: {error.strerror}") from error
+        raise UserError(f"{target}: cannot be written: {error.strerror}") from error
     except OSError as error:
-        raise Fault(f"{target}: could not be written: {error.strerror}; what stood there is unharmed") from error
+        raise OperationalError(
+            f"{target}: could not be written: {error.strerror}; what stood there is unharmed"
+        ) from error
 
 
 def load_yaml(path: str | Path) -> Any:
-    """Reads plain data from a YAML file. Raises `Mistake` for a file that is not there or no YAML, with the line."""
+    """Reads plain data from a YAML file. Raises `UserError` for a file that is not there or no YAML, with the line."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise Mistake(f"{path}: this is no text file (UTF-8)") from error
+        raise UserError(f"{path}: this is no text file (UTF-8)") from error
     except OSError as error:
-        raise Mistake(f"{path}: cannot be read: {error.strerror}") from error
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     return parse_yaml(text, path)
 
 
@@ -192,7 +196,7 @@ def _classes_named(kind: str) -> list[type]:
         return [object]
     found = [catalogue.find(group, kind) for group, names in catalogue.kinds().items() if kind in names]
     if not found:
-        raise Mistake(f"no part is named {kind!r}; was this saved by another version?")
+        raise UserError(f"no part is named {kind!r}; was this saved by another version?")
     return found[:1]
 
 

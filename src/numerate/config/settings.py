@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import TypeVar
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Span:
     >>> list(Span(1, 5)), 5 in Span(1, 5), len(Span(1, 5)), str(Span(1, 5))
     ([1, 2, 3, 4, 5], True, 5, '1:5')
 
-    Raises `Mistake` where it would hold nothing.
+    Raises `UserError` where it would hold nothing.
     """
 
     low: int
@@ -46,10 +46,10 @@ class Span:
     def __post_init__(self) -> None:
         for name, value in (("low", self.low), ("high", self.high)):
             if not isinstance(value, Integral) or isinstance(value, bool):
-                raise Mistake(f"{name}: {value!r} is no whole number; a span reads like 1:5")
+                raise UserError(f"{name}: {value!r} is no whole number; a span reads like 1:5")
             object.__setattr__(self, name, operator.index(value))  # numpy's integers become Python's
         if self.low > self.high:
-            raise Mistake(
+            raise UserError(
                 f"the span {self.low}:{self.high} is empty; "
                 f"it goes from low to high, both included, such as {self.high}:{self.low}"
             )
@@ -61,15 +61,15 @@ class Span:
 
     @classmethod
     def parse(cls, text: str) -> "Span":
-        """From its text: `3` is `Span(3, 3)`, `1:5` is `Span(1, 5)`. Raises `Mistake` for any other text."""
+        """From its text: `3` is `Span(3, 3)`, `1:5` is `Span(1, 5)`. Raises `UserError` for any other text."""
         found = re.fullmatch(r"\s*([+-]?[0-9]+)\s*(?::\s*([+-]?[0-9]+)\s*)?", text)
         if found is None:
-            raise Mistake(f"{text!r} is no span; write low:high, both included, such as 1:5")
+            raise UserError(f"{text!r} is no span; write low:high, both included, such as 1:5")
         try:
             low = int(found[1])
             return cls(low, low if found[2] is None else int(found[2]))
         except ValueError as error:  # more digits than Python reads
-            raise Mistake("a number with thousands of digits is no size") from error
+            raise UserError("a number with thousands of digits is no size") from error
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.low, self.high + 1))

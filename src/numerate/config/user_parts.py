@@ -22,7 +22,7 @@ from typing import Any, Literal
 from numerate import catalogue
 from numerate.config import packaged_parts
 from numerate.config.approvals import approve, approved_places
-from numerate.errors import Mistake, did_you_mean, line_in
+from numerate.errors import UserError, did_you_mean, line_in
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ def load_user_parts(path: str | Path) -> ModuleType:
     dataclass in which every field has a default. A file that is already imported is taken as it is, so that its classes
     stay the same classes. Its contents are approved: recipes that were saved with it can be opened without naming it.
 
-    Raises `Mistake` for a file that is not there or fails on import (with file and line), for a part that is no spec or
-    lacks a method of its kind, and for a name that another part already has.
+    Raises `UserError` for a file that is not there or fails on import (with file and line), for a part that is no spec
+    or lacks a method of its kind, and for a name that another part already has.
     """
     file = _existing(Path(path).expanduser())
     module = _imported(str(file))
@@ -82,14 +82,14 @@ def load_user_parts(path: str | Path) -> ModuleType:
 def user_object(address: str) -> Any:
     """What stands under a name in a file that the user named: `user_object("my.py:recipe")`.
 
-    Raises `Mistake` for a file or name that is not there.
+    Raises `UserError` for a file or name that is not there.
     """
     path, _, name = address.rpartition(":")
     module = load_user_parts(path)
     if name not in vars(module):
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
         there = ", ".join(sorted(own)) or "nothing"
-        raise Mistake(f"{path} has no {name!r}; it has: {there}.{did_you_mean(name, own)}")
+        raise UserError(f"{path} has no {name!r}; it has: {there}.{did_you_mean(name, own)}")
     return vars(module)[name]
 
 
@@ -99,12 +99,12 @@ def saved_object(address: str, source: object) -> Any:
     It is taken from a file that was named or imported in this process, else from an approved one with exactly these
     contents, wherever it lies. A file that was named runs also where its contents are others, with a warning.
 
-    Raises `Mistake` where there is none, with how to allow it. Nothing of the file has then been run.
+    Raises `UserError` where there is none, with how to allow it. Nothing of the file has then been run.
     """
     path, _, name = address.rpartition(":")
     module = _at_hand(path, name, source) or _approved(path, source)
     if name not in vars(module):
-        raise Mistake(f"{path} has no {name!r}, though its contents are those that were saved; the recipe is damaged")
+        raise UserError(f"{path} has no {name!r}, though its contents are those that were saved; the recipe is damaged")
     return vars(module)[name]
 
 
@@ -117,7 +117,7 @@ def load_user_files(files: Sequence[UserFile]) -> None:
     """Runs files that the command which sent this work had run, from the very bytes that it had. Those that Python had
     imported there run when a recipe needs them, since Python may import them here too.
 
-    Raises `Mistake` as `load_user_parts` does.
+    Raises `UserError` as `load_user_parts` does.
     """
     for file in files:
         if file.by == "imported":
@@ -141,7 +141,7 @@ def kind_of(part: type) -> tuple[str, str | None]:
     A part of the house by its name (`LSTM`); one of a user's file by the file, relative to the current folder where it
     lies in it (`my.py:Bitter`); one of an installed package by its entry point (`acme.mixers:Bitter`).
 
-    Raises `Mistake` for a class inside a function, which nothing could find again.
+    Raises `UserError` for a class inside a function, which nothing could find again.
     """
     module, name = part.__module__, part.__name__
     if module.partition(".")[0] == "numerate":
@@ -152,7 +152,7 @@ def kind_of(part: type) -> tuple[str, str | None]:
     if ours and any(known.get(name) == module for known in catalogue.kinds().values()):
         return name, None
     if part.__qualname__ != name:
-        raise Mistake(f"{part.__qualname__} stands inside another; at the top of its file it can be saved")
+        raise UserError(f"{part.__qualname__} stands inside another; at the top of its file it can be saved")
     found = sys.modules.get(module)
     if found is None or getattr(found, "__file__", None) is None or "." in module:
         return f"{module}:{name}", None
@@ -168,7 +168,7 @@ def add_packaged_parts() -> None:
     for address in packaged_parts.declared():
         try:
             add_parts([packaged_parts.packaged_part(address)], address)
-        except Mistake as error:
+        except UserError as error:
             warnings.warn(str(error), stacklevel=2)
 
 
@@ -179,7 +179,7 @@ def add_parts(found: Iterable[Any], shown: str) -> None:
         if isinstance(part, type):
             for kind in sorted({parent.__name__ for parent in part.__mro__[1:]} & set(kinds)):
                 if "__dataclass_fields__" in vars(part) and (missing := lacking(part)):
-                    raise Mistake(f"{shown}: {part.__name__} has no {' and no '.join(missing)}, which a {kind} needs")
+                    raise UserError(f"{shown}: {part.__name__} has no {' and no '.join(missing)}, which a {kind} needs")
                 if not is_abstract(part):
                     _check(part, kind, kinds[kind].get(part.__name__), shown)
                     catalogue.add(kind, part)
@@ -192,7 +192,9 @@ def _own(module: ModuleType) -> list[Any]:
 def _existing(file: Path) -> Path:
     if not file.is_file():
         near = [other.name for other in file.parent.glob("*.py")] if file.parent.is_dir() else []
-        raise Mistake(f"{file}: there is no such file.{did_you_mean(file.name, near)} --parts FILE names it elsewhere.")
+        raise UserError(
+            f"{file}: there is no such file.{did_you_mean(file.name, near)} --parts FILE names it elsewhere."
+        )
     return Path(os.path.realpath(file))
 
 
@@ -214,7 +216,7 @@ def _file_of(module: ModuleType) -> UserFile:
     try:
         return UserFile(path, Path(path).read_bytes(), "imported")
     except OSError as error:
-        raise Mistake(f"{path}: was imported, and cannot be read any more ({error.strerror})") from error
+        raise UserError(f"{path}: was imported, and cannot be read any more ({error.strerror})") from error
 
 
 def _at_hand(path: str, name: str, source: object) -> ModuleType | None:
@@ -226,7 +228,7 @@ def _at_hand(path: str, name: str, source: object) -> ModuleType | None:
         if not isinstance(known, str) or not isinstance(vars(module).get(name), type):
             continue
         if module.__name__ in _files or (os.path.basename(known) == base and "." not in module.__name__):
-            with suppress(Mistake):  # its file is gone: which contents it had is not known
+            with suppress(UserError):  # its file is gone: which contents it had is not known
                 found.append((_file_of(module), module))
     same = [module for file, module in found if file.sha256 == source]
     others = [(file, module) for file, module in found if file.by != "approved"]
@@ -259,7 +261,7 @@ def _approved(path: str, source: object) -> ModuleType:
         why = f"{places[0]} had the contents that were saved (sha256 {hash_of[:12]}), and is gone or has changed"
     else:
         why = f"no file that you have named before has the contents that were saved (sha256 {hash_of[:12] or 'none'})"
-    raise Mistake(f"{path}: {why}. Nothing of it was run; --parts FILE names the file that you trust to be it.")
+    raise UserError(f"{path}: {why}. Nothing of it was run; --parts FILE names the file that you trust to be it.")
 
 
 def _started(file: UserFile) -> ModuleType:
@@ -281,9 +283,9 @@ def _run(file: UserFile, shown: str) -> ModuleType:
         exec(compile(file.content, file.path, "exec"), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
-        what = str(error) if isinstance(error, Mistake) else f"{type(error).__name__}: {error}"
+        what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         line = line_in(error, file.path)
-        raise Mistake(f"{shown}{f', line {line}' if line else ''}: {what}") from error
+        raise UserError(f"{shown}{f', line {line}' if line else ''}: {what}") from error
     _files[module.__name__] = file
     return module
 
@@ -292,11 +294,11 @@ def _check(part: type, kind: str, taken: str | None, file: str) -> None:
     name = part.__name__
     own = vars(part)
     if not is_dataclass(part) or (own.get("__annotations__") and "__dataclass_fields__" not in own):
-        raise Mistake(f"{file}: {name} is no dataclass; write @dataclass(frozen=True) above it")
+        raise UserError(f"{file}: {name} is no dataclass; write @dataclass(frozen=True) above it")
     if not part.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        raise Mistake(f"{file}: {name} can be changed after it is made; write @dataclass(frozen=True) above it")
+        raise UserError(f"{file}: {name} can be changed after it is made; write @dataclass(frozen=True) above it")
     for field in fields(part):
         if field.init and field.default is MISSING and field.default_factory is MISSING:
-            raise Mistake(f"{file}: {name}.{field.name} has no default; every setting needs one")
+            raise UserError(f"{file}: {name}.{field.name} has no default; every setting needs one")
     if taken is not None and taken != part.__module__:
-        raise Mistake(f"{file}: there already is a {kind} named {name!r}; give yours another name")
+        raise UserError(f"{file}: there already is a {kind} named {name!r}; give yours another name")

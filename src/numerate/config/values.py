@@ -20,7 +20,7 @@ from numerate import catalogue
 from numerate.config.packaged_parts import address_named, packaged_part
 from numerate.config.settings import Span
 from numerate.config.user_parts import is_abstract, kind_of, lacking, saved_object, user_object
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 
 NOTHING = ("null", "none")
 TRUE, FALSE = ("true", "yes", "on"), ("false", "no", "off")
@@ -59,27 +59,27 @@ def is_spec(value: object) -> bool:
 
 
 def settings_of(part: Any) -> dict[str, tuple[Field[Any], Any]]:
-    """The settings of a spec's class, each with its type hint. Raises `Mistake` for a class that is no spec."""
+    """The settings of a spec's class, each with its type hint. Raises `UserError` for a class that is no spec."""
     return _settings_of(part)
 
 
 @cache
 def _settings_of(part: Any) -> dict[str, tuple[Field[Any], Any]]:
     if not is_dataclass(part):
-        raise Mistake(f"{getattr(part, '__name__', part)} is no frozen dataclass; it has no settings")
+        raise UserError(f"{getattr(part, '__name__', part)} is no frozen dataclass; it has no settings")
     try:
         hints = get_type_hints(part)
     except NameError as error:
-        raise Mistake(f"{part}: the types of its settings cannot be read: {error}") from error
+        raise UserError(f"{part}: the types of its settings cannot be read: {error}") from error
     return {field.name: (field, hints[field.name]) for field in fields(part) if field.init}
 
 
 def setting_name(part: type, key: str, path: str) -> str:
-    """The setting that a key means. Raises `Mistake` with those that there are."""
+    """The setting that a key means. Raises `UserError` with those that there are."""
     known = settings_of(part)
     if fold(key) not in known:
         there = f"it has: {', '.join(known)}" if known else "it has none"
-        raise Mistake(f"{path}: {part.__name__} has no setting {key!r}; {there}.{did_you_mean(key, known)}")
+        raise UserError(f"{path}: {part.__name__} has no setting {key!r}; {there}.{did_you_mean(key, known)}")
     return fold(key)
 
 
@@ -103,11 +103,11 @@ def built(value: Any, path: str) -> Any:
     given = {name: built(item, under(path, name)) for name, item in value.given.items()}
     try:
         return value.part(**given)
-    except (Mistake, ValueError) as error:
+    except (UserError, ValueError) as error:
         said = str(error)
         placed = _PLACED.match(said)
         joint = "." if placed and placed[1] in settings_of(value.part) else ": "
-        raise Mistake(f"{path}{joint}{said}" if path else said) from error
+        raise UserError(f"{path}{joint}{said}" if path else said) from error
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
@@ -216,7 +216,7 @@ def number_in(word: str) -> int | float | None:
 
 
 def from_text(text: str, hint: Any, path: str, *, saved: bool = False) -> Any:
-    """Reads a value as a person writes it, by its type hint; parts stay drafts. Raises `Mistake` with an example.
+    """Reads a value as a person writes it, by its type hint; parts stay drafts. Raises `UserError` with an example.
 
     A text that was `saved`, instead of typed by the user, names no file of parts that runs (`my.py:Bitter`)."""
     options, word, read = alternatives(hint), text.strip(), partial(from_text, saved=saved)
@@ -244,8 +244,8 @@ def from_text(text: str, hint: Any, path: str, *, saved: bool = False) -> Any:
     if Span in options and re.fullmatch(r"[+-]?\d+(\s*:\s*[+-]?\d+)?|Span\s*\(\s*[+-]?\d+\s*,\s*[+-]?\d+\s*\)", word):
         try:
             return Span.parse(word.removeprefix("Span").strip(" ()").replace(",", ":"))
-        except Mistake as error:
-            raise Mistake(f"{path}: {error}") from error
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
     pieces = split(word)
     for option in options:
         if get_origin(option) in (tuple, list) and pieces is not None:
@@ -267,8 +267,8 @@ def from_text(text: str, hint: Any, path: str, *, saved: bool = False) -> Any:
         return text
     words = [str(value) for option in options if get_origin(option) is Literal for value in get_args(option)]
     if words:
-        raise Mistake(f"{path}: {word!r} is none of {type_text(hint)}.{did_you_mean(word, words)}")
-    raise Mistake(f"{path}: {word!r} is no {type_text(hint)}; for example {path}={example(hint)}")
+        raise UserError(f"{path}: {word!r} is none of {type_text(hint)}.{did_you_mean(word, words)}")
+    raise UserError(f"{path}: {word!r} is no {type_text(hint)}; for example {path}={example(hint)}")
 
 
 def from_data(data: Any, hint: Any, path: str) -> Any:
@@ -299,14 +299,14 @@ def from_data(data: Any, hint: Any, path: str) -> Any:
     if isinstance(data, str) and data:
         return from_text(data, hint, path, saved=True)
     shown = "null" if data is None else repr(data)
-    raise Mistake(f"{path}: {shown if len(shown) < 60 else shown[:60] + '...'} is no {type_text(hint)}")
+    raise UserError(f"{path}: {shown if len(shown) < 60 else shown[:60] + '...'} is no {type_text(hint)}")
 
 
 def draft_from(data: dict[Any, Any], classes: list[type], path: str) -> Draft:
     """A part from its node of a tree, `{"kind": "LSTM", "layers": 2}`."""
     kind = data.get("kind", classes[0].__name__ if len(classes) == 1 and not is_abstract(classes[0]) else None)
     if not isinstance(kind, str):
-        raise Mistake(f"{path}: kind is missing; it names one of: {', '.join(known_parts(classes)) or 'none'}")
+        raise UserError(f"{path}: kind is missing; it names one of: {', '.join(known_parts(classes)) or 'none'}")
     part = part_named(kind, classes, path, saved=True, source=data.get("source"))
     given: dict[str, Any] = {}
     for key, value in data.items():
@@ -328,7 +328,7 @@ def part_named(name: str, classes: list[type], path: str, *, saved: bool = False
     file (`my.py:Bitter`).
 
     A file that the user names is run; of a name that was `saved` only a file that he approved, with the sha256
-    `source`. Raises `Mistake` where there is none, with those that there are.
+    `source`. Raises `UserError` where there is none, with those that there are.
     """
     kinds, known = " or ".join(c.__name__ for c in classes), known_parts(classes)
     exact = next((there for there in known if fold(there) == fold(name)), None)
@@ -346,13 +346,13 @@ def part_named(name: str, classes: list[type], path: str, *, saved: bool = False
             presets = [preset for declared in classes for preset in catalogue.presets(declared.__name__)]
             more = f" (and {len(presets)} by the names of papers)" if presets else ""
             near = did_you_mean(name, [*known, *presets])
-            raise Mistake(f"no {kinds} is named {name!r}; there are: {there}{more}.{near}")
-    except Mistake as error:
-        raise Mistake(f"{where}{error}") from error
+            raise UserError(f"no {kinds} is named {name!r}; there are: {there}{more}.{near}")
+    except UserError as error:
+        raise UserError(f"{where}{error}") from error
     if not isinstance(part, type) or not issubclass(part, tuple(classes)):
-        raise Mistake(f"{where or 'recipe: '}{name} is no {kinds}")
+        raise UserError(f"{where or 'recipe: '}{name} is no {kinds}")
     if missing := lacking(part):
-        raise Mistake(f"{where or 'recipe: '}{name} has no {' and no '.join(missing)}, which a {kinds} needs")
+        raise UserError(f"{where or 'recipe: '}{name} has no {' and no '.join(missing)}, which a {kinds} needs")
     return part
 
 
@@ -393,7 +393,7 @@ def as_text(value: Any) -> str:
 def _items(given: list[Any], hint: Any, path: str, read: Any) -> list[Any]:
     fixed = fixed_length(hint)
     if fixed is not None and fixed != len(given):
-        raise Mistake(f"{path}: {len(given)} items where there must be {fixed}: {type_text(hint)}")
+        raise UserError(f"{path}: {len(given)} items where there must be {fixed}: {type_text(hint)}")
     return [read(item, item_hint(hint, i), under(path, i)) for i, item in enumerate(given)]
 
 
@@ -418,10 +418,10 @@ def _call(opened: Draft, inside: str, path: str, read: Callable[[str, Any, str],
     for i, piece in enumerate(pieces or ()):
         keyword = _KEYWORD.fullmatch(piece)
         if keyword is None and i >= len(names):
-            raise Mistake(f"{path}: {part.__name__} has {len(names)} settings; {piece!r} is one too many")
+            raise UserError(f"{path}: {part.__name__} has {len(names)} settings; {piece!r} is one too many")
         key, text = (keyword[1], keyword[2]) if keyword else (names[i], piece)
         name = setting_name(part, key, under(path, key))
         if name in given:
-            raise Mistake(f"{under(path, name)}: given twice")
+            raise UserError(f"{under(path, name)}: given twice")
         given[name] = read(text, settings_of(part)[name][1], under(path, name))
     return Draft(part, opened.given | given)

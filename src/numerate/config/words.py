@@ -4,17 +4,17 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from numerate.config.values import is_spec, settings_of
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 
 
 def refuse_other_words(part: Any, where: str = "") -> None:
     """Goes through all settings of a part and of the parts in it.
 
     >>> refuse_other_words(Loop(input_injection="addd"), "model.backbone.")
-    numerate.errors.Mistake: model.backbone.input_injection: 'addd' is none of: none, add, linear, ffn. Did you mean
+    numerate.errors.UserError: model.backbone.input_injection: 'addd' is none of: none, add, linear, ffn. Did you mean
     'add'?
 
-    Raises `Mistake` with the path of the first word that the setting does not know.
+    Raises `UserError` with the path of the first word that the setting does not know.
     """
     for name, (_, hint) in settings_of(type(part)).items():
         value, path = getattr(part, name), f"{where}{name}"
@@ -33,4 +33,4 @@ def _refuse(value: str, hint: Any, path: str) -> None:
     words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
     if words and value not in words and str not in options:
         known = [str(word) for word in words]
-        raise Mistake(f"{path}: {value!r} is none of: {', '.join(known)}.{did_you_mean(value, known)}")
+        raise UserError(f"{path}: {value!r} is none of: {', '.join(known)}.{did_you_mean(value, known)}")

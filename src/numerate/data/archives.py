@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from numerate.data.datasets import Remote
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.tasks.fetched_files import RECORD
 from numerate.training import disk
 
@@ -45,7 +45,7 @@ _HEADERS = 1 << 22
 class Limits:
     """How large an archive may be unpacked, and how many members it may have.
 
-    `size` in bytes; None: 100 MB, or 20 times the archive where that is more. Raises `Mistake` for limits below 1.
+    `size` in bytes; None: 100 MB, or 20 times the archive where that is more. Raises `UserError` for limits below 1.
     """
 
     size: int | None = None
@@ -54,7 +54,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in (("size", self.size), ("members", self.members)):
             if value is not None and value < 1:
-                raise Mistake(f"unpacking: a limit of {value} ({name}) leaves nothing; 1 or more is right")
+                raise UserError(f"unpacking: a limit of {value} ({name}) leaves nothing; 1 or more is right")
 
     def of(self, archive: Path) -> int:
         """The limit in bytes for an archive."""
@@ -88,8 +88,8 @@ def unpack(
 ) -> dict[str, int]:
     """Unpacks the files of an archive that it shall hold, each whole or not at all. Returns the size of each.
 
-    Raises `Fault` for an archive that is damaged or not the one that is meant, and for one beyond the limits; that one
-    stays, so that it can be unpacked with larger ones.
+    Raises `OperationalError` for an archive that is damaged or not the one that is meant, and for one beyond the
+    limits; that one stays, so that it can be unpacked with larger ones.
     """
     files: dict[str, int] = {}
     count = _Count(archive, limits)
@@ -109,12 +109,12 @@ def unpack(
                 raise
     except _BROKEN as error:
         archive.unlink()
-        raise Fault(
+        raise OperationalError(
             f"{archive}: cannot be unpacked ({error}) and is removed; the same command fetches it anew"
         ) from error
     lacking = [name for name in remote.holds if not (folder / name).exists()]
     if lacking:
-        raise Fault(f"{archive}: has no {lacking[0]}; it is not the archive that is meant")
+        raise OperationalError(f"{archive}: has no {lacking[0]}; it is not the archive that is meant")
     disk.sync(folder)
     return files
 
@@ -126,7 +126,7 @@ _BROKEN = (
 
 
 class _Count:
-    """What has been read of an archive so far. Raises `Fault` beyond the limits."""
+    """What has been read of an archive so far. Raises `OperationalError` beyond the limits."""
 
     def __init__(self, archive: Path, limits: Limits) -> None:
         self._archive, self._most, self._limits = archive, limits.of(archive), limits
@@ -143,7 +143,7 @@ class _Count:
             self._refuse(f"has more than {disk.size(self._most)} unpacked", "size")
 
     def _refuse(self, what: str, name: str) -> None:
-        raise Fault(
+        raise OperationalError(
             f"{self._archive}: {what}, where texts have less; it is kept. A larger unpacked_{name}= takes it all the "
             "same (`numerate data fetch`), or another copy is right"
         )

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.data.documents import SEPARATOR, Part, Read, documents, part_of, parts_of
-from numerate.errors import Fault, Mistake
+from numerate.data.documents import SEPARATOR, FileSpan, ReadSoFar, documents, part_of, parts_of
+from numerate.errors import OperationalError, UserError
 from numerate.tasks.corpus_files import CORPUS, FORMAT, HEAD, Corpus, block_sum, open_corpus
 from numerate.tasks.fetched_files import RECORD
-from numerate.tokens.pieces import Pieces, pieces
+from numerate.tokens.pieces import StoredTokenizer, pieces
 from numerate.tokens.tokenizer_files import TokenizerFile
 from numerate.training import disk
 from numerate.training.lock import Lock
@@ -48,7 +48,7 @@ class Taken:
     bytes of the part, where it has been read before: what has changed since is refused.
     """
 
-    part: Part
+    part: FileSpan
     chosen: NDArray[np.bool_] | None = None
     spans: NDArray[np.int64] | None = None
     share: tuple[float, float] = (0.0, 1.0)
@@ -60,10 +60,10 @@ class Taken:
         chosen = 1.0 if self.chosen is None else float(self.chosen.mean())
         return self.part.size * chosen * (self.share[1] - self.share[0])
 
-    def documents(self, read: Read) -> Iterator[str]:
+    def documents(self, read: ReadSoFar) -> Iterator[str]:
         """The documents, or their spans that are not empty.
 
-        Raises `Mistake` as `documents` does, and where the file has changed."""
+        Raises `UserError` as `documents` does, and where the file has changed."""
         found = documents(self.part, read)
         if self.spans is not None:
             found = (text[begin:end].strip() for text, (begin, end) in zip(found, self.spans, strict=False))
@@ -71,7 +71,7 @@ class Taken:
             if text or self.spans is None:
                 yield text
         if self.sha256 not in (None, read.sum.hexdigest()):
-            raise Mistake(f"{self.part.path}: has changed while it was read; give the same command again")
+            raise UserError(f"{self.part.path}: has changed while it was read; give the same command again")
 
     def source(self) -> dict[str, Any]:
         """What a head says of it."""
@@ -121,23 +121,23 @@ def write_corpus(
     `processes` as there are processors, unless told; each takes less than 300 MB of memory however large the files are.
     `heard` is told how many bytes of how many are done. The same call goes on where an earlier one stopped.
 
-    Raises `Mistake` that names file and record where one cannot be read, and where `out` holds something else; `Fault`
-    where a process dies, or the disk is full.
+    Raises `UserError` that names file and record where one cannot be read, and where `out` holds something else;
+    `OperationalError` where a process dies, or the disk is full.
     """
     out = Path(out).expanduser()
     if portion < 1:
-        raise Mistake(f"portion: {portion} bytes are none; 1 or more is right")
+        raise UserError(f"portion: {portion} bytes are none; 1 or more is right")
     known = pieces(tokenizer)
     files = source_files(sources)
     if inside := next((file for file in files if file.resolve().parent == out.resolve()), None):
-        raise Mistake(f"out: {out} is where {inside.name} is; another folder is right")
+        raise UserError(f"out: {out} is where {inside.name} is; another folder is right")
     taken = {}
     for file in files:
         parts = parts_of(part_of(file, field, separator), portion)
         for number, part in enumerate(parts):
             shard = file.stem + (f"-{number:04d}" if len(parts) > 1 else "")
             if shard in taken:
-                raise Mistake(f"corpus: two files would become {shard}.bin; files with different names are right")
+                raise UserError(f"corpus: two files would become {shard}.bin; files with different names are right")
             taken[shard] = (Taken(part),)
     heads = write_shards(taken, out, known, Path(tokenizer).name, processes=processes, heard=heard)
     _warn_of_one(taken, heads)
@@ -147,7 +147,7 @@ def write_corpus(
 def write_taken(
     taken: Sequence[Taken],
     out: Path,
-    known: Pieces,
+    known: StoredTokenizer,
     name: str,
     *,
     processes: int | None = None,
@@ -172,7 +172,7 @@ def write_taken(
 def write_shards(
     taken: Mapping[str, tuple[Taken, ...]],
     out: Path,
-    known: Pieces,
+    known: StoredTokenizer,
     name: str,
     *,
     processes: int | None,
@@ -181,7 +181,7 @@ def write_shards(
     """Writes a shard for each of the names, of what is taken for it, and returns their heads; those that are there and
     whole are not written anew. Raises as `write_corpus` does."""
     if processes is not None and processes < 1:
-        raise Mistake(f"processes: {processes} processes do nothing; 1 or more is right")
+        raise UserError(f"processes: {processes} processes do nothing; 1 or more is right")
     told = {
         "format": FORMAT,
         "kind": "<u2" if known.size <= 1 << 16 else "<u4",
@@ -216,7 +216,7 @@ def write_shards(
 
 def source_files(sources: Sequence[str | Path]) -> list[Path]:
     """The files that are named, and those of folders: of one that has several kinds, shards of TinyStories
-    (`data*.json`) before JSON lines, other JSON, and text. Raises `Mistake` where there is none."""
+    (`data*.json`) before JSON lines, other JSON, and text. Raises `UserError` where there is none."""
     found: list[Path] = []
     for source in map(Path, sources):
         place = source.expanduser()
@@ -227,10 +227,10 @@ def source_files(sources: Sequence[str | Path]) -> list[Path]:
         texts = [[file for file in files if file.name != RECORD and not _is_licence(file)] for files in kinds]
         inside = next((files for files in texts if files), [])
         if not inside:
-            raise Mistake(f"{place}: has no .json, .jsonl or .txt; files of texts are right")
+            raise UserError(f"{place}: has no .json, .jsonl or .txt; files of texts are right")
         found += inside
     if not found:
-        raise Mistake("corpus: no text is named; files of text, of JSON lines, or shards of TinyStories are right")
+        raise UserError("corpus: no text is named; files of text, of JSON lines, or shards of TinyStories are right")
     return found
 
 
@@ -240,16 +240,16 @@ def _is_licence(file: Path) -> bool:
 
 
 def _refuse_others(out: Path, plan: dict[str, Any]) -> None:
-    """Raises `Mistake` for a folder that holds something else."""
+    """Raises `UserError` for a folder that holds something else."""
     if (out / CORPUS).is_file():
         try:
             there = json.loads((out / CORPUS).read_text(encoding="utf-8"))
         except ValueError:
             there = {}
         if differing := [name for name in plan if there.get(name) != plan[name]]:
-            raise Mistake(f"out: {out} holds another corpus (its {differing[0]} differ); another folder is right")
+            raise UserError(f"out: {out} holds another corpus (its {differing[0]} differ); another folder is right")
     elif others := [path.name for path in out.iterdir() if path.name != "lock"]:
-        raise Mistake(f"out: {out} has {others[0]}, and is no corpus that was begun; an empty or new folder is right")
+        raise UserError(f"out: {out} has {others[0]}, and is no corpus that was begun; an empty or new folder is right")
 
 
 def _keep(out: Path, told: dict[str, Any]) -> None:
@@ -272,7 +272,7 @@ def _warn_of_one(taken: Mapping[str, tuple[Taken, ...]], heads: Sequence[dict[st
 
 
 def _written(
-    jobs: Sequence[_Job], known: Pieces, processes: int, heard: Callable[[int, int], None] | None
+    jobs: Sequence[_Job], known: StoredTokenizer, processes: int, heard: Callable[[int, int], None] | None
 ) -> list[dict[str, Any]]:
     """The head of every shard, of those that are there and of those that are written now."""
     total, done = sum(job.size for job in jobs), 0
@@ -301,7 +301,7 @@ def _written(
             for future in as_completed(futures):
                 over(futures[future], future.result())
         except BrokenProcessPool as error:
-            raise Fault(
+            raise OperationalError(
                 "tokenise: a process died (killed, perhaps for want of memory); what is whole is kept, and the same "
                 "command goes on, processes=1 with the least memory"
             ) from error
@@ -320,7 +320,7 @@ def _crew(processes: int, file: TokenizerFile) -> Iterator[ProcessPoolExecutor]:
     crew.shutdown()
 
 
-_opened: list[Pieces] = []
+_opened: list[StoredTokenizer] = []
 """In a process of the crew: its tokenizer."""
 
 
@@ -331,7 +331,7 @@ def _begin(file: TokenizerFile) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    _opened[:] = [Pieces(file)]
+    _opened[:] = [StoredTokenizer(file)]
 
 
 def _end_with(parent: BaseProcess) -> None:
@@ -359,10 +359,10 @@ def _whole(job: _Job) -> dict[str, Any] | None:
         return None
 
 
-def _write(job: _Job, known: Pieces) -> dict[str, Any]:
+def _write(job: _Job, known: StoredTokenizer) -> dict[str, Any]:
     """Writes a shard, then its head."""
     beside, head = disk.beside(job.path), job.path.with_name(job.path.name + HEAD)
-    kind, reads = np.dtype(job.head["kind"]), [Read() for _ in job.taken]
+    kind, reads = np.dtype(job.head["kind"]), [ReadSoFar() for _ in job.taken]
     found = (text for taken, read in zip(job.taken, reads, strict=True) for text in taken.documents(read))
     tokens = texts = size = unknown = 0
     with disk.explained(job.path, "What is written is kept, and the same command goes on."):
@@ -381,7 +381,7 @@ def _write(job: _Job, known: Pieces) -> dict[str, Any]:
                 file.flush()
                 os.fsync(file.fileno())
             if not texts:
-                raise Mistake(f"{job.taken[0].part.path}: has no document; a file of texts is right")
+                raise UserError(f"{job.taken[0].part.path}: has no document; a file of texts is right")
             check = block_sum(beside)
             os.replace(beside, job.path)
         finally:

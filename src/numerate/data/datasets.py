@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -321,11 +321,11 @@ ALL: Mapping[str, Dataset] = {
 
 
 def dataset(name: str) -> Dataset:
-    """The dataset of a name; `mathematics_arithmetic` is a part of `mathematics`. Raises `Mistake` for any other."""
+    """The dataset of a name; `mathematics_arithmetic` is a part of `mathematics`. Raises `UserError` for any other."""
     plain = name.replace("-", "_").lower()
     plain = "mathematics" if plain in ("mathematics_arithmetic", "mathematics_dataset") else plain
     if plain == "multiplication":
-        raise Mistake("multiplication: is generated, and needs no files")
+        raise UserError("multiplication: is generated, and needs no files")
     if plain not in ALL:
-        raise Mistake(f"{name!r} is no dataset; there are: {', '.join(ALL)}.{did_you_mean(name, ALL)}")
+        raise UserError(f"{name!r} is no dataset; there are: {', '.join(ALL)}.{did_you_mean(name, ALL)}")
     return ALL[plain]

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.fetched_files import refuse_edited
 from numerate.tasks.readers import HALVES, JSON, kind_of
 from numerate.tasks.text_files import stamp
@@ -31,7 +31,7 @@ _GPT2_END = 50256
 
 
 @dataclass(frozen=True)
-class Part:
+class FileSpan:
     """A file of documents, or the bytes `begin` to `end` of one."""
 
     path: Path
@@ -48,7 +48,7 @@ class Part:
 
 
 @dataclass
-class Read:
+class ReadSoFar:
     """What has been read of a part so far: `records` (also empty ones), and a hash of its bytes. The pieces of a long
     document are one record."""
 
@@ -56,33 +56,34 @@ class Read:
     sum: Any = field(default_factory=hashlib.sha256)
 
 
-def part_of(path: Path, field: str | None = None, separator: str = SEPARATOR) -> Part:
-    """A whole file, in the form that its name and its first character say. Raises `Mistake` for what cannot be read."""
+def part_of(path: Path, field: str | None = None, separator: str = SEPARATOR) -> FileSpan:
+    """A whole file, in the form that its name and its first character say. Raises `UserError` for what cannot
+    be read."""
     try:
         with open(path, "rb") as file:
             begin = file.read(64)
             size = file.seek(0, 2)
     except OSError as error:
-        raise Mistake(f"{path}: cannot be read ({error.strerror}); a file of texts is right") from error
+        raise UserError(f"{path}: cannot be read ({error.strerror}); a file of texts is right") from error
     if not size:
-        raise Mistake(f"{path}: is empty; a file of texts is right (was its disk full, or its download stopped?)")
+        raise UserError(f"{path}: is empty; a file of texts is right (was its disk full, or its download stopped?)")
     if begin[:2] == b"\x1f\x8b" or begin[:4] in (b"PK\x03\x04", b"\x28\xb5\x2f\xfd"):
-        raise Mistake(f"{path}: is compressed; unpack it first")
+        raise UserError(f"{path}: is compressed; unpack it first")
     if begin[:4] == b"PAR1":
-        raise Mistake(f"{path}: is Parquet; JSON lines of it are right")
+        raise UserError(f"{path}: is Parquet; JSON lines of it are right")
     refuse_edited(path)
     first = begin.removeprefix(codecs.BOM_UTF8).lstrip()[:1]
     form: Literal["list", "lines", "text"] = "text"
     if path.suffix in (".json", ".jsonl", ".ndjson"):
         if first not in (b"[", b"{"):
-            raise Mistake(f"{path}: begins with {begin[:8]!r}, as no JSON of records does; fetch it anew")
+            raise UserError(f"{path}: begins with {begin[:8]!r}, as no JSON of records does; fetch it anew")
         form = "list" if first == b"[" else "lines"
     if form == "text" and not separator:
-        raise Mistake(f"separator: is empty; what stands between documents is right, such as {SEPARATOR}")
-    return Part(path, form, field or FIELDS.get(form, ""), separator, 0, size)
+        raise UserError(f"separator: is empty; what stands between documents is right, such as {SEPARATOR}")
+    return FileSpan(path, form, field or FIELDS.get(form, ""), separator, 0, size)
 
 
-def parts_of(whole: Part, portion: int) -> list[Part]:
+def parts_of(whole: FileSpan, portion: int) -> list[FileSpan]:
     """A file as parts of about `portion` bytes that begin behind a separator, or with a line; a list stays whole."""
     if whole.form in ("list", "gpt2") or whole.size <= portion:
         return [whole]
@@ -109,32 +110,32 @@ def _behind(file: BinaryIO, start: int, apart: bytes) -> int | None:
     return None
 
 
-def documents(part: Part, read: Read) -> Iterator[str]:
+def documents(part: FileSpan, read: ReadSoFar) -> Iterator[str]:
     """The documents of a part, stripped of white space at their ends. What is read is noted in `read`.
 
     Of a list or of lines an empty text is a document too; of plain text it is none, and what has more than `MOST` bytes
-    comes in pieces of about as many, one after the other. Raises `Mistake` with file and
+    comes in pieces of about as many, one after the other. Raises `UserError` with file and
     record where one cannot be read, and for a file that ends in the middle of a record.
     """
-    forms: dict[str, Callable[[Part, Read], Iterator[str]]]
+    forms: dict[str, Callable[[FileSpan, ReadSoFar], Iterator[str]]]
     forms = {"list": _listed, "lines": _lines, "text": _texts, "gpt2": _of_gpt2}
     try:
         for text in forms[part.form](part, read):
             yield text.strip()
     except UnicodeDecodeError as error:
-        raise Mistake(f"{_where(part, read)}: is no text in UTF-8 ({error.reason}); is the file damaged?") from error
+        raise UserError(f"{_where(part, read)}: is no text in UTF-8 ({error.reason}); is the file damaged?") from error
     except (ValueError, RecursionError) as error:
-        raise Mistake(f"{_where(part, read)}: {error}") from error
+        raise UserError(f"{_where(part, read)}: {error}") from error
     except OSError as error:
-        raise Mistake(f"{_where(part, read)}: cannot be read ({error.strerror})") from error
+        raise UserError(f"{_where(part, read)}: cannot be read ({error.strerror})") from error
 
 
-def _where(part: Part, read: Read) -> str:
+def _where(part: FileSpan, read: ReadSoFar) -> str:
     since = f" from byte {part.begin:,} on" if part.begin else ""
     return f"{part.path}, record {read.records + 1:,}{since}"
 
 
-def _chunks(part: Part, read: Read) -> Iterator[bytes]:
+def _chunks(part: FileSpan, read: ReadSoFar) -> Iterator[bytes]:
     with open(part.path, "rb") as file:
         file.seek(part.begin)
         left = part.size
@@ -147,7 +148,7 @@ def _chunks(part: Part, read: Read) -> Iterator[bytes]:
             yield chunk
 
 
-def _between(part: Part, read: Read, apart: bytes) -> Iterator[tuple[bytes, bool]]:
+def _between(part: FileSpan, read: ReadSoFar, apart: bytes) -> Iterator[tuple[bytes, bool]]:
     """What stands between separators, and whether it ends there: what is longer than `MOST` comes in pieces."""
     rest = b""
     for number, chunk in enumerate(_chunks(part, read)):
@@ -171,7 +172,7 @@ def _cut(text: bytes, most: int) -> int:
     return next((cut for cut in range(most, most - 4, -1) if text[cut] & 0xC0 != 0x80), most)
 
 
-def _texts(part: Part, read: Read) -> Iterator[str]:
+def _texts(part: FileSpan, read: ReadSoFar) -> Iterator[str]:
     for text, ended in _between(part, read, part.separator.encode()):
         found = text.decode("utf-8")
         if found and not found.isspace():
@@ -179,7 +180,7 @@ def _texts(part: Part, read: Read) -> Iterator[str]:
         read.records += ended
 
 
-def _lines(part: Part, read: Read) -> Iterator[str]:
+def _lines(part: FileSpan, read: ReadSoFar) -> Iterator[str]:
     for line, ended in _between(part, read, b"\n"):
         if not ended:
             raise ValueError(f"has more than {MOST:,} bytes before the line ends; a JSON object a line is right")
@@ -193,7 +194,7 @@ def _lines(part: Part, read: Read) -> Iterator[str]:
         read.records += 1
 
 
-def _listed(part: Part, read: Read) -> Iterator[str]:
+def _listed(part: FileSpan, read: ReadSoFar) -> Iterator[str]:
     decode = codecs.getincrementaldecoder("utf-8-sig")().decode
     chunks = _chunks(part, read)
     parse = JSON.raw_decode
@@ -244,7 +245,7 @@ def _listed(part: Part, read: Read) -> Iterator[str]:
         raise ValueError("stands behind the end of the list; the file is damaged")
 
 
-def _of_gpt2(part: Part, read: Read) -> Iterator[str]:
+def _of_gpt2(part: FileSpan, read: ReadSoFar) -> Iterator[str]:
     """The stories of a file of ids of GPT-2, uint16, each closed by its end of text."""
     import numpy as np
 

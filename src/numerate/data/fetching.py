@@ -20,7 +20,7 @@ from typing import Any
 
 from numerate.data.archives import PART, PORTION, Heard, Limits, has_size, pour, unpack
 from numerate.data.datasets import Dataset, Remote
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.tasks.contents import sha256_of
 from numerate.tasks.fetched_files import RECORD, Noted, noted_files, record_of
 from numerate.tasks.folders import data_folder
@@ -46,8 +46,8 @@ def fetch(
     earlier attempt stopped. A connection that breaks is opened again a few times, with `pause` seconds between.
     Archives are unpacked within `limits`.
 
-    Raises `Fault` where the network or a server fails, and where size or sha256 are not what is pinned, or what came
-    before; `Mistake` for a mirror that has not the files, and for a folder that may not be written.
+    Raises `OperationalError` where the network or a server fails, and where size or sha256 are not what is pinned, or
+    what came before; `UserError` for a mirror that has not the files, and for a folder that may not be written.
     """
     folder = data_folder() / dataset.folder
     source = None if mirror is None else _folder_in(mirror, dataset)
@@ -122,7 +122,7 @@ def _noted(remote: Remote, record: Mapping[str, Any]) -> dict[str, Noted]:
 
 
 def _refuse_another(folder: Path, remote: Remote, record: Mapping[str, Any]) -> None:
-    """Raises `Mistake` where a file that was not fetched, or was edited since, stands in the way; it is somebody's.
+    """Raises `UserError` where a file that was not fetched, or was edited since, stands in the way; it is somebody's.
     (Where its archive is there, it has come out of that. What came out of one and was cut is made anew.)"""
     archive = folder / remote.name if remote.unpack is not None else None
     if archive is not None and archive.is_file() and remote.sha256 in (None, sha256_of(archive)):
@@ -132,7 +132,7 @@ def _refuse_another(folder: Path, remote: Remote, record: Mapping[str, Any]) -> 
     edited = [name for name, one in noted.items() if name not in sound and has_size(folder / name, one.size)]
     for name in (remote.name, *remote.holds, *edited):
         if (folder / name).is_file() and name not in sound:
-            raise Mistake(
+            raise UserError(
                 f"{folder / name}: is there, and is not the file that is fetched; move it away, or name another place "
                 "for datasets by NUMERATE_DATA"
             )
@@ -158,7 +158,7 @@ def _from_address(
                 tries, have = (tries + 1 if _size(part) <= have else 1), _size(part)
                 if tries == _TRIES:
                     kept = f"; {disk.size(have)} are kept, and the same command goes on from there" if have else ""
-                    raise Fault(
+                    raise OperationalError(
                         f"{remote.url}: {error}{kept}. --from DIR takes it from a folder that has the files"
                     ) from error
                 time.sleep(pause * tries)
@@ -199,7 +199,7 @@ def _download(remote: Remote, part: Path, heard: Heard | None) -> None:
             return
         if error.code in (408, 429) or error.code >= 500:
             raise _Broken(f"the server answers {error.code} {error.reason}") from error
-        raise Fault(f"{remote.url}: the server answers {error.code} {error.reason}") from error
+        raise OperationalError(f"{remote.url}: the server answers {error.code} {error.reason}") from error
     except urllib.error.URLError as error:
         raise _Broken(f"cannot be reached ({error.reason})") from error
     except (HTTPException, TimeoutError, ConnectionError) as error:
@@ -212,7 +212,7 @@ def _append(answer: HTTPResponse, remote: Remote, part: Path, have: int, heard: 
     length = answer.headers.get("Content-Length")
     total = begin + int(length) if length and length.isdecimal() else remote.size
     if remote.size is not None and total != remote.size:
-        raise Fault(
+        raise OperationalError(
             f"{remote.url}: the server has {total:,} bytes instead of {remote.size:,}: not the file that is meant"
         )
     _note_tag(part, answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "")
@@ -249,8 +249,8 @@ def _note_tag(part: Path, tag: str) -> None:
 
 
 def _checked(part: Path, remote: Remote, record: dict[str, Any]) -> str:
-    """The sha256 of what came. Raises `Fault` for a file that is not the one that is pinned, or that came before; it is
-    not kept."""
+    """The sha256 of what came. Raises `OperationalError` for a file that is not the one that is pinned, or that came
+    before; it is not kept."""
     size, sha256 = part.stat().st_size, sha256_of(part)
     noted = record.get(remote.name, {})
     wanted = remote.sha256 or (noted.get("sha256") if noted.get("url") == remote.url else None)
@@ -259,9 +259,9 @@ def _checked(part: Path, remote: Remote, record: dict[str, Any]) -> str:
     part.unlink()
     _tag_path(part).unlink(missing_ok=True)
     if remote.size is not None and size != remote.size:
-        raise Fault(f"{remote.url}: what came has {size:,} bytes instead of {remote.size:,}; it is not kept")
+        raise OperationalError(f"{remote.url}: what came has {size:,} bytes instead of {remote.size:,}; it is not kept")
     pinned = "the pinned one" if remote.sha256 else f"what came before (see {RECORD}, which may be removed)"
-    raise Fault(f"{remote.url}: what came has sha256 {sha256}, {pinned} is {wanted}; it is not kept")
+    raise OperationalError(f"{remote.url}: what came has sha256 {sha256}, {pinned} is {wanted}; it is not kept")
 
 
 def _into_place(part: Path, path: Path) -> None:
@@ -284,14 +284,14 @@ def _folder_in(mirror: Path, dataset: Dataset) -> Path:
 
 
 def _from_mirror(mirror: Path, folder: Path, remote: Remote, heard: Heard | None, called: str) -> dict[str, Any]:
-    """Copies a file, or what would come out of an archive. Raises `Mistake` that says which folder is right, one that
+    """Copies a file, or what would come out of an archive. Raises `UserError` that says which folder is right, one that
     is `called` so or has that one, where it is not there."""
     if (mirror / remote.name).is_file():
         return _copy(mirror / remote.name, folder / remote.name, remote, heard)
     lacking = [name for name in remote.holds if not (mirror / name).exists()]
     if remote.unpack is None or lacking:
         what = mirror / (lacking[0] if lacking and len(lacking) < len(remote.holds) else remote.name)
-        raise Mistake(
+        raise UserError(
             f"--from: {what} is not there; the folder that has {called}/ with all its files is right, or {called}/ "
             "itself"
         )
@@ -336,7 +336,7 @@ def _alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise Mistake(f"{folder}: another process is fetching it; wait for it, or end it") from error
+            raise UserError(f"{folder}: another process is fetching it; wait for it, or end it") from error
         yield
 
 
@@ -346,7 +346,7 @@ def _explained(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (1, 13, 30):
-            raise Mistake(
+            raise UserError(
                 f"{folder}: cannot be written ({error.strerror}); NUMERATE_DATA names another place for datasets"
             ) from error
         raise disk.explain(error, folder, "What came is kept, and the same command goes on.") from error

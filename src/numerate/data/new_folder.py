@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.training import disk
 from numerate.training.lock import Lock
 
@@ -19,16 +19,16 @@ _LOCK = ".lock"
 
 
 def refuse_taken(out: Path) -> None:
-    """Raises `Mistake` for a folder that is there already."""
+    """Raises `UserError` for a folder that is there already."""
     if out.exists() or out.is_symlink():
-        raise Mistake(f"out: {out} is there already and is not overwritten; another folder is right")
+        raise UserError(f"out: {out} is there already and is not overwritten; another folder is right")
 
 
 def clear_left(parent: Path) -> None:
     """Removes the unfinished folders in `parent` whose processes have ended; those of living ones stay, and those that
     may not be removed."""
     for lock in parent.glob(f"{disk.BESIDE}*/{_LOCK}"):
-        with contextlib.suppress(Mistake, Fault), Lock(lock).hold("clear away"):
+        with contextlib.suppress(UserError, OperationalError), Lock(lock).hold("clear away"):
             shutil.rmtree(lock.parent, ignore_errors=True)
 
 
@@ -36,8 +36,8 @@ def clear_left(parent: Path) -> None:
 def new_folder(out: Path) -> Iterator[Path]:
     """A folder beside `out` to write into, which becomes `out` at the end, and is gone if anything failed.
 
-    What processes that were killed have left beside it is removed first. Raises `Mistake` where `out` is there or may
-    not be written, `Fault` where the disk is full.
+    What processes that were killed have left beside it is removed first. Raises `UserError` where `out` is there or may
+    not be written, `OperationalError` where the disk is full.
     """
     refuse_taken(out)
     try:
@@ -50,7 +50,7 @@ def new_folder(out: Path) -> Iterator[Path]:
                 with Lock(beside / _LOCK).hold("write"):
                     yield beside
                     if out.exists():
-                        raise Mistake(
+                        raise UserError(
                             f"out: {out} has appeared meanwhile and is not overwritten; another folder is right"
                         )
                     os.rename(beside, out)
@@ -59,8 +59,8 @@ def new_folder(out: Path) -> Iterator[Path]:
             except BaseException:
                 shutil.rmtree(beside, ignore_errors=True)
                 raise
-    except Mistake as error:
+    except UserError as error:
         cause = error.__cause__
         if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise Mistake(f"out: {out} cannot be written ({cause.strerror}); another folder is right") from cause
+            raise UserError(f"out: {out} cannot be written ({cause.strerror}); another folder is right") from cause
         raise

@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.data.corpora import PORTION, Taken, write_corpus, write_taken
-from numerate.data.documents import Part, Read, documents, parts_of
+from numerate.data.documents import FileSpan, ReadSoFar, documents, parts_of
 from numerate.data.new_folder import new_folder, refuse_taken
 from numerate.data.vocabularies import keep_tokenizer, library, tokenizer_file, train_vocabulary
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.tasks.corpus_files import Corpus, is_whole, open_corpus
 from numerate.tasks.folders import corpora_folder, data_folder
-from numerate.tasks.language_modelling import PREPARED, LanguageModelling
-from numerate.tokens.pieces import Pieces, pieces
+from numerate.tasks.language_modelling import PREPARED, LanguageModeling
+from numerate.tokens.pieces import StoredTokenizer, pieces
 from numerate.tokens.tokenizer_files import CHARACTERS, characters
 from numerate.training.lock import Locked
-from numerate.training.progress import Progress
+from numerate.training.progress import ProgressBar
 
 HELD_OUT = 0.05
 """The share of documents that are held out for validation, unless somebody says."""
@@ -49,7 +49,7 @@ class Prepared:
     `train` hold their own."""
 
     folder: Path
-    pieces: Pieces
+    pieces: StoredTokenizer
     train: Corpus
     validation: Corpus | None
 
@@ -68,7 +68,7 @@ def prepare(name: str, *, processes: int | None = None, heard: Heard | None = No
     where the user has it (`tokenizers/llama2/tokenizer.model` in the user's data), else Mistral's first one, which has
     as many pieces and may be given away; many minutes, and it goes on where it stopped.
 
-    Raises `Mistake` that says how to get what is missing, and for an unknown name.
+    Raises `UserError` that says how to get what is missing, and for an unknown name.
     """
     out = corpora_folder() / name
     if name == "tiny_stories_2048":
@@ -77,7 +77,9 @@ def prepare(name: str, *, processes: int | None = None, heard: Heard | None = No
         texts = data_folder() / "tinystories"
         vocabulary = data_folder() / "tokenizers" / "gpt2" / "vocab.json"
         _refuse_missing([*(texts / file for file in EXCERPTS), vocabulary], "tinystories_excerpts gpt2_tokenizer")
-        parts = [Part(texts / file, "gpt2", str(vocabulary), end=(texts / file).stat().st_size) for file in EXCERPTS]
+        parts = [
+            FileSpan(texts / file, "gpt2", str(vocabulary), end=(texts / file).stat().st_size) for file in EXCERPTS
+        ]
         return prepare_texts(parts, out, size=2048, processes=processes, heard=heard)
     if name == "tiny_stories":
         texts = data_folder() / "tinystories"
@@ -87,14 +89,14 @@ def prepare(name: str, *, processes: int | None = None, heard: Heard | None = No
         keep_tokenizer(known, out)
         write_corpus([texts], out / "tokens", str(out), processes=processes, heard=heard)
         return opened(out)
-    raise Mistake(
+    raise UserError(
         f"prepare: no corpus is named {name!r}; there are: {', '.join(PREPARED)}; texts of your own want out="
         + did_you_mean(name, PREPARED)
     )
 
 
 def prepare_texts(
-    texts: Sequence[Part],
+    texts: Sequence[FileSpan],
     out: Path,
     *,
     size: int | None = None,
@@ -113,13 +115,13 @@ def prepare_texts(
     The tokenizer is a new one of `size` pieces, learned from the training part (without `size`, of 4,096 or as many as
     the texts give), or the one of `tokenizer`; `characters` has here every character of the texts.
 
-    Raises `Mistake` for a folder that is there, for texts too short to hold anything out, and as `train_vocabulary`
+    Raises `UserError` for a folder that is there, for texts too short to hold anything out, and as `train_vocabulary`
     does.
     """
     if size is not None and tokenizer is not None:
-        raise Mistake("tokenizer: either size= of a new vocabulary or tokenizer= of one that there is, is right")
+        raise UserError("tokenizer: either size= of a new vocabulary or tokenizer= of one that there is, is right")
     if not 0 < held_out < 1:
-        raise Mistake(f"held_out: {held_out} is no share; above 0 and below 1, such as 0.05, is right")
+        raise UserError(f"held_out: {held_out} is no share; above 0 and below 1, such as 0.05, is right")
     refuse_taken(out)
     library()
     given = None if tokenizer in (None, CHARACTERS) else pieces(str(tokenizer))
@@ -127,12 +129,12 @@ def prepare_texts(
     with new_folder(out) as beside:
         taken = _divided([part for text in texts for part in parts_of(text, portion)], held_out, used)
         if used is not None:
-            known = Pieces(characters(frozenset(used)))
+            known = StoredTokenizer(characters(frozenset(used)))
         elif given is not None:
             known = given
         else:
             made = train_vocabulary(lambda: _texts(taken["train"]), size or SIZE, fewer=size is None)
-            known = Pieces(tokenizer_file(made))
+            known = StoredTokenizer(tokenizer_file(made))
         keep_tokenizer(known, beside)
         for name, some in taken.items():
             write_taken(some, beside / name, known, out.name, processes=processes, portion=portion, heard=heard)
@@ -140,7 +142,7 @@ def prepare_texts(
 
 
 def opened(folder: Path) -> Prepared:
-    """A corpus that was prepared. Raises `Mistake` where it is damaged."""
+    """A corpus that was prepared. Raises `UserError` where it is damaged."""
     known = pieces(str(folder))
     if (folder / "tokens").is_dir():
         return Prepared(folder, known, open_corpus(folder / "tokens", known), None)
@@ -153,7 +155,7 @@ def ready(task: object, *, shown: bool = False) -> None:
     Of several processes one does it, with a bar where it is `shown`, and the others wait. Raises as `write_corpus`
     does.
     """
-    if not isinstance(task, LanguageModelling):
+    if not isinstance(task, LanguageModeling):
         if is_dataclass(task):
             for field in fields(task):
                 value = getattr(task, field.name)
@@ -174,13 +176,13 @@ def ready(task: object, *, shown: bool = False) -> None:
 _AGAIN, _TRAIN, _HELD = range(3)
 
 
-def _divided(parts: Sequence[Part], held_out: float, used: set[str] | None) -> dict[str, list[Taken]]:
+def _divided(parts: Sequence[FileSpan], held_out: float, used: set[str] | None) -> dict[str, list[Taken]]:
     """The documents of training and of validation. The characters of all of them come to `used`, if it is asked for."""
     seen: set[bytes] = set()
-    found: list[tuple[Part, NDArray[np.uint8], str]] = []
+    found: list[tuple[FileSpan, NDArray[np.uint8], str]] = []
     spans: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     for part in parts:
-        read, which, sizes, records, place = Read(), bytearray(), array("q"), array("q"), _TRAIN
+        read, which, sizes, records, place = ReadSoFar(), bytearray(), array("q"), array("q"), _TRAIN
         for text in documents(part, read):
             digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
             if not records or read.records != records[-1]:  # further pieces of a long document stay with the first
@@ -212,7 +214,7 @@ def _divided(parts: Sequence[Part], held_out: float, used: set[str] | None) -> d
     }
     for name, some in taken.items():
         if not any(map(len, _texts(some))):
-            raise Mistake(
+            raise UserError(
                 f"held_out: {held_out} of {len(seen)} different document{'s' * (len(seen) != 1)} leaves no text for "
                 f"{name}; more text (is the separator right?) or another share is right"
             )
@@ -232,12 +234,12 @@ def _spans(
 
 def _texts(taken: Iterable[Taken]) -> Iterator[str]:
     for one in taken:
-        yield from one.documents(Read())
+        yield from one.documents(ReadSoFar())
 
 
 def _refuse_missing(files: Sequence[Path], name: str) -> None:
     if missing := [file for file in files if not file.is_file()]:
-        raise Mistake(f"prepare: {missing[0]} is not there; `numerate data fetch {name}` gets it")
+        raise UserError(f"prepare: {missing[0]} is not there; `numerate data fetch {name}` gets it")
 
 
 def _tokenizer_of_tiny_stories() -> str:
@@ -246,16 +248,16 @@ def _tokenizer_of_tiny_stories() -> str:
         for file in ("tokenizer.json", "tokenizer.model", "tokenizer.model.v1"):
             if (folder / name / file).is_file():
                 return str(folder / name)
-    raise Mistake(
+    raise UserError(
         f"prepare: neither Llama's tokenizer ({folder / LLAMA[0] / 'tokenizer.model'}) nor Mistral's is there; "
         "`numerate data fetch mistral_tokenizer` gets the latter, which has as many pieces"
     )
 
 
-def _refuse_another(out: Path, known: Pieces) -> None:
-    """Raises `Mistake` where a corpus was begun with another tokenizer."""
+def _refuse_another(out: Path, known: StoredTokenizer) -> None:
+    """Raises `UserError` where a corpus was begun with another tokenizer."""
     if (out / "tokenizer.json").is_file() and pieces(str(out)).fingerprint != known.fingerprint:
-        raise Mistake(
+        raise UserError(
             f"prepare: {out} was begun with another tokenizer than {_tokenizer_of_tiny_stories()}; remove the folder "
             "to begin anew, or that tokenizer to go on"
         )
@@ -265,7 +267,7 @@ class Kilobytes:
     """A bar over the bytes of all texts."""
 
     def __init__(self) -> None:
-        self._bar: Progress | None = None
+        self._bar: ProgressBar | None = None
         self._done = 0
 
     def heard(self, done: int, total: int) -> None:
@@ -274,7 +276,7 @@ class Kilobytes:
             self._bar = None
         self._done = done
         if self._bar is None:
-            self._bar = Progress(total // 1000, label="tokenise, kB")
+            self._bar = ProgressBar(total // 1000, label="tokenise, kB")
         self._bar.step(done // 1000)
 
     def __enter__(self) -> "Kilobytes":

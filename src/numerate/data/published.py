@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from numerate.config import Span
 from numerate.data.new_folder import new_folder, refuse_taken
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.tasks.counting import Counting
-from numerate.tasks.counting_names import AUXILIARY, Named, named_tasks
-from numerate.tasks.draws import Draws, key
+from numerate.tasks.counting_names import AUXILIARY, PublishedTask, named_tasks
+from numerate.tasks.draws import CounterRNG, key
 from numerate.tasks.mixture import Mixture
 from numerate.tasks.questions import EMPTY, Questions
 from numerate.tasks.rasp import RaspCounting
@@ -48,7 +48,7 @@ def files(name: str, count: int | None = None, seed: int = 0) -> dict[str, Rows]
     """The published files of a task, with the rows of each; of a name with an auxiliary task, the files of that too.
 
     `count` is how many rows the training files have, where the published number is not wanted; `seed` is the key of
-    what is random. Raises `Mistake` for a name that was not published.
+    what is random. Raises `UserError` for a name that was not published.
 
     >>> list(files("counting_samesymbol_plain3_addbigram"))
     ['counting_samesymbol_plain3/train.txt', 'counting_samesymbol_plain3/val.txt', \
@@ -59,7 +59,7 @@ def files(name: str, count: int | None = None, seed: int = 0) -> dict[str, Rows]
         return _of_auxiliary(name, count)
     found = named_tasks().get(name) or next((task for task in named_tasks().values() if task.folder == name), None)
     if found is None:
-        raise Mistake(f"{name!r} was not published; see `numerate list tasks`.{did_you_mean(name, names())}")
+        raise UserError(f"{name!r} was not published; see `numerate list tasks`.{did_you_mean(name, names())}")
     main = found.task.tasks[0] if isinstance(found.task, Mixture) else found.task
     rows = _of_task(found, main, found.rows[0] if count is None else count, seed)
     told = {f"{found.folder}/{file}.txt": part for file, part in rows.items()}
@@ -81,7 +81,7 @@ def write(
 
     The folder appears under its name when all is written; `heard` is told how many rows of training there are, of the
     `total`, and the file that is being written.
-    Raises `Mistake` for a folder that is there already, and for a name that was not published.
+    Raises `UserError` for a folder that is there already, and for a name that was not published.
     """
     out = Path(out)
     wanted = files(name, count, seed)
@@ -135,7 +135,7 @@ def lines_of(questions: Questions) -> bytes:
     return "".join(lines).encode()
 
 
-def _of_task(named: Named, task: Task, count: int, seed: int) -> dict[str, Rows]:
+def _of_task(named: PublishedTask, task: Task, count: int, seed: int) -> dict[str, Rows]:
     if named.name == "debug":
         return _debug(task)
     if isinstance(task, Counting):
@@ -173,7 +173,7 @@ def _held(task: Counting, count: int, seed: int) -> dict[str, Rows]:
     }
 
 
-def _fixed(named: Named, task: Counting, count: int) -> dict[str, Rows]:
+def _fixed(named: PublishedTask, task: Counting, count: int) -> dict[str, Rows]:
     """The same few rows many times over."""
     trained, allowed = Span.of(task.count), task.allowed
     cells = allowed.cells(trained)
@@ -194,7 +194,7 @@ def _fixed(named: Named, task: Counting, count: int) -> dict[str, Rows]:
     }
 
 
-def _modular(named: Named, task: Counting, count: int, seed: int) -> dict[str, Rows]:
+def _modular(named: PublishedTask, task: Counting, count: int, seed: int) -> dict[str, Rows]:
     """Every trained count in turn; tested as many counts further."""
     trained = Span.of(task.count)
     cells = _cells(np.arange(1, trained.high + 1))
@@ -301,7 +301,7 @@ def _rows(task: Counting, cells: NDArray[np.int64], seed: int = 0, file: str = "
     count, start = cells.T
     letters = None
     if task.symbol == "different":
-        drawn = Draws(key("published", task, file, seed, at))
+        drawn = CounterRNG(key("published", task, file, seed, at))
         letters = drawn.below(26, (len(cells), int(count.max(initial=1))), np.int16)
     if task.number != "both":
         return task.rows(count, start, np.full(len(cells), task.number == "before"), letters)

@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 
 from numerate.data.new_folder import new_folder, refuse_taken
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.datasets_by_name import presets
 from numerate.tasks.draws import key
-from numerate.tasks.jokes import Jokes
+from numerate.tasks.jokes import RJokes
 from numerate.tasks.mathematics import SPLIT_FILES, Mathematics
 from numerate.tasks.multiplication import Multiplication
-from numerate.tasks.reading import Reading
+from numerate.tasks.reading import MultiRC
 from numerate.tasks.row_orders import shuffled
 from numerate.tasks.text_task import Holdings, Stock
 from numerate.tasks.texts import Example
-from numerate.tasks.word_problems import PREPARED, WordProblems
+from numerate.tasks.word_problems import GSM8K, PREPARED
 
 NAMES = ("mathematics", "mathematics_arithmetic", "gsm8k", "multirc", "rjokes", "multiplication")
 """What can be written."""
@@ -42,14 +42,14 @@ Lines = Callable[[], Iterator[list[bytes]]]
 
 
 def task_of(name: str) -> Any:
-    """The task whose files are written, before its settings. Raises `Mistake` for a name without published files."""
+    """The task whose files are written, before its settings. Raises `UserError` for a name without published files."""
     if name not in NAMES:
-        raise Mistake(f"{name!r} has no published files; there are: {', '.join(NAMES)}")
+        raise UserError(f"{name!r} has no published files; there are: {', '.join(NAMES)}")
     return presets()[name]
 
 
 def files(task: Any, seed: int = 0) -> dict[str, Lines]:
-    """The published files of a task with their lines. Raises `Mistake` where the dataset is not there."""
+    """The published files of a task with their lines. Raises `UserError` where the dataset is not there."""
     if isinstance(task, Multiplication):
         return {f"digit-multiplication/data/{name}.jsonl": lines for name, lines in _products(seed).items()}
     if isinstance(task, Mathematics):
@@ -58,20 +58,20 @@ def files(task: Any, seed: int = 0) -> dict[str, Lines]:
         tests = [found.test.take(found.test.part <= found.trained), found.test.take(found.test.part > found.trained)]
         named = zip(SPLIT_FILES, (found.train, found.development, *tests), strict=True)
         return {f"mathematics_dataset-v1.0/{begin}{name}.txt": _lines(stock, two_lines) for name, stock in named}
-    if isinstance(task, WordProblems):
+    if isinstance(task, GSM8K):
         folder, names = "grade_school_math/data/preprocessed", PREPARED
         found = replace(task, split_seed=seed, extra_tests=(), test=None).holdings
-    elif isinstance(task, Reading):
+    elif isinstance(task, MultiRC):
         folder = "multirc/data/preprocessed"
         names = ("train_clean.jsonl", "val_clean.jsonl", "test_clean.jsonl")
         found = replace(task, development_fraction=0.0, keep_duplicates=True).holdings
-    elif isinstance(task, Jokes):
+    elif isinstance(task, RJokes):
         folder, names = "rjokes-dataset/data", ("train.jsonl", "dev.jsonl", "test.jsonl")
         found = replace(task, keep_duplicates=True).holdings
     else:
-        raise Mistake(f"{type(task).__name__} has no published files; there are: {', '.join(NAMES)}")
+        raise UserError(f"{type(task).__name__} has no published files; there are: {', '.join(NAMES)}")
     stocks = (found.train, found.development, found.test)
-    written = json_line_as_it_is if isinstance(task, Reading) else json_line
+    written = json_line_as_it_is if isinstance(task, MultiRC) else json_line
     return {f"{folder}/{name}": _lines(stock, written) for name, stock in zip(names, stocks, strict=True)}
 
 
@@ -124,7 +124,7 @@ def write(task: Any, out: str | Path, seed: int = 0, heard: Callable[[int, str],
     """Writes the published files of a task below a new folder, and returns how many questions each has.
 
     The folder appears under its name when all is written; `heard` is told how many there are so far, and the file.
-    Raises `Mistake` for a folder that is there already, and where the dataset is not there.
+    Raises `UserError` for a folder that is there already, and where the dataset is not there.
     """
     out = Path(out)
     refuse_taken(out)

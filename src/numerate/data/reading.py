@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.row_heads import checked_head
 from numerate.vocabulary import BEGIN, END, PAD
 
@@ -27,7 +27,7 @@ def open_rows(folder: str | Path) -> "StoredRows":
     program can read them: `ids.bin` has the ids of all rows one after the other (type `head["ids"]`, uint8 or uint16),
     row i from `offsets.bin`[i] to `offsets.bin`[i + 1] (int64), all little-endian; `head.json` has the vocabulary.
 
-    Raises `Mistake` for a folder that is none of these, or that was written as text alone or is not complete.
+    Raises `UserError` for a folder that is none of these, or that was written as text alone or is not complete.
     """
     return StoredRows(Path(folder))
 
@@ -44,7 +44,7 @@ class StoredRows:
         self.head = checked_head(folder)
         files = self.head["files"]
         if "ids.bin" not in files:
-            raise Mistake(f"{folder}: was written as text; format=memmap or format=both writes token ids as well")
+            raise UserError(f"{folder}: was written as text; format=memmap or format=both writes token ids as well")
         self.symbols: tuple[str, ...] = tuple(self.head["vocabulary"])
         self.ids = self._array("ids.bin", self.head["ids"])
         self.offsets: NDArray[np.int64] = self._array("offsets.bin", "<i8")
@@ -64,16 +64,16 @@ class StoredRows:
         return self.ids[begin:end]
 
     def answer(self, row: int) -> NDArray[Any]:
-        """The ids of a row's answer, its [EOS] among them. Raises `Mistake` where rows have labels instead."""
+        """The ids of a row's answer, its [EOS] among them. Raises `UserError` where rows have labels instead."""
         if self._answers is None:
-            raise Mistake(f"{self.folder}: its rows have a label per token and no answer behind a question")
+            raise UserError(f"{self.folder}: its rows have a label per token and no answer behind a question")
         begin, end = self._ends(row)
         return self.ids[begin + int(self._answers[row]) : end]
 
     def labels(self, row: int) -> NDArray[Any]:
-        """What is to be said at each token of a row, 0 where nothing is. Raises `Mistake` where rows have answers."""
+        """What is to be said at each token of a row, 0 where nothing is. Raises `UserError` where rows have answers."""
         if self._labels is None:
-            raise Mistake(f"{self.folder}: its rows have an answer behind a question and no labels")
+            raise UserError(f"{self.folder}: its rows have an answer behind a question and no labels")
         begin, end = self._ends(row)
         return self._labels[begin:end]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from numerate.config import setting
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.questions import Questions
 from numerate.tasks.row_files import rows_at_once
 from numerate.tasks.task import SPLITS, Task
-from numerate.tasks.written import Written
+from numerate.tasks.written import ExampleFile
 from numerate.tokens.tokenizer import Characters, Rows, Tokenizer
 from numerate.vocabulary import Vocabulary
 
@@ -21,7 +21,7 @@ BLOCK = 1 << 15
 
 
 @dataclass(frozen=True)
-class Spelled:
+class TaskWithTokenizer:
     """A task and its tokenizer, as set by `task.digits=1:5 tokenizer.number_format.digit_order=normal`."""
 
     task: Task = setting(Arithmetic(), "draws questions with answers")
@@ -46,15 +46,15 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise Mistake(f"count: {self.count} rows are none; 1 or more is right")
-        if self.split is None and not isinstance(self.task, Written):
-            raise Mistake("split: only the rows of a file have an order of their own")
+            raise UserError(f"count: {self.count} rows are none; 1 or more is right")
+        if self.split is None and not isinstance(self.task, ExampleFile):
+            raise UserError("split: only the rows of a file have an order of their own")
         if self.split is not None and self.split not in SPLITS:
             names = ", ".join(SPLITS)
-            raise Mistake(f"split: there is no {self.split!r}; there are: {names}.{did_you_mean(self.split, SPLITS)}")
+            raise UserError(f"split: there is no {self.split!r}; there are: {names}.{did_you_mean(self.split, SPLITS)}")
 
     @classmethod
-    def of_file(cls, path: str | Path, spelled: Spelled, count: int | None = None) -> "Source":
+    def of_file(cls, path: str | Path, spelled: TaskWithTokenizer, count: int | None = None) -> "Source":
         """The first `count` rows of a file, or all."""
         there = spelled.task.space() or 0
         return cls(str(path), spelled.task, spelled.tokenizer, there if count is None else min(count, there), None)
@@ -68,11 +68,11 @@ class Source:
         smaller blocks."""
         vocabulary = self.vocabulary
         listed = self.task.whole(self.split or "train") if self.whole else None
-        if isinstance(self.task, Written):
+        if isinstance(self.task, ExampleFile):
             size = min(size, rows_at_once(self.task.rows.longest))
         for start in range(0, self.count, size):
             count = min(size, self.count - start)
-            if self.split is None and isinstance(self.task, Written):
+            if self.split is None and isinstance(self.task, ExampleFile):
                 questions = self.task.questions(np.arange(start, start + count))
             elif listed is not None:
                 questions = listed.take(slice(start, start + count))

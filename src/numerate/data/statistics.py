@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from numerate.data.repeats import MOST, Repeats
 from numerate.data.source import Source
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.questions import EMPTY, Questions
 from numerate.tokens.tokenizer import Rows
 from numerate.vocabulary import END, PAD, Vocabulary
@@ -117,7 +117,7 @@ class Statistics:
 def statistics(source: Source, heard: Callable[[int], None] | None = None) -> Statistics:
     """Goes through the rows of a source once. `heard` is told after each block how many rows are done.
 
-    Raises `Mistake` for a row that cannot be read.
+    Raises `UserError` for a row that cannot be read.
     """
     found = Statistics(source.name)
     vocabulary = source.vocabulary
@@ -150,7 +150,7 @@ def statistics(source: Source, heard: Callable[[int], None] | None = None) -> St
     symbols[[PAD, END]] = 0
     found.characters = {vocabulary.symbols[i]: int(symbols[i]) for i in np.flatnonzero(symbols)}
     if not found.count:
-        raise Mistake(f"{source.name}: has no rows")
+        raise UserError(f"{source.name}: has no rows")
     return found
 
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from numerate.data.new_folder import new_folder, refuse_taken
-from numerate.errors import Mistake, did_you_mean
-from numerate.tokens.pieces import Pieces, pieces
+from numerate.errors import UserError, did_you_mean
+from numerate.tokens.pieces import StoredTokenizer, pieces
 from numerate.tokens.sentencepiece_files import SPACE, tokenizer_json
 from numerate.tokens.tokenizer_files import TokenizerFile
 from numerate.training import disk
@@ -43,20 +43,20 @@ def train_vocabulary(
     `▁Once ▁upon ▁a ▁time , ▁ 4 2` (`Ġ` for `▁`).
 
     `texts` is called twice, for texts in the same order; memory does not grow with them, but with their different
-    words. The result is a function of the texts. Raises `Mistake` for a size that the single bytes do not leave room
+    words. The result is a function of the texts. Raises `UserError` for a size that the single bytes do not leave room
     in, or that the texts are too short for; with `fewer` it has then as many ids as the texts give.
     """
     if kind not in KINDS:
-        raise Mistake(f"kind: there is no {kind!r}; there are: {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
+        raise UserError(f"kind: there is no {kind!r}; there are: {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
     least = 256 + (len(_SPECIAL) + 16 if kind == "characters" else 2)  # the ten digits, and some letters
     if size < least:
-        raise Mistake(f"size: {size} ids leave no room beside the bytes and special tokens; {least} or more is right")
+        raise UserError(f"size: {size} ids leave no room beside the bytes and special tokens; {least} or more is right")
     library()
     found = _of_characters(texts, size) if kind == "characters" else _of_bytes(texts(), size)
     count = len(found["model"]["vocab"])
     if count < size and not fewer:
         bare = 256 + (len(_SPECIAL) if kind == "characters" else 1)
-        raise Mistake(
+        raise UserError(
             f"size: the texts are too short for {size:,} ids; they give {count:,}, of which {bare} are the bytes and "
             f"special tokens. {count:,} or less (size={count}), or more text, is right"
         )
@@ -64,26 +64,26 @@ def train_vocabulary(
 
 
 def library() -> None:
-    """Raises `Mistake` where the package tokenizers is not here."""
+    """Raises `UserError` where the package tokenizers is not here."""
     try:
         import tokenizers  # noqa: F401
     except ImportError as error:
-        raise Mistake("tokenizer: the package tokenizers is not here: pip install 'numerate[huggingface]'") from error
+        raise UserError("tokenizer: the package tokenizers is not here: pip install 'numerate[huggingface]'") from error
 
 
 def save_vocabulary(tokenizer: str, out: str | Path) -> Path:
     """Writes a tokenizer.json and its tokenizer_config.json to a new folder, which `pieces` reads, and returns it.
 
-    Raises `Mistake` for a folder that is there already, or where none may be written.
+    Raises `UserError` for a folder that is there already, or where none may be written.
     """
     out = Path(out).expanduser()
     refuse_taken(out)
     with new_folder(out) as beside:
-        keep_tokenizer(Pieces(tokenizer_file(tokenizer)), beside)
+        keep_tokenizer(StoredTokenizer(tokenizer_file(tokenizer)), beside)
     return out
 
 
-def keep_tokenizer(known: Pieces, folder: Path) -> None:
+def keep_tokenizer(known: StoredTokenizer, folder: Path) -> None:
     """Writes a tokenizer to a folder as tokenizer.json and tokenizer_config.json, whatever it was read from."""
     told = {"tokenizer_class": "PreTrainedTokenizerFast"} | {f"{role}_token": name for role, name in known.file.roles}
     with disk.explained(folder):
@@ -91,7 +91,7 @@ def keep_tokenizer(known: Pieces, folder: Path) -> None:
         disk.replace(folder / "tokenizer_config.json", json.dumps(told, indent=1, ensure_ascii=False).encode())
         disk.replace(folder / "tokenizer.json", known.file.text.encode())
     if pieces(str(folder)).fingerprint != known.fingerprint:
-        raise Mistake(f"tokenizer: it does not read the same from {folder}; a folder with a tokenizer.json is right")
+        raise UserError(f"tokenizer: it does not read the same from {folder}; a folder with a tokenizer.json is right")
 
 
 def tokenizer_file(tokenizer: str) -> TokenizerFile:

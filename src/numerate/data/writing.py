@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from numerate.config import to_tree
 from numerate.data.new_folder import new_folder, refuse_taken
 from numerate.data.source import Source
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.tasks.row_heads import FORMAT, HEAD, head_bytes
 from numerate.tokens.numbers import id_type
 from numerate.tokens.tokenizer import Rows
@@ -37,17 +37,17 @@ def write(
     reads. `head.json` says what they are and has the sha256 of each file. Memory does not grow with the count. The
     folder appears under its name when all is written; `heard` is told after each block how many rows there are.
 
-    Raises `Mistake` for a folder that is there already, or where none may be written.
+    Raises `UserError` for a folder that is there already, or where none may be written.
     """
     out = Path(out)
     if format not in FORMATS:
-        raise Mistake(
+        raise UserError(
             f"format: there is no {format!r}; there are: {', '.join(FORMATS)}.{did_you_mean(format, FORMATS)}"
         )
     refuse_taken(out)
     vocabulary = source.vocabulary
     if format != "memmap" and (clash := [symbol for symbol in vocabulary.symbols if set(symbol) & set("\r\n")]):
-        raise Mistake(f"format: {clash[0]!r} would break a line of text; format=memmap is right")
+        raise UserError(f"format: {clash[0]!r} would break a line of text; format=memmap is right")
     with new_folder(out) as beside:
         _write(source, vocabulary, beside, format, heard)
     return out

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.evaluation import number_metrics, text_metrics
 from numerate.evaluation.intervals import wilson
 from numerate.evaluation.number_metrics import NumberScores
@@ -39,10 +39,12 @@ def base(name: str) -> str:
 
 
 def checked(name: str) -> str:
-    """A name of `NAMES`; raises `Mistake` for any other."""
+    """A name of `NAMES`; raises `UserError` for any other."""
     if name not in NAMES:
         hint = did_you_mean(name, NAMES)
-        raise Mistake(f"metric: there is no {name!r}; there are: {', '.join(METRICS)}, each with{BY_MODULE} too.{hint}")
+        raise UserError(
+            f"metric: there is no {name!r}; there are: {', '.join(METRICS)}, each with{BY_MODULE} too.{hint}"
+        )
     return name
 
 

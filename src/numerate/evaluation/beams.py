@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from numerate.batch import Model, Output, Tokens
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.evaluation.generate import Generated, greedy, value_beside
 from numerate.vocabulary import END, PAD
 
@@ -42,10 +42,10 @@ def beam_search(
     `beams` ended ones: as transformers' `generate(num_beams=...)` does by default, whose answers these are. One beam
     is greedy decoding, but that an open answer may end by `most` alone.
 
-    Raises `Mistake` for fewer than one beam, `Fault` where the model says what is no number.
+    Raises `UserError` for fewer than one beam, `OperationalError` where the model says what is no number.
     """
     if beams < 1:
-        raise Mistake(f"beams: {beams} beams search nothing; 4 were published, 1 is greedy decoding")
+        raise UserError(f"beams: {beams} beams search nothing; 4 were published, 1 is greedy decoding")
     if model.regression is not None:  # it has one answer
         return greedy(model, prompts, most, source=source, placement=placement, end=end)
     rows, device = prompts.ids.shape[0], prompts.ids.device
@@ -82,7 +82,7 @@ def beam_search(
             None if said is None else said[..., place].flatten(),
         )
     if bool(broken.any()):
-        raise Fault(
+        raise OperationalError(
             f"beams: the scores of {int(broken.sum())} of {rows} answers are no numbers (NaN): the model's weights "
             "have gone wrong; an earlier checkpoint may be right"
         )

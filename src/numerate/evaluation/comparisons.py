@@ -11,7 +11,7 @@ from math import comb, erfc, sqrt
 import numpy as np
 from numpy.typing import ArrayLike
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.intervals import Floats, binomial_tail
 from numerate.evaluation.resampling import checked_values
 
@@ -40,11 +40,11 @@ def fisher_exact(first: tuple[int, int], second: tuple[int, int]) -> float:
     >>> round(fisher_exact((3, 3), (0, 3)), 3)
     0.1
 
-    Raises `Mistake` for counts that cannot be.
+    Raises `UserError` for counts that cannot be.
     """
     for successes, tries in (first, second):
         if not 0 <= successes <= tries:
-            raise Mistake(f"fisher_exact: {successes} of {tries} cannot be; it lies between 0 and the tries")
+            raise UserError(f"fisher_exact: {successes} of {tries} cannot be; it lies between 0 and the tries")
     tries, others, successes = first[1], second[1], first[0] + second[0]
     lowest, highest = max(0, successes - others), min(tries, successes)
     ways = [comb(tries, lowest) * comb(others, successes - lowest)]
@@ -62,10 +62,10 @@ def sign_test(wins: int, losses: int) -> float:
     >>> sign_test(5, 0), sign_test(3, 3)
     (0.0625, 1.0)
 
-    Raises `Mistake` for counts below 0.
+    Raises `UserError` for counts below 0.
     """
     if wins < 0 or losses < 0:
-        raise Mistake(f"sign_test: {wins} wins and {losses} losses; neither can be below 0")
+        raise UserError(f"sign_test: {wins} wins and {losses} losses; neither can be below 0")
     return min(1.0, 2.0 * binomial_tail(max(wins, losses), wins + losses, 0.5)) if wins + losses else 1.0
 
 
@@ -80,13 +80,15 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
     >>> round(mcnemar([1, 1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0]), 5)
     0.03125
 
-    Raises `Mistake` for answers that are neither right nor wrong, and for two lists of different lengths.
+    Raises `UserError` for answers that are neither right nor wrong, and for two lists of different lengths.
     """
     one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if one.shape != two.shape or one.ndim != 1:
-        raise Mistake(f"mcnemar: {one.size} and {two.size} answers; give those of both to the same questions, in order")
+        raise UserError(
+            f"mcnemar: {one.size} and {two.size} answers; give those of both to the same questions, in order"
+        )
     if not np.all(np.isin(one, (0, 1)) & np.isin(two, (0, 1))):
-        raise Mistake("mcnemar: an answer is right (True, 1) or wrong (False, 0)")
+        raise UserError("mcnemar: an answer is right (True, 1) or wrong (False, 0)")
     return sign_test(int(np.sum(one > two)), int(np.sum(one < two)))
 
 
@@ -105,7 +107,7 @@ def paired_permutation(
     >>> paired_permutation([0.9, 0.8, 0.7, 0.9, 0.8], [0.1, 0.3, 0.2, 0.1, 0.2])
     0.0625
 
-    Raises `Mistake` without pairs, for two lists of different lengths, and for values that are no numbers.
+    Raises `UserError` without pairs, for two lists of different lengths, and for values that are no numbers.
     """
     gaps = _gaps("paired_permutation", first, second)
     seen, tie = abs(float(np.sum(gaps))), TIE * float(np.sum(np.abs(gaps)))
@@ -116,7 +118,7 @@ def paired_permutation(
         return float(np.mean(np.abs(sums) >= seen - tie))
     from numerate.tasks import draws
 
-    source, hits = draws.Draws(draws.key("paired permutation", *key)), 0
+    source, hits = draws.CounterRNG(draws.key("paired permutation", *key)), 0
     for start in range(0, resamples, 4096):
         signs = 2 * source.below(2, (min(4096, resamples - start), len(gaps)), np.int64) - 1
         hits += int(np.sum(np.abs(signs @ gaps) >= seen - tie))
@@ -134,7 +136,7 @@ def permutation(first: Sequence[float], second: Sequence[float], *key: object, r
     >>> round(permutation([0.9, 0.8, 0.7], [0.1, 0.2, 0.3]), 3)
     0.1
 
-    Raises `Mistake` for a sample without values, and for values that are no numbers.
+    Raises `UserError` for a sample without values, and for values that are no numbers.
     """
     from itertools import combinations
 
@@ -148,7 +150,7 @@ def permutation(first: Sequence[float], second: Sequence[float], *key: object, r
         return float(np.mean(np.abs(both[chosen].sum(axis=1) - middle) >= seen - tie))
     from numerate.tasks import draws
 
-    source, hits = draws.Draws(draws.key("permutation", *key)), 0
+    source, hits = draws.CounterRNG(draws.key("permutation", *key)), 0
     for start in range(0, resamples, 4096):
         rows = min(4096, resamples - start)
         order = np.argsort(source.words(rows * len(both)).reshape(rows, -1), axis=1, kind="stable")
@@ -169,7 +171,7 @@ def signed_rank(first: Sequence[float], second: Sequence[float]) -> float:
     >>> signed_rank([0.9, 0.8, 0.7, 0.9, 0.8], [0.1, 0.3, 0.2, 0.1, 0.2])
     0.0625
 
-    Raises `Mistake` without pairs, for two lists of different lengths, and for values that are no numbers.
+    Raises `UserError` without pairs, for two lists of different lengths, and for values that are no numbers.
     """
     gaps = _gaps("signed_rank", first, second)
     tie = TIE * float(np.max(np.abs(np.concatenate([np.asarray(first), np.asarray(second)]))))
@@ -201,11 +203,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
 
-    Raises `Mistake` for a p-value that does not lie between 0 and 1.
+    Raises `UserError` for a p-value that does not lie between 0 and 1.
     """
     for p in p_values:
         if not 0.0 <= p <= 1.0:
-            raise Mistake(f"holm: {p} is no p-value; each lies between 0 and 1")
+            raise UserError(f"holm: {p} is no p-value; each lies between 0 and 1")
     adjusted, highest = [0.0] * len(p_values), 0.0
     for place, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         highest = max(highest, min(1.0, (len(p_values) - place) * p_values[i]))
@@ -219,10 +221,10 @@ def smallest_p(first: int, second: int, *, paired: bool = False) -> float:
     >>> smallest_p(3, 3), round(smallest_p(5, 5), 4), smallest_p(5, 5, paired=True)
     (0.1, 0.0079, 0.0625)
 
-    Raises `Mistake` for samples without values, and for pairs of unequally many.
+    Raises `UserError` for samples without values, and for pairs of unequally many.
     """
     if min(first, second) < 1 or (paired and first != second):
-        raise Mistake(f"smallest_p: {first} and {second} values; give at least one each, and as many where paired")
+        raise UserError(f"smallest_p: {first} and {second} values; give at least one each, and as many where paired")
     if paired:
         return float(min(1.0, 2.0 * 0.5**first))
     # Samples of one size can be exchanged, which leaves the difference as large.
@@ -239,7 +241,7 @@ def probability_of_improvement(first: Sequence[float], second: Sequence[float]) 
     >>> probability_of_improvement([0.9, 0.8], [0.1, 0.8])
     0.875
 
-    Raises `Mistake` for a sample without values, and for values that are no numbers.
+    Raises `UserError` for a sample without values, and for values that are no numbers.
     """
     one = checked_values(first, "probability_of_improvement")
     two = checked_values(second, "probability_of_improvement")
@@ -249,7 +251,7 @@ def probability_of_improvement(first: Sequence[float], second: Sequence[float]) 
 def _gaps(what: str, first: Sequence[float], second: Sequence[float]) -> Floats:
     one, two = checked_values(first, what), checked_values(second, what)
     if len(one) != len(two):
-        raise Mistake(f"{what}: {len(one)} and {len(two)} values make no pairs; give one of each for every pair")
+        raise UserError(f"{what}: {len(one)} and {len(two)} values make no pairs; give one of each for every pair")
     return one - two
 
 

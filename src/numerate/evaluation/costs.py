@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.evaluation.exam import Exam
+from numerate.evaluation.exam import EvaluationData
 from numerate.evaluation.grid import Cell
-from numerate.tasks.draws import Draws, key
+from numerate.tasks.draws import CounterRNG, key
 
 COST_DRAWS = 8
 """Questions from which the cost of a cell is told."""
@@ -23,29 +23,29 @@ FEW = 256
 """So many cells are each told by themselves."""
 
 
-class Reading(NamedTuple):
+class RowSize(NamedTuple):
     """How much a question of a cell is: `time`, the tokens of its longest row, and `asked`, those of its answer."""
 
     time: float
     asked: float
 
 
-def reading(exam: Exam, cell: Cell) -> Reading:
+def reading(exam: EvaluationData, cell: Cell) -> RowSize:
     """How much a question of a cell is, told from a few that are drawn under a key of their own.
 
     A function of the cell, the task and its spelling alone, so that the pieces of a grid are the same on every machine,
     for whatever answers a task has.
     """
     task = exam.task.pinned(**dict(cell)) if cell else exam.task
-    draws = Draws(key("cost"))
+    draws = CounterRNG(key("cost"))
     drawn = task.draw(draws, np.arange(COST_DRAWS))
     if drawn.chance is None:
         drawn = replace(drawn, chance=draws.words(len(drawn)))
     rows = exam.tokenizer.rows(drawn, exam.vocabulary)
-    return Reading(float(rows.lengths.max()), float(rows.asked.sum(1).max()))
+    return RowSize(float(rows.lengths.max()), float(rows.asked.sum(1).max()))
 
 
-def readings(exam: Exam, cells: Sequence[Cell]) -> dict[Cell, Reading]:
+def readings(exam: EvaluationData, cells: Sequence[Cell]) -> dict[Cell, RowSize]:
     """`reading` of many cells at once: 10,000 in a tenth of a second.
 
     Where there are many, it is told at up to `ANCHORS` sizes of each axis and is linear between them, as the rows of a
@@ -65,7 +65,7 @@ def readings(exam: Exam, cells: Sequence[Cell]) -> dict[Cell, Reading]:
     for corner in product((0, 1), repeat=len(names)):
         ends = [(near[up], share if up else 1 - share) for up, (*near, share) in zip(corner, between, strict=True)]
         found += np.prod([share for _, share in ends], axis=0)[:, None] * table[tuple(at for at, _ in ends)]
-    return {cell: Reading(*row) for cell, row in zip(cells, found.tolist(), strict=True)}
+    return {cell: RowSize(*row) for cell, row in zip(cells, found.tolist(), strict=True)}
 
 
 def _anchors(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -82,6 +82,6 @@ def _between(
     return below, above, (sizes - anchors[below]) / np.maximum(anchors[above] - anchors[below], 1)
 
 
-def cost(exam: Exam, cell: Cell, count: int = 1) -> float:
+def cost(exam: EvaluationData, cell: Cell, count: int = 1) -> float:
     """What a cell costs in one pass: the tokens of its longest row, for each question. Only ratios matter."""
     return count * reading(exam, cell).time

@@ -14,15 +14,15 @@ import numpy as np
 
 from numerate.batch import IGNORE, Model
 from numerate.config import setting
-from numerate.errors import Mistake
-from numerate.evaluation.exam import SPARE, Exam, chunks, questions_of
+from numerate.errors import UserError
+from numerate.evaluation.exam import SPARE, EvaluationData, chunks, questions_of
 from numerate.evaluation.grid import Grid, fits
 from numerate.evaluation.labels import Labels
 from numerate.evaluation.marks import decoded_with_said, labels_of, likelihood, mark_with_said
 from numerate.evaluation.statistics import wilson
 from numerate.evaluation.text_answers import TextAnswers
 from numerate.tasks.task import Task
-from numerate.tasks.written import Written
+from numerate.tasks.written import ExampleFile
 from numerate.vocabulary import PAD
 
 Method = Literal["one pass", "decoding", "beams"]
@@ -54,19 +54,21 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         if self.grid is not None and not self.grid.strip():
-            raise Mistake("grid: is empty; 1:12x1:12 is one, and null stands for the trained sizes and as many beyond")
+            raise UserError(
+                "grid: is empty; 1:12x1:12 is one, and null stands for the trained sizes and as many beyond"
+            )
         if self.examples_per_cell < 1:
-            raise Mistake(
+            raise UserError(
                 f"examples_per_cell: {self.examples_per_cell} questions measure nothing; 100 give +-10 points at 50 %"
             )
         if self.validation_examples < 1:
-            raise Mistake(f"validation_examples: {self.validation_examples} questions measure nothing; 256 are usual")
+            raise UserError(f"validation_examples: {self.validation_examples} questions measure nothing; 256 are usual")
         for name in ("validation_batches", "chunks"):
             if (value := getattr(self, name)) is not None and value < 1:
-                raise Mistake(f"{name}: {value} of them measure nothing; 1 or more is right, or null")
+                raise UserError(f"{name}: {value} of them measure nothing; 1 or more is right, or null")
 
 
-def one_pass_holds(exam: Exam) -> bool:
+def one_pass_holds(exam: EvaluationData) -> bool:
     """Whether exact match may be read off one forward: one tokenisation per answer, ids fed back by argmax.
 
     For aligned labels it always may: what is said is never read.
@@ -74,17 +76,17 @@ def one_pass_holds(exam: Exam) -> bool:
     return not exam.layout.continues or exam.tokenizer.unique
 
 
-def method_for(exam: Exam, wanted: Method) -> Method:
+def method_for(exam: EvaluationData, wanted: Method) -> Method:
     """How answers are scored: as wanted, unless one forward would not be exact, or answers are texts, of which it is
-    measured how far they are from the right ones. Raises `Mistake` for decoding where there is nothing to decode."""
+    measured how far they are from the right ones. Raises `UserError` for decoding where there is nothing to decode."""
     if exam.running:
         if wanted != "one pass":
-            raise Mistake(f"method: {wanted!r} is for answers, and running text has none: 'one pass' is right")
+            raise UserError(f"method: {wanted!r} is for answers, and running text has none: 'one pass' is right")
         return wanted
     if not exam.layout.continues:
         if wanted != "one pass":
             how = f"layout={type(exam.layout).__name__} has every place said by itself, in one forward"
-            raise Mistake(f"method: {wanted!r} is for answers said token by token; {how}, so 'one pass' is right")
+            raise UserError(f"method: {wanted!r} is for answers said token by token; {how}, so 'one pass' is right")
         return "one pass"
     if wanted == "beams":
         return wanted
@@ -93,7 +95,7 @@ def method_for(exam: Exam, wanted: Method) -> Method:
 
 def evaluate_cell(
     model: Model,
-    exam: Exam,
+    exam: EvaluationData,
     cell: Mapping[str, int],
     *,
     count: int,
@@ -126,7 +128,7 @@ def evaluate_cell(
     is there where a model sees at each place what comes later, and says how: nothing may then be claimed of it. `names`
     has what the sizes of a cell are called, where these have names, so that nobody needs the data to read it.
 
-    Raises `Mistake` for a cell that the task does not have, and for answers that such a model would have to decode.
+    Raises `UserError` for a cell that the task does not have, and for answers that such a model would have to decode.
     """
     ahead = refuse_ahead(model, exam)
     method = method_for(exam, method)
@@ -176,17 +178,17 @@ def evaluate_cell(
     }
 
 
-def refuse_ahead(model: Model, exam: Exam) -> str | None:
+def refuse_ahead(model: Model, exam: EvaluationData) -> str | None:
     """How a model sees at each place what comes later in its row, in words; None where it does not, as a model should.
 
-    Where answers are masked it has nothing to see of them. Raises `Mistake` where answers would have to be decoded,
+    Where answers are masked it has nothing to see of them. Raises `UserError` where answers would have to be decoded,
     token by token: what such a model says to a prefix is not what it says to the whole row.
     """
     if exam.layout.masks:
         return None
     ahead = model.looks_ahead()
     if ahead is not None and not exam.labelled:
-        raise Mistake(
+        raise UserError(
             f"model: {ahead}, so that it cannot answer by continuing a text; layout=Masked is right, or labels"
         )
     return ahead
@@ -219,15 +221,15 @@ def _is_of_another(task: Task, text: str) -> bool:
 
 def default_grid(task: Task) -> Grid:
     """The trained sizes and as many again: 1:5 on each axis becomes 1:10. Where a task lists its cells it is those;
-    of a file of rows the trained ones among them. Raises `Mistake` for a task without axes."""
+    of a file of rows the trained ones among them. Raises `UserError` for a task without axes."""
     trained = task.trained()
     if not trained:
-        raise Mistake(f"grid: {type(task).__name__} has no axes to make a grid of")
+        raise UserError(f"grid: {type(task).__name__} has no axes to make a grid of")
     text = "x".join(f"{span.low}:{(1 + task.endless) * span.high}" for span in trained.values())
     if task.running:
         return Grid.parse("x".join(map(str, trained.values())), tuple(trained))
     grid, known = Grid.parse(text, tuple(trained)), task.cells()
     there = known
-    if known is not None and isinstance(task, Written):
+    if known is not None and isinstance(task, ExampleFile):
         there = [*({*known} & {tuple(size for _, size in cell) for cell in grid.cells()})]
     return grid if there is None or len(there) == len(grid.cells()) else Grid.of(there, tuple(trained))

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from numerate.batch import Batch, Model, Tokens
 from numerate.evaluation.token_bytes import TokenBytes
-from numerate.tasks.draws import Draws, key
-from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tasks.draws import CounterRNG, key
+from numerate.tasks.language_modelling import LanguageModeling
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
 from numerate.tokens.layout import Continuation, Layout
@@ -28,7 +28,7 @@ SPARE = 10
 """Tokens that an answer which is a text may be longer than the longest right one of its batch: it is to be read."""
 
 
-class Exam:
+class EvaluationData:
     """The asking side of a recipe: questions as batches."""
 
     def __init__(self, task: Task, tokenizer: Tokenizer, layout: Layout) -> None:
@@ -53,12 +53,12 @@ class Exam:
     @cached_property
     def token_bytes(self) -> TokenBytes | None:
         """The bytes of text of each token, of running text; None of all else."""
-        return TokenBytes.of(self.task.pieces()) if isinstance(self.task, LanguageModelling) else None
+        return TokenBytes.of(self.task.pieces()) if isinstance(self.task, LanguageModeling) else None
 
     @cached_property
     def texts(self) -> bool:
         """Whether questions and answers are texts in a file: one of them tells."""
-        return not self.running and self.task.draw(Draws(key("cost")), np.arange(1)).texts is not None
+        return not self.running and self.task.draw(CounterRNG(key("cost")), np.arange(1)).texts is not None
 
     @cached_property
     def trained_labels(self) -> int | None:
@@ -132,7 +132,7 @@ def prompts_of(batch: Batch) -> tuple[Tokens, int]:
     return prompts, batch.asked_targets.shape[1]
 
 
-def chunks(exam: Exam, questions: Questions, model: Model) -> "Sequence[Batch]":
+def chunks(exam: EvaluationData, questions: Questions, model: Model) -> "Sequence[Batch]":
     """Batches of a fixed number of tokens, on the model's device."""
     device = next(model.parameters()).device
     whole = exam.batch(questions)

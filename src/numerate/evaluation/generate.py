@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from numerate.batch import Draw, Model, Output, Tokens
+from numerate.batch import Model, Output, StepContext, Tokens
 from numerate.vocabulary import END, PAD
 
 Choose = Callable[[Float[Tensor, "rows vocabulary"], int], Int[Tensor, " rows"]]
@@ -38,7 +38,7 @@ class Generated:
     stopped: Bool[Tensor, " rows"] | None = None
 
 
-class Reader(ABC):
+class ModelReader(ABC):
     """Reads tokens and holds the output behind the last one of each row."""
 
     output: Output
@@ -48,7 +48,7 @@ class Reader(ABC):
         """One more token of each row."""
 
 
-class Cached(Reader):
+class Cached(ModelReader):
     """One token costs one step over the state of the model, not the prefix."""
 
     def __init__(self, model: Model, prompts: Tokens, most: int, source: Tokens | None = None, placement: int = 0):
@@ -62,7 +62,7 @@ class Cached(Reader):
         self.output, self._state = started.output, started.state
 
 
-class Plain(Reader):
+class Plain(ModelReader):
     """The whole prefix is read again for every token: the plain form that `Cached` is tested against.
 
     It computes every place in full, so that it leans neither on a cache nor on what is computed at asked places only.
@@ -88,7 +88,7 @@ class Plain(Reader):
     def _read(self) -> Output:
         values = None if self.values is None else self.values[:, : self.time]
         read = replace(self.prompts, ids=self.ids[:, : self.time], lengths=self.lengths, values=values, places=None)
-        output = self.model(self.model.place(read, Draw.fixed(self.placement)), self.source)
+        output = self.model(self.model.place(read, StepContext.fixed(self.placement)), self.source)
         at, said = self.lengths - 1, output.values
         own = None if said is None else said[self.rows, at][:, None]
         return Output(
@@ -98,7 +98,7 @@ class Plain(Reader):
 
 def speak(
     model: Model,
-    reader: Reader,
+    reader: ModelReader,
     choose: Choose,
     rows: int,
     most: int,

@@ -9,7 +9,7 @@ from math import prod
 from typing import TypeVar
 
 from numerate.config import Span
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ MOST_CELLS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Part:
+class GridPart:
     """A rectangle of cells: every combination of the values of each axis; or, where `tied`, its diagonal, all axes
     having the same value."""
 
@@ -73,7 +73,7 @@ class Grid:
     """
 
     axes: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[GridPart, ...]
 
     @classmethod
     def parse(cls, text: str, axes: Sequence[str]) -> "Grid":
@@ -86,7 +86,7 @@ class Grid:
           by a comma, which makes a sweep of several recipes.)
         - The published tiers have names (`NAMED`): `large`, `ood_only`, `up_to_40`, ..., `extended`.
 
-        Raises `Mistake` for any other text.
+        Raises `UserError` for any other text.
         """
         texts = [part for name in text.split("+") for part in NAMED.get(name.strip(), name).split("+")]
         return cls(tuple(axes), tuple(_part(part.strip(), text, axes) for part in texts))._sized(text)
@@ -94,7 +94,7 @@ class Grid:
     def _sized(self, text: str) -> "Grid":
         count = sum(len(part) for part in self.parts)
         if count > MOST_CELLS:
-            raise Mistake(f"grid: {text!r} has {count:,} cells; at most {MOST_CELLS:,} are evaluated at once")
+            raise UserError(f"grid: {text!r} has {count:,} cells; at most {MOST_CELLS:,} are evaluated at once")
         return self
 
     @property
@@ -120,12 +120,12 @@ class Grid:
         >>> str(Grid.of([(4,), (5,), (8,)], ("length",)))
         '4:5+8'
         """
-        parts: list[Part] = []
+        parts: list[GridPart] = []
         for *before, last in sorted(places):
             fixed, begin = tuple(range(value, value + 1) for value in before), last
             if parts and parts[-1].values[:-1] == fixed and parts[-1].values[-1].stop == last:
                 begin = parts.pop().values[-1].start
-            parts.append(Part((*fixed, range(begin, last + 1))))
+            parts.append(GridPart((*fixed, range(begin, last + 1))))
         return cls(tuple(axes), tuple(parts))
 
     def __str__(self) -> str:
@@ -142,19 +142,19 @@ def fits(text: str, axes: Sequence[str]) -> bool:
     return all(len(re.split(r"[x\u00d7]", part)) in (1, len(axes)) for part in parts)
 
 
-def _part(text: str, whole: str, axes: Sequence[str]) -> Part:
+def _part(text: str, whole: str, axes: Sequence[str]) -> GridPart:
     tied = text.startswith("equal:")
     texts = [part.strip() for part in re.split(r"[x\u00d7]", text.removeprefix("equal:"))]
     if tied and len(texts) > 1:
-        raise Mistake(f"grid: {text!r} ties all axes to one value, so it has one span: equal:101:160")
+        raise UserError(f"grid: {text!r} ties all axes to one value, so it has one span: equal:101:160")
     if len(texts) == 1:
         texts = texts * len(axes)
     if len(texts) != len(axes):
-        raise Mistake(
+        raise UserError(
             f"grid: {whole!r} has {len(texts)} axes, the task has {len(axes)}: {', '.join(axes)}; "
             f"a grid of it reads like {'x'.join(['1:12'] * len(axes))}, and null stands for the default one"
         )
-    return Part(tuple(_values(part, whole, axes) for part in texts), tied)
+    return GridPart(tuple(_values(part, whole, axes) for part in texts), tied)
 
 
 def _values(text: str, whole: str, axes: Sequence[str]) -> range:
@@ -163,18 +163,18 @@ def _values(text: str, whole: str, axes: Sequence[str]) -> range:
     stepped = re.fullmatch(r"(.*:.*):\s*([0-9]{1,9})\s*", text)
     try:
         span = Span.parse(stepped[1] if stepped else text)
-    except Mistake as mistake:
+    except UserError as mistake:
         if "," in whole:
-            raise Mistake(f"grid: {whole!r}: parts are joined by +, as in {example}+equal:20:40") from mistake
+            raise UserError(f"grid: {whole!r}: parts are joined by +, as in {example}+equal:20:40") from mistake
         near = did_you_mean(text, NAMED) if re.fullmatch(r"[a-z][a-z_0-9]*", text) else ""
-        raise Mistake(f"grid: {mistake} (a grid reads like {example}).{near}") from mistake
+        raise UserError(f"grid: {mistake} (a grid reads like {example}).{near}") from mistake
     step = int(stepped[2]) if stepped else 1
     if span.high > MOST_CELLS:
-        raise Mistake(f"grid: {whole!r} has a size above {MOST_CELLS:,}, which nothing is that long")
+        raise UserError(f"grid: {whole!r} has a size above {MOST_CELLS:,}, which nothing is that long")
     if span.low < 0:
-        raise Mistake(f"grid: {whole!r} has a negative size")
+        raise UserError(f"grid: {whole!r} has a negative size")
     if step < 1:
-        raise Mistake(f"grid: {whole!r} has a step of 0; 1:100:5 takes every fifth value")
+        raise UserError(f"grid: {whole!r} has a step of 0; 1:100:5 takes every fifth value")
     return range(span.low, span.high + 1, step)
 
 
@@ -204,7 +204,7 @@ def shard(cells: Iterable[Cell], number: int, of: int, cost: Callable[[Cell], fl
     the pieces are a function of the cells alone. The cells of a piece come in the grid's order.
     """
     if not 1 <= number <= of:
-        raise Mistake(f"shard: {number}/{of} is no piece; 1/{of} to {of}/{of} are")
+        raise UserError(f"shard: {number}/{of} is no piece; 1/{of} to {of}/{of} are")
     order = {cell: place for place, cell in enumerate(cells)}
     costs = {cell: cost(cell) for cell in order}
     pieces: list[list[Cell]] = [[] for _ in range(of)]
@@ -242,8 +242,8 @@ def cut(costs: Sequence[float], pieces: int) -> list[range]:
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """From `2/4`, the second of four pieces: `(2, 4)`. Raises `Mistake` for any other text."""
+    """From `2/4`, the second of four pieces: `(2, 4)`. Raises `UserError` for any other text."""
     found = re.fullmatch(r"(\d+)/(\d+)", text.strip())
     if not found:
-        raise Mistake(f"shard: {text!r} is no piece; a piece reads like 1/4")
+        raise UserError(f"shard: {text!r} is no piece; a piece reads like 1/4")
     return int(found[1]), int(found[2])

@@ -11,13 +11,13 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Share:
+class Proportion:
     """A share with its interval: `value` between `low` and `high`, measured on `count` things."""
 
     value: float
@@ -41,7 +41,7 @@ def wilson(
     >>> tuple(round(bound, 3) for bound in wilson(99, 100))
     (0.946, 0.998)
 
-    Raises `Mistake` for counts that cannot be (more right than asked) and for a level outside 0 to 1.
+    Raises `UserError` for counts that cannot be (more right than asked) and for a level outside 0 to 1.
     """
     z = NormalDist().inv_cdf((1.0 + checked_level(level)) / 2.0)
     right, asked = _counts(correct, count)
@@ -78,12 +78,14 @@ def clopper_pearson(
     >>> tuple(round(bound, 3) for bound in clopper_pearson(0, 3))
     (0.0, 0.708)
 
-    Raises `Mistake` for counts that cannot be or are not whole, and for a level outside 0 to 1.
+    Raises `UserError` for counts that cannot be or are not whole, and for a level outside 0 to 1.
     """
     checked_level(level)
     right, asked = np.broadcast_arrays(*_counts(correct, count))
     if np.any(right != np.floor(right)) or np.any(asked != np.floor(asked)):
-        raise Mistake("correct: an exact interval is of whole counts; give how many were right and how many were asked")
+        raise UserError(
+            "correct: an exact interval is of whole counts; give how many were right and how many were asked"
+        )
     tail = (1.0 - level) / 2.0
     # With right and wrong exchanged the upper bound is the lower one of the other side, so both are found in log odds.
     low = _expit(_lower_log_odds(right.ravel(), asked.ravel(), tail))
@@ -99,11 +101,11 @@ def binomial_tail(successes: int, count: int, share: float) -> float:
     >>> binomial_tail(2, 2, 0.5), round(binomial_tail(8, 10, 0.5), 4)
     (0.25, 0.0547)
 
-    Raises `Mistake` for counts that cannot be and for a share outside 0 to 1.
+    Raises `UserError` for counts that cannot be and for a share outside 0 to 1.
     """
     right, asked = _counts(successes, count)
     if not 0.0 <= share <= 1.0:
-        raise Mistake(f"share: {share} is no probability; it lies between 0 and 1")
+        raise UserError(f"share: {share} is no probability; it lies between 0 and 1")
     if successes <= 0:
         return 1.0
     if share in (0.0, 1.0):
@@ -113,7 +115,7 @@ def binomial_tail(successes: int, count: int, share: float) -> float:
     return float(np.exp(_log_tail(right[None], asked[None], np.array([log(share / (1.0 - share))]))[0][0]))
 
 
-def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, repeats: int = 1) -> Share:
+def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, repeats: int = 1) -> Proportion:
     """The mean over cells of the share right, every cell weighing the same, with an interval about the questions.
 
     `cells` are (correct, count) pairs. With equal counts the mean is the pooled share and its interval the pooled
@@ -125,12 +127,12 @@ def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, repeats: 
     >>> region_mean([(100, 100), (50, 100)]).value
     0.75
 
-    Raises `Mistake` without cells, or for a cell where nothing was asked.
+    Raises `UserError` without cells, or for a cell where nothing was asked.
     """
     if not cells:
-        raise Mistake("cells: a mean over no cells; give at least one (correct, count)")
+        raise UserError("cells: a mean over no cells; give at least one (correct, count)")
     if any(count < 1 for _, count in cells):
-        raise Mistake("cells: a cell where nothing was asked has no share; leave it out")
+        raise UserError("cells: a cell where nothing was asked has no share; leave it out")
     # Exact, so that a mean of 0.99 compares as 0.99: sums of rounded shares fall just below. Equal counts are added
     # as whole numbers first, which for ten thousand cells is a hundred times quicker than adding fractions.
     by_count: dict[int, int] = {}
@@ -139,10 +141,10 @@ def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, repeats: 
     value = float(sum(Fraction(correct, count) for count, correct in by_count.items()) / len(cells))
     effective = len(cells) ** 2 / sum(1.0 / count for _, count in cells) / repeats
     low, high = wilson(np.float64(value * effective).clip(0, effective), np.float64(effective), level)
-    return Share(value, float(low), float(high), sum(count for _, count in cells))
+    return Proportion(value, float(low), float(high), sum(count for _, count in cells))
 
 
-def difference(first: tuple[int, int], second: tuple[int, int], level: float = 0.95) -> Share:
+def difference(first: tuple[int, int], second: tuple[int, int], level: float = 0.95) -> Proportion:
     """How much higher the first share is than the second, each (correct, count), with Newcombe's interval.
 
     The hybrid score interval, method 10 of Newcombe (1998),
@@ -153,54 +155,54 @@ def difference(first: tuple[int, int], second: tuple[int, int], level: float = 0
     >>> round(gap.value, 4), round(gap.low, 4), round(gap.high, 4)
     (0.2, 0.0524, 0.3339)
 
-    Raises `Mistake` for counts that cannot be or are not whole, and where nothing was asked.
+    Raises `UserError` for counts that cannot be or are not whole, and where nothing was asked.
     """
     if not all(np.isfinite(number) and number == np.floor(number) for number in (*first, *second)):
-        raise Mistake(f"difference: {first} and {second}: give whole numbers, how many were right and how many asked")
+        raise UserError(f"difference: {first} and {second}: give whole numbers, how many were right and how many asked")
     if first[1] < 1 or second[1] < 1:
-        raise Mistake(f"difference: {first} and {second}: where nothing was asked there is no share to compare")
+        raise UserError(f"difference: {first} and {second}: where nothing was asked there is no share to compare")
     one, two = first[0] / first[1], second[0] / second[1]
     low_one, high_one = wilson(*first, level)
     low_two, high_two = wilson(*second, level)
     value = one - two
     low = value - sqrt((one - low_one) ** 2 + (high_two - two) ** 2)
     high = value + sqrt((high_one - one) ** 2 + (two - low_two) ** 2)
-    return Share(value, low, high, first[1] + second[1])
+    return Proportion(value, low, high, first[1] + second[1])
 
 
-def success_rate(values: Sequence[float], threshold: float, level: float = 0.95) -> Share:
+def success_rate(values: Sequence[float], threshold: float, level: float = 0.95) -> Proportion:
     """The share of seeds that reach a threshold, with Wilson's interval about the seeds.
 
     >>> rate = success_rate([1.0, 0.995, 0.2], threshold=0.99)
     >>> round(rate.value, 3), round(rate.low, 3), round(rate.high, 3)
     (0.667, 0.208, 0.939)
 
-    Raises `Mistake` without values, and for values or a threshold that are no finite numbers.
+    Raises `UserError` without values, and for values or a threshold that are no finite numbers.
     """
     if len(values) == 0:
-        raise Mistake("values: the success rate of nothing; give one value per seed")
+        raise UserError("values: the success rate of nothing; give one value per seed")
     if not np.all(np.isfinite(values)):
-        raise Mistake(f"values: the success rate of {list(values)}; each must be a finite number")
+        raise UserError(f"values: the success rate of {list(values)}; each must be a finite number")
     if not np.isfinite(threshold):
-        raise Mistake(f"threshold: {threshold} is none; give a finite number, as 0.99")
+        raise UserError(f"threshold: {threshold} is none; give a finite number, as 0.99")
     reached = sum(value >= threshold for value in values)
     low, high = wilson(reached, len(values), level)
-    return Share(reached / len(values), low, high, len(values))
+    return Proportion(reached / len(values), low, high, len(values))
 
 
 def checked_level(level: float) -> float:
-    """A level of confidence as it is. Raises `Mistake` for one that does not lie between 0 and 1."""
+    """A level of confidence as it is. Raises `UserError` for one that does not lie between 0 and 1."""
     if not 0.0 < level < 1.0:
-        raise Mistake(f"level: {level} is no level; it lies between 0 and 1, for example level=0.95")
+        raise UserError(f"level: {level} is no level; it lies between 0 and 1, for example level=0.95")
     return level
 
 
 def _counts(correct: ArrayLike, count: ArrayLike) -> tuple[Floats, Floats]:
     right, asked = np.asarray(correct, dtype=np.float64), np.asarray(count, dtype=np.float64)
     if not np.all((right >= 0) & (right <= asked)):
-        raise Mistake(f"correct: {right} of {asked} cannot be; it lies between 0 and the count")
+        raise UserError(f"correct: {right} of {asked} cannot be; it lies between 0 and the count")
     if not np.all(np.isfinite(asked)):
-        raise Mistake(f"count: {asked} is no count; give how many were asked")
+        raise UserError(f"count: {asked} is no count; give how many were asked")
     return right, asked
 
 

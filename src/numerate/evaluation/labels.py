@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.evaluation.intervals import Share, wilson
+from numerate.evaluation.intervals import Proportion, wilson
 
 Metric = Literal["exact", "unseen", "accuracy", "last", "prefix"]
 
@@ -142,7 +142,7 @@ class Labels:
         right, asked = self.counted(metric)
         return right / asked if asked else None
 
-    def measured(self, metric: Metric) -> Share | None:
+    def measured(self, metric: Metric) -> Proportion | None:
         """The same with a 95 % interval about the rows asked.
 
         The labels of a row stand and fall together, so they are not so many questions: the interval is Wilson's with
@@ -153,7 +153,7 @@ class Labels:
             return None
         rows = self.rows_of(metric)
         low, high = wilson(min(right / asked, 1.0) * rows, rows)
-        return Share(right / asked, float(low), float(high), asked // self.repeats)
+        return Proportion(right / asked, float(low), float(high), asked // self.repeats)
 
     def measured_by(self, metric: Metric, region: str) -> Metric:
         """By what a region's rows are measured where `metric` is wanted: accuracy on unseen counts is that on all

@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from numerate.batch import IGNORE, Batch, Draw, Model
+from numerate.batch import IGNORE, Batch, Model, StepContext
 from numerate.config import Span
 from numerate.evaluation.evaluator import refuse_ahead
-from numerate.evaluation.exam import CHUNK, PIECE, Exam, rows_of
+from numerate.evaluation.exam import CHUNK, PIECE, EvaluationData, rows_of
 from numerate.evaluation.likelihoods import FIRST, Likelihoods
-from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tasks.language_modelling import LanguageModeling
 from numerate.tasks.task import Task
 
 HEAD = {"cpu": 2**23}
@@ -27,7 +27,7 @@ PORTION = 2**17
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
+class ChunkLosses:
     """What was found of each chunk of running text: `nll` in nats, its `tokens`, their `bytes` of UTF-8, and how many
     of them were the likeliest (`right`). All `[chunks]`."""
 
@@ -65,13 +65,13 @@ class Read:
             )
         ]
 
-    def first(self, count: int) -> "Read":
+    def first(self, count: int) -> "ChunkLosses":
         """The first `count` chunks."""
-        return Read(self.nll[:count], self.tokens[:count], self.bytes[:count], self.right[:count])
+        return ChunkLosses(self.nll[:count], self.tokens[:count], self.bytes[:count], self.right[:count])
 
 
 @torch.no_grad()
-def read_chunks(model: Model, exam: Exam, batch: Batch, placement: int = 0) -> Read:
+def read_chunks(model: Model, exam: EvaluationData, batch: Batch, placement: int = 0) -> ChunkLosses:
     """Reads the rows of a batch, each token being foretold from those before it in its row.
 
     Logits are made for so many places at a time that `HEAD` of them are held, never those of all rows and places. On a
@@ -83,14 +83,14 @@ def read_chunks(model: Model, exam: Exam, batch: Batch, placement: int = 0) -> R
     nll, right = [], []
     for first in range(0, rows, share):
         piece = rows_of(batch, slice(first, first + share))
-        output = model(model.place(piece.tokens, Draw.fixed(placement)), piece.source)
+        output = model(model.place(piece.tokens, StepContext.fixed(placement)), piece.source)
         each, likeliest = _losses(output.hidden, output.head, piece.targets, len(exam.vocabulary.symbols))
         nll.append(each.double().sum(1))
         right.append(likeliest.sum(1))
     asked = (batch.targets != IGNORE).cpu().numpy()
     said = np.where(asked, batch.targets.cpu().numpy(), 0)
     size = exam.token_bytes.of_targets(batch.tokens.ids.cpu().numpy(), said) if exam.token_bytes else 0 * said
-    return Read(
+    return ChunkLosses(
         torch.cat(nll).cpu().numpy() if nll else np.zeros(0),
         asked.sum(1),
         np.where(asked, size, 0).sum(1),
@@ -113,7 +113,7 @@ def _losses(hidden: Tensor, head: Any, targets: Tensor, vocabulary: int) -> tupl
     return losses.view_as(targets), likeliest.view_as(targets)
 
 
-def read_language(model: Model, exam: Exam, batches: Iterable[Batch], placement: int = 0) -> Likelihoods:
+def read_language(model: Model, exam: EvaluationData, batches: Iterable[Batch], placement: int = 0) -> Likelihoods:
     """The sums over batches of running text, each of which is one batch of the published mean over batches.
 
     >>> read_language(model, exam, batches).record()
@@ -125,8 +125,8 @@ def read_language(model: Model, exam: Exam, batches: Iterable[Batch], placement:
 
 
 def read_portion(
-    model: Model, exam: Exam, cell: Mapping[str, int], *, count: int, placement: int = 0, split: str = "test"
-) -> Read:
+    model: Model, exam: EvaluationData, cell: Mapping[str, int], *, count: int, placement: int = 0, split: str = "test"
+) -> ChunkLosses:
     """`count` chunks of running text from `cell["chunk"]` on, of `cell["context_length"]` tokens each."""
     pinned = exam.task.pinned(**{axis: size for axis, size in cell.items() if axis != FIRST})
     device = next(model.parameters()).device
@@ -135,7 +135,7 @@ def read_portion(
 
 
 def evaluate_portion(
-    model: Model, exam: Exam, cell: Mapping[str, int], *, count: int, placement: int = 0, split: str = "test"
+    model: Model, exam: EvaluationData, cell: Mapping[str, int], *, count: int, placement: int = 0, split: str = "test"
 ) -> dict[str, Any]:
     """The record of one portion of running text: a pure function of the weights and of what is given here.
 
@@ -143,7 +143,7 @@ def evaluate_portion(
     {"cell": {"context_length": 512, "chunk": 0}, "count": 256, "loss": 1.7294, ..., "language": {"nll": 226683.1, ...}}
 
     `language` has the sums by which portions are taken together (`Likelihoods.of_sums`); what stands beside it is of
-    this portion alone. Raises `Mistake` for a model that looks ahead.
+    this portion alone. Raises `UserError` for a model that looks ahead.
     """
     refuse_ahead(model, exam)
     found = read_portion(model, exam, cell, count=count, placement=placement, split=split).likelihoods()
@@ -159,9 +159,9 @@ def evaluate_portion(
     }
 
 
-def _fingerprint(exam: Exam) -> str | None:
+def _fingerprint(exam: EvaluationData) -> str | None:
     """What tells the tokenizer of running text from any other."""
-    return str(exam.task.pieces().fingerprint)[:12] if isinstance(exam.task, LanguageModelling) else None
+    return str(exam.task.pieces().fingerprint)[:12] if isinstance(exam.task, LanguageModeling) else None
 
 
 def context_region(cell: Mapping[str, int], trained: Mapping[str, Span]) -> str:
@@ -180,7 +180,7 @@ def portions_of(task: Task, most: int | None = None, split: str = "test") -> lis
 
 def chunks_of(task: Task, split: str) -> int:
     """How many chunks of running text a split of a task has."""
-    assert isinstance(task, LanguageModelling), "running text is a LanguageModelling"
+    assert isinstance(task, LanguageModeling), "running text is a LanguageModeling"
     return task.chunks(split)
 
 

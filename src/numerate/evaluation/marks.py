@@ -6,15 +6,15 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from numerate.batch import IGNORE, Batch, Draw, Model
+from numerate.batch import IGNORE, Batch, Model, StepContext
 from numerate.evaluation.beams import PUBLISHED_SPARE, beam_search
-from numerate.evaluation.exam import Exam, pieces, prompts_of
+from numerate.evaluation.exam import EvaluationData, pieces, prompts_of
 from numerate.evaluation.generate import greedy
 from numerate.evaluation.labels import Labels
 
 
 @dataclass(frozen=True)
-class Marks:
+class MatchCounts:
     """How each row of a batch was answered.
 
     `right`: everything that was asked, the end token included. `first_wrong`: the place in the answer (from 0) of the
@@ -32,12 +32,14 @@ class Marks:
 
 
 @torch.no_grad()
-def mark(model: Model, exam: Exam, batch: Batch, placement: int = 0) -> Marks:
+def mark(model: Model, exam: EvaluationData, batch: Batch, placement: int = 0) -> MatchCounts:
     """Scores a batch in one forward (on a CPU, in one per piece: rows know nothing of each other)."""
     return mark_with_said(model, exam, batch, placement)[0]
 
 
-def mark_with_said(model: Model, exam: Exam, batch: Batch, placement: int) -> tuple[Marks, Tensor, Tensor | None]:
+def mark_with_said(
+    model: Model, exam: EvaluationData, batch: Batch, placement: int
+) -> tuple[MatchCounts, Tensor, Tensor | None]:
     """The same with the ids said, `[rows, asked]`, and the numbers said beside them, of a model that says numbers where
     answers are masked."""
     said = torch.cat([_said_in(model, piece, placement) for piece in pieces(batch)])
@@ -49,7 +51,7 @@ def _numbers_in(model: Model, batch: Batch, placement: int) -> Tensor | None:
     """The numbers that are said at the asked places, of a model that says numbers."""
     found: list[Tensor] = []
     for piece in pieces(batch):
-        values = model(model.place(piece.tokens, Draw.fixed(placement)), piece.source, asked=piece.asked).values
+        values = model(model.place(piece.tokens, StepContext.fixed(placement)), piece.source, asked=piece.asked).values
         if values is None:
             return None
         found.append(values)
@@ -57,11 +59,13 @@ def _numbers_in(model: Model, batch: Batch, placement: int) -> Tensor | None:
 
 
 def _said_in(model: Model, batch: Batch, placement: int) -> Int[Tensor, "rows asked"]:
-    tokens = model.place(batch.tokens, Draw.fixed(placement))
+    tokens = model.place(batch.tokens, StepContext.fixed(placement))
     return model(tokens, batch.source, asked=batch.asked).logits.argmax(-1)  # type: ignore[no-any-return]
 
 
-def marked(exam: Exam, said: Int[Tensor, "rows asked"], batch: Batch, values: Tensor | None = None) -> Marks:
+def marked(
+    exam: EvaluationData, said: Int[Tensor, "rows asked"], batch: Batch, values: Tensor | None = None
+) -> MatchCounts:
     """What was said beside what was asked; `values` are the numbers said beside the tokens."""
     targets = batch.asked_targets
     asked = targets != IGNORE
@@ -70,7 +74,7 @@ def marked(exam: Exam, said: Int[Tensor, "rows asked"], batch: Batch, values: Te
         wrong |= exam.is_carrier(targets) & _other_number(batch, values)
     digit = exam.is_digit(targets) & asked
     first = torch.where(wrong.any(1), wrong.long().argmax(1), -1)
-    return Marks(~wrong.any(1), first, int((digit & ~wrong).sum()), int(digit.sum()), asked & ~wrong, asked)
+    return MatchCounts(~wrong.any(1), first, int((digit & ~wrong).sum()), int(digit.sum()), asked & ~wrong, asked)
 
 
 def _other_number(batch: Batch, values: Tensor | None) -> Tensor:
@@ -81,7 +85,7 @@ def _other_number(batch: Batch, values: Tensor | None) -> Tensor:
     return ~torch.isclose(values[:, : wanted.shape[1]].to(wanted), wanted, rtol=1e-6, atol=0.0)
 
 
-def labels_of(exam: Exam, batch: Batch, marks: Marks) -> Labels:
+def labels_of(exam: EvaluationData, batch: Batch, marks: MatchCounts) -> Labels:
     """What the marks of a batch with labels say of each place of its rows."""
     answers = exam.symbols[batch.asked_targets.clamp(min=0).cpu().numpy()]
     return Labels.of(marks.said_right.cpu().numpy(), marks.asked.cpu().numpy(), answers, exam.trained_labels)
@@ -89,8 +93,8 @@ def labels_of(exam: Exam, batch: Batch, marks: Marks) -> Labels:
 
 @torch.no_grad()
 def mark_by_decoding(
-    model: Model, exam: Exam, batch: Batch, placement: int = 0, spare: int = 0, *, beams: bool = False
-) -> tuple[Marks, Tensor]:
+    model: Model, exam: EvaluationData, batch: Batch, placement: int = 0, spare: int = 0, *, beams: bool = False
+) -> tuple[MatchCounts, Tensor]:
     """Scores a batch by decoding every answer; returns what was said as well (rows x places, PAD behind the end).
 
     `spare` tokens beyond the longest right answer may be said. They change nothing of what is right, as that has ended.
@@ -101,8 +105,8 @@ def mark_by_decoding(
 
 
 def decoded_with_said(
-    model: Model, exam: Exam, batch: Batch, placement: int, spare: int, beams: bool
-) -> tuple[Marks, Tensor, Tensor | None]:
+    model: Model, exam: EvaluationData, batch: Batch, placement: int, spare: int, beams: bool
+) -> tuple[MatchCounts, Tensor, Tensor | None]:
     """What `mark_by_decoding` gives, and the numbers that were said beside the tokens, of a model that says numbers."""
     prompts, most = prompts_of(batch)
     most += max(spare, PUBLISHED_SPARE) if beams else spare
@@ -122,7 +126,7 @@ def likelihood(model: Model, batch: Batch, placement: int = 0) -> tuple[float, i
     behind the right prefix, in nats; how many tokens that are; and how many of them are the likeliest."""
     nll, tokens, right = 0.0, 0, 0
     for piece in pieces(batch):
-        logits = model(model.place(piece.tokens, Draw.fixed(placement)), piece.source, asked=piece.asked).logits
+        logits = model(model.place(piece.tokens, StepContext.fixed(placement)), piece.source, asked=piece.asked).logits
         scores, targets = logits.float().flatten(0, 1), piece.asked_targets.flatten()
         each = torch.nn.functional.cross_entropy(scores, targets, ignore_index=IGNORE, reduction="none")
         nll += float(each.double().sum())

@@ -21,7 +21,7 @@ from fractions import Fraction
 from math import isfinite
 from typing import Any
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.numbers_in_texts import PUBLISHED_LIMIT, Exact, Found, last_number
 from numerate.evaluation.sums import (
     WIDE,
@@ -165,9 +165,9 @@ class NumberScores:
 
     @classmethod
     def of_texts(cls, said: Sequence[str], right: Sequence[str]) -> "NumberScores":
-        """Of the last numbers of answers and of right answers. Raises `Mistake` for unequally many."""
+        """Of the last numbers of answers and of right answers. Raises `UserError` for unequally many."""
         if len(said) != len(right):
-            raise Mistake(f"number_metrics: {len(said)} answers to {len(right)} questions; give one to each")
+            raise UserError(f"number_metrics: {len(said)} answers to {len(right)} questions; give one to each")
         return cls.of([last_number(text) for text in said], [last_number(text).value for text in right])
 
     @classmethod
@@ -193,10 +193,10 @@ class NumberScores:
 
         With a `penalty`, an answer without a number has this error, and log10(penalty + 1) on the logarithmic scale, in
         `mae`, `mse`, `log_mae` and `log_mse`; without, it is left out of them. It is left out of medians, R² and
-        correlations either way. Raises `Mistake` for a penalty below 0.
+        correlations either way. Raises `UserError` for a penalty below 0.
         """
         if penalty is not None and not (isfinite(penalty) and penalty >= 0):
-            raise Mistake(f"penalty: {penalty} is no error; 0 or more is right, or None to leave such answers out")
+            raise UserError(f"penalty: {penalty} is no error; 0 or more is right, or None to leave such answers out")
         extra = 0 if penalty is None else self.asked - self.linear.count
         linear = Decimal(penalty or 0)
         scales = (("", self.linear, self.errors, linear), ("log_", self.log, self.log_errors, signed_log(linear)))
@@ -272,9 +272,9 @@ _OWN = ("median_error", "log_median_error", "spearman")
 
 def pooled(cells: Sequence[NumberScores], penalty: float | None = None) -> dict[str, float | None]:
     """Every metric twice: over all questions of several cells, `log_mae`, and as the mean over the cells that have it,
-    each weighing the same, `log_mae (mean of modules)`. Raises `Mistake` for no cells."""
+    each weighing the same, `log_mae (mean of modules)`. Raises `UserError` for no cells."""
     if not cells:
-        raise Mistake("number_metrics: there are no cells to take together")
+        raise UserError("number_metrics: there are no cells to take together")
     each = [scores.measures(penalty) for scores in cells]
     return NumberScores.together(cells).measures(penalty) | means_of_modules(each, METRICS)
 

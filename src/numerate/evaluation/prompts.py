@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from numerate.batch import Model, Tokens
-from numerate.errors import Mistake
-from numerate.evaluation.exam import SPARE, Exam, prompts_of
+from numerate.errors import UserError
+from numerate.evaluation.exam import SPARE, EvaluationData, prompts_of
 from numerate.evaluation.text_answers import plainly
-from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tasks.language_modelling import LanguageModeling
 from numerate.vocabulary import BEGIN, END, PAD, SPECIAL, UNKNOWN
 
 MOST = 200
@@ -45,7 +45,7 @@ class Writing(ABC):
 
     @abstractmethod
     def read(self, text: str) -> Prompt:
-        """A prompt as tokens. Raises `Mistake` for one that leaves a model nothing to read."""
+        """A prompt as tokens. Raises `UserError` for one that leaves a model nothing to read."""
 
     @abstractmethod
     def text(self, ids: Sequence[int]) -> str:
@@ -56,16 +56,16 @@ class Writing(ABC):
         return text
 
 
-def writing_of(exam: Exam) -> Writing:
-    """How a run writes. Raises `Mistake` where what it does is not to continue a text."""
-    if isinstance(exam.task, LanguageModelling):
+def writing_of(exam: EvaluationData) -> Writing:
+    """How a run writes. Raises `UserError` where what it does is not to continue a text."""
+    if isinstance(exam.task, LanguageModeling):
         return RunningText(exam.task)
     if not exam.layout.continues:
-        raise Mistake(
+        raise UserError(
             f"layout: {type(exam.layout).__name__} has every place said by itself, and nothing to go on with; "
             "`numerate ask` shows what is said"
         )
-    return Questions(exam)
+    return QuestionPrompts(exam)
 
 
 class RunningText(Writing):
@@ -74,7 +74,7 @@ class RunningText(Writing):
     What ends a text is the token that begins the next one, or one for the end where the tokenizer has it.
     """
 
-    def __init__(self, task: LanguageModelling) -> None:
+    def __init__(self, task: LanguageModeling) -> None:
         self.pieces = task.pieces()
         roles = self.pieces.roles
         self.stop = tuple(sorted({self.pieces.begin, *(roles[role] for role in ("eos",) if role in roles)}))
@@ -97,11 +97,11 @@ class RunningText(Writing):
         try:
             ids: list[int] = self.pieces.encode([text])[0].tolist()
         except ValueError as error:
-            raise Mistake(f"prompt: {text!r} {error}") from error
+            raise UserError(f"prompt: {text!r} {error}") from error
         return ids
 
 
-class Questions(Writing):
+class QuestionPrompts(Writing):
     """Questions of a task (`12+34=`), and any text in its symbols.
 
     A question is read as in `numerate ask`: its numbers are spelled as the task spells them, and the answer is turned
@@ -110,7 +110,7 @@ class Questions(Writing):
 
     stop = (END,)
 
-    def __init__(self, exam: Exam) -> None:
+    def __init__(self, exam: EvaluationData) -> None:
         self.exam = exam
         self.begin = (BEGIN,) if getattr(exam.tokenizer, "add_bos_token", False) else ()
 
@@ -121,16 +121,16 @@ class Questions(Writing):
         if not unknown and text:
             try:
                 batch = self.exam.batch(self.exam.task.read(text))
-            except (Mistake, NotImplementedError):
+            except (UserError, NotImplementedError):
                 pass  # no question of the task: a text to go on with
             else:
                 return self._question(text, *prompts_of(batch))
         if self.exam.carries:
-            raise Mistake(
+            raise UserError(
                 f"prompt: {text!r} is no question of {type(self.exam.task).__name__}, whose tokens have numbers"
             )
         if not (*self.begin, *ids):
-            raise Mistake("prompt: is empty, and rows of this run begin with a question; '12+34=' is one of sums")
+            raise UserError("prompt: is empty, and rows of this run begin with a question; '12+34=' is one of sums")
         return Prompt(text, (*self.begin, *ids), unknown)
 
     def _question(self, text: str, prompt: Tokens, answer: int) -> Prompt:
@@ -217,7 +217,7 @@ def most_of(prompts: Sequence[Prompt], most: int | None, context: int, window: i
     `SPARE` more; else the `usual` number; but no more than the context has room for."""
     if most is not None:
         if most < 1:
-            raise Mistake(f"most: {most} tokens are nothing to say; 1 or more is right")
+            raise UserError(f"most: {most} tokens are nothing to say; 1 or more is right")
         return most
     room = context + 1 - max(len(prompt.ids) for prompt in prompts)  # the last token that is said is not read
     answers = [prompt.answer for prompt in prompts if prompt.answer is not None]
@@ -228,9 +228,9 @@ def most_of(prompts: Sequence[Prompt], most: int | None, context: int, window: i
 
 @torch.no_grad()
 def refuse_too_long(
-    model: Model, exam: Exam, prompts: Sequence[Prompt], most: int, context: int, window: int | None
+    model: Model, exam: EvaluationData, prompts: Sequence[Prompt], most: int, context: int, window: int | None
 ) -> list[str]:
-    """Raises `Mistake` where a row would go beyond a table of the model (learned positions or symbols).
+    """Raises `UserError` where a row would go beyond a table of the model (learned positions or symbols).
 
     Returns warnings: of places that no training row had, and of characters that the tokenizer does not know."""
     warnings = [
@@ -252,8 +252,8 @@ def refuse_too_long(
         model.check(row)
         if read > context:
             model(row, asked=torch.tensor([[read - 1]]))
-    except Mistake as error:
-        raise Mistake(
+    except UserError as error:
+        raise UserError(
             f"most: a prompt of {len(longest.ids)} tokens and {most} more do not fit: {error}. Or window={context}: "
             "the last tokens alone are then read, as if the text began there"
         ) from error
@@ -264,14 +264,14 @@ def _beyond(read: int, context: int, what: str) -> str:
     return f"{what} reach to place {read}, and rows of training had {context} tokens: what is said there may be poor"
 
 
-def _plainest(exam: Exam, prompt: Prompt) -> int:
+def _plainest(exam: EvaluationData, prompt: Prompt) -> int:
     """A token that is part of no number: the last of a prompt that is, else that for unknown ones."""
     kinds = exam.vocabulary.kinds
     return next((i for i in reversed(prompt.ids) if kinds[i] > SPECIAL and not exam.vocabulary.is_digit[i]), UNKNOWN)
 
 
-def context_of(exam: Exam) -> int:
+def context_of(exam: EvaluationData) -> int:
     """The most tokens that a row of training has."""
-    if isinstance(exam.task, LanguageModelling):
+    if isinstance(exam.task, LanguageModeling):
         return exam.task.context_length
     return int(exam.longest(exam.task).lengths.max())

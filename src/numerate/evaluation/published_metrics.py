@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.numbers_in_texts import PUBLISHED_LIMIT, published_invalid, published_number
 from numerate.evaluation.text_metrics import ROUGES, Stem, TextScores
 
@@ -61,14 +61,14 @@ def published_numbers(said: Sequence[str], right: Sequence[str]) -> dict[str, fl
     >>> published_numbers(["it is 12", "none"], ["12", "3"])["number_accuracy"]
     0.5
 
-    Raises `Mistake` for unequally many, for none, and for a right answer without a number.
+    Raises `UserError` for unequally many, for none, and for a right answer without a number.
     """
     _check(said, right)
     pairs = []
     for answer, truth in zip(said, right, strict=True):
         number, wanted = published_number(answer), published_number(truth)
         if wanted is None:
-            raise Mistake(f"published metrics: the right answer {truth!r} has no number; leave such questions out")
+            raise UserError(f"published metrics: the right answer {truth!r} has no number; leave such questions out")
         cut = float("nan") if number is None else max(min(number, PUBLISHED_LIMIT), -PUBLISHED_LIMIT)
         pairs.append((cut, wanted))
     ours, theirs = np.array(pairs).T
@@ -125,10 +125,10 @@ def published_tokens(batches: Sequence[TokenBatch]) -> dict[str, float]:
     >>> round(published_tokens([batch])["token_accuracy"], 3)
     0.846
 
-    Raises `Mistake` for no batches.
+    Raises `UserError` for no batches.
     """
     if not batches:
-        raise Mistake("published metrics: there are no batches")
+        raise UserError("published metrics: there are no batches")
     accuracy, whole, perplexities = [], [], []
     for batch in batches:
         counted = batch.right != IGNORED
@@ -146,10 +146,11 @@ def published_texts(
     said: Sequence[str], right: Sequence[str], *, batch: int = BATCH, stem: Stem | None = None
 ) -> dict[str, float]:
     """The published metrics of texts, `bleu`, `rouge1`, `rouge2` and `rougeL`: means over batches. The published ROUGE
-    is of stems: `stem=numerate.evaluation.text_metrics.porter()`. Raises `Mistake` for unequally many, and for none."""
+    is of stems: `stem=numerate.evaluation.text_metrics.porter()`. Raises `UserError` for unequally many, and for
+    none."""
     _check(said, right)
     if batch < 1:
-        raise Mistake(f"batch: {batch} questions are no batch; the published evaluation has {BATCH}")
+        raise UserError(f"batch: {batch} questions are no batch; the published evaluation has {BATCH}")
     each = [
         TextScores.of(
             [text.strip() for text in said[first : first + batch]],
@@ -176,7 +177,7 @@ def published(
 
 def _check(said: Sequence[str], right: Sequence[str]) -> None:
     if len(said) != len(right) or not said:
-        raise Mistake(f"published metrics: {len(said)} answers to {len(right)} questions; give one to each, and some")
+        raise UserError(f"published metrics: {len(said)} answers to {len(right)} questions; give one to each, and some")
 
 
 def _mean(values: NDArray[np.float64]) -> float:

@@ -8,12 +8,12 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.intervals import Floats, checked_level
 
 
 @dataclass(frozen=True)
-class Spread:
+class SeedSpread:
     """What several seeds gave: the median, the extremes, the quartiles, and how many there were."""
 
     median: float
@@ -35,17 +35,17 @@ class Band:
     count: int
 
 
-def median_spread(values: Sequence[float]) -> Spread:
+def median_spread(values: Sequence[float]) -> SeedSpread:
     """Median, extremes and quartiles (linear between neighbours) of what several seeds gave.
 
     >>> median_spread([0.9, 0.1, 0.5]).median
     0.5
 
-    Raises `Mistake` without values, and for values that are no numbers.
+    Raises `UserError` without values, and for values that are no numbers.
     """
     sample = checked_values(values, "the spread")
     lower, middle, upper = np.quantile(sample, [0.25, 0.5, 0.75])
-    return Spread(float(middle), float(sample.min()), float(sample.max()), float(lower), float(upper), len(sample))
+    return SeedSpread(float(middle), float(sample.min()), float(sample.max()), float(lower), float(upper), len(sample))
 
 
 @overload
@@ -62,11 +62,11 @@ def interquartile_mean(values: Sequence[float] | Floats) -> float | Floats:
     >>> interquartile_mean([0.0, 0.4, 0.6, 1.0])
     0.5
 
-    Raises `Mistake` without values.
+    Raises `UserError` without values.
     """
     sample = np.asarray(values, dtype=np.float64)
     if sample.size == 0:
-        raise Mistake("values: the interquartile mean of nothing; give one value per seed")
+        raise UserError("values: the interquartile mean of nothing; give one value per seed")
     ordered = np.sort(sample, axis=-1)
     edges = np.arange(ordered.shape[-1] + 1) / ordered.shape[-1]
     inside = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0.0, None)
@@ -90,13 +90,13 @@ def bootstrap_interval(
     >>> bootstrap_interval([0.3, 0.3, 0.3], "any key")
     (0.3, 0.3)
 
-    Raises `Mistake` without values, and for a level outside 0 to 1.
+    Raises `UserError` without values, and for a level outside 0 to 1.
     """
     from numerate.tasks import draws
 
     sample = checked_values(values, "the bootstrap")
     checked_level(level)
-    drawn = draws.Draws(draws.key("bootstrap", *key)).below(len(sample), (resamples, len(sample)), np.int64)
+    drawn = draws.CounterRNG(draws.key("bootstrap", *key)).below(len(sample), (resamples, len(sample)), np.int64)
     found = np.array([statistic(row) for row in sample[drawn].tolist()])
     return _percentiles(found, level)
 
@@ -123,15 +123,15 @@ def stratified_bootstrap(
     >>> round(low, 3), round(high, 3)
     (0.5, 0.6)
 
-    Raises `Mistake` without strata, for a stratum without values, and for a level outside 0 to 1.
+    Raises `UserError` without strata, for a stratum without values, and for a level outside 0 to 1.
     """
     from numerate.tasks import draws
 
     if len(strata) == 0:
-        raise Mistake("strata: the bootstrap of nothing; give one list of values per stratum")
+        raise UserError("strata: the bootstrap of nothing; give one list of values per stratum")
     samples = [checked_values(values, "the bootstrap") for values in strata]
     checked_level(level)
-    source = draws.Draws(draws.key("stratified bootstrap", *key))
+    source = draws.CounterRNG(draws.key("stratified bootstrap", *key))
     drawn = [sample[source.below(len(sample), (resamples, len(sample)), np.int64)] for sample in samples]
     return _percentiles(statistic(np.concatenate(drawn, axis=1)), level)
 
@@ -143,10 +143,10 @@ def seeds_band(curves: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Ban
     >>> band.steps.tolist(), [round(float(value), 2) for value in band.median]
     ([1.0, 2.0], [0.3, 0.7])
 
-    Raises `Mistake` without curves.
+    Raises `UserError` without curves.
     """
     if not curves:
-        raise Mistake("curves: a band of no curves; give one (steps, values) per seed")
+        raise UserError("curves: a band of no curves; give one (steps, values) per seed")
     each = [dict(zip(steps, values, strict=True)) for steps, values in curves]
     shared = sorted(set.intersection(*(set(curve) for curve in each)))
     table = np.array([[curve[step] for step in shared] for curve in each], dtype=np.float64).reshape(len(each), -1)
@@ -155,12 +155,12 @@ def seeds_band(curves: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Ban
 
 
 def checked_values(values: ArrayLike, what: str) -> Floats:
-    """One number per seed as an array. Raises `Mistake` without any, and for what is no finite number."""
+    """One number per seed as an array. Raises `UserError` without any, and for what is no finite number."""
     sample = np.asarray(values, dtype=np.float64)
     if sample.ndim != 1 or sample.size == 0:
-        raise Mistake(f"values: {what} of nothing; give one value per seed")
+        raise UserError(f"values: {what} of nothing; give one value per seed")
     if not np.all(np.isfinite(sample)):
-        raise Mistake(f"values: {what} of {sample.tolist()}; each must be a finite number")
+        raise UserError(f"values: {what} of {sample.tolist()}; each must be a finite number")
     return sample
 
 

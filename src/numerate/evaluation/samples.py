@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from numerate.batch import IGNORE, Batch, Draw, Model, Tokens
+from numerate.batch import IGNORE, Batch, Model, StepContext, Tokens
 from numerate.evaluation.beams import PUBLISHED_SPARE, beam_search
 from numerate.evaluation.evaluator import Method
-from numerate.evaluation.exam import SPARE, Exam, chunks, pieces, prompts_of
+from numerate.evaluation.exam import SPARE, EvaluationData, chunks, pieces, prompts_of
 from numerate.evaluation.generate import greedy
-from numerate.evaluation.marks import Marks, marked
+from numerate.evaluation.marks import MatchCounts, marked
 from numerate.evaluation.text_answers import plainly
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Questions
@@ -21,7 +21,7 @@ from numerate.vocabulary import BEGIN, END
 
 
 @dataclass(frozen=True)
-class Said:
+class AnswerSample:
     """One answer. `question`, `gold` and `said` as a person writes them; `as_written` as the model reads and writes.
 
     Numbers that a model says beside its tokens stand in the texts. `right` is what an evaluation measures: that all of
@@ -48,14 +48,14 @@ class Said:
 
 def answers(
     model: Model,
-    exam: Exam,
+    exam: EvaluationData,
     questions: Questions,
     placement: int = 0,
     spare: int | None = None,
     *,
     method: Method = "one pass",
     known: bool = True,
-) -> list[Said]:
+) -> list[AnswerSample]:
     """Decodes every question: by a search for `method="beams"`, as it is evaluated, and else greedily, of which one
     pass tells the same.
 
@@ -63,7 +63,7 @@ def answers(
     search has the published number at least. For aligned labels and masks the argmax at every asked place is what is
     said. Where the answers of the questions are not `known` they tell of their length alone.
     """
-    found: list[Said] = []
+    found: list[AnswerSample] = []
     spare = (2 if questions.texts is None else SPARE) if spare is None else spare
     for batch in chunks(exam, questions, model):
         spoken = _decoded(model, exam, batch, placement, spare, method == "beams")
@@ -74,7 +74,7 @@ def answers(
                 words = _in_places(batch, row, ids, exam)
             wrong = int(spoken.marks.first_wrong[row])
             found.append(
-                Said(
+                AnswerSample(
                     question=question,
                     gold=answer if known else None,
                     # Digits of a task without numbers are text, which no spelling turns.
@@ -96,17 +96,17 @@ class _Spoken:
     ids: list[list[int]]
     values: list[list[float]] | None
     log_probability: list[float]
-    marks: Marks
+    marks: MatchCounts
     shown: Tokens | None
 
-    def words(self, exam: Exam, row: int) -> tuple[list[int], str]:
+    def words(self, exam: EvaluationData, row: int) -> tuple[list[int], str]:
         """The ids of a row up to and with the end, and their text."""
         ids = self.ids[row]
         if END in ids and (exam.layout.continues or exam.layout.masks):
             ids = ids[: ids.index(END) + 1]
         return ids, _text(exam, ids, None if self.values is None else self.values[row][: len(ids)])
 
-    def read(self, exam: Exam, row: int) -> str:
+    def read(self, exam: EvaluationData, row: int) -> str:
         """The text of what was read before the answer; nothing where the answer stands within it."""
         if self.shown is None:
             return ""
@@ -115,13 +115,13 @@ class _Spoken:
         return _text(exam, ids, None if values is None else values[row, :length].tolist())
 
 
-def _text(exam: Exam, ids: list[int], values: list[float] | None) -> str:
+def _text(exam: EvaluationData, ids: list[int], values: list[float] | None) -> str:
     if values is None:
         return exam.tokenizer.decode(ids, exam.vocabulary)
     return exam.tokenizer.decode_with_values(ids, values, exam.vocabulary)
 
 
-def _decoded(model: Model, exam: Exam, batch: Batch, placement: int, spare: int, beams: bool) -> _Spoken:
+def _decoded(model: Model, exam: EvaluationData, batch: Batch, placement: int, spare: int, beams: bool) -> _Spoken:
     if not exam.layout.continues:
         return _labels(model, exam, batch, placement)
     prompts, most = prompts_of(batch)
@@ -140,7 +140,7 @@ def _decoded(model: Model, exam: Exam, batch: Batch, placement: int, spare: int,
     )
 
 
-def _in_places(batch: Batch, row: int, spoken: list[int], exam: Exam) -> str:
+def _in_places(batch: Batch, row: int, spoken: list[int], exam: EvaluationData) -> str:
     """Labels where they were asked for, and dots elsewhere: `. 66 67`."""
     at = dict(zip(batch.asked[row].tolist(), spoken, strict=False))
     read = batch.tokens.ids[row, : int(batch.tokens.lengths[row])].tolist()
@@ -149,10 +149,10 @@ def _in_places(batch: Batch, row: int, spoken: list[int], exam: Exam) -> str:
 
 
 @torch.no_grad()
-def _labels(model: Model, exam: Exam, batch: Batch, placement: int) -> _Spoken:
+def _labels(model: Model, exam: EvaluationData, batch: Batch, placement: int) -> _Spoken:
     """What is said at the asked places of whole rows, in the pieces in which they are evaluated."""
     parts = [
-        model(model.place(piece.tokens, Draw.fixed(placement)), piece.source, asked=piece.asked)
+        model(model.place(piece.tokens, StepContext.fixed(placement)), piece.source, asked=piece.asked)
         for piece in pieces(batch)
     ]
     best, said = torch.cat([part.logits for part in parts]).float().log_softmax(-1).max(-1)
@@ -169,6 +169,6 @@ def _labels(model: Model, exam: Exam, batch: Batch, placement: int) -> _Spoken:
     )
 
 
-def as_a_person_writes(exam: Exam, words: str) -> str:
+def as_a_person_writes(exam: EvaluationData, words: str) -> str:
     """Numbers in a model's spelling turned back: with `Digits(digit_order="reversed")`, `579` is said for `975`."""
     return plainly(exam.tokenizer, words)

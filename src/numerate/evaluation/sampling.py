@@ -26,10 +26,10 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from numerate.batch import Draw, Model, Output, Tokens
+from numerate.batch import Model, Output, StepContext, Tokens
 from numerate.config import setting
-from numerate.errors import Fault, Mistake
-from numerate.evaluation.generate import Cached, Choose, Generated, Heard, Plain, Reader, likeliest, speak
+from numerate.errors import OperationalError, UserError
+from numerate.evaluation.generate import Cached, Choose, Generated, Heard, ModelReader, Plain, likeliest, speak
 from numerate.tasks.draws import mix
 from numerate.vocabulary import END
 
@@ -57,17 +57,17 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
-            raise Mistake(f"temperature: {self.temperature} is none; 0 (the likeliest token) or more is right")
+            raise UserError(f"temperature: {self.temperature} is none; 0 (the likeliest token) or more is right")
         if self.top_k is not None and self.top_k < 1:
-            raise Mistake(f"top_k: {self.top_k} tokens leave nothing to say; 1 or more is right, null for all")
+            raise UserError(f"top_k: {self.top_k} tokens leave nothing to say; 1 or more is right, null for all")
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise Mistake(f"top_p: {self.top_p} is not right; above 0 up to 1 is, null for all")
+            raise UserError(f"top_p: {self.top_p} is not right; above 0 up to 1 is, null for all")
         if self.min_p is not None and not 0 <= self.min_p <= 1:
-            raise Mistake(f"min_p: {self.min_p} is not a share; 0 to 1 is right, null for all")
+            raise UserError(f"min_p: {self.min_p} is not a share; 0 to 1 is right, null for all")
         if not 0 < self.repetition_penalty < float("inf"):
-            raise Mistake(f"repetition_penalty: {self.repetition_penalty} is none; above 0 is right, 1 is no penalty")
+            raise UserError(f"repetition_penalty: {self.repetition_penalty} is none; above 0 is right, 1 is no penalty")
         if not 0 <= self.seed < 2**63:
-            raise Mistake(f"seed: {self.seed} is out of range; a whole number from 0 to 2^63 - 1 is right")
+            raise UserError(f"seed: {self.seed} is out of range; a whole number from 0 to 2^63 - 1 is right")
 
     @property
     def likeliest(self) -> bool:
@@ -99,10 +99,10 @@ def generate(
     >>> generate(model, prompts, 50, Sampling(temperature=0.8)).lengths.tolist()
     [50]
 
-    Raises `Mistake` for a model that cannot continue a text, and for places beyond its tables; `Fault` where it says
-    what is no number.
+    Raises `UserError` for a model that cannot continue a text, and for places beyond its tables; `OperationalError`
+    where it says what is no number.
     """
-    reader: Reader
+    reader: ModelReader
     if window is None:
         reader = Cached(model, prompts, most, placement=placement)
     else:
@@ -120,7 +120,7 @@ def generate_uncached(
 
 def _generated(
     model: Model,
-    reader: Reader,
+    reader: ModelReader,
     prompts: Tokens,
     most: int,
     sampling: Sampling,
@@ -128,24 +128,24 @@ def _generated(
     heard: Heard | None,
 ) -> Generated:
     if most < 1:
-        raise Mistake(f"most: {most} tokens are nothing to say; 1 or more is right")
-    choose: Choose = Chooser(sampling, prompts, most)
+        raise UserError(f"most: {most} tokens are nothing to say; 1 or more is right")
+    choose: Choose = TokenSampler(sampling, prompts, most)
     found = speak(model, reader, choose, len(prompts.ids), most, stop, heard=heard)
     if bool(found.log_probability.isnan().any()):
-        raise Fault(
+        raise OperationalError(
             "model: it says what is no number (nan) of the next token; its weights, or its precision, are broken"
         )
     return found
 
 
-class Windowed(Reader):
+class Windowed(ModelReader):
     """The last `window` tokens of every row are read, from the cache as long as that is all there is."""
 
     def __init__(self, model: Model, prompts: Tokens, most: int, window: int, placement: int = 0) -> None:
         if window < 1:
-            raise Mistake(f"window: {window} tokens are nothing to read; 1 or more is right")
+            raise UserError(f"window: {window} tokens are nothing to read; 1 or more is right")
         if prompts.values is not None or prompts.hidden is not None:
-            raise Mistake("window: rows with numbers beside their tokens, or with hidden tokens, cannot be cut")
+            raise UserError("window: rows with numbers beside their tokens, or with hidden tokens, cannot be cut")
         self.model, self.prompts, self.window, self.placement = model, prompts, window, placement
         self.ids = torch.nn.functional.pad(prompts.ids, (0, most))
         self.lengths, self.longest = prompts.lengths, int(prompts.lengths.max())
@@ -171,11 +171,11 @@ class Windowed(Reader):
         first = (self.lengths - self.window).clamp(min=0)
         lengths = self.lengths.clamp(max=self.window)
         tokens = replace(self.prompts, ids=self.ids.gather(1, first[:, None] + places), lengths=lengths, places=None)
-        tokens = self.model.place(tokens, Draw.fixed(self.placement))
+        tokens = self.model.place(tokens, StepContext.fixed(self.placement))
         return self.model(tokens, asked=lengths[:, None] - 1)  # type: ignore[no-any-return]
 
 
-class Chooser:
+class TokenSampler:
     """Picks the next token of each row, as `Sampling` says."""
 
     def __init__(self, sampling: Sampling, prompts: Tokens, most: int) -> None:

@@ -31,7 +31,7 @@ from numerate.evaluation.comparisons import (
     smallest_p,
 )
 from numerate.evaluation.intervals import (
-    Share,
+    Proportion,
     binomial_tail,
     clopper_pearson,
     difference,
@@ -41,7 +41,7 @@ from numerate.evaluation.intervals import (
 )
 from numerate.evaluation.resampling import (
     Band,
-    Spread,
+    SeedSpread,
     bootstrap_interval,
     interquartile_mean,
     median_spread,
@@ -51,8 +51,8 @@ from numerate.evaluation.resampling import (
 
 __all__ = [
     "Band",
-    "Share",
-    "Spread",
+    "Proportion",
+    "SeedSpread",
     "binomial_tail",
     "bootstrap_interval",
     "clopper_pearson",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import Any
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.sums import means_of_modules
 
 ORDER = 4
@@ -119,11 +119,11 @@ Stem = Callable[[str], str]
 
 
 def porter() -> Stem:
-    """Porter's stemmer as rouge_score takes it, that of the package nltk. Raises `Mistake` where it is not there."""
+    """Porter's stemmer as rouge_score takes it, that of the package nltk. Raises `UserError` where it is not there."""
     try:
         from nltk.stem.porter import PorterStemmer
     except ImportError:
-        raise Mistake("stemming: needs the package nltk; pip install nltk, or leave stemming off") from None
+        raise UserError("stemming: needs the package nltk; pip install nltk, or leave stemming off") from None
     stem: Stem = PorterStemmer().stem
     return stem
 
@@ -213,9 +213,9 @@ class TextScores:
         ended: int = 0,
         stem: Stem | None = None,
     ) -> "TextScores":
-        """Of answers and right answers. Raises `Mistake` for unequally many."""
+        """Of answers and right answers. Raises `UserError` for unequally many."""
         if len(said) != len(right):
-            raise Mistake(f"text_metrics: {len(said)} answers to {len(right)} questions; give one to each")
+            raise UserError(f"text_metrics: {len(said)} answers to {len(right)} questions; give one to each")
         pairs = list(zip(said, right, strict=True))
         shares = [rouge(*pair, stem) for pair in pairs]
         return cls(
@@ -299,9 +299,9 @@ class TextScores:
 
 def pooled(cells: Sequence[TextScores]) -> dict[str, float | None]:
     """Every metric twice: over all questions of several cells, `bleu`, and as the mean over the cells that have it,
-    each weighing the same, `bleu (mean of modules)`. Raises `Mistake` for no cells."""
+    each weighing the same, `bleu (mean of modules)`. Raises `UserError` for no cells."""
     if not cells:
-        raise Mistake("text_metrics: there are no cells to take together")
+        raise UserError("text_metrics: there are no cells to take together")
     each = [scores.measures() for scores in cells]
     return TextScores.together(cells).measures() | means_of_modules(each, METRICS)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.tokens.pieces import Pieces
+from numerate.tokens.pieces import StoredTokenizer
 from numerate.tokens.sentencepiece_files import BYTE, SPACE
 
 _BYTE_SPACE = "Ġ"
@@ -29,7 +29,7 @@ class TokenBytes:
     begin: int | None
 
     @classmethod
-    def of(cls, pieces: Pieces) -> "TokenBytes":
+    def of(cls, pieces: StoredTokenizer) -> "TokenBytes":
         """Of a tokenizer of bytes (GPT-2) from its pieces, of one of SentencePiece too, of any other by decoding."""
         stored = json.loads(pieces.file.text)
         texts = _pieces_of(stored)
@@ -86,7 +86,7 @@ def _decoders(decoder: object) -> set[str]:
     return {str(decoder["type"])}.union(*map(_decoders, decoder.get("decoders", [])))
 
 
-def _puts(pieces: Pieces, texts: dict[int, str], space: str) -> bool:
+def _puts(pieces: StoredTokenizer, texts: dict[int, str], space: str) -> bool:
     """Whether the tokenizer puts a space, which nobody wrote, in front of the first word of a text."""
     ids, _ = pieces.encode(["a"])
     return len(ids) > 0 and texts.get(int(ids[0]), "").startswith(space)

@@ -13,8 +13,8 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from numerate.config import UserFile, load_user_files, user_files
-from numerate.errors import Mistake
-from numerate.executors.executor import Desk, Failure, Finished, Work
+from numerate.errors import UserError
+from numerate.executors.executor import Failure, Finished, Work, WorkerContext
 from numerate.executors.local import Local
 from numerate.executors.worker import failure_of
 from numerate.records.kinds import TASK
@@ -50,15 +50,15 @@ class Carried(Work):
 
     @classmethod
     def of(cls, work: Work) -> "Carried":
-        """Raises `Mistake` for a work that cannot be pickled."""
+        """Raises `UserError` for a work that cannot be pickled."""
         places = tuple(os.path.abspath(place) for place in sys.path)
         return cls(packed(work, type(work).__name__), user_files(), places)
 
     def parcel(self, name: str, item: Any) -> Parcel:
-        """Raises `Mistake` for an item that cannot be pickled."""
+        """Raises `UserError` for an item that cannot be pickled."""
         return Parcel(name, packed(item, name))
 
-    def open(self, desk: Desk) -> Callable[[Parcel], Any]:
+    def open(self, desk: WorkerContext) -> Callable[[Parcel], Any]:
         signal.signal(_warning(), signal.SIG_IGN)  # Slurm may send it to every process of a task
         sys.path += [place for place in self.places if place not in sys.path]
         load_user_files(self.files)
@@ -71,14 +71,14 @@ class Carried(Work):
 
 
 def packed(value: Any, name: str) -> bytes:
-    """Pickled by cloudpickle, which also takes along classes that were defined in `__main__`. Raises `Mistake` where
+    """Pickled by cloudpickle, which also takes along classes that were defined in `__main__`. Raises `UserError` where
     that is not possible."""
     import cloudpickle
 
     try:
         content: bytes = cloudpickle.dumps(value)
     except Exception as error:
-        raise Mistake(f"{name} cannot be sent to another machine: {error}") from error
+        raise UserError(f"{name} cannot be sent to another machine: {error}") from error
     return content
 
 
@@ -139,11 +139,11 @@ class Chunk:
 
 
 def _told(work: Work, result: Any, name: str) -> Any:
-    """A result as plain data. Raises `Mistake` where its work gives none."""
+    """A result as plain data. Raises `UserError` where its work gives none."""
     try:
         return disk.plain(work.to_plain(result))
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        raise Mistake(f"the result of {name} is no plain data, which {type(work).__name__}.to_plain makes") from error
+        raise UserError(f"the result of {name} is no plain data, which {type(work).__name__}.to_plain makes") from error
 
 
 def record_of(number: int, finished: Finished) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from numerate.config import refuse_other_words, setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.training.stopping import Stop
 
 Kind = Literal["mistake", "fault", "error", "out of memory", "died", "timeout", "stopped", "not begun"]
@@ -59,7 +59,7 @@ class Finished:
 
 
 @dataclass(frozen=True)
-class Desk:
+class WorkerContext:
     """Where a worker works.
 
     `worker` is a name that no other worker has or had, also on other machines, so that a file named by it has one
@@ -82,7 +82,7 @@ class Work(ABC):
     """
 
     @abstractmethod
-    def open(self, desk: Desk) -> Callable[[Any], Any]:
+    def open(self, desk: WorkerContext) -> Callable[[Any], Any]:
         """What does one item. An exception that it raises is that item's failure and nobody else's."""
 
     def name_of(self, item: Any) -> str:
@@ -127,18 +127,18 @@ class Executor(ABC):
         for name in ("workers", "threads", "stack_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise Mistake(f"{name}: {value} is too few; 1 or more is right")
+                raise UserError(f"{name}: {value} is too few; 1 or more is right")
         for name, unit, example in (("timeout", "seconds", "600"), ("memory", "bytes", "4e9")):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise Mistake(
+                raise UserError(
                     f"{name}: {value:g} is nothing; {unit} above 0 are right, as {example}, or null for no limit"
                 )
 
     def ready(self) -> None:
         """Whether this executor can be had here; for who asks before anything is written. Nothing is begun.
 
-        Raises the `Mistake` that `run` would raise for a package or a program that is not installed, or for an
+        Raises the `UserError` that `run` would raise for a package or a program that is not installed, or for an
         address where nobody answers, as far as that shows before anything is begun.
         """
         return
@@ -157,10 +157,10 @@ class Executor(ABC):
 
         `folder` is where an executor may keep files of its own (logs, job scripts). When `stop` is asked, the items at
         hand are asked to end, those that are waiting end as "not begun". `tick` is called about twice a second while
-        waiting. Raises `Mistake` before anything is begun where the executor itself cannot be had (a package that is
+        waiting. Raises `UserError` before anything is begun where the executor itself cannot be had (a package that is
         not installed, an address where nobody answers).
         """
 
     def script(self, work: Work, items: Sequence[Any], folder: Path) -> str:
         """What would be submitted, as text, for `--dry-run`. Nothing is begun and nothing is written."""
-        raise Mistake(f"{type(self).__name__} submits no script; executor=slurm does")
+        raise UserError(f"{type(self).__name__} submits no script; executor=slurm does")

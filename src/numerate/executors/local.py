@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from numerate.config import user_files
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.executors import pool
 from numerate.executors.executor import Executor, Failure, Finished, Work
 from numerate.executors.memory import KernelKills
@@ -57,7 +57,7 @@ class Local(Executor):
         try:
             packed = pickle.dumps((pickle.dumps(work), user_files()))
         except Exception as error:
-            raise Mistake(f"{type(work).__name__} cannot be sent to a worker: {error}") from error
+            raise UserError(f"{type(work).__name__} cannot be sent to a worker: {error}") from error
         return self._run(packed, work, items, stop or Stop(), tick)
 
     def _run(
@@ -68,7 +68,7 @@ class Local(Executor):
         yield from pool.Pool(crew, work, items, workers, self.timeout, stop, tick).run()
 
 
-class Processes(pool.Crew):
+class Processes(pool.Backend):
     """A crew of processes. Each has a pipe of its own: no lock is shared that a killed one could take along."""
 
     def __init__(self, work: bytes, threads: int, memory: float | None, gpus: Sequence[str]) -> None:

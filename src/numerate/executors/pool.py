@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.executors.executor import Failure, Finished, Work
 from numerate.executors.worker import Reply, failure_of, stopped
 from numerate.training.stopping import Stop
@@ -39,7 +39,7 @@ class Event:
     failure: Failure | None = None
 
 
-class Crew(ABC):
+class Backend(ABC):
     """Workers of one kind, as a pool drives them. Nothing here decides anything, and nothing but `wait` waits."""
 
     @abstractmethod
@@ -95,11 +95,11 @@ class Pool:
 
     A worker is begun for each item that waits, up to `workers`, all of them at once, and gets an item whenever it has
     none. One that dies takes its item along and is replaced; one whose item takes longer than `timeout` seconds is
-    asked to end it, killed `GRACE` seconds later, and replaced. Raises `Mistake` or `Fault` where no worker can begin,
-    and where many die one after the other without any item done.
+    asked to end it, killed `GRACE` seconds later, and replaced. Raises `UserError` or `OperationalError` where no
+    worker can begin, and where many die one after the other without any item done.
     """
 
-    crew: Crew
+    crew: Backend
     work: Work
     items: Sequence[Any]
     workers: int
@@ -135,7 +135,7 @@ class Pool:
                     left -= 1
                     yield self._over.popleft()
                 if self._deaths >= max(DEATHS, 4 * self.workers):
-                    raise Fault(self._dying())
+                    raise OperationalError(self._dying())
         finally:
             try:
                 if not self.stop.asked or left == 0:  # else a second Ctrl-C: at once
@@ -288,11 +288,11 @@ class Pool:
         except Exception:
             return f"item {index}"
 
-    def _refusal(self) -> Mistake | Fault:
+    def _refusal(self) -> UserError | OperationalError:
         failure = self._ended
         if failure is None:
-            return Fault("no worker could be begun")
-        error = Mistake(failure.text) if failure.kind == "mistake" else Fault(failure.text)
+            return OperationalError("no worker could be begun")
+        error = UserError(failure.text) if failure.kind == "mistake" else OperationalError(failure.text)
         if failure.trace is not None:
             error.add_note(failure.trace)
         return error

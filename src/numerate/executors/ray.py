@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from numerate.config import UserFile, setting, user_files
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.executors import pool
 from numerate.executors.executor import Executor, Failure, Finished, Work
 from numerate.executors.local import cores
@@ -53,9 +53,9 @@ class Ray(Executor):
         for name in ("num_cpus", "num_gpus"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
-                raise Mistake(f"{name}: {value} cannot be reserved; a number from 0 is right, as 0.5")
+                raise UserError(f"{name}: {value} cannot be reserved; a number from 0 is right, as 0.5")
             if value is not None and value > 1 and value != int(value):
-                raise Mistake(f"{name}: {value} is above 1 and no whole number; Ray shares one, or gives whole ones")
+                raise UserError(f"{name}: {value} is above 1 and no whole number; Ray shares one, or gives whole ones")
 
     def ready(self) -> None:
         if not _library().is_initialized():
@@ -75,7 +75,7 @@ class Ray(Executor):
         try:
             packed: bytes = ray.cloudpickle.dumps(work)
         except Exception as error:
-            raise Mistake(f"{type(work).__name__} cannot be sent to a worker: {error}") from error
+            raise UserError(f"{type(work).__name__} cannot be sent to a worker: {error}") from error
         return self._run(ray, packed, work, items, stop or Stop(), tick)
 
     def _run(
@@ -94,7 +94,7 @@ class Ray(Executor):
         held = sum(min(int(node.get(name, 0.0) / amount + 1e-9) for name, amount in asked.items()) for node in nodes)
         if not held:
             there = {name: sum(node.get(name, 0.0) for node in nodes) for name in asked}
-            raise Mistake(
+            raise UserError(
                 f"executor: no node of the Ray cluster can hold a worker that reserves {_amounts(asked)}; all "
                 f"{len(nodes)} of them together have {_amounts(there)}. Set executor.num_cpus= and "
                 f"executor.num_gpus=, or "
@@ -103,7 +103,7 @@ class Ray(Executor):
         return held
 
 
-class Actors(pool.Crew):
+class Actors(pool.Backend):
     """A crew of actors."""
 
     def __init__(
@@ -237,7 +237,7 @@ def _library() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise Mistake("executor: Ray needs the package ray; pip install 'numerate[ray]'") from error
+        raise UserError("executor: Ray needs the package ray; pip install 'numerate[ray]'") from error
 
 
 @contextlib.contextmanager
@@ -273,28 +273,28 @@ def _address(given: str | None) -> str:
 
 
 def _refuse_silence(address: str) -> None:
-    """Raises `Mistake` at once where nobody listens; Ray itself would try for minutes."""
+    """Raises `UserError` at once where nobody listens; Ray itself would try for minutes."""
     found = re.fullmatch(r"(ray://)?\[?([^/\[\]]+?)\]?(?::([0-9]+))?", address)
     if address in ("local", "auto") or (found is None and "://" in address):
         return
     if found is None or (found[1] is None and found[3] is None):
-        raise Mistake(f"executor.address: {address!r} is none; right are auto, host:port (6379) and ray://host:10001")
+        raise UserError(f"executor.address: {address!r} is none; right are auto, host:port (6379) and ray://host:10001")
     try:
         socket.create_connection((found[2], int(found[3] or 10001)), timeout=10).close()
     except (OSError, OverflowError) as error:
         said = getattr(error, "strerror", None) or error
-        raise Mistake(
+        raise UserError(
             f"executor.address: nobody answers at {address} ({said}); `ray status` there says more"
         ) from error
 
 
-def _no_cluster(address: str, error: Exception) -> Mistake | Fault:
+def _no_cluster(address: str, error: Exception) -> UserError | OperationalError:
     said = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     if "InvalidAuthToken" in "".join(traceback.format_exception(error)):
         said = "it asks for a token: put the cluster's into ~/.ray/auth_token and set RAY_AUTH_MODE=token"
     if address == "local":
-        return Fault(f"executor: no Ray cluster could be begun on this machine: {said}")
-    return Mistake(f"executor.address: no Ray cluster could be reached at {address}: {said}")
+        return OperationalError(f"executor: no Ray cluster could be begun on this machine: {said}")
+    return UserError(f"executor.address: no Ray cluster could be reached at {address}: {said}")
 
 
 @contextlib.contextmanager
@@ -304,7 +304,9 @@ def _readable() -> Iterator[None]:
         yield
     except (ConnectionError, importlib.import_module("ray").exceptions.RaySystemError) as error:
         said = next(iter(str(error).splitlines()), "")
-        raise Fault(f"the Ray cluster is gone ({said}); what is done is kept, the same command goes on") from error
+        raise OperationalError(
+            f"the Ray cluster is gone ({said}); what is done is kept, the same command goes on"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from numerate.config import setting
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.executors.chunk import Carried, Chunk, dealt, finished_of
 from numerate.executors.executor import Executor, Failure, Finished, Work
 from numerate.executors.following import called, follow, many, pause, tell
@@ -73,21 +73,21 @@ class Slurm(Executor):
         for name in ("array_tasks", "items_per_task", "array_parallelism", "minutes", "cpus_per_task"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise Mistake(f"{name}: {value} is too few; 1 or more is right")
+                raise UserError(f"{name}: {value} is too few; 1 or more is right")
         for name in ("gpus_per_task", "max_requeues"):
             if getattr(self, name) < 0:
-                raise Mistake(f"{name}: {getattr(self, name)} is less than nothing")
+                raise UserError(f"{name}: {getattr(self, name)} is less than nothing")
         if self.mem_gb is not None and not self.mem_gb > 0:
-            raise Mistake(f"mem_gb: {self.mem_gb} is nothing; a number above 0, or null for the cluster's default")
+            raise UserError(f"mem_gb: {self.mem_gb} is nothing; a number above 0, or null for the cluster's default")
         for name in ("sbatch_options", "setup"):
             for line in getattr(self, name):
                 if "\n" in line or not line.strip():
-                    raise Mistake(f"{name}: {line!r} is no single line")
+                    raise UserError(f"{name}: {line!r} is no single line")
 
     def ready(self) -> None:
         _submitit()
         if self.cluster == "slurm" and shutil.which("sbatch") is None:
-            raise Mistake(
+            raise UserError(
                 "executor: slurm needs sbatch, and this machine has none; a login node of the cluster has it. "
                 "executor.cluster=local tries the same on this machine."
             )
@@ -103,7 +103,7 @@ class Slurm(Executor):
     ) -> Iterator[Finished]:
         self.ready()
         if folder is None:
-            raise Mistake("executor: slurm needs a folder that all machines of the cluster see")
+            raise UserError("executor: slurm needs a folder that all machines of the cluster see")
         return self._run(work, items, folder.absolute() / "slurm", stop or Stop(), tick)
 
     def script(self, work: Work, items: Sequence[Any], folder: Path) -> str:
@@ -196,7 +196,7 @@ class Slurm(Executor):
             return set()
         states = states_of(one, tasks)
         if states is None:
-            raise Fault(
+            raise OperationalError(
                 f"{one.path}: whether its jobs are over cannot be told, since squeue does not answer; try again"
             )
         return {task for task in tasks if states[task] not in OVER}
@@ -255,7 +255,7 @@ class Slurm(Executor):
                 executor.update_parameters(**self._parameters(len(chunks)))
                 return list(executor.submit_array(chunks))
         except RuntimeError as error:
-            raise Fault(f"executor: slurm did not take the job: {str(error).strip()}") from error
+            raise OperationalError(f"executor: slurm did not take the job: {str(error).strip()}") from error
 
     def _parameters(self, tasks: int) -> dict[str, Any]:
         """What submitit makes the lines of the job script of."""
@@ -318,17 +318,17 @@ def _kept(record: Mapping[str, Any], work: Work) -> bool:
 
 
 def _submitit() -> Any:
-    """The package. Raises `Mistake` where it is not installed."""
+    """The package. Raises `UserError` where it is not installed."""
     try:
         import submitit
     except ImportError as error:
-        raise Mistake("executor: slurm needs the package submitit; pip install 'numerate[slurm]'") from error
+        raise UserError("executor: slurm needs the package submitit; pip install 'numerate[slurm]'") from error
     return submitit
 
 
 @contextlib.contextmanager
 def _alone(place: Path, stop: Stop, tick: Callable[[], None]) -> Iterator[None]:
-    """Looks and submits while no other command does, so that nothing is submitted twice. Raises `Mistake` naming who
+    """Looks and submits while no other command does, so that nothing is submitted twice. Raises `UserError` naming who
     is at it where that takes minutes."""
     with disk.explained(place):
         place.mkdir(parents=True, exist_ok=True)
@@ -338,7 +338,7 @@ def _alone(place: Path, stop: Stop, tick: Callable[[], None]) -> Iterator[None]:
             try:
                 held.enter_context(lock.hold("submitting"))
                 break
-            except Mistake:
+            except UserError:
                 if stop.asked or time.monotonic() > end:
                     raise
                 pause(0.5, stop, tick)

@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.executors.chunk import finished_of
 from numerate.executors.executor import Failure, Finished, Work
 from numerate.records.kinds import HANDED, ITEM, SUBMISSION, TASK
@@ -83,7 +83,7 @@ class Submission:
     def all(cls, place: Path) -> "list[Submission]":
         """Those below a folder, in order, read up to now. One that was never submitted is left out.
 
-        Raises `Mistake` for one that was damaged or that a later version wrote.
+        Raises `UserError` for one that was damaged or that a later version wrote.
         """
         found = []
         for path in sorted(
@@ -93,7 +93,7 @@ class Submission:
             if head is None:
                 continue
             if head["format"] > FORMAT:
-                raise Mistake(
+                raise UserError(
                     f"{path}: is of format {head['format']}, this version reads up to {FORMAT}; update numerate."
                 )
             one = cls(path, head, _items(path, head))
@@ -174,12 +174,12 @@ class Submission:
 
 
 def _items(path: Path, head: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The items of a submission, which are known by the numbers of their lines. Raises `Mistake` where some are
+    """The items of a submission, which are known by the numbers of their lines. Raises `UserError` where some are
     missing."""
     file = path / "items.jsonl"
     found = read(file, ITEM)
     if len(found) != head.get("items", len(found)):
-        raise Mistake(damaged(file, f"it has {len(found)} of {head['items']} items", ITEM.remedy))
+        raise UserError(damaged(file, f"it has {len(found)} of {head['items']} items", ITEM.remedy))
     return found
 
 

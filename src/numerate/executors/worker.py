@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any
 
 from numerate.config import UserFile, load_user_files
-from numerate.errors import Fault, Mistake, in_words, users_line
+from numerate.errors import OperationalError, UserError, in_words, users_line
 from numerate.executors import memory
-from numerate.executors.executor import Desk, Failure, Work
+from numerate.executors.executor import Failure, Work, WorkerContext
 from numerate.training.stopping import Stop
 
 _THREADS = (
@@ -39,13 +39,13 @@ class Reply:
     last: bool = False
 
 
-class Asked(Stop):
+class RequestedStop(Stop):
     """A `Stop` that whoever gave the work asks, through the worker: it takes no signals itself.
 
     So Ctrl-C, which a terminal sends to every process, is answered once, by the command, and not by each worker.
     """
 
-    def __enter__(self) -> "Asked":
+    def __enter__(self) -> "RequestedStop":
         return self
 
     def __exit__(
@@ -68,7 +68,7 @@ class Worker:
     ) -> None:
         host = re.sub(r"[^A-Za-z0-9.]+", "-", socket.gethostname())
         self.name = name or f"{host}-{os.getpid()}-{secrets.token_hex(2)}"
-        self.stop = Asked()
+        self.stop = RequestedStop()
         self._threads, self._limit, self._pack = threads, limit, pack
         self._work: Work
         self._do: Callable[[Any], Any]
@@ -79,7 +79,7 @@ class Worker:
         try:
             load_user_files(files)
             self._work = pickle.loads(work)
-            self._do = self._work.open(Desk(self.name, self._threads, self.stop))
+            self._do = self._work.open(WorkerContext(self.name, self._threads, self.stop))
             if "torch" in sys.modules:
                 sys.modules["torch"].set_num_threads(self._threads)
         except BaseException as error:
@@ -137,9 +137,9 @@ def stopped(stop: Stop) -> Failure:
 def failure_of(error: BaseException) -> Failure:
     """What an exception is to whoever gave the work. One that nobody expected is a mistake where it comes from a file
     of the user's own, else a fault of the program."""
-    if isinstance(error, Mistake | Fault):
+    if isinstance(error, UserError | OperationalError):
         notes = "\n".join(getattr(error, "__notes__", [])) or None
-        if isinstance(error, Mistake):
+        if isinstance(error, UserError):
             return Failure("mistake", str(error), 2, notes)
         return Failure("fault", str(error), trace=notes)
     place = users_line(error)

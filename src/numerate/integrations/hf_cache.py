@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from numerate.batch import Model, Tokens
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.mixer import OfAllRows
 from numerate.vocabulary import PAD
 
@@ -48,7 +48,7 @@ class NumerateCache(_Cache):  # type: ignore[misc]
         if self.ids is None or self.seen is None or not before:
             self.ids, self.seen = ids, seen
         elif self.ids.shape[0] != ids.shape[0]:
-            raise Mistake(
+            raise UserError(
                 f"past_key_values: has {self.ids.shape[0]} rows, input_ids {ids.shape[0]}; their own cache is right"
             )
         else:
@@ -177,7 +177,7 @@ def moved_left(
     """Rows whose real tokens stand at their beginning, as a model of ours reads them, and where each column went.
 
     Columns that are not `seen` are nowhere: what stands before, behind or between real tokens changes no place. None
-    where nothing moved. Raises `Mistake` for a row without a real token.
+    where nothing moved. Raises `UserError` for a row without a real token.
     """
     rows, columns = ids.shape
     row = torch.arange(rows, device=ids.device)
@@ -186,7 +186,7 @@ def moved_left(
     if least == columns:
         return Tokens(ids, lengths, row), None
     if least == 0:
-        raise Mistake(
+        raise UserError(
             "attention_mask: a row has no token at all; one or more, such as the one that begins a text, is right"
         )
     order = (~seen).to(torch.uint8).argsort(dim=1, stable=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from numerate.batch import Model
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.integrations.hf_models import NumerateConfig, NumerateForCausalLM
 from numerate.integrations.hf_tokenizers import SpecialIds
 
@@ -70,22 +70,22 @@ def _quiet() -> Iterator[None]:
 
 
 def configuration(folder: Path) -> NumerateConfig:
-    """What config.json says. Raises `Mistake` where it says nothing of a run of numerate."""
+    """What config.json says. Raises `UserError` where it says nothing of a run of numerate."""
     file = folder / "config.json"
     if not file.is_file():
         if (folder / "adapter_config.json").is_file():
-            raise Mistake(
+            raise UserError(
                 f"{folder}: holds an adapter, not a model; what merge_and_unload() makes of it, saved, is right"
             )
-        raise Mistake(
+        raise UserError(
             f"{folder}: has no config.json; a folder that `numerate export` or save_pretrained wrote is right"
         )
     try:
         kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
     except (ValueError, AttributeError) as error:
-        raise Mistake(f"{file}: cannot be read as JSON; a folder that was saved whole is right") from error
+        raise UserError(f"{file}: cannot be read as JSON; a folder that was saved whole is right") from error
     if kind != NumerateConfig.model_type:
-        raise Mistake(
+        raise UserError(
             f"{folder}: holds a model of the kind {kind!r}, which is no run of numerate; `numerate train RECIPE "
             f"model=PretrainedDecoder model.weights={folder} training.steps=0` makes a run of a decoder of Hugging Face"
         )

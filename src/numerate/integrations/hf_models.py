@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from numerate.batch import Draw, Model, ModelSpec
+from numerate.batch import Model, ModelSpec, StepContext
 from numerate.config import from_tree
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.integrations.hf_cache import NumerateCache, moved_left
 from numerate.models.decoder import Decoder
 from numerate.vocabulary import Vocabulary
@@ -86,7 +86,7 @@ def config_of(
     """The configuration for a recipe as plain data; `begin`, `end` and `pad` are ids, `context` the longest row that
     was trained, where that is known.
 
-    Raises `Mistake` for a model that is no causal decoder.
+    Raises `UserError` for a model that is no causal decoder.
     """
     spec = _spec(recipe)
     found = NumerateConfig(
@@ -128,7 +128,7 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
     >>> model = AutoModelForCausalLM.from_pretrained("exported", dtype=torch.bfloat16)
     >>> model.generate(**tokenizer(["Once upon a time", "Tim"], return_tensors="pt", padding=True), max_new_tokens=50)
 
-    Raises `Mistake` for arguments that it has not (position_ids, inputs_embeds, attentions), for a mask of another
+    Raises `UserError` for arguments that it has not (position_ids, inputs_embeds, attentions), for a mask of another
     shape, and for a row without any token.
     """
 
@@ -196,9 +196,10 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
         return head
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *given: Any, **named: Any) -> nn.Module:
-        """The embeddings as they are. Raises `Mistake` for another size: which ids are digits is part of the recipe."""
+        """The embeddings as they are. Raises `UserError` for another size: which ids are digits is part of the
+        recipe."""
         if new_num_tokens not in (None, self.config.vocab_size):
-            raise Mistake(
+            raise UserError(
                 f"resize_token_embeddings: {self.config.vocab_size} tokens are part of the recipe; a run of a task or "
                 f"tokenizer with {new_num_tokens} is right"
             )
@@ -236,7 +237,7 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
         if given is not None:
             given._is_user_defined = True
         elif generation_config.cache_implementation is not None:
-            raise Mistake(
+            raise UserError(
                 f"cache_implementation: {generation_config.cache_implementation!r} is for attention; null is right"
             )
         elif generation_config.use_cache is not False:
@@ -254,7 +255,7 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
         """Hidden states of the columns to keep, none of the first `before` among them, read at once."""
         tokens, went = moved_left(ids, seen)
         if self.training:
-            tokens = self.model.place(tokens, Draw(int(self._recipe["seed"]), self._batches))
+            tokens = self.model.place(tokens, StepContext(int(self._recipe["seed"]), self._batches))
             self._batches += 1
         asked = None
         if isinstance(keep, Tensor) or keep or before:
@@ -286,7 +287,7 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
         before = 0 if cache is None else cache.get_seq_length()
         wanted = (ids.shape[0], before + ids.shape[1])
         if tuple(mask.shape) != wanted:
-            raise Mistake(
+            raise UserError(
                 f"attention_mask: has the shape {tuple(mask.shape)}, and {wanted} is right: every row with each column "
                 "that was read, those in the cache included"
             )
@@ -295,14 +296,14 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
     def _refuse(self, further: Mapping[str, Any], ids: Tensor | None, cache: Any) -> None:
         for name, value in further.items():
             if value is not None and value is not False:
-                raise Mistake(
+                raise UserError(
                     f"{name}: a model of numerate does not take it; input_ids, attention_mask, labels, "
                     "past_key_values, use_cache and logits_to_keep are right (places follow the mask)"
                 )
         if ids is None:
-            raise Mistake("input_ids: are missing; vectors alone (inputs_embeds) cannot be read")
+            raise UserError("input_ids: are missing; vectors alone (inputs_embeds) cannot be read")
         if cache is not None and not isinstance(cache, NumerateCache):
-            raise Mistake(
+            raise UserError(
                 f"past_key_values: {type(cache).__name__} holds keys and values, which not every mixer has; "
                 "NumerateCache() of numerate.integrations.hf_cache, or use_cache=True, is right"
             )
@@ -314,11 +315,11 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
 
 def _spec(recipe: Mapping[str, Any] | None) -> Decoder:
     if not recipe or not isinstance(recipe.get("model"), Mapping):
-        raise Mistake("config.json: holds no recipe; a folder that `numerate export` wrote is right")
+        raise UserError("config.json: holds no recipe; a folder that `numerate export` wrote is right")
     kind = recipe["model"].get("kind")
     spec = from_tree(recipe["model"], "model", declared=ModelSpec)
     if not isinstance(spec, Decoder):
-        raise Mistake(
+        raise UserError(
             f"model: {kind} is no causal decoder of numerate; a Decoder is right (what a model holds of Hugging Face "
             "has a save_pretrained of its own)"
         )
@@ -342,7 +343,7 @@ def _built(config: NumerateConfig) -> Model:
     with torch.device("cpu"), _default_dtype(torch.float32):
         model = spec.build(vocabulary, int((config.recipe or {}).get("seed", 0)))
     if (reason := model.looks_ahead()) is not None:
-        raise Mistake(f"model: {reason}, so it is no causal decoder and says nothing token by token")
+        raise UserError(f"model: {reason}, so it is no causal decoder and says nothing token by token")
     for parameter in model.parameters() if wanted != torch.float32 else ():
         parameter.data = parameter.data.to(wanted)
     return model

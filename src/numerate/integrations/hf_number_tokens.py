@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tokens.coverage import Coverage as Coverage
 from numerate.vocabulary import DIGIT, NUMBER, POINT, SIGN, SPECIAL, TEXT
 
@@ -86,11 +86,11 @@ def number_tokens(
     >>> len(found.values), found.values[305], found.pieces[305]
     (19, 5.0, ' 5')
 
-    Raises `Mistake` for a tokenizer without any, for an override that is no id or no finite value, and for an object
+    Raises `UserError` for a tokenizer without any, for an override that is no id or no finite value, and for an object
     that is no tokenizer.
     """
     if which not in ("digits", "numbers"):
-        raise Mistake(f"which: {which!r} is neither 'digits' nor 'numbers'")
+        raise UserError(f"which: {which!r} is neither 'digits' nor 'numbers'")
     reader = _reader(tokenizer)
     size = max(reader.ids, default=-1) + 1
     kinds = np.full(size, TEXT, dtype=np.int8)
@@ -106,17 +106,17 @@ def number_tokens(
             values[i] = float(text)
     for i, value in (override or {}).items():
         if isinstance(i, bool) or not isinstance(i, (int, np.integer)) or i < 0:
-            raise Mistake(f"override: {i!r} is no id; ids are whole numbers from 0 on")
+            raise UserError(f"override: {i!r} is no id; ids are whole numbers from 0 on")
         if value is None:
             values.pop(int(i), None)
         elif not math.isfinite(value):
-            raise Mistake(f"override: id {i} has the value {value}; finite numbers are right, None for no number")
+            raise UserError(f"override: id {i} has the value {value}; finite numbers are right, None for no number")
         else:
             values[int(i)] = float(value)
     if not values:
         wanted = "a digit" if which == "digits" else "a number"
         several = " (some are numbers of several digits: which='numbers' takes them)" if (kinds == NUMBER).any() else ""
-        raise Mistake(
+        raise UserError(
             f"tokenizer: none of its {len(reader.ids):,} ids decodes to {wanted}{several}; "
             "take one that has number tokens, or name them by override={id: value}"
         )
@@ -168,7 +168,7 @@ def _reader(tokenizer: Any) -> _Reader:
     try:
         from tokenizers import Tokenizer
     except ModuleNotFoundError as missing:
-        raise Mistake(
+        raise UserError(
             "number_tokens reads tokenizers of `transformers` and `tokenizers`; pip install 'numerate[huggingface]'"
         ) from missing
     if isinstance(tokenizer, Tokenizer):
@@ -183,7 +183,7 @@ def _reader(tokenizer: Any) -> _Reader:
         kinds = (PreTrainedTokenizerBase,)
     if isinstance(tokenizer, kinds):
         return _slow(tokenizer)
-    raise Mistake(
+    raise UserError(
         f"tokenizer: a {type(tokenizer).__name__} is none; one of transformers (AutoTokenizer.from_pretrained) or a "
         "tokenizers.Tokenizer is right"
     )
@@ -195,7 +195,7 @@ def _fast(tokenizer: Any, special: Iterable[int]) -> _Reader:
             try:
                 return [found.ids for found in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
             except Exception as error:  # the library raises no narrower one
-                raise Mistake(f"tokenizer: it does not read this sample: {error}") from error
+                raise UserError(f"tokenizer: it does not read this sample: {error}") from error
 
     def decode(rows: list[list[int]]) -> list[str]:
         texts: list[str] = tokenizer.decode_batch(rows, skip_special_tokens=False)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.task import Task
-from numerate.tokens.pieces import Pieces
+from numerate.tokens.pieces import StoredTokenizer
 from numerate.tokens.token_ids import TokenIds, pieces_of
 from numerate.tokens.tokenizer import Characters, Tokenizer
 from numerate.tokens.words import Words
@@ -40,14 +40,14 @@ def tokenizer_of(tokenizer: Tokenizer, task: Task, vocabulary: Vocabulary, conte
       written as it is spelled: least significant digit first, say), with [BOS] in front where the recipe has it.
 
     Names of special tokens in a text are those tokens there, where ours reads them as text. Rows are padded on the
-    left. Raises `Mistake` for a tokenizer whose tokens carry numbers or spellings that no tokenizer.json can say.
+    left. Raises `UserError` for a tokenizer whose tokens carry numbers or spellings that no tokenizer.json can say.
     """
     if isinstance(tokenizer, TokenIds):
         made, names = _stored(pieces_of(vocabulary))
     elif isinstance(tokenizer, Characters | Words):
         made, names = _of_the_house(tokenizer, vocabulary)
     else:
-        raise Mistake(
+        raise UserError(
             f"tokenizer: {type(tokenizer).__name__} of {type(task).__name__} cannot be said in a tokenizer.json; "
             "Characters, Words and TokenIds can, and tokenizer=false exports the model without"
         )
@@ -56,7 +56,7 @@ def tokenizer_of(tokenizer: Tokenizer, task: Task, vocabulary: Vocabulary, conte
     return fast(tokenizer_object=made, padding_side="left", clean_up_tokenization_spaces=False, **names, **told)
 
 
-def _stored(known: Pieces) -> tuple[Any, dict[str, str]]:
+def _stored(known: StoredTokenizer) -> tuple[Any, dict[str, str]]:
     from tokenizers import Tokenizer as Theirs
 
     text = json.loads(known.file.text)

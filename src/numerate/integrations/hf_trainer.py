@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.integrations.number_token_loss import NumberTokenLoss
 
 LossFunction = Callable[..., Tensor]
@@ -22,7 +22,7 @@ def compute_loss_func(loss: NumberTokenLoss) -> LossFunction:
 
     Both terms are divided by the whole batch's count of labels, or the number part by its own numbers (`over`). With
     over="numbers" and a batch in several parts the count of the whole is not known, and the first step raises
-    `Mistake`: `number_loss_trainer` knows it, or take over="labels".
+    `UserError`: `number_loss_trainer` knows it, or take over="labels".
 
     >>> Trainer(model, arguments, train_dataset=rows, compute_loss_func=compute_loss_func(loss))
     """
@@ -44,7 +44,7 @@ def number_loss_trainer(base: type | None = None) -> type[Any]:
 
     >>> trainer = number_loss_trainer(Seq2SeqTrainer)(model, arguments, train_dataset=rows, number_loss=loss)
 
-    Raises `Mistake` for a second loss function, and for label smoothing, which this loss has none of.
+    Raises `UserError` for a second loss function, and for label smoothing, which this loss has none of.
     """
     if base is None:
         from transformers import Trainer
@@ -62,10 +62,10 @@ class _NumberLossTrainer:
 
     def __init__(self, *given: Any, number_loss: NumberTokenLoss, **named: Any) -> None:
         if named.get("compute_loss_func") is not None:
-            raise Mistake("compute_loss_func: there is number_loss already; one of the two is right")
+            raise UserError("compute_loss_func: there is number_loss already; one of the two is right")
         super().__init__(*given, **named)
         if self.args.label_smoothing_factor:
-            raise Mistake(
+            raise UserError(
                 f"label_smoothing_factor: {self.args.label_smoothing_factor} has no effect on a number token loss; "
                 "0 is right, or gaussian_sigma= of the loss"
             )
@@ -80,7 +80,7 @@ class _NumberLossTrainer:
         totals = torch.zeros(2, device=device)
         for sample in samples:
             if "labels" not in sample:
-                raise Mistake("labels: the batch has none; take a collator that gives them")
+                raise UserError("labels: the batch has none; take a collator that gives them")
             further = {name: sample[name] for name in ("loss_weights", "quantity") if name in sample}
             totals += torch.stack([count.float() for count in self.number_loss.counts(sample["labels"], **further)]).to(
                 device
@@ -139,17 +139,17 @@ class _NumberLossTrainer:
 def _pair(loss: NumberTokenLoss, outputs: Any, labels: Tensor | None) -> tuple[Tensor, Tensor]:
     """The logits of a model's outputs and the labels; refused where the outputs say that `shift` is wrong."""
     if labels is None:
-        raise Mistake("labels: the batch has none; take a collator that gives them")
+        raise UserError("labels: the batch has none; take a collator that gives them")
     if not isinstance(outputs, Mapping):
         return outputs[0], labels
     if "logits" not in outputs:
-        raise Mistake(f"outputs: {type(outputs).__name__} has no logits, only {', '.join(outputs)}")
+        raise UserError(f"outputs: {type(outputs).__name__} has no logits, only {', '.join(outputs)}")
     if loss.shift and "encoder_last_hidden_state" in outputs:
-        raise Mistake(
+        raise UserError(
             "shift: True is wrong for an encoder-decoder, whose labels stand where its logits stand; False is right"
         )
     if not loss.shift and "CausalLM" in type(outputs).__name__:
-        raise Mistake(
+        raise UserError(
             "shift: False makes a decoder-only model learn to copy its inputs; NumberTokenLoss(shift=True) is right"
         )
     return outputs["logits"], labels

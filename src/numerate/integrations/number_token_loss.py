@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.integrations.hf_number_tokens import Which, number_tokens
 from numerate.losses.fused import cross_entropy_and_number
 from numerate.losses.number_tokens import NumberTable
-from numerate.losses.token_level import KINDS, Kind, Measure, outweighs
+from numerate.losses.token_level import KINDS, Kind, NumberDistance, outweighs
 
 PROBE = ("The answer is 7, 42, 365, 1024 or 31415.", "12 + 30 = 42, 2.5 x 4 = 10.0, 1998 - 2019 = -21")
 """The texts that the coverage of a tokenizer is looked at with where no sample is given."""
@@ -39,7 +39,8 @@ class NumberTokenLoss(nn.Module):
       needs True, since its labels are its inputs; an encoder-decoder needs False, and so do labels that are shifted
       already, as for `torch.nn.functional.cross_entropy`.
     - `reweigh`, `gaussian_sigma`, `squash`: as of `numerate.losses.token_level.Measure`.
-    - `check_finite`: NaN or infinity in the loss is a `Fault` that names the place; costs a wait for the device.
+    - `check_finite`: NaN or infinity in the loss is a `OperationalError` that names the place; costs a wait for the
+      device.
 
     >>> loss = NumberTokenLoss.from_tokenizer(tokenizer, shift=True)
     >>> loss(model(input_ids).logits, labels).backward()
@@ -48,7 +49,7 @@ class NumberTokenLoss(nn.Module):
     cross-entropy; the device is waited for at the tenth of them alone, and a compiled call does not look.
 
     It has no parameters, stands in no checkpoint, and follows the logits to their device. float16, bfloat16 and
-    float32 logits are computed with in float32, float64 in float64. Raises `Mistake` for settings without sense.
+    float32 logits are computed with in float32, float64 in float64. Raises `UserError` for settings without sense.
     """
 
     def __init__(
@@ -68,14 +69,14 @@ class NumberTokenLoss(nn.Module):
     ) -> None:
         super().__init__()
         if kind not in KINDS:
-            raise Mistake(f"kind: {kind!r} is no number token loss; there are: {', '.join(KINDS)}")
-        Measure(kind, gaussian_sigma, reweigh, squash)  # refuses what cannot be
+            raise UserError(f"kind: {kind!r} is no number token loss; there are: {', '.join(KINDS)}")
+        NumberDistance(kind, gaussian_sigma, reweigh, squash)  # refuses what cannot be
         if not 0 <= weight < float("inf"):
-            raise Mistake(f"weight: {weight} is no factor; 0.3 is the paper's, 0 leaves cross-entropy alone")
+            raise UserError(f"weight: {weight} is no factor; 0.3 is the paper's, 0 leaves cross-entropy alone")
         if over not in ("numbers", "labels"):
-            raise Mistake(f"over: {over!r} is neither 'numbers' nor 'labels'")
+            raise UserError(f"over: {over!r} is neither 'numbers' nor 'labels'")
         if not isinstance(shift, bool):
-            raise Mistake(f"shift: {shift!r} is neither True (decoder-only) nor False (encoder-decoder)")
+            raise UserError(f"shift: {shift!r} is neither True (decoder-only) nor False (encoder-decoder)")
         self.table = NumberTable.of(values, width=max(values, default=-1) + 1)
         self.kind: Kind = kind
         self.gaussian_sigma, self.reweigh, self.squash = gaussian_sigma, reweigh, squash
@@ -105,12 +106,12 @@ class NumberTokenLoss(nn.Module):
         True
         """
         found = number_tokens(tokenizer, which=which, override=override)
-        with suppress(Mistake) if sample is None else nullcontext():  # a tokenizer need not read our sample
+        with suppress(UserError) if sample is None else nullcontext():  # a tokenizer need not read our sample
             found.coverage(PROBE if sample is None else sample)
         if model is not None:
             needed = not model.config.is_encoder_decoder
             if settings.setdefault("shift", needed) != needed:
-                raise Mistake(
+                raise UserError(
                     f"shift: {settings['shift']} is wrong for {type(model).__name__}, which is "
                     f"{'decoder-only' if needed else 'an encoder-decoder'}; {needed} is right"
                 )
@@ -134,7 +135,7 @@ class NumberTokenLoss(nn.Module):
         something instead of counting it; both stand where the labels stand. Without a number label the number part is
         0, and still attached.
 
-        Raises `Mistake` for logits and labels that do not belong together.
+        Raises `UserError` for logits and labels that do not belong together.
         """
         terms = self.terms(
             logits, labels, num_items=num_items, num_numbers=num_numbers, loss_weights=loss_weights, quantity=quantity
@@ -181,7 +182,7 @@ class NumberTokenLoss(nn.Module):
             numbers = _one(num_numbers, "num_numbers")
         else:
             if num_items is not None and self.weight and int(items) != int(sums.labels):
-                raise Mistake(
+                raise UserError(
                     f"num_items: {int(items)} labels in all, and {int(sums.labels)} in this part; the mean over "
                     "numbers needs num_numbers= of all too (`NumberTokenLoss.counts`; `number_loss_trainer` of "
                     "numerate.integrations.hf_trainer counts them), or over='labels'"
@@ -238,23 +239,23 @@ class NumberTokenLoss(nn.Module):
 
     def _check(self, logits: Tensor, labels: Tensor, loss_weights: Tensor | None, quantity: Tensor | None) -> None:
         if not logits.is_floating_point() or logits.ndim < 2:
-            raise Mistake(
+            raise UserError(
                 f"logits: {_told(logits)}; floating point [rows, time, vocabulary] is right, as a model gives them"
             )
         if labels.is_floating_point() or labels.dtype == torch.bool:
-            raise Mistake(f"labels: {_told(labels)}; whole numbers, the ids of tokens, are right")
+            raise UserError(f"labels: {_told(labels)}; whole numbers, the ids of tokens, are right")
         if logits.shape[:-1] != labels.shape:
             hint = " (shift=True shifts them here: give both whole)" if self.shift else ""
-            raise Mistake(
+            raise UserError(
                 f"labels: {_told(labels)} for logits {_told(logits)}; one label for each place is right{hint}"
             )
         for name, given in (("loss_weights", loss_weights), ("quantity", quantity)):
             if given is not None and given.shape != labels.shape:
-                raise Mistake(f"{name}: {_told(given)} for labels {_told(labels)}; one for each label is right")
+                raise UserError(f"{name}: {_told(given)} for labels {_told(labels)}; one for each label is right")
         if quantity is not None and quantity.dtype != torch.bool:
-            raise Mistake(f"quantity: {_told(quantity)}; true or false for each label is right")
+            raise UserError(f"quantity: {_told(quantity)}; true or false for each label is right")
         if logits.shape[-1] <= self.table.largest:
-            raise Mistake(
+            raise UserError(
                 f"logits: {logits.shape[-1]} wide, and token {self.table.largest} is a number; logits as wide as the "
                 "tokenizer's vocabulary or wider are right: are model and tokenizer a pair?"
             )
@@ -263,11 +264,11 @@ class NumberTokenLoss(nn.Module):
         wrong = (~logits.isfinite()).nonzero()
         if len(wrong):
             *place, i = wrong[0].tolist()
-            raise Fault(
+            raise OperationalError(
                 f"logits: {logits[tuple(wrong[0])].item()} for token {i} at place {tuple(place)}, and "
                 f"{len(wrong) - 1} more that are not finite"
             )
-        raise Fault("the loss is not finite, and the logits are: look at loss_weights")
+        raise OperationalError("the loss is not finite, and the logits are: look at loss_weights")
 
 
 def _told(tensor: Tensor) -> str:
@@ -277,11 +278,11 @@ def _told(tensor: Tensor) -> str:
 def _one(count: int | float | Tensor, name: str) -> Tensor:
     found = torch.as_tensor(count)
     if found.numel() != 1:
-        raise Mistake(
+        raise UserError(
             f"{name}: {_told(found)}; one number is right (torch.nn.DataParallel gives several: use processes instead)"
         )
     if not found.is_cuda and not float(found) >= 0:
-        raise Mistake(f"{name}: {float(found):g}; a count, 0 or more, is right")
+        raise UserError(f"{name}: {float(found):g}; a count, 0 or more, is right")
     return found.reshape(())
 
 

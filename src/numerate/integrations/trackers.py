@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 
 Record = Mapping[str, Any]
 
@@ -332,7 +332,7 @@ def make(
 ) -> Trackers:
     """The trackers of these names: `make("wandb,tensorboard")`, `make(())` for none.
 
-    `warn` is told the one line about a tracker that is dropped (else it goes to stderr). Raises `Mistake` for a name
+    `warn` is told the one line about a tracker that is dropped (else it goes to stderr). Raises `UserError` for a name
     that is unknown or whose package is not installed, since at the start of a run that can still be put right.
     """
     wanted = [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
@@ -341,10 +341,12 @@ def make(
         kind = TRACKERS.get(name.lower())
         if kind is None:
             there = ", ".join(TRACKERS)
-            raise Mistake(f"trackers: no tracker is named {name!r}; there are: {there}.{did_you_mean(name, TRACKERS)}")
+            raise UserError(
+                f"trackers: no tracker is named {name!r}; there are: {there}.{did_you_mean(name, TRACKERS)}"
+            )
         spec = importlib.util.find_spec(kind.package)
         if spec is None or spec.origin is None:  # a folder ./wandb is no package
-            raise Mistake(f"trackers: {kind.package} is not installed; `pip install {kind.install}` does that.")
+            raise UserError(f"trackers: {kind.package} is not installed; `pip install {kind.install}` does that.")
         chosen[name.lower()] = kind(settings or TrackerSettings())
     return Trackers(chosen, warn or _to_stderr)
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 from typing import Any
 
 from numerate.config import override, to_tree
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.file_sources import of_hashes
-from numerate.tasks.written import Written
+from numerate.tasks.written import ExampleFile
 from numerate.training.recipe import Recipe
 
 ONLY = "task.task_index"
 """Which task of a `Mixture` is asked."""
 
 FILE = "task.path"
-"""Which file the rows asked are in, where a model was trained on rows of a file (`Written`)."""
+"""Which file the rows asked are in, where a model was trained on rows of a file (`ExampleFile`)."""
 
 CONTENTS = "task.contents"
 """What tells the rows of that file from what it held at another time."""
@@ -27,19 +27,23 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     8
 
     Of the task may be changed which of a `Mixture` is asked (`task.task_index=1`), and the file whose rows are
-    (`task.path=other.txt`, for a run that was trained on a `Written`). Raises `Mistake` for any other setting: of
+    (`task.path=other.txt`, for a run that was trained on a `ExampleFile`). Raises `UserError` for any other setting: of
     another task, tokenizer or seed a run of its own is made.
     """
-    of_task = (ONLY, FILE) if isinstance(recipe.task, Written) else (ONLY,)
+    of_task = (ONLY, FILE) if isinstance(recipe.task, ExampleFile) else (ONLY,)
     for text in settings:
         path = text.partition("=")[0].strip()
         if not path.startswith("model.") and path not in of_task:
-            raise Mistake(
+            raise UserError(
                 f"{path}: an evaluation changes how the model is run, by settings below model. (such as "
                 "model.mixer.dropout=0.1); with any other it would be another run, which `numerate train` makes"
             )
     found = override(recipe, settings)
-    if isinstance(recipe.task, Written) and isinstance(found.task, Written) and found.task.path != recipe.task.path:
+    if (
+        isinstance(recipe.task, ExampleFile)
+        and isinstance(found.task, ExampleFile)
+        and found.task.path != recipe.task.path
+    ):
         return replace(found, task=recipe.task.of_file(str(found.task.path)))
     return found
 
@@ -54,7 +58,7 @@ def differences(trained: Recipe, run: Recipe) -> dict[str, Any]:
     only, before = getattr(run.task, "task_index", None), getattr(trained.task, "task_index", None)
     if only != before:
         found[ONLY] = only
-    if isinstance(run.task, Written) and run.task.trained_on is not None:
+    if isinstance(run.task, ExampleFile) and run.task.trained_on is not None:
         found[FILE], found[CONTENTS] = run.task.path, of_hashes(run.task.contents().values())[:12]
     return dict(sorted(found.items()))
 

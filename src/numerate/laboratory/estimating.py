@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from numerate.batch import Model
 from numerate.evaluation.evaluator import Method
 from numerate.evaluation.grid import Cell, cut
-from numerate.laboratory.plan import Asking, Cost, Inquiry, Missing, Plan, Way
+from numerate.laboratory.plan import Asking, Cost, EvaluatedModel, EvaluationPlan, EvaluationRequest, Missing
 from numerate.laboratory.store import Store
 from numerate.training.budget import flop_text
 from numerate.training.progress import duration
@@ -22,7 +22,7 @@ questions are."""
 
 
 @dataclass(frozen=True)
-class Estimate:
+class EvaluationEstimate:
     """What an evaluation would take: printed by `numerate evaluate ... --dry-run`.
 
     `cells` of the `grid` cells are to be evaluated, each `times` times (placements, checkpoints, settings); `left` of
@@ -59,13 +59,13 @@ class Estimate:
         return "\n".join(lines)
 
 
-def estimate(inquiry: Inquiry, cells: Sequence[Cell], store: Store, *, said: bool) -> Estimate:
+def estimate(inquiry: EvaluationRequest, cells: Sequence[Cell], store: Store, *, said: bool) -> EvaluationEstimate:
     """What the evaluation of these cells of a grid would take. Evaluates a few of them in memory; writes nothing."""
     missing = inquiry.missing(cells, store, said)
     told = {number: plan.costs(run, cells) for number, (run, plan) in enumerate(inquiry.plans)}
     left = [(way, one) for way, asked in missing for one in asked]
     seconds, samples = _seconds(missing, told)
-    return Estimate(
+    return EvaluationEstimate(
         cells=len(cells),
         grid=len(inquiry.cells()),
         times=sum(way.plan.placements for way in inquiry.ways),
@@ -111,16 +111,16 @@ def _cost(cost: Cost, asked: Asking) -> float:
     return cost.score * asked.score + cost.say * asked.say
 
 
-def _small(way: Way, cell: Cell) -> Way:
+def _small(way: EvaluatedModel, cell: Cell) -> EvaluatedModel:
     """The same with so few questions of a cell that it is tried in a fraction of a second."""
-    plan: Plan = way.plan
+    plan: EvaluationPlan = way.plan
     count = plan.count_of(way.run, cell)
     share = SAMPLED / max(SAMPLED, plan.costs(way.run, [cell])[cell].score)
     few = max(1, int(count * share))
     return replace(way, plan=replace(plan, count=few, counts={cell: few}))
 
 
-def _try(way: Way, model: Model, asked: Asking) -> None:
+def _try(way: EvaluatedModel, model: Model, asked: Asking) -> None:
     if asked.score:
         way.score(model, asked.cell, asked.placement)
     if asked.say:

@@ -10,16 +10,16 @@ from pathlib import Path
 from torch import Tensor
 
 from numerate.config import from_tree, identity, override, to_tree
-from numerate.errors import Mistake
-from numerate.evaluation.exam import Exam
+from numerate.errors import UserError
+from numerate.evaluation.exam import EvaluationData
 from numerate.laboratory.run import Run
-from numerate.laboratory.weight_files import TOLERANCE, Check, read_weights
+from numerate.laboratory.weight_files import TOLERANCE, LogitCheck, read_weights
 from numerate.models.decoder import Decoder
 from numerate.models.dual_attention_weights import from_published
 from numerate.models.held import build
 from numerate.models.strict_weights import StrictWeights, weights_of
-from numerate.tasks.language_modelling import LanguageModelling
-from numerate.tokens.layout import Continuation, Text
+from numerate.tasks.language_modelling import LanguageModeling
+from numerate.tokens.layout import Continuation, NextToken
 from numerate.training import checkpoint, disk, provenance
 from numerate.training.recipe import Recipe
 from numerate.training.refusals import fingerprint_of
@@ -30,21 +30,21 @@ def export(run: Run, out: str | Path, *, name: str = "final", tokenizer: bool = 
     """Writes a checkpoint of a run as a folder that `AutoModelForCausalLM` and `AutoTokenizer` open.
 
     `name` is final, best or a step. The folder comes into being by one rename, so that a half-written one never has its
-    name. Raises `Mistake` for a run whose model is no causal decoder, for a tokenizer that Hugging Face cannot have
+    name. Raises `UserError` for a run whose model is no causal decoder, for a tokenizer that Hugging Face cannot have
     (`tokenizer=False` leaves it out), and where something stands at `out` already.
     """
     recipe, place = run.recipe, Path(out).expanduser()
     if os.path.lexists(place):
-        raise Mistake(f"out: {place} is there already and is not written over; a new name is right")
+        raise UserError(f"out: {place} is there already and is not written over; a new name is right")
     _refuse(recipe)
     hf = _hugging_face()
     vocabulary = run.exam.vocabulary
     special = hf.special_ids(recipe.tokenizer, vocabulary)
-    context = recipe.task.context_length if isinstance(recipe.task, LanguageModelling) else None
+    context = recipe.task.context_length if isinstance(recipe.task, LanguageModeling) else None
     theirs = hf.tokenizer_of(recipe.tokenizer, recipe.task, vocabulary, context) if tokenizer else None
     found = run.checkpoints(name)
     if len(found) != 1:
-        raise Mistake(f"checkpoint: {name} are {len(found)} of them; final, best or a step is right")
+        raise UserError(f"checkpoint: {name} are {len(found)} of them; final, best or a step is right")
     config = hf.config_of(
         to_tree(recipe),
         vocabulary,
@@ -86,8 +86,8 @@ def import_folder(
     It is evaluated, asked and generated with as any other, and `init_from=` it starts another one. Its id is a hash of
     recipe and weights: importing the same folder twice gives the same run. `settings` change the recipe as on the
     command line, for a tokenizer or texts that lie elsewhere here. `check` and `tolerance` are as for
-    `import_published`. Raises `Mistake` for a folder that is none of these, for weights that are not the recipe's (see
-    `numerate.models.strict_weights`), and for a tokenizer or task whose tokens are others here.
+    `import_published`. Raises `UserError` for a folder that is none of these, for weights that are not the recipe's
+    (see `numerate.models.strict_weights`), and for a tokenizer or task whose tokens are others here.
     """
     hf, place = _hugging_face(), Path(folder).expanduser()
     config = hf.configuration(place)
@@ -95,10 +95,10 @@ def import_folder(
     recipe = from_tree((config.recipe or {}), place / "config.json", declared=Recipe)
     recipe = override(replace(recipe, name=name), settings)
     assert isinstance(recipe, Recipe)
-    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     known = (config.vocabulary or {}).get("fingerprint")
     if known != hf.fingerprint(exam.vocabulary):
-        raise Mistake(
+        raise UserError(
             f"{place}: was exported with other tokens than its {type(recipe.task).__name__} has here; the tokenizer "
             "and texts that it was trained with are right (task.tokenizer= says where they are)"
         )
@@ -123,25 +123,25 @@ def import_published(
     `check` is a file with reference logits, see `numerate.laboratory.weight_files`: the model's must not differ from
     them by more than `tolerance` anywhere. Without it those are compared that the file or folder itself has.
 
-    Raises `Mistake` for a file that holds no weights, where they are not the recipe's, see
+    Raises `UserError` for a file that holds no weights, where they are not the recipe's, see
     `numerate.models.dual_attention_weights`, and where logits differ.
     """
     place = Path(file).expanduser()
     if not isinstance(recipe.model, Decoder):
-        raise Mistake(f"recipe: its model is a {type(recipe.model).__name__}; one with a Decoder is right")
+        raise UserError(f"recipe: its model is a {type(recipe.model).__name__}; one with a Decoder is right")
     found = read_weights(place)
     weights = from_published(found.weights, recipe.model, where=str(place))
-    exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     recipe = replace(recipe, name=name)
     return _run(recipe, exam, weights, 0, found.checked_by(check, tolerance), place, runs_dir)
 
 
 def _run(
     recipe: Recipe,
-    exam: Exam,
+    exam: EvaluationData,
     weights: dict[str, Tensor],
     step: int,
-    check: Check | None,
+    check: LogitCheck | None,
     place: Path,
     runs_dir: str | Path | None,
 ) -> Run:
@@ -188,20 +188,20 @@ def _hugging_face() -> _HuggingFace:
     try:
         return _HuggingFace()
     except ImportError as error:
-        raise Mistake(
+        raise UserError(
             f"export: the package {error.name} is not here; pip install 'numerate[huggingface]' installs it"
         ) from error
 
 
 def _refuse(recipe: Recipe) -> None:
-    """Raises `Mistake` for a run that says no token after the other."""
+    """Raises `UserError` for a run that says no token after the other."""
     if not isinstance(recipe.model, Decoder):
-        raise Mistake(
+        raise UserError(
             f"export: {type(recipe.model).__name__} is no causal decoder of numerate; a run of a Decoder is right "
             "(what a model holds of Hugging Face is saved by its own save_pretrained)"
         )
-    if not isinstance(recipe.layout, Continuation | Text):
-        raise Mistake(
+    if not isinstance(recipe.layout, Continuation | NextToken):
+        raise UserError(
             f"export: with the layout {type(recipe.layout).__name__} this run says something else than the next token; "
             "a run with the layout Continuation or Text is right"
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.passages import Listen, Passage, passages_after
 from numerate.evaluation.prompts import context_of, most_of, refuse_too_long, writing_of
 from numerate.evaluation.sampling import Sampling
@@ -24,18 +24,18 @@ def continued(
 ) -> list[Passage]:
     """`Run.generate`: everything that can be wrong is refused before the weights are read."""
     if count < 1:
-        raise Mistake(f"count: {count} samples are none; 1 or more is right")
+        raise UserError(f"count: {count} samples are none; 1 or more is right")
     if count > 1 and sampling.likeliest:
-        raise Mistake(f"count: the likeliest tokens are the same each time; count=1 is right, and not {count}")
+        raise UserError(f"count: the likeliest tokens are the same each time; count=1 is right, and not {count}")
     if window is not None and window < 1:
-        raise Mistake(f"window: {window} tokens are nothing to read; 1 or more is right")
+        raise UserError(f"window: {window} tokens are nothing to read; 1 or more is right")
     if any(not text for text in stop):
-        raise Mistake("stop: is empty; a text such as 'The end' is right, or none")
+        raise UserError("stop: is empty; a text such as 'The end' is right, or none")
     if checkpoint == "all":
-        raise Mistake("checkpoint: all are several, and one of them goes on; final, best or a step is right")
+        raise UserError("checkpoint: all are several, and one of them goes on; final, best or a step is right")
     writing = writing_of(run.exam)
     if (ahead := run.blank.looks_ahead()) is not None:
-        raise Mistake(f"model: {ahead}; it cannot continue a text")
+        raise UserError(f"model: {ahead}; it cannot continue a text")
     read = [writing.read(prompt) for prompt in prompts or ("",)]
     context = context_of(run.exam)
     allowed = most_of(read, most, context, window)

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from numerate.batch import Batch, Draw, Model, Tokens
-from numerate.errors import Mistake
+from numerate.batch import Batch, Model, StepContext, Tokens
+from numerate.errors import UserError
 from numerate.evaluation.exam import SPARE, prompts_of
 from numerate.evaluation.generate import greedy
 from numerate.laboratory.stored_run import StoredRun
 from numerate.mixers.maps import LayerMaps, Sort, observed
-from numerate.models.held import Held
+from numerate.models.held import HuggingFaceModel
 from numerate.reports.map_records import FOLDER, FORMAT, packed
 from numerate.tasks.questions import Questions
 from numerate.vocabulary import END
@@ -56,14 +56,14 @@ class Layer:
         return tuple(dict.fromkeys(head.sort for head in self.heads))
 
     def of(self, sort: Sort) -> NDArray[np.float32]:
-        """All heads of a sort: heads x query x key. Raises `Mistake` where it has none."""
+        """All heads of a sort: heads x query x key. Raises `UserError` where it has none."""
         if sort not in self.sorts():
-            raise Mistake(f"{self.name}: has no maps of {sort!r}; there are: {', '.join(self.sorts())}")
+            raise UserError(f"{self.name}: has no maps of {sort!r}; there are: {', '.join(self.sorts())}")
         return np.stack([head.weights for head in self.heads if head.sort == sort])
 
 
 @dataclass(frozen=True)
-class Maps:
+class AttentionMaps:
     """The maps of one prompt. Shows itself in a notebook as a page with pickers.
 
     - `tokens` are the symbols that the model read, and `source` those that an encoder read, None without one.
@@ -135,17 +135,17 @@ def maps_of(
     answer: bool = True,
     most: int = MOST,
     placement: int = 0,
-) -> Maps:
+) -> AttentionMaps:
     """What `Run.maps` gives."""
     if checkpoint == "all":
-        raise Mistake("checkpoint: all are several, and maps are of one; final, best or a step is right")
+        raise UserError("checkpoint: all are several, and maps are of one; final, best or a step is right")
     found = run.checkpoints(checkpoint)[0]
     model = run.model(found)
     with torch.no_grad():
         tokens, source, answered = _read(run, model, prompt, answer, most, placement)
         for part, read in (("", tokens), ("source: ", source)):
             if read is not None and read.ids.shape[1] > most:
-                raise Mistake(
+                raise UserError(
                     f"prompt: {part}{read.ids.shape[1]:,} tokens are more than {most}, and every pair of them is a "
                     f"number in every head; a shorter prompt, or most={read.ids.shape[1]}, is right"
                 )
@@ -153,13 +153,13 @@ def maps_of(
             run.warn(warning)
         seen = _observed(model, tokens, source, placement)
     if not seen:
-        raise Mistake(_without(run))
+        raise UserError(_without(run))
     chosen = [one for one in seen if layers is None or one.layer in layers]
     if not chosen:
         there = sorted({one.layer for one in seen})
-        raise Mistake(f"layer: {_listed(layers or ())} has no maps; there are: {_listed(there)}")
+        raise UserError(f"layer: {_listed(layers or ())} has no maps; there are: {_listed(there)}")
     looped = max(one.turn for one in seen) > 0
-    return Maps(
+    return AttentionMaps(
         prompt,
         _symbols(run, tokens),
         tuple(_layer(one, looped) for one in chosen),
@@ -173,15 +173,15 @@ def maps_of(
     )
 
 
-def keep(run: StoredRun, maps: Maps) -> None:
+def keep(run: StoredRun, maps: AttentionMaps) -> None:
     """Writes the record into the run's folder, from which reports draw it."""
     (run.path / FOLDER).mkdir(exist_ok=True)
     run.folder.write(f"{FOLDER}/{maps.name}.json", json.dumps(maps.record(), ensure_ascii=False))
 
 
 def _observed(model: Model, tokens: Tokens, source: Tokens | None, placement: int) -> list[LayerMaps]:
-    placed = model.place(tokens, Draw.fixed(placement))
-    if isinstance(model, Held):
+    placed = model.place(tokens, StepContext.fixed(placement))
+    if isinstance(model, HuggingFaceModel):
         return model.maps(placed, source)
     with observed(model) as seen:
         model(placed, source)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from numerate.batch import Model
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.evaluation.grid import Cell, cut, mixed
-from numerate.executors.executor import Desk, Executor, Failure, Work
-from numerate.laboratory.plan import Asking, Inquiry, Missing, Plan, Told, Way
+from numerate.executors.executor import Executor, Failure, Work, WorkerContext
+from numerate.laboratory.plan import Asking, EvaluatedModel, EvaluationPlan, EvaluationRequest, Missing, ProgressMessage
 from numerate.laboratory.store import RECORDS, SAID, Lines, Store, place_of
 from numerate.laboratory.stored_run import StoredRun
 from numerate.training import checkpoint
@@ -30,7 +30,7 @@ MANY = 64
 
 
 @dataclass(frozen=True)
-class Share:
+class ModelShare:
     """What one model is asked in a piece: the plan of this number, with a checkpoint by its label and step.
 
     `left` is what of it is not known yet. It is no part of what the piece is, so that jobs which an earlier start of
@@ -45,13 +45,13 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Piece:
+class GridShard:
     """What a worker does in one go: `number` (from 1) of `of` pieces."""
 
     number: int
     of: int
     said: bool
-    shares: tuple[Share, ...]
+    shares: tuple[ModelShare, ...]
 
     def __str__(self) -> str:
         left = [(asking.cell, share.step) for share in self.shares for asking in share.left]
@@ -61,7 +61,9 @@ class Piece:
         return f"piece {self.number} of {self.of} ({_counted(len(left), 'cell')}: {shown} at step {steps})"
 
 
-def pieces_of(inquiry: Inquiry, cells: Sequence[Cell], missing: Missing, workers: int, said: bool) -> list[Piece]:
+def pieces_of(
+    inquiry: EvaluationRequest, cells: Sequence[Cell], missing: Missing, workers: int, said: bool
+) -> list[GridShard]:
     """Cuts an evaluation into pieces of about equal cost, and returns those of which something is missing.
 
     There are `EACH` pieces for each worker, and one of each model for each worker, unless they would become very small.
@@ -70,7 +72,7 @@ def pieces_of(inquiry: Inquiry, cells: Sequence[Cell], missing: Missing, workers
 
     Cuts depend on what is evaluated and on `workers`, not on what is known already.
     """
-    every: list[tuple[Way, tuple[Cell, int]]] = []
+    every: list[tuple[EvaluatedModel, tuple[Cell, int]]] = []
     costs: list[float] = []
     told = {way.number: way.plan.costs(way.run, cells) for way in inquiry.ways[:: len(inquiry.checkpoints)]}
     for way in inquiry.ways:
@@ -82,25 +84,25 @@ def pieces_of(inquiry: Inquiry, cells: Sequence[Cell], missing: Missing, workers
     stretches = cut(costs, max(1, wanted))
     left = {(*way.name, one.cell, one.placement): one for way, ones in missing for one in ones}
     pieces = [
-        Piece(number, len(stretches), said, tuple(_shares(every[stretch.start : stretch.stop], left)))
+        GridShard(number, len(stretches), said, tuple(_shares(every[stretch.start : stretch.stop], left)))
         for number, stretch in enumerate(stretches, 1)
     ]
     return [piece for piece in pieces if any(share.left for share in piece.shares)]
 
 
 def _shares(
-    every: Sequence[tuple[Way, tuple[Cell, int]]], left: Mapping[tuple[int, str, Cell, int], Asking]
-) -> Iterator[Share]:
+    every: Sequence[tuple[EvaluatedModel, tuple[Cell, int]]], left: Mapping[tuple[int, str, Cell, int], Asking]
+) -> Iterator[ModelShare]:
     for (plan, label), own in groupby(every, lambda one: one[0].name):
         ways, cells = zip(*own, strict=True)
         asked = tuple(left[key] for one in cells if (key := (plan, label, *one)) in left)
-        yield Share(plan, label, ways[0].step, cells, asked)
+        yield ModelShare(plan, label, ways[0].step, cells, asked)
 
 
 def refuse_shard(executor: Executor | None, shard: str | None) -> None:
-    """Raises `Mistake` where a grid would be cut twice."""
+    """Raises `UserError` where a grid would be cut twice."""
     if executor is not None and shard is not None:
-        raise Mistake("shard: an executor cuts the grid by itself; leave out one of the two")
+        raise UserError("shard: an executor cuts the grid by itself; leave out one of the two")
 
 
 def workers_of(executor: Executor) -> int:
@@ -125,25 +127,25 @@ class Measuring(Work):
 
     path: str
     device: str | None
-    plans: tuple[tuple[tuple[str, ...], Plan], ...]
+    plans: tuple[tuple[tuple[str, ...], EvaluationPlan], ...]
 
     @classmethod
-    def of(cls, inquiry: Inquiry) -> "Measuring":
+    def of(cls, inquiry: EvaluationRequest) -> "Measuring":
         run, _ = inquiry.plans[0]
         plans = tuple((one.changes, replace(plan, counts={})) for one, plan in inquiry.plans)
         return cls(str(run.path.absolute()), run.device, plans)
 
-    def open(self, desk: Desk) -> Callable[[Piece], int]:
+    def open(self, desk: WorkerContext) -> Callable[[GridShard], int]:
         return _Bench(self, desk).measure
 
-    def name_of(self, item: Piece) -> str:
+    def name_of(self, item: GridShard) -> str:
         return str(item)
 
 
 class _Bench:
     """A worker at work: what it has loaded, and what had been recorded when it began."""
 
-    def __init__(self, work: Measuring, desk: Desk) -> None:
+    def __init__(self, work: Measuring, desk: WorkerContext) -> None:
         self.folder, self.stop = RunFolder.open(Path(work.path)), desk.stop
         runs = [StoredRun(self.folder, device=work.device, changes=changes) for changes, _ in work.plans]
         self.plans = [(run, plan) for run, (_, plan) in zip(runs, work.plans, strict=True)]
@@ -153,7 +155,7 @@ class _Bench:
         self.known, self.said = set(store.known), set(store.said)
         self._loaded: tuple[tuple[int, int], Model] | None = None
 
-    def measure(self, piece: Piece) -> int:
+    def measure(self, piece: GridShard) -> int:
         """How many cells are done: all of the piece. Raises `KeyboardInterrupt` when it is asked to stop.
 
         What had been recorded before is not computed again: Slurm gives a piece once more to another worker.
@@ -178,18 +180,18 @@ class _Bench:
                     done += 1
         return done
 
-    def _way(self, share: Share) -> Way:
+    def _way(self, share: ModelShare) -> EvaluatedModel:
         found = checkpoint.open_checkpoint(self.folder.checkpoints / checkpoint.name_of(share.step))
-        return Way(*self.plans[share.plan], share.plan, share.label, found)
+        return EvaluatedModel(*self.plans[share.plan], share.plan, share.label, found)
 
-    def _model(self, way: Way) -> Model:
+    def _model(self, way: EvaluatedModel) -> Model:
         wanted = way.number, way.step
         if self._loaded is None or self._loaded[0] != wanted:
             self._loaded = None  # its memory is free before the next one takes some
             self._loaded = wanted, way.run.model(way.found)
         return self._loaded[1]
 
-    def _answers(self, way: Way, cell: Cell, placement: int) -> dict[str, Any]:
+    def _answers(self, way: EvaluatedModel, cell: Cell, placement: int) -> dict[str, Any]:
         """All answers of a cell as one record, so that it is there whole or not at all."""
         label, step, _, _, _, count, seed, method = way.key(cell, placement)
         record = {
@@ -206,25 +208,25 @@ class _Bench:
 
 
 def spread(
-    inquiry: Inquiry,
+    inquiry: EvaluationRequest,
     cells: Sequence[Cell],
     missing: Missing,
     store: Store,
-    told: Told,
+    told: ProgressMessage,
     executor: Executor,
     *,
     said: bool,
 ) -> None:
     """Lets the workers of an executor do what is missing, and gathers what they have recorded.
 
-    Raises `Mistake` or `Fault` that names the first piece that failed, when all others are done, and passes on a
-    signal that stopped it, when its workers have stopped. What was recorded is settled before.
+    Raises `UserError` or `OperationalError` that names the first piece that failed, when all others are done, and
+    passes on a signal that stopped it, when its workers have stopped. What was recorded is settled before.
     """
     if not missing:
         return
     pieces = pieces_of(inquiry, cells, missing, workers_of(executor), said)
     count = _Count(store)
-    failed: list[tuple[Piece, Failure]] = []
+    failed: list[tuple[GridShard, Failure]] = []
     with Stop() as stop:
         ended = executor.run(
             Measuring.of(inquiry), pieces, folder=_jobs(store), stop=stop, tick=lambda: told.new(count())
@@ -242,14 +244,14 @@ def spread(
         raise _error(failed, inquiry, store)
     for piece in pieces:
         if _kept(piece, inquiry, store) < _whole(piece):
-            raise Fault(
+            raise OperationalError(
                 f"{piece}: its worker says that it is done, but {store.folder.path / 'pieces'} does not hold what it "
                 "recorded; all workers must see this folder"
             )
 
 
 def script(
-    inquiry: Inquiry, cells: Sequence[Cell], missing: Missing, store: Store, executor: Executor, *, said: bool
+    inquiry: EvaluationRequest, cells: Sequence[Cell], missing: Missing, store: Store, executor: Executor, *, said: bool
 ) -> str:
     """What `spread` would submit."""
     pieces = pieces_of(inquiry, cells, missing, workers_of(executor), said)
@@ -261,7 +263,9 @@ def _jobs(store: Store) -> Path:
     return store.folder.path / "pieces" / "jobs"
 
 
-def _error(failed: Sequence[tuple[Piece, Failure]], inquiry: Inquiry, store: Store) -> Mistake | Fault:
+def _error(
+    failed: Sequence[tuple[GridShard, Failure]], inquiry: EvaluationRequest, store: Store
+) -> UserError | OperationalError:
     piece, failure = min(failed, key=lambda one: (one[1].passing, one[0].number))
     goes_on = "; the same command goes on"
     others = f"; {_counted(len(failed) - 1, 'more piece')} failed" if len(failed) > 1 else ""
@@ -269,17 +273,17 @@ def _error(failed: Sequence[tuple[Piece, Failure]], inquiry: Inquiry, store: Sto
         f"{piece}: {failure.text.removesuffix(goes_on)}{others}. {_kept(piece, inquiry, store):,} of its "
         f"{_counted(_whole(piece), 'cell')} are kept, and all that other pieces recorded{goes_on}"
     )
-    error = Mistake(text) if failure.kind == "mistake" else Fault(text)
+    error = UserError(text) if failure.kind == "mistake" else OperationalError(text)
     if failure.trace is not None:
         error.add_note(failure.trace)
     return error
 
 
-def _whole(piece: Piece) -> int:
+def _whole(piece: GridShard) -> int:
     return sum(len(share.left) for share in piece.shares)
 
 
-def _kept(piece: Piece, inquiry: Inquiry, store: Store) -> int:
+def _kept(piece: GridShard, inquiry: EvaluationRequest, store: Store) -> int:
     """How many of the cells that a piece was to do are recorded."""
     ways = {way.name: way for way in inquiry.ways}
     kept = 0

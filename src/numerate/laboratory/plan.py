@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from numerate.batch import Model
 from numerate.config import expand
-from numerate.errors import Mistake
-from numerate.evaluation.costs import Reading, readings
+from numerate.errors import UserError
+from numerate.evaluation.costs import RowSize, readings
 from numerate.evaluation.evaluator import METHODS, Method, evaluate_cell, grid_of, method_for, replaced_grid
 from numerate.evaluation.exam import questions_of, size_of
 from numerate.evaluation.grid import Cell, Grid, parse_shard, region, shard
@@ -50,7 +50,7 @@ class Cost(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """Which cells are asked what, and in which way."""
 
     grid: Grid
@@ -64,12 +64,12 @@ class Plan:
     counts: dict[Cell, int] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def of(cls, run: StoredRun, grid: str | None, count: int | None, method: Method) -> "Plan":
+    def of(cls, run: StoredRun, grid: str | None, count: int | None, method: Method) -> "EvaluationPlan":
         recipe, task = run.recipe, run.recipe.task
         if method not in METHODS:
-            raise Mistake(f"method: {method!r} is none of: {', '.join(METHODS)}")
+            raise UserError(f"method: {method!r} is none of: {', '.join(METHODS)}")
         if count is not None and count < 1:
-            raise Mistake(f"count: {count} questions measure nothing; 100 give +-10 points at 50 %")
+            raise UserError(f"count: {count} questions measure nothing; 100 give +-10 points at 50 %")
         learned = run.trained_recipe.task if FILE in run.settings else task
         beyond = task.beyond()
         return cls(
@@ -84,7 +84,7 @@ class Plan:
         )
 
     def check(self, run: StoredRun) -> None:
-        """Raises `Mistake` for a cell that the task has not or that is beyond the model; warns of places that no
+        """Raises `UserError` for a cell that the task has not or that is beyond the model; warns of places that no
         training example had."""
         self._refuse_missing(run.recipe.task)
         learned = run.trained_recipe.task if FILE in run.settings else run.recipe.task
@@ -94,8 +94,8 @@ class Plan:
             tokens = run.exam.longest(run.recipe.task.pinned(**dict(corner)), split="test")
             try:
                 warnings += run.blank.check(tokens, longest)
-            except Mistake as mistake:
-                raise Mistake(f"grid: {self.grid}: {mistake}") from mistake
+            except UserError as mistake:
+                raise UserError(f"grid: {self.grid}: {mistake}") from mistake
         for warning in dict.fromkeys(warnings):
             run.warn(warning)
 
@@ -105,14 +105,14 @@ class Plan:
         for cell in self.grid.cells():
             try:
                 task.pinned(**dict(cell))
-            except Mistake as mistake:
-                raise Mistake(f"grid: {self.grid}: {mistake}") from mistake
+            except UserError as mistake:
+                raise UserError(f"grid: {self.grid}: {mistake}") from mistake
             if there is not None and tuple(value for _, value in cell) not in there:
                 what = ", ".join(f"{axis}={value}" for axis, value in cell)
                 near = str(Grid.of(sorted(there), task.axes())).split("+")
                 more = " and more" if len(near) > 12 else ""
                 parts = "+".join(near[:12])
-                raise Mistake(f"grid: {self.grid}: there is no question with {what}; there are {parts}{more}")
+                raise UserError(f"grid: {self.grid}: there is no question with {what}; there are {parts}{more}")
 
     def cells(self, run: StoredRun, piece: str | None) -> list[Cell]:
         """The cells of the grid, or those of one piece of it (`2/4`), the pieces of about equal cost. A context of
@@ -138,7 +138,7 @@ class Plan:
         operations = lru_cache(maxsize=None)(run.blank.operations)
         found = {}
         running = run.recipe.task.running
-        read_of = {cell: Reading(float(dict(cell)["context_length"]), 0.0) for cell in cells} if running else None
+        read_of = {cell: RowSize(float(dict(cell)["context_length"]), 0.0) for cell in cells} if running else None
         for cell, (time, asked) in (read_of or readings(run.exam, cells)).items():
             rows = self.count_of(run, cell)
             read = operations(rows, round(time))
@@ -186,11 +186,11 @@ class Asking(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Way:
+class EvaluatedModel:
     """One model of an evaluation: the weights of a checkpoint under its label, run by the plan of this number."""
 
     run: StoredRun
-    plan: Plan
+    plan: EvaluationPlan
     number: int
     label: str
     found: Checkpoint
@@ -251,14 +251,14 @@ class Way:
         return [said.record(dict(cell)) | place for said in found]
 
 
-Missing = Sequence[tuple[Way, Sequence[Asking]]]
+Missing = Sequence[tuple[EvaluatedModel, Sequence[Asking]]]
 """What an evaluation still has to compute, by model."""
 
 Heard = Callable[[int, int], None]
 """Told of progress: so many cells done of so many."""
 
 
-class Told:
+class ProgressMessage:
     """Tells of progress: of `of` cells all but those missing are done from the beginning."""
 
     def __init__(self, heard: Heard | None, of: int, missing: Missing) -> None:
@@ -278,12 +278,12 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Inquiry:
+class EvaluationRequest:
     """An evaluation that is asked for: a plan for each way of running the run, and with the checkpoints its models."""
 
-    plans: tuple[tuple[StoredRun, Plan], ...]
+    plans: tuple[tuple[StoredRun, EvaluationPlan], ...]
     checkpoints: tuple[Checkpoint, ...]
-    ways: tuple[Way, ...]
+    ways: tuple[EvaluatedModel, ...]
 
     @classmethod
     def of(
@@ -294,19 +294,19 @@ class Inquiry:
         method: Method,
         checkpoint: str,
         settings: Sequence[str],
-    ) -> "Inquiry":
-        """Raises `Mistake` for what cannot be evaluated, before any work."""
+    ) -> "EvaluationRequest":
+        """Raises `UserError` for what cannot be evaluated, before any work."""
         run.refuse_other_contents()
         runs = [run.with_settings(*choice) for choice in expand(settings)]
         if grid is None and (replaced := replaced_grid(runs[0].recipe.task, run.recipe.evaluation.grid)) is not None:
             run.warn(replaced)
-        plans = [(one, Plan.of(one, grid, count, method)) for one in runs]
+        plans = [(one, EvaluationPlan.of(one, grid, count, method)) for one in runs]
         for one, plan in plans:
             plan.check(one)
         found = run.checkpoints(checkpoint)
         label = checkpoint if checkpoint in ("final", "best") else None
         ways = [
-            Way(one, plan, number, label or f"step {each.step}", each)
+            EvaluatedModel(one, plan, number, label or f"step {each.step}", each)
             for number, (one, plan) in enumerate(plans)
             for each in found
         ]
@@ -340,7 +340,7 @@ class Inquiry:
         """How much there is to do in all: cells to score, and to answer."""
         return sum(len(way.asked(cells)) for way in self.ways) * (1 + predictions)
 
-    def score(self, missing: Missing, store: Store, told: Told) -> None:
+    def score(self, missing: Missing, store: Store, told: ProgressMessage) -> None:
         """Scores what is missing, in this process."""
         for way, asked in missing:
             model: Model | None = None

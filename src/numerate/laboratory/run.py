@@ -10,14 +10,14 @@ from numerate.evaluation.evaluator import Method
 from numerate.evaluation.exam import SPARE, questions_of
 from numerate.evaluation.grid import Cell, parse_shard
 from numerate.evaluation.passages import Listen, Passage
-from numerate.evaluation.samples import Said, answers
+from numerate.evaluation.samples import AnswerSample, answers
 from numerate.evaluation.sampling import Sampling
 from numerate.executors.executor import Executor
-from numerate.laboratory.estimating import Estimate, estimate
+from numerate.laboratory.estimating import EvaluationEstimate, estimate
 from numerate.laboratory.generating import continued
-from numerate.laboratory.maps import MOST, Maps, maps_of
+from numerate.laboratory.maps import MOST, AttentionMaps, maps_of
 from numerate.laboratory.pieces import refuse_shard, script, spread
-from numerate.laboratory.plan import Heard, Inquiry, Plan, Told, Way
+from numerate.laboratory.plan import EvaluatedModel, EvaluationPlan, EvaluationRequest, Heard, ProgressMessage
 from numerate.laboratory.results import Results
 from numerate.laboratory.store import Key, Store, lines_of
 from numerate.laboratory.stored_run import StoredRun
@@ -28,7 +28,7 @@ from numerate.training.run import find, runs_directory
 
 
 def load(address: str | Path, runs_dir: str | Path | None = None, device: str | None = None) -> "Run":
-    """A run by its path, the beginning of its id, its name, or `latest`. Raises `Mistake` where there is none.
+    """A run by its path, the beginning of its id, its name, or `latest`. Raises `UserError` where there is none.
 
     >>> run = numerate.load("latest")
     >>> run.ask("321+654=")
@@ -65,22 +65,22 @@ class Run(StoredRun):
         `shard="2/4"` computes the second of four pieces of equal cost into a file of its own; evaluating without a
         shard afterwards gathers them. `predictions` also writes what was said to every question. `settings` change how
         the model is run, several values of one are a sweep; records then carry in what they differ from training.
-        Twice the same call leaves the same bytes. Raises `Mistake` for a grid that the model cannot read, and for
+        Twice the same call leaves the same bytes. Raises `UserError` for a grid that the model cannot read, and for
         settings that would need other weights, before any work is done.
 
         An `executor` spreads what is missing over its workers, in pieces of equal cost, and leaves the same bytes. What
         a worker has recorded is kept, however it ended: the same call goes on by cell. Where a piece fails, the others
-        are done first; then an error names it: `Mistake` for one of the user's, else `Fault`.
+        are done first; then an error names it: `UserError` for one of the user's, else `OperationalError`.
         """
         refuse_shard(executor, shard)
-        inquiry = Inquiry.of(self, grid, count, method, checkpoint, settings)
+        inquiry = EvaluationRequest.of(self, grid, count, method, checkpoint, settings)
         cells = inquiry.cells(shard)
         store = self._store(shard)
         with store.lock():
             store.relabel(inquiry.steps())
             read_metrics(self.path, self.folder.head(), self.warn)
             missing = inquiry.missing(cells, store, predictions)
-            told = Told(heard, inquiry.count(cells, predictions), missing)
+            told = ProgressMessage(heard, inquiry.count(cells, predictions), missing)
             if executor is None:
                 inquiry.score(missing, store, told)
             else:
@@ -109,7 +109,7 @@ class Run(StoredRun):
         settings: Sequence[str] = (),
     ) -> str:
         """What `evaluate` would submit with this executor, as text. Nothing is begun and nothing is written."""
-        inquiry = Inquiry.of(self, grid, count, method, checkpoint, settings)
+        inquiry = EvaluationRequest.of(self, grid, count, method, checkpoint, settings)
         store = Store(self.folder, None)
         store.relabel(inquiry.steps())
         cells = inquiry.cells()
@@ -125,14 +125,14 @@ class Run(StoredRun):
         shard: str | None = None,
         predictions: bool = False,
         settings: Sequence[str] = (),
-    ) -> Estimate:
+    ) -> EvaluationEstimate:
         """What `evaluate` would take in this process: cells, questions, operations, and the time by a short sample.
 
         >>> run.estimate("1:100x1:100", shard="3/20").seconds
 
-        Cells that are recorded already take nothing. Nothing is written. Raises `Mistake` as `evaluate` does.
+        Cells that are recorded already take nothing. Nothing is written. Raises `UserError` as `evaluate` does.
         """
-        inquiry = Inquiry.of(self, grid, count, method, checkpoint, settings)
+        inquiry = EvaluationRequest.of(self, grid, count, method, checkpoint, settings)
         store = self._store(shard)
         store.relabel(inquiry.steps())
         return estimate(inquiry, inquiry.cells(shard), store, said=predictions)
@@ -151,7 +151,7 @@ class Run(StoredRun):
 
     # Asking and showing -------------------------------------------------------------------------------------------
 
-    def ask(self, question: str, checkpoint: str = "final", *, settings: Sequence[str] = ()) -> Said:
+    def ask(self, question: str, checkpoint: str = "final", *, settings: Sequence[str] = ()) -> AnswerSample:
         """What the model answers to a question as a person writes it, how sure it is, and the truth.
 
         >>> run.ask("321+654=").said
@@ -208,7 +208,7 @@ class Run(StoredRun):
         each passage as it comes, and `ended` may end all. Prompts, samples and seed alone decide what is said, not what
         else is asked (but for the last bits of sums, which differ with the size of a batch).
 
-        Raises `Mistake` for a run that continues no texts, and for what its tables have no places for.
+        Raises `UserError` for a run that continues no texts, and for what its tables have no places for.
         """
         sampling = Sampling(temperature, top_k, top_p, min_p, greedy, repetition_penalty, seed)
         return continued(
@@ -224,11 +224,11 @@ class Run(StoredRun):
             ended=ended,
         )
 
-    def _goes_on(self, text: str, checkpoint: str) -> Said:
+    def _goes_on(self, text: str, checkpoint: str) -> AnswerSample:
         """What follows a text, the likeliest token each time."""
         (found,) = self.generate(text, greedy=True, checkpoint=checkpoint)
         sure = exp(max(found.log_probability, -700.0))
-        return Said(text, None, found.text, None, str(found), sure, None, found.stopped)
+        return AnswerSample(text, None, found.text, None, str(found), sure, None, found.stopped)
 
     def _longest(self) -> Questions:
         """Questions of the task, the longest there are where that is known."""
@@ -246,7 +246,7 @@ class Run(StoredRun):
         most: int = MOST,
         placement: int = 0,
         settings: Sequence[str] = (),
-    ) -> Maps:
+    ) -> AttentionMaps:
         """Who attends to whom when the model reads a prompt and says its own answer: every head of every layer.
 
         >>> maps = run.maps("321+654=")
@@ -255,7 +255,7 @@ class Run(StoredRun):
         >>> maps.layers[0].heads[2].weights[7]
 
         Without a prompt a question of the test split is read, or the beginning of the text held out. `layers` are those
-        wanted, all without; with `answer=False` nothing is said to the prompt. Raises `Mistake` for a model that does
+        wanted, all without; with `answer=False` nothing is said to the prompt. Raises `UserError` for a model that does
         not attend, and for more than `most` tokens. Nothing is written; `numerate maps` does.
         """
         if settings:
@@ -281,7 +281,7 @@ class Run(StoredRun):
         return fragment(self.path)
 
 
-def _write_predictions(way: Way, cells: Sequence[Cell], store: Store, told: Told) -> set[Key]:
+def _write_predictions(way: EvaluatedModel, cells: Sequence[Cell], store: Store, told: ProgressMessage) -> set[Key]:
     """Writes what is said to every question; returns which of it workers had said already."""
     model: Model | None = None
     lines: list[dict[str, Any]] = []
@@ -299,7 +299,7 @@ def _write_predictions(way: Way, cells: Sequence[Cell], store: Store, told: Told
     return there
 
 
-def _write_samples(run: StoredRun, planned: Plan, found: checkpoint.Checkpoint, each: int = 4) -> None:
+def _write_samples(run: StoredRun, planned: EvaluationPlan, found: checkpoint.Checkpoint, each: int = 4) -> None:
     """A few answers from inside and from beyond what was trained, for the report."""
     cells = planned.telling(run.recipe)
     model = run.model(found)

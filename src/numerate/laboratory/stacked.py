@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from numerate.config import identity
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.laboratory.start import Listener, Start, Trained
+from numerate.laboratory.start import Listener, Start, TrainedRun
 from numerate.models.decoder import Decoder
 from numerate.models.initialisation import FanIn
 from numerate.models.numformer import Numformer
 from numerate.models.pretrained import PretrainedDecoder
 from numerate.models.t5 import T5
-from numerate.tokens.layout import Aligned
+from numerate.tokens.layout import TokenClassification
 from numerate.tokens.subwords import Subwords
 from numerate.training import provenance
 from numerate.training.optimizer import AdamW
@@ -80,7 +80,7 @@ def why_not_stacked(recipe: Recipe) -> str | None:
         return "trackers: a tracker follows one run of a process at a time"
     if recipe.device == "mps":
         return "device: mps is not tried with stacks; cpu and cuda are"
-    if isinstance(recipe.layout, Aligned) and recipe.layout.blocked_tokens:
+    if isinstance(recipe.layout, TokenClassification) and recipe.layout.blocked_tokens:
         return "layout.blocked_tokens: what is hidden is not stacked"
     if isinstance(recipe.tokenizer, Subwords) and recipe.tokenizer.number_format.carries:
         return "tokenizer.number_format: tokens that carry numbers are not stacked"
@@ -101,22 +101,22 @@ def train_stacked(
     say: Callable[[str], None] | None = None,
     stop: Stop | None = None,
     command: str | None = None,
-) -> list[Trained | Exception]:
+) -> list[TrainedRun | Exception]:
     """Trains recipes with one `stack_key` as one model: for each what `train` gives, or the error that it raises.
 
     Every run has its folder, under its lock, as if it were trained alone, and either way of training goes on with what
     the other began. What concerns one run (a folder that is locked, a loss that is not finite) ends that one; the
-    others go on. `listen` is told which run it is about. Raises `Mistake` for recipes that are not one stack, and
+    others go on. `listen` is told which run it is about. Raises `UserError` for recipes that are not one stack, and
     whatever the step of all raises.
     """
     if not recipes:
         return []
     _refuse(recipes)
     runs, stop = runs_directory(runs_dir), stop or Stop()
-    ended: dict[int, Trained | Exception] = {}
+    ended: dict[int, TrainedRun | Exception] = {}
     with World.joined(recipes[0].device) as world, contextlib.ExitStack() as held:
         if world.size > 1:
-            raise Mistake("stack: a stack is trained by one process; several (torchrun) train one run at a time")
+            raise UserError("stack: a stack is trained by one process; several (torchrun) train one run at a time")
         found = provenance.provenance()
         starts: dict[int, Start] = {}
         for index, recipe in enumerate(recipes):
@@ -152,12 +152,12 @@ def train_stacked(
 def _refuse(recipes: Sequence[Recipe]) -> None:
     for recipe in recipes:
         if (why := why_not_stacked(recipe)) is not None:
-            raise Mistake(f"stack: {why}")
+            raise UserError(f"stack: {why}")
     if len({stack_key(recipe) for recipe in recipes}) > 1:
-        raise Mistake("stack: the runs differ in more than seed, optimiser, schedule, initialisation and budget")
+        raise UserError("stack: the runs differ in more than seed, optimiser, schedule, initialisation and budget")
 
 
-def _begun(index: int, start: Start, ended: dict[int, Trained | Exception]) -> bool:
+def _begun(index: int, start: Start, ended: dict[int, TrainedRun | Exception]) -> bool:
     """Begins a start; False where there is nothing to do, or it could not."""
     with _kept(ended, index):
         if start.begin():
@@ -167,7 +167,7 @@ def _begun(index: int, start: Start, ended: dict[int, Trained | Exception]) -> b
 
 
 @contextlib.contextmanager
-def _kept(ended: dict[int, Trained | Exception], index: int) -> Iterator[None]:
+def _kept(ended: dict[int, TrainedRun | Exception], index: int) -> Iterator[None]:
     """What goes wrong with one run is kept as what came of it."""
     try:
         yield

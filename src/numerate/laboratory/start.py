@@ -10,7 +10,7 @@ import torch
 
 from numerate.config import identity, to_tree
 from numerate.data.prepared import ready
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.integrations import trackers
 from numerate.laboratory.run import Run
 from numerate.models.strict_weights import weights_of
@@ -18,7 +18,7 @@ from numerate.recipes.papers import PAPERS
 from numerate.records.heads import read_metrics
 from numerate.training import checkpoint, provenance
 from numerate.training.budget import flop_text
-from numerate.training.progress import Nowhere, Progress, beside
+from numerate.training.progress import Nowhere, ProgressBar, beside
 from numerate.training.recipe import Recipe
 from numerate.training.refusals import refuse_other_contents
 from numerate.training.run import RunFolder, find, folder_name
@@ -30,7 +30,7 @@ Listener = Callable[[str, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedRun:
     """A run and how this start of it ended: `why` is budget, target, minutes, stopped, or done (nothing was left)."""
 
     run: Run
@@ -41,7 +41,7 @@ class Trained:
 class Start:
     """A start of a run, up to its loop and from there on: who trains calls `begin`, the trainer's loop, and `end`.
 
-    Making one writes nothing, and raises `Mistake` for a recipe that cannot be trained. `shown` says whether a bar is
+    Making one writes nothing, and raises `UserError` for a recipe that cannot be trained. `shown` says whether a bar is
     shown, `listen` is told of every step and record, `told` of what is said; `found` is where the run comes from
     (`provenance.provenance()`), where that is known already.
     """
@@ -80,7 +80,7 @@ class Start:
         if self.beginning is not None:
             self.head["began_from"] = str(self.beginning.path.resolve())
         self._held = contextlib.ExitStack()
-        self._progress: Progress | None = None
+        self._progress: ProgressBar | None = None
 
     def __enter__(self) -> "Start":
         return self
@@ -98,7 +98,7 @@ class Start:
     def begin(self) -> bool:
         """Makes or opens the folder, locks it, and takes the run up where it stands. False where nothing is left to do.
 
-        Raises `Mistake` where another process is writing the folder.
+        Raises `UserError` where another process is writing the folder.
         """
         trainer, steps = self.trainer, self.trainer.steps
         trainer.folder = self._opened()
@@ -125,18 +125,18 @@ class Start:
         self._held.callback(tracked.finish)
         return True
 
-    def end(self, outcome: Outcome) -> Trained:
+    def end(self, outcome: Outcome) -> TrainedRun:
         """Notes and says how it ended, and gives the folder free."""
         if self.world.first:
             _note(self.folder, outcome)
         self._held.close()
         _tell(self._say, outcome, self.folder, self.trainer.steps)
-        return Trained(Run(self.folder), outcome.why, outcome.status)
+        return TrainedRun(Run(self.folder), outcome.why, outcome.status)
 
-    def nothing(self) -> Trained:
+    def nothing(self) -> TrainedRun:
         """What comes of a start that had nothing to do."""
         self._held.close()
-        return Trained(Run(self.folder), "done")
+        return TrainedRun(Run(self.folder), "done")
 
     def _opened(self) -> RunFolder:
         """The folder, which the first process makes and locks."""
@@ -147,7 +147,7 @@ class Start:
             self._held.enter_context(folder.lock())
         world.wait()
         if folder is None and not self.path.exists():
-            raise Mistake(f"{self.path}: process {world.rank} does not see it; all processes must share one runs_dir")
+            raise UserError(f"{self.path}: process {world.rank} does not see it; all processes must share one runs_dir")
         return folder or RunFolder.open(self.path)
 
     def _note_start(self) -> None:
@@ -160,7 +160,7 @@ class Start:
         if begun_before and self.trainer.fresh:
             self._say(f"{folder.path}: was begun before but has no checkpoint yet; beginning again at step 0")
 
-    def _heard(self, progress: Progress, tracked: trackers.Trackers) -> Listener:
+    def _heard(self, progress: ProgressBar, tracked: trackers.Trackers) -> Listener:
         known: dict[str, float | str] = {}
 
         def heard(kind: str, record: Mapping[str, Any]) -> None:
@@ -206,12 +206,12 @@ def shown_of(record: Mapping[str, Any]) -> dict[str, float | str]:
     return {"in distribution" if record["split"] == "development" else "OOD validation": f"{record['exact']:.1%}"}
 
 
-def _progress(steps: int, recipe: Recipe, folder: RunFolder, *, shown: bool, kept: bool) -> Progress:
+def _progress(steps: int, recipe: Recipe, folder: RunFolder, *, shown: bool, kept: bool) -> ProgressBar:
     """The bar of a run, and its log. Where nothing is to be shown, the first process still keeps the log."""
     label, log = recipe.name or recipe.title, folder.file("log.txt")
     if shown or not kept:
-        return Progress(steps, label=label, log=log, silent=not kept)
-    return Progress(steps, label=label, log=log, stream=Nowhere())
+        return ProgressBar(steps, label=label, log=log, silent=not kept)
+    return ProgressBar(steps, label=label, log=log, stream=Nowhere())
 
 
 def _nothing_left(trainer: Trainer) -> str:
@@ -265,7 +265,7 @@ def _note(folder: RunFolder, outcome: Outcome) -> None:
 def head_of(recipe: Recipe, trainer: Trainer, found: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The head of a run's `recipe.yaml`; `found` is where the run comes from, if that is known."""
     if recipe.paper is not None and recipe.paper not in PAPERS:
-        raise Mistake(f"paper: no paper is filed under {recipe.paper!r}; there are: {', '.join(PAPERS)}")
+        raise UserError(f"paper: no paper is filed under {recipe.paper!r}; there are: {', '.join(PAPERS)}")
     return {
         "recipe": to_tree(recipe),
         **({"contents": contents} if (contents := recipe.task.contents()) else {}),
@@ -308,11 +308,11 @@ def source_of(recipe: Recipe, runs: Path) -> RunFolder | None:
 def _beginning(source: RunFolder, path: Path, trainer: Trainer) -> checkpoint.Checkpoint:
     """The last checkpoint of another run, or the one that an earlier start of this run chose, if there was one.
 
-    Raises `Mistake` where there is none, or where it is of another model.
+    Raises `UserError` where there is none, or where it is of another model.
     """
     if (path / "recipe.yaml").is_file() and (chosen := RunFolder(path).head().get("began_from")) is not None:
         if not Path(str(chosen)).is_dir():
-            raise Mistake(f"init_from: {chosen}, where this run began, is gone; another seed= begins a new run")
+            raise UserError(f"init_from: {chosen}, where this run began, is gone; another seed= begins a new run")
         found = checkpoint.open_checkpoint(Path(str(chosen)))
     else:
         _refuse_other_vocabulary(Run(source), trainer)
@@ -323,11 +323,11 @@ def _beginning(source: RunFolder, path: Path, trainer: Trainer) -> checkpoint.Ch
 
 
 def _refuse_other_vocabulary(source: Run, trainer: Trainer) -> None:
-    """Raises `Mistake` where a token's id means something else to the other run: it was trained on another task."""
+    """Raises `UserError` where a token's id means something else to the other run: it was trained on another task."""
     theirs, ours = source.exam.vocabulary.symbols, trainer.exam.vocabulary.symbols
     if theirs != ours:
         kinds = [type(recipe.task).__name__ for recipe in (source.recipe, trainer.recipe)]
-        raise Mistake(
+        raise UserError(
             f"init_from: {source.path} was trained on {kinds[0]} with {len(theirs)} tokens, which are not the "
             f"{len(ours)} of {kinds[1]} here; a run with the same vocabulary is right (tokenizer.vocabulary= can "
             f"make it so)"

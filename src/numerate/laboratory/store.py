@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.evaluation.grid import Cell
 from numerate.records.kinds import ANSWERS, EVALUATION
 from numerate.records.reading import content_of, read, record_of, scan, sound
@@ -146,7 +146,7 @@ class Store:
             file.seek(offset)
             record = record_of(file.readline())
         if record is None:
-            raise Fault(f"{path}: was changed while it was read; the same command goes on")
+            raise OperationalError(f"{path}: was changed while it was read; the same command goes on")
         return [line | {"checkpoint": key[0]} for line in record["lines"]]
 
     def add(self, key: Key, record: dict[str, Any]) -> None:
@@ -166,7 +166,7 @@ class Store:
         """
         gathered = {key[1:] for key in said}  # by whatever name of its step
         for place in sorted((self.folder.path / "pieces").glob(f"{_WORKER}*")):
-            with contextlib.suppress(Mistake, Fault), Lock(place / "lock").hold("gathering"):
+            with contextlib.suppress(UserError, OperationalError), Lock(place / "lock").hold("gathering"):
                 records = {self._labelled(record) for record in read(place / RECORDS, EVALUATION)}
                 answers = {self._labelled(record)[1:] for _, record in _answers(place / SAID)}
                 if records <= self.known.keys() and answers <= gathered:

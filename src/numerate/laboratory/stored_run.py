@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from numerate.batch import Model
 from numerate.config import from_tree
-from numerate.errors import Mistake
-from numerate.evaluation.exam import Exam
+from numerate.errors import UserError
+from numerate.evaluation.exam import EvaluationData
 from numerate.laboratory.changes import changed, differences
 from numerate.models.held import build
 from numerate.models.strict_weights import weights_of
@@ -52,7 +52,7 @@ class StoredRun:
 
         >>> run.with_settings("model.backbone.num_loops=8").ask("321+654=")
 
-        Raises `Mistake` for settings that are not the model's, and for those by which it would have other weights.
+        Raises `UserError` for settings that are not the model's, and for those by which it would have other weights.
         """
         if not settings:
             return self
@@ -60,16 +60,16 @@ class StoredRun:
         blank = other.blank
         try:
             weights_of(blank, self.blank.state_dict(), "the trained model")
-        except Mistake as mistake:
-            raise Mistake(
+        except UserError as mistake:
+            raise UserError(
                 f"{', '.join(settings)}: this model would have other weights ({mistake}); an evaluation may change "
                 "only what leaves their names and shapes alone"
             ) from mistake
         return other
 
     @cached_property
-    def exam(self) -> Exam:
-        return Exam(self.recipe.task, self.recipe.tokenizer, self.recipe.layout)
+    def exam(self) -> EvaluationData:
+        return EvaluationData(self.recipe.task, self.recipe.tokenizer, self.recipe.layout)
 
     @cached_property
     def blank(self) -> Model:
@@ -85,13 +85,13 @@ class StoredRun:
         return found
 
     def refuse_other_contents(self) -> None:
-        """Raises `Mistake` where files that it was trained on have changed since it was begun."""
+        """Raises `UserError` where files that it was trained on have changed since it was begun."""
         refuse_other_contents(self.trained_recipe.task, self.folder.head(), self.path)
 
     def model(self, name: str | checkpoint.Checkpoint = "final") -> Model:
         """The model with the weights of a checkpoint, ready to answer (dropout off).
 
-        Raises `Mistake` where it was trained with another tokenizer file of the same name, or on questions of files
+        Raises `UserError` where it was trained with another tokenizer file of the same name, or on questions of files
         that have changed since."""
         found = name if isinstance(name, checkpoint.Checkpoint) else self.checkpoints(name)[0]
         if not self.recipe.task.running and self.recipe.tokenizer.fingerprint() is None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from numerate.laboratory.start import Listener as Listener
 from numerate.laboratory.start import Start
-from numerate.laboratory.start import Trained as Trained
-from numerate.laboratory.trial import Estimate as Estimate
+from numerate.laboratory.start import TrainedRun as TrainedRun
+from numerate.laboratory.trial import TrainingEstimate as TrainingEstimate
 from numerate.laboratory.trial import debug as debug
 from numerate.laboratory.trial import dry_run as dry_run
 from numerate.training.recipe import Recipe
@@ -24,13 +24,13 @@ def train(
     say: Callable[[str], None] | None = None,
     stop: Stop | None = None,
     command: str | None = None,
-) -> Trained:
+) -> TrainedRun:
     """Trains a recipe, or goes on with it where its folder stands, and returns its run.
 
-    The folder is `runs_dir / title / id` (see `numerate.training.run`). Raises `Mistake` for a recipe that cannot be
-    trained, before anything is written; `Fault` where the loss is not finite or the disk is full. `listen` is told of
-    every step and record, `say` of what would be printed; `stop` can be asked to stop from another thread; `command` is
-    what the user typed, where this process was started by another.
+    The folder is `runs_dir / title / id` (see `numerate.training.run`). Raises `UserError` for a recipe that cannot be
+    trained, before anything is written; `OperationalError` where the loss is not finite or the disk is full. `listen`
+    is told of every step and record, `say` of what would be printed; `stop` can be asked to stop from another thread;
+    `command` is what the user typed, where this process was started by another.
     """
     runs, stop = runs_directory(runs_dir), stop or Stop()
     with World.joined(recipe.device) as world:

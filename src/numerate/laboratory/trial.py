@@ -8,22 +8,22 @@ from typing import Any
 import torch
 
 from numerate.batch import ModelSpec
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.laboratory.start import set_threads
 from numerate.mixers.attention import Attention
 from numerate.mixers.dual_attention import DualAttention
 from numerate.models.decoder import Decoder
-from numerate.models.held import HeldSpec, without_memory
+from numerate.models.held import HuggingFaceSpec, without_memory
 from numerate.models.numformer import Numformer
 from numerate.models.t5 import T5
 from numerate.models.trunk import Loop, Stack
 from numerate.tasks.corpora_by_name import presets
-from numerate.tasks.language_modelling import LanguageModelling, located
+from numerate.tasks.language_modelling import LanguageModeling, located
 from numerate.tasks.task import Task
 from numerate.training.budget import flop_text
 from numerate.training.progress import duration
 from numerate.training.recipe import Recipe
-from numerate.training.stream import Place, places_of
+from numerate.training.stream import StreamPosition, places_of
 from numerate.training.trainer import Trainer
 from numerate.training.world import World
 
@@ -35,7 +35,7 @@ MOST_TRIED = 500_000_000
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TrainingEstimate:
     """What a training would take: printed by `--dry-run`.
 
     `memory` is in bytes (weights, gradients and two moments in float32), `operations` in floating-point operations of
@@ -74,7 +74,7 @@ class Estimate:
         return f"{self.seconds_per_step * 1e3:,.1f} ms a step, about {total} for {self.steps:,} steps here"
 
 
-def dry_run(recipe: Recipe, *, trials: int = 5) -> Estimate:
+def dry_run(recipe: Recipe, *, trials: int = 5) -> TrainingEstimate:
     """Builds everything, trains a few steps in memory, and says what the whole would take. Writes nothing.
 
     Of pretrained weights the configuration suffices: the model that is tried has their sizes and random weights. A
@@ -85,7 +85,7 @@ def dry_run(recipe: Recipe, *, trials: int = 5) -> Estimate:
         origin, counting = _held(recipe, world)
         trainer = Trainer(replace(recipe, training=short), world, origin=origin, counting=counting)
         steps, budget = trainer.steps, trainer.budget
-        first = trainer.stream.batch(Place())
+        first = trainer.stream.batch(StreamPosition())
         tried = trainer if counting else _in_small(trainer, world)
         tried.model.train()
         times = []
@@ -97,7 +97,7 @@ def dry_run(recipe: Recipe, *, trials: int = 5) -> Estimate:
             grown = (tried.progress.examples - seen) / recipe.training.smallest
             times.append((time.perf_counter() - began) / grown)
     parameters = sum(p.numel() for p in trainer.model.parameters())
-    return Estimate(
+    return TrainingEstimate(
         parameters=parameters,
         memory=4 * 4 * parameters,
         operations=round(budget.operations_per_example * recipe.training.batch_size),
@@ -131,7 +131,7 @@ def _in_small(trainer: Trainer, world: World) -> Trainer:
 
 def _held(recipe: Recipe, world: World) -> tuple[dict[str, Any] | None, bool]:
     """What describes a model of transformers without its weights, and whether it is too large to try a step of it."""
-    if not isinstance(recipe.model, HeldSpec):
+    if not isinstance(recipe.model, HuggingFaceSpec):
         return None, False
     vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
     origin = recipe.model.origin(vocabulary)
@@ -180,19 +180,19 @@ def debug(recipe: Recipe) -> Recipe:
 
 
 def _small_task(task: Task) -> Task:
-    if not isinstance(task, LanguageModelling):
+    if not isinstance(task, LanguageModeling):
         return task
     small = presets()["tiny_stories_2048"]
-    assert isinstance(small, LanguageModelling)
+    assert isinstance(small, LanguageModeling)
     if not _is_there(task) and _is_there(small):
         task = replace(small, order=task.order)
     return replace(task, context_length=min(task.context_length, 64))
 
 
-def _is_there(task: LanguageModelling) -> bool:
+def _is_there(task: LanguageModeling) -> bool:
     try:
         return all(located(name) is not None for name in (task.train, task.validation) if name is not None)
-    except Mistake:
+    except UserError:
         return False
 
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from numerate.batch import Model, Tokens
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.training import disk
 
 TOLERANCE = 1e-3
@@ -31,7 +31,7 @@ _LOGITS = "logits.safetensors"
 
 
 @dataclass(frozen=True)
-class Check:
+class LogitCheck:
     """Reference logits, and by how much those of a model may differ."""
 
     ids: Tensor
@@ -40,28 +40,29 @@ class Check:
     tolerance: float = TOLERANCE
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], where: Path, tolerance: float) -> "Check":
-        """Raises `Mistake` where `ids` or `logits` are missing or of shapes that do not belong together."""
+    def of(cls, tensors: Mapping[str, Tensor], where: Path, tolerance: float) -> "LogitCheck":
+        """Raises `UserError` where `ids` or `logits` are missing or of shapes that do not belong together."""
         if not 0 < tolerance < float("inf"):
-            raise Mistake(f"tolerance: {tolerance} must be above 0; {TOLERANCE} is usual for float32")
+            raise UserError(f"tolerance: {tolerance} must be above 0; {TOLERANCE} is usual for float32")
         given = {name: tensors.get(name) for name in ("ids", "logits")}
         shapes = {name: tuple(value.shape) for name, value in given.items() if isinstance(value, Tensor)}
         ids, logits = shapes.get("ids", ()), shapes.get("logits", ())
         if len(ids) != 2 or len(logits) != 3 or logits[:2] != ids or not tensors["ids"].numel():
-            raise Mistake(
+            raise UserError(
                 f"check: {where} needs ids (rows x tokens) and logits (rows x tokens x vocabulary); it has "
                 f"{', '.join(f'{name} {shape}' for name, shape in shapes.items()) or 'neither'}"
             )
         if tensors["ids"].is_floating_point():
-            raise Mistake(f"check: {where}: ids must be integers, not {tensors['ids'].dtype}")
+            raise UserError(f"check: {where}: ids must be integers, not {tensors['ids'].dtype}")
         return cls(tensors["ids"].long(), tensors["logits"], where, tolerance)
 
     @torch.no_grad()
     def compare(self, model: Model, vocabulary: int) -> None:
-        """Raises `Mistake` where a logit of the model, which has so many tokens, differs by more than the tolerance."""
+        """Raises `UserError` where a logit of the model, which has so many tokens, differs by more than the
+        tolerance."""
         (rows, time), size, lowest, highest = self.ids.shape, self.logits.shape[2], *map(int, self.ids.aminmax())
         if size != vocabulary or lowest < 0 or highest >= vocabulary:
-            raise Mistake(
+            raise UserError(
                 f"check: {self.where} has {size} logits per token and ids from {lowest} to {highest}; the model has "
                 f"{vocabulary} tokens"
             )
@@ -70,7 +71,7 @@ class Check:
         largest = float(apart.max())
         if largest > self.tolerance:
             row, token, _ = torch.unravel_index(apart.argmax(), apart.shape)
-            raise Mistake(
+            raise UserError(
                 f"check: logits differ from {self.where} by up to {largest:.3g} (row {int(row)}, token {int(token)}); "
                 f"{self.tolerance:g} is allowed (tolerance=). The weights fit the model by name and shape, so another "
                 "setting is wrong: heads, activation, positions or the order of norms, for example"
@@ -85,25 +86,25 @@ class WeightFile:
     logits: dict[str, Tensor]
     where: Path
 
-    def checked_by(self, check: str | Path | None, tolerance: float) -> Check | None:
+    def checked_by(self, check: str | Path | None, tolerance: float) -> LogitCheck | None:
         """What to compare with: the reference logits of the file `check`, else the file's own; None without both."""
         if check is None:
-            return Check.of(self.logits, self.where, tolerance) if self.logits else None
+            return LogitCheck.of(self.logits, self.where, tolerance) if self.logits else None
         place = Path(check).expanduser()
-        return Check.of(_tensors_in(place), place, tolerance)
+        return LogitCheck.of(_tensors_in(place), place, tolerance)
 
 
 def read_weights(place: Path) -> WeightFile:
     """The weights of a file (.safetensors, or of torch.save) or folder, whole or in parts.
 
-    Raises `Mistake` where there are none, or where the file cannot be read as tensors alone: nothing that a pickle
+    Raises `UserError` where there are none, or where the file cannot be read as tensors alone: nothing that a pickle
     could run is run.
     """
     found: dict[str, Any] = {}
     for file in _files_of(place):
         more = _tensors_in(file)
         if twice := sorted(found.keys() & more.keys()):
-            raise Mistake(f"{file}: {twice[0]} stands in another part of these weights too")
+            raise UserError(f"{file}: {twice[0]} stands in another part of these weights too")
         found |= more
     logits = {str(name): found.pop(name) for name in ("ids", "logits") if name in found}
     if place.is_dir() and (place / _LOGITS).is_file():
@@ -113,10 +114,10 @@ def read_weights(place: Path) -> WeightFile:
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided or tensor.is_complex() or tensor.is_quantized:
             kind = f"{tensor.dtype}, {tensor.layout}".replace("torch.", "")
-            raise Mistake(f"{place}: {name} is a tensor of another kind ({kind}); dense real numbers are right")
+            raise UserError(f"{place}: {name} is a tensor of another kind ({kind}); dense real numbers are right")
     weights = {name: tensor.float() for name, tensor in tensors.items()}
     if not weights:
-        raise Mistake(f"{place}: holds no weights; a file of named tensors, or of a model's under 'model', is right")
+        raise UserError(f"{place}: holds no weights; a file of named tensors, or of a model's under 'model', is right")
     return WeightFile(weights, logits, place)
 
 
@@ -132,11 +133,11 @@ def _files_of(place: Path) -> list[Path]:
         try:
             parts = sorted(set(map(Path, json.loads(file.read_text(encoding="utf-8"))["weight_map"].values())))
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise Mistake(f"{file}: is damaged ({error}); a folder that was saved whole is right") from error
+            raise UserError(f"{file}: is damaged ({error}); a folder that was saved whole is right") from error
         if any(part.name != str(part) for part in parts):
-            raise Mistake(f"{file}: names a file outside its folder; nothing of it is read")
+            raise UserError(f"{file}: names a file outside its folder; nothing of it is read")
         return [place / part for part in parts]
-    raise Mistake(f"{place}: holds no weights; {', '.join(_FILES)} is right")
+    raise UserError(f"{place}: holds no weights; {', '.join(_FILES)} is right")
 
 
 def _tensors_in(file: Path) -> dict[str, Any]:
@@ -145,13 +146,13 @@ def _tensors_in(file: Path) -> dict[str, Any]:
             if file.suffix == ".safetensors":
                 return load_file(file)
             found: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except (Mistake, Fault):
+    except (UserError, OperationalError):
         raise
     except Exception as error:  # of many kinds: a pickle of more than weights, a torn file
         # What torch says of a pickle of more than weights is how to run it nevertheless.
         torn = isinstance(error, pickle.UnpicklingError)
         told = "it is none of torch.save, or has more than weights" if torn else str(error).partition("\n")[0]
-        raise Mistake(f"{file}: holds no weights that can be read ({told})") from error
+        raise UserError(f"{file}: holds no weights that can be read ({told})") from error
     if not isinstance(found, Mapping):
-        raise Mistake(f"{file}: holds a {type(found).__name__}; tensors by name are right")
+        raise UserError(f"{file}: holds a {type(found).__name__}; tensors by name are right")
     return dict(found)

@@ -10,7 +10,7 @@ CATALOGUE = {
         "NumberToken": "number_token",
         "Regression": "numbers_said",
         "SoftLabels": "soft_labels",
-        "XVal": "numbers_said",
+        "XValLoss": "numbers_said",
     }
 }
 __getattr__ = lazily("losses", CATALOGUE)

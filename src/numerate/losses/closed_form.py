@@ -19,10 +19,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from numerate.losses.number_tokens import NumberTable
-from numerate.losses.token_level import TEXT_FACTOR, Measure
+from numerate.losses.token_level import TEXT_FACTOR, NumberDistance
 
 
-class Slopes(NamedTuple):
+class LossSlopes(NamedTuple):
     """The number loss of some places, and its derivative by the logits: `row` x softmax, and more at number tokens."""
 
     losses: Float[Tensor, " places"]
@@ -31,27 +31,27 @@ class Slopes(NamedTuple):
 
 
 def slopes(
-    measure: Measure,
+    measure: NumberDistance,
     columns: Float[Tensor, "places numbers"],
     lse: Float[Tensor, " places"],
     table: NumberTable,
     index: Int[Tensor, " places"],
-) -> Slopes:
+) -> LossSlopes:
     """Losses and derivatives from the logits of the number tokens and the log-sum-exp of the whole vocabulary."""
     p, dtype = columns.softmax(-1), columns.dtype
     cost, losses = _costs(measure, p, table, index, dtype)
     beyond = cost - (p * cost).sum(-1, keepdim=True)
     if not measure.reweigh:
-        return Slopes(losses, p * beyond, None)
+        return LossSlopes(losses, p * beyond, None)
     mass = (columns.logsumexp(-1) - lse).exp()
     text = TEXT_FACTOR * measure.worst(table)
     over = losses - text
     q = (columns - lse[:, None]).exp()
-    return Slopes(mass * losses + text * (1 - mass), q * (beyond + over[:, None]), -over * mass)
+    return LossSlopes(mass * losses + text * (1 - mass), q * (beyond + over[:, None]), -over * mass)
 
 
 def _costs(
-    measure: Measure, p: Tensor, table: NumberTable, index: Tensor, dtype: torch.dtype
+    measure: NumberDistance, p: Tensor, table: NumberTable, index: Tensor, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "places numbers"], Float[Tensor, " places"]]:
     """The derivative of the loss by each probability, and the loss."""
     if measure.kind == "was":

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from numerate.batch import IGNORE, Batch, Output
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses.head_cross_entropy import LARGE, head_cross_entropy, plain_head
 from numerate.losses.loss import Loss, LossPart
 from numerate.vocabulary import Vocabulary
@@ -25,7 +25,7 @@ class CrossEntropy(Loss):
 
     `label_smoothing=0.1` asks for probability 0.9 of what must be said, and spreads 0.1 over the whole vocabulary:
     label smoothing, Szegedy et al. (2016), https://arxiv.org/abs/1512.00567, section 7. So the loss of what is right
-    goes on saying how right it is; its least is no longer 0. Raises `Mistake` for a share that is none.
+    goes on saying how right it is; its least is no longer 0. Raises `UserError` for a share that is none.
 
     Of millions of logits, as texts have, no tensor is made: see `numerate.losses.head_cross_entropy`. The numbers are
     the same but for rounding.
@@ -41,7 +41,9 @@ class CrossEntropy(Loss):
 
     def __post_init__(self) -> None:
         if not 0 <= self.label_smoothing < 1:
-            raise Mistake(f"label_smoothing: {self.label_smoothing} is not a share; from 0 (none) to below 1 is right")
+            raise UserError(
+                f"label_smoothing: {self.label_smoothing} is not a share; from 0 (none) to below 1 is right"
+            )
 
     def build(self, vocabulary: Vocabulary) -> LossPart:
         return CrossEntropyPart(self.mean_over == "examples", self.label_smoothing, self.fused)

@@ -19,10 +19,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses.closed_form import slopes
 from numerate.losses.number_tokens import NumberTable
-from numerate.losses.token_level import Kind, Measure, Sums, weights_of, work_type
+from numerate.losses.token_level import Kind, LossSums, NumberDistance, weights_of, work_type
 
 CHUNK = {"cpu": 2**18}
 """How many logits are taken at a time, by device: a megabyte of float32, which a core's own cache holds."""
@@ -42,16 +42,16 @@ def cross_entropy_and_number(
     loss_weights: Float[Tensor, "*places"] | None = None,
     quantity: Bool[Tensor, "*places"] | None = None,
     ignore_index: int = -100,
-) -> Sums:
+) -> LossSums:
     """The sums of cross-entropy and of a number token loss, and the counts to divide them by.
 
     Labels are not shifted: the logits at a place are held against the label at that place. `loss_weights` and
     `quantity` concern the number loss (`quantity` the spread of targets too). See `Measure` for the settings, and
-    `plain_sums` for the same written plainly. Inputs of any float type; computed in float32 at least. Raises `Mistake`
-    for labels at other places, for logits too narrow for the number tokens, for labels outside the vocabulary where
-    looking is cheap (on a CPU), and for settings that cannot be.
+    `plain_sums` for the same written plainly. Inputs of any float type; computed in float32 at least. Raises
+    `UserError` for labels at other places, for logits too narrow for the number tokens, for labels outside the
+    vocabulary where looking is cheap (on a CPU), and for settings that cannot be.
     """
-    measure = Measure(kind, gaussian_sigma, reweigh, squash, unit_gaps)
+    measure = NumberDistance(kind, gaussian_sigma, reweigh, squash, unit_gaps)
     table.belong(logits.shape[:-1], labels.shape)
     table.check(logits.shape[-1], labels, ignore_index)
     dtype = work_type(logits.dtype)
@@ -61,7 +61,7 @@ def cross_entropy_and_number(
     entropy, number, *_ = Fused.apply(  # type: ignore[no-untyped-call]
         logits.flatten(0, -2), flat, asked.flatten(), index.flatten(), weights.flatten(), table, measure, learning
     )
-    return Sums(entropy, number, asked.sum(), weights.sum())
+    return LossSums(entropy, number, asked.sum(), weights.sum())
 
 
 def learns(tensor: Tensor | None) -> bool:
@@ -73,7 +73,7 @@ def learns(tensor: Tensor | None) -> bool:
     return tensor.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
-class Known(NamedTuple):
+class SavedGradient(NamedTuple):
     """What the forward knows of the gradient, besides the softmax: per row, and per number row and number token.
 
     - `lse` [rows] log-sum-exp; `right` [rows] the probability of the label;
@@ -122,7 +122,7 @@ class _Last(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
-        raise Mistake(
+        raise UserError(
             "fused: the closed-form gradient of this loss has no second derivative; fused=none, or `plain_sums` of "
             "numerate.losses.token_level, has one"
         )
@@ -132,7 +132,7 @@ Backward = Callable[..., tuple[Tensor | None, ...]]
 
 
 def once(backward: Backward) -> Backward:
-    """A backward in closed form: with `create_graph=True` its gradients raise `Mistake` when they are differentiated,
+    """A backward in closed form: with `create_graph=True` its gradients raise `UserError` when they are differentiated,
     instead of counting as constants."""
 
     @functools.wraps(backward)
@@ -158,7 +158,7 @@ class Fused(torch.autograd.Function):
         index: Tensor,
         weights: Tensor,
         table: NumberTable,
-        measure: Measure,
+        measure: NumberDistance,
         learning: bool,
     ) -> tuple[Tensor, ...]:
         safe = torch.where(asked, labels, 0)
@@ -176,7 +176,7 @@ class Fused(torch.autograd.Function):
             spread = (targets * far).sum(-1)
             entropies = entropies.index_copy(0, rows, torch.where(numbered, spread, entropies[rows]))
         counted = weights[rows]
-        known = Known(
+        known = SavedGradient(
             lse,
             right,
             rows,
@@ -201,7 +201,7 @@ class Fused(torch.autograd.Function):
     @once
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
         logits, labels, asked, index, ids, *rest = ctx.saved_tensors
-        known = Known(*rest)
+        known = SavedGradient(*rest)
         zero = known.lse.new_zeros(())
         entropy, number = (zero if g is None else g.to(known.lse.dtype) for g in incoming[:2])
         # Given away, not kept: autograd then takes the buffer itself for the gradient, without a copy.
@@ -267,7 +267,7 @@ def into_gradient(
     asked: Tensor,
     index: Tensor,
     ids: Tensor,
-    known: Known,
+    known: SavedGradient,
     entropy: Tensor,
     number: Tensor,
     smooth: bool,

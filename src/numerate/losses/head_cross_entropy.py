@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from numerate.batch import IGNORE
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses.fused import each_member, learns, once, rows_asked
 from numerate.losses.token_level import work_type
 
@@ -50,22 +50,24 @@ def head_cross_entropy(
     """The sum over places of `weights` (1 if None) times the cross-entropy of `hidden @ weight.T + bias`, in nats.
 
     Under autocast the products are made in its type, as the head itself would make them. Inside a compiled graph it is
-    the plain form, which the compiler fuses. Raises `Mistake` for labels at other places than the hidden states, for a
-    head of another width, and for two float types without autocast.
+    the plain form, which the compiler fuses. Raises `UserError` for labels at other places than the hidden states, for
+    a head of another width, and for two float types without autocast.
 
     >>> head_cross_entropy(torch.zeros(1, 3, 8), torch.ones(4, 8), torch.tensor([[0, 3, -100]]))  # 2 x log 4
     tensor(2.7726)
     """
     if hidden.shape[:-1] != labels.shape:
-        raise Mistake(f"labels: of shape {tuple(labels.shape)}, and hidden states at {tuple(hidden.shape[:-1])}")
+        raise UserError(f"labels: of shape {tuple(labels.shape)}, and hidden states at {tuple(hidden.shape[:-1])}")
     if hidden.shape[-1] != weight.shape[-1]:
-        raise Mistake(f"weight: a head for width {weight.shape[-1]}, and hidden states have {hidden.shape[-1]}")
+        raise UserError(f"weight: a head for width {weight.shape[-1]}, and hidden states have {hidden.shape[-1]}")
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         to = torch.get_autocast_dtype(device)
         hidden, weight, bias = hidden.to(to), weight.to(to), None if bias is None else bias.to(to)
     if hidden.dtype != weight.dtype:
-        raise Mistake(f"weight: {weight.dtype}, and hidden states are {hidden.dtype}; one type, or autocast, is right")
+        raise UserError(
+            f"weight: {weight.dtype}, and hidden states are {hidden.dtype}; one type, or autocast, is right"
+        )
     labels, rows = labels.flatten().long(), hidden.flatten(0, -2)
     if weights is not None:
         weights = weights.flatten().to(work_type(hidden.dtype))
@@ -80,7 +82,7 @@ def head_cross_entropy(
     return found
 
 
-class Given(NamedTuple):
+class HeadInputs(NamedTuple):
     """What is read, in rows: hidden states, the head, labels, which of them are asked, and what each weighs."""
 
     hidden: Tensor
@@ -91,7 +93,7 @@ class Given(NamedTuple):
     weights: Tensor | None
 
 
-class Slopes(NamedTuple):
+class HeadGradients(NamedTuple):
     """The gradients of the sum by hidden states [rows, width], head [width, vocabulary] and bias. Empty: not wanted."""
 
     hidden: Tensor
@@ -114,7 +116,7 @@ class HeadCrossEntropy(torch.autograd.Function):
         by_hidden: bool,
         by_head: bool,
     ) -> tuple[Tensor, ...]:
-        total, slopes = _walk(Given(hidden, weight, bias, labels, asked, weights), smoothing, by_hidden, by_head)
+        total, slopes = _walk(HeadInputs(hidden, weight, bias, labels, asked, weights), smoothing, by_hidden, by_head)
         return total, *slopes
 
     @staticmethod
@@ -129,9 +131,9 @@ class HeadCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
-        given, (_, by_hidden, by_head) = Given(*ctx.saved_tensors), ctx.settings
+        given, (_, by_hidden, by_head) = HeadInputs(*ctx.saved_tensors), ctx.settings
         held, ctx.slopes = ctx.slopes, None  # given away: the buffers become the gradients
-        slopes = _walk(given, *ctx.settings)[1] if held is None else Slopes(*held)
+        slopes = _walk(given, *ctx.settings)[1] if held is None else HeadGradients(*held)
         found: list[Tensor | None] = [None] * 9
         if (total := incoming[0]) is None:
             return tuple(found)
@@ -149,7 +151,7 @@ class HeadCrossEntropy(torch.autograd.Function):
         return each_member(HeadCrossEntropy, info, in_dims, args, 1)
 
 
-def _walk(given: Given, smoothing: float, by_hidden: bool, by_head: bool) -> tuple[Tensor, Slopes]:
+def _walk(given: HeadInputs, smoothing: float, by_hidden: bool, by_head: bool) -> tuple[Tensor, HeadGradients]:
     """The sum and its gradients, a chunk of rows at a time. Places without a label cost nothing on a CPU."""
     hidden, (vocabulary, width) = given.hidden, given.weight.shape
     dtype = work_type(hidden.dtype)
@@ -157,7 +159,7 @@ def _walk(given: Given, smoothing: float, by_hidden: bool, by_head: bool) -> tup
     def zeros(wanted: bool, *shape: int) -> Tensor:
         return hidden.new_zeros(shape if wanted else (0,), dtype=dtype)
 
-    slopes = Slopes(
+    slopes = HeadGradients(
         zeros(by_hidden, len(hidden), width),
         zeros(by_head, width, vocabulary),
         zeros(by_head and given.bias is not None, vocabulary),
@@ -172,7 +174,7 @@ def _walk(given: Given, smoothing: float, by_hidden: bool, by_head: bool) -> tup
     return total, slopes
 
 
-def _chunk(buffer: Tensor, given: Given, own: Tensor, smoothing: float, slopes: Slopes) -> Tensor:
+def _chunk(buffer: Tensor, given: HeadInputs, own: Tensor, smoothing: float, slopes: HeadGradients) -> Tensor:
     """The sum of the rows `own`; their gradients are added to `slopes`."""
     x, asked = given.hidden[own], given.asked[own]
     right = torch.where(asked, given.labels[own], 0)[:, None]

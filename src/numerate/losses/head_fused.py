@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses.closed_form import slopes
 from numerate.losses.fused import each_member, learns, number_rows, once, rows_asked
 from numerate.losses.number_tokens import NumberTable
-from numerate.losses.token_level import Kind, Measure, Sums, weights_of, work_type
+from numerate.losses.token_level import Kind, LossSums, NumberDistance, weights_of, work_type
 
 CHUNK = {"cpu": 2**23}
 """How many logits are held at a time, by device: 32 MB of float32, enough rows for products to run at full speed."""
@@ -40,22 +40,24 @@ def head_cross_entropy_and_number(
     loss_weights: Float[Tensor, "*places"] | None = None,
     quantity: Bool[Tensor, "*places"] | None = None,
     ignore_index: int = -100,
-) -> Sums:
+) -> LossSums:
     """As `cross_entropy_and_number` of the logits `hidden @ weight.T + bias`, which are never held.
 
-    Under autocast the products are made in its type, as the head itself would make them. Raises `Mistake` as there.
+    Under autocast the products are made in its type, as the head itself would make them. Raises `UserError` as there.
     """
-    measure = Measure(kind, gaussian_sigma, reweigh, squash, unit_gaps)
+    measure = NumberDistance(kind, gaussian_sigma, reweigh, squash, unit_gaps)
     table.belong(hidden.shape[:-1], labels.shape)
     if hidden.shape[-1] != weight.shape[-1]:
-        raise Mistake(f"weight: a head for width {weight.shape[-1]}, and hidden states have {hidden.shape[-1]}")
+        raise UserError(f"weight: a head for width {weight.shape[-1]}, and hidden states have {hidden.shape[-1]}")
     table.check(weight.shape[0], labels, ignore_index)
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         to = torch.get_autocast_dtype(device)
         hidden, weight, bias = hidden.to(to), weight.to(to), None if bias is None else bias.to(to)
     if hidden.dtype != weight.dtype:
-        raise Mistake(f"weight: {weight.dtype}, and hidden states are {hidden.dtype}; one type, or autocast, is right")
+        raise UserError(
+            f"weight: {weight.dtype}, and hidden states are {hidden.dtype}; one type, or autocast, is right"
+        )
     index, weights = weights_of(labels, table, loss_weights, quantity, ignore_index, work_type(hidden.dtype))
     asked = labels != ignore_index
     entropy, number, *_ = HeadFused.apply(  # type: ignore[no-untyped-call]
@@ -71,7 +73,7 @@ def head_cross_entropy_and_number(
         learns(hidden),
         learns(weight) or learns(bias),
     )
-    return Sums(entropy, number, asked.sum(), weights.sum())
+    return LossSums(entropy, number, asked.sum(), weights.sum())
 
 
 class Parts(NamedTuple):
@@ -88,7 +90,7 @@ class Parts(NamedTuple):
     number_bias: Tensor
 
 
-class Given(NamedTuple):
+class FusedHeadInputs(NamedTuple):
     """What is read, in rows: hidden states, the head, labels, and which of them have which number loss."""
 
     hidden: Tensor
@@ -113,11 +115,11 @@ class HeadFused(torch.autograd.Function):
         index: Tensor,
         weights: Tensor,
         table: NumberTable,
-        measure: Measure,
+        measure: NumberDistance,
         by_hidden: bool,
         by_head: bool,
     ) -> tuple[Tensor, ...]:
-        given = Given(hidden, weight, bias, labels, asked, index, weights)
+        given = FusedHeadInputs(hidden, weight, bias, labels, asked, index, weights)
         entropy, number, parts = _walk(given, table, measure, by_hidden, by_head)
         return entropy, number, *parts
 
@@ -133,7 +135,7 @@ class HeadFused(torch.autograd.Function):
     @staticmethod
     @once
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
-        given, (table, _, by_hidden, by_head) = Given(*ctx.saved_tensors), ctx.settings
+        given, (table, _, by_hidden, by_head) = FusedHeadInputs(*ctx.saved_tensors), ctx.settings
         held, ctx.parts = ctx.parts, None  # given away: the buffers become the gradients
         parts = _walk(given, *ctx.settings)[2] if held is None else Parts(*held)
         entropy, number = (parts.hidden.new_zeros(()) if g is None else g for g in incoming[:2])
@@ -162,7 +164,7 @@ class HeadFused(torch.autograd.Function):
 
 
 def _walk(
-    given: Given, table: NumberTable, measure: Measure, by_hidden: bool, by_head: bool
+    given: FusedHeadInputs, table: NumberTable, measure: NumberDistance, by_hidden: bool, by_head: bool
 ) -> tuple[Tensor, Tensor, Parts]:
     """The two sums and their gradients, a chunk of rows at a time."""
     hidden, (vocabulary, width) = given.hidden, given.weight.shape
@@ -192,7 +194,7 @@ def _walk(
 
 
 def _chunk(
-    buffer: Tensor, given: Given, own: Tensor, table: NumberTable, measure: Measure, parts: Parts
+    buffer: Tensor, given: FusedHeadInputs, own: Tensor, table: NumberTable, measure: NumberDistance, parts: Parts
 ) -> tuple[Tensor, Tensor]:
     """The sums of the rows `own`; their gradients are added to `parts`."""
     x, asked, index, weights = given.hidden[own], given.asked[own], given.numbers[own], given.weights[own]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from numerate.batch import Batch, Output
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses.fused import entropy_and_columns
 from numerate.losses.loss import Loss, LossPart
 from numerate.losses.number_tokens import NumberTable
@@ -52,11 +52,11 @@ class NumberLevel(Loss):
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight < float("inf"):
-            raise Mistake(f"weight: {self.weight} is no factor; 0 or more is right")
+            raise UserError(f"weight: {self.weight} is no factor; 0 or more is right")
         if self.digit_order not in ("high", "low"):
-            raise Mistake(f"digit_order: {self.digit_order!r} is neither 'high' nor 'low'")
+            raise UserError(f"digit_order: {self.digit_order!r} is neither 'high' nor 'low'")
         if self.published not in ("no", "yes", "float_level"):
-            raise Mistake(f"published: {self.published!r} is none of 'no', 'yes', 'float_level'")
+            raise UserError(f"published: {self.published!r} is none of 'no', 'yes', 'float_level'")
 
     def build(self, vocabulary: Vocabulary) -> LossPart:
         return NumberLevelPart(self, vocabulary)
@@ -115,7 +115,7 @@ def number_level_loss(
     `mean` is over numbers, and 0, attached, without any; `none` is 0 where no number starts.
     """
     if reduction not in ("mean", "sum", "none"):
-        raise Mistake(f"reduction: {reduction!r} is none; 'mean', 'sum' and 'none' are")
+        raise UserError(f"reduction: {reduction!r} is none; 'mean', 'sum' and 'none' are")
     table.check(logits.shape[-1], labels, ignore_index)
     ids = torch.cat([table.ids, torch.tensor(notation.minus, dtype=torch.int64, device=table.ids.device)])
     _, columns, lse = entropy_and_columns(logits, labels, ids, ignore_index=ignore_index)

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from numerate.batch import IGNORE, Batch, Output
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses.fused import cross_entropy_and_number
 from numerate.losses.head_fused import head_cross_entropy_and_number
 from numerate.losses.loss import Loss, LossPart
 from numerate.losses.number_tokens import NumberTable
 from numerate.losses.runs import Notation, place_weights
-from numerate.losses.token_level import Kind, Measure, Sums, plain_sums
+from numerate.losses.token_level import Kind, LossSums, NumberDistance, plain_sums
 from numerate.vocabulary import Vocabulary
 
 Fusing = Literal["auto", "head", "logits", "none"]
@@ -67,21 +67,23 @@ class NumberToken(Loss):
     def __post_init__(self) -> None:
         self.measure()
         if not 0 <= self.weight < float("inf"):
-            raise Mistake(f"weight: {self.weight} is no factor; 0.3 is the paper's, 0 leaves cross-entropy alone")
+            raise UserError(f"weight: {self.weight} is no factor; 0.3 is the paper's, 0 leaves cross-entropy alone")
         if self.mean_over not in ("number tokens", "labels"):
-            raise Mistake(f"mean_over: {self.mean_over!r} is neither 'number tokens' nor 'labels'")
+            raise UserError(f"mean_over: {self.mean_over!r} is neither 'number tokens' nor 'labels'")
         if not 0 < self.digit_weight_ratio < float("inf"):
-            raise Mistake(
+            raise UserError(
                 f"digit_weight_ratio: {self.digit_weight_ratio} is no weight; 1 (all digits alike) to 10 is usual"
             )
         if self.digit_order not in ("high", "low"):
-            raise Mistake(f"digit_order: {self.digit_order!r} is neither 'high' nor 'low'")
+            raise UserError(f"digit_order: {self.digit_order!r} is neither 'high' nor 'low'")
         if self.fused not in ("auto", "head", "logits", "none"):
-            raise Mistake(f"fused: {self.fused!r} is none of 'auto', 'head', 'logits', 'none'")
+            raise UserError(f"fused: {self.fused!r} is none of 'auto', 'head', 'logits', 'none'")
 
-    def measure(self) -> Measure:
-        """What it compares numbers by. Raises `Mistake` for settings that cannot be."""
-        return Measure(self.loss_function, self.gaussian_sigma, self.reweigh, self.squash_factor, self.unit_spacing)
+    def measure(self) -> NumberDistance:
+        """What it compares numbers by. Raises `UserError` for settings that cannot be."""
+        return NumberDistance(
+            self.loss_function, self.gaussian_sigma, self.reweigh, self.squash_factor, self.unit_spacing
+        )
 
     def build(self, vocabulary: Vocabulary) -> LossPart:
         return NumberTokenPart(self, vocabulary)
@@ -103,9 +105,9 @@ class GaussianCrossEntropy(Loss):
 
     def __post_init__(self) -> None:
         if not 0 <= self.sigma < float("inf"):
-            raise Mistake(f"sigma: {self.sigma} is no width; 0 (none) or more is right")
+            raise UserError(f"sigma: {self.sigma} is no width; 0 (none) or more is right")
         if self.fused not in ("auto", "head", "logits", "none"):
-            raise Mistake(f"fused: {self.fused!r} is none of 'auto', 'head', 'logits', 'none'")
+            raise UserError(f"fused: {self.fused!r} is none of 'auto', 'head', 'logits', 'none'")
 
     def build(self, vocabulary: Vocabulary) -> LossPart:
         return GaussianPart(self, vocabulary)
@@ -144,7 +146,7 @@ class GaussianPart(LossPart):
 
     def __init__(self, spec: GaussianCrossEntropy, vocabulary: Vocabulary) -> None:
         super().__init__()
-        self.spec, self.measure = spec, Measure("was", gaussian_sigma=spec.sigma)
+        self.spec, self.measure = spec, NumberDistance("was", gaussian_sigma=spec.sigma)
         self.table = NumberTable.of_vocabulary(vocabulary, spec.number_tokens)
 
     def counts(self, batch: Batch) -> dict[str, int]:
@@ -158,15 +160,15 @@ def sums_of(
     output: Output,
     batch: Batch,
     table: NumberTable,
-    measure: Measure,
+    measure: NumberDistance,
     fused: Fusing = "auto",
     loss_weights: Tensor | None = None,
-) -> Sums:
+) -> LossSums:
     """The two sums of an output, computed in the way that `fused` says and the model allows."""
     targets = batch.targets_of(output)
     head = _linear(output.head)
     if fused == "head" and head is None:
-        raise Mistake("fused: this model's head is not one linear map; 'auto', 'logits' and 'none' are right for it")
+        raise UserError("fused: this model's head is not one linear map; 'auto', 'logits' and 'none' are right for it")
     given: dict[str, Any] = {"loss_weights": loss_weights, "ignore_index": IGNORE}
     if fused != "none":
         given |= {

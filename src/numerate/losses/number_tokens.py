@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.vocabulary import DIGIT, NUMBER, Vocabulary
 
 UNSAID = -1000
@@ -47,13 +47,13 @@ class NumberTable(nn.Module):
         super().__init__()
         ids = sorted(values)
         if not ids:
-            raise Mistake("number tokens: no token has a value; give {id: value} for those that do")
+            raise UserError("number tokens: no token has a value; give {id: value} for those that do")
         if ids[0] < 0 or ids[-1] >= width:
             outside = ids[0] if ids[0] < 0 else ids[-1]
-            raise Mistake(f"number tokens: id {outside} is outside the vocabulary; 0 to {width - 1} are inside")
+            raise UserError(f"number tokens: id {outside} is outside the vocabulary; 0 to {width - 1} are inside")
         for i in ids:
             if not math.isfinite(values[i]):
-                raise Mistake(f"number tokens: id {i} has the value {values[i]}; a finite number is right")
+                raise UserError(f"number tokens: id {i} has the value {values[i]}; a finite number is right")
         worth = torch.tensor([float(values[i]) for i in ids], dtype=torch.float64)
         counted = [_digits(float(values[i])) if digits is None else digits.get(i, 0) for i in ids]
         index = torch.full((width,), -1, dtype=torch.int64)
@@ -84,7 +84,7 @@ class NumberTable(nn.Module):
         """From `{id: value}`, for logits of at least `width` entries.
 
         `digits` says how many digits each id writes, for tokens such as `007`; without it, whole numbers write theirs.
-        Raises `Mistake` where there is none, for an id outside the vocabulary, and for a value that is not finite.
+        Raises `UserError` where there is none, for an id outside the vocabulary, and for a value that is not finite.
         """
         return cls(values, width, digits, significance)
 
@@ -100,7 +100,7 @@ class NumberTable(nn.Module):
         wanted = (DIGIT,) if which == "digits" and bool((kinds == DIGIT).any()) else (DIGIT, NUMBER)
         found = [i for i in range(vocabulary.size) if kinds[i] in wanted and math.isfinite(values[i])]
         if not found:
-            raise Mistake(f"number tokens: none of the {vocabulary.size} tokens of this vocabulary has a value")
+            raise UserError(f"number tokens: none of the {vocabulary.size} tokens of this vocabulary has a value")
         return cls(
             {i: float(values[i]) for i in found},
             vocabulary.size if width is None else width,
@@ -119,12 +119,12 @@ class NumberTable(nn.Module):
         return torch.where(inside, self.index[torch.where(inside, labels, 0)], -1)
 
     def check(self, width: int, labels: Tensor | None = None, ignore_index: int = -100) -> None:
-        """Raises `Mistake` for logits too narrow for these tokens, and, where looking is cheap, for labels outside.
+        """Raises `UserError` for logits too narrow for these tokens, and, where looking is cheap, for labels outside.
 
         Logits may be wider than the table: vocabularies are padded.
         """
         if self.largest >= width:
-            raise Mistake(
+            raise UserError(
                 f"logits: {width} wide, but token {self.largest} has a value; "
                 f"they must be as wide as the vocabulary, {self.width} here"
             )
@@ -135,16 +135,16 @@ class NumberTable(nn.Module):
             real = labels[labels != ignore_index]
             if real.numel() and (int(real.min()) < 0 or int(real.max()) >= width):
                 wrong = int(real.min()) if int(real.min()) < 0 else int(real.max())
-                raise Mistake(
+                raise UserError(
                     f"labels: {wrong} is outside the vocabulary; 0 to {width - 1} are inside, "
                     f"and {ignore_index} is ignored"
                 )
 
     @staticmethod
     def belong(places: torch.Size, labels: torch.Size) -> None:
-        """Raises `Mistake` for labels that do not stand at the places of the logits."""
+        """Raises `UserError` for labels that do not stand at the places of the logits."""
         if tuple(places) != tuple(labels):
-            raise Mistake(f"labels: {tuple(labels)} places, and the logits have {tuple(places)}; as many are right")
+            raise UserError(f"labels: {tuple(labels)} places, and the logits have {tuple(places)}; as many are right")
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "NumberTable":
         device = fn(self.ids).device

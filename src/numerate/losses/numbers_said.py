@@ -10,7 +10,7 @@ from torch import Tensor
 
 from numerate.batch import Batch, Output
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses.fused import entropy_and_columns
 from numerate.losses.loss import Loss, LossPart
 from numerate.vocabulary import Vocabulary
@@ -22,7 +22,7 @@ NUMBER_TOKEN = "[NUM]"
 
 
 @dataclass(frozen=True)
-class XVal(Loss):
+class XValLoss(Loss):
     """Cross-entropy of tokens + squared error of the numbers behind [NUM]: Golkar et al. (2023), xVal.
 
     https://arxiv.org/abs/2310.02989. Where [NUM] must be said, the number head must say the number. By default both are
@@ -33,8 +33,8 @@ class XVal(Loss):
     what else is in a batch, and a batch cut into parts is not the whole one; with one number it is always 2. It is for
     a head that says numbers themselves.
 
-    Raises `Mistake` for a vocabulary without [NUM], a batch without values, or a model without a number head; and with
-    `published` for a head that says logarithms, whose numbers soon have no squares in float32.
+    Raises `UserError` for a vocabulary without [NUM], a batch without values, or a model without a number head; and
+    with `published` for a head that says logarithms, whose numbers soon have no squares in float32.
     """
 
     weight: float = setting(1.0, "the factor of the number loss; cross-entropy has 1")
@@ -46,7 +46,7 @@ class XVal(Loss):
         _refuse(self.scale, self.weight)
 
     def build(self, vocabulary: Vocabulary) -> LossPart:
-        return XValPart(self, _id(self.token, vocabulary))
+        return XValLossPart(self, _id(self.token, vocabulary))
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Regression(Loss):
     """Squared error of the one number that answers a question, and nothing else: a regression head.
 
     The number is the first [NUM] that is asked in a row. `scale="ln"` compares sign(x) ln(1 + |x|). A baseline of
-    Zausinger et al. (2025), https://arxiv.org/abs/2411.02083. A row without a number adds nothing. Raises `Mistake` as
-    `XVal` does.
+    Zausinger et al. (2025), https://arxiv.org/abs/2411.02083. A row without a number adds nothing. Raises `UserError`
+    as `XVal` does.
     """
 
     scale: Scale = setting("number", "what numbers are compared as: ln is sign(x) ln(1 + |x|)")
@@ -68,10 +68,10 @@ class Regression(Loss):
         return RegressionPart(self, _id(self.token, vocabulary))
 
 
-class XValPart(LossPart):
+class XValLossPart(LossPart):
     """The part behind `XVal`: `number` is a sum over numbers."""
 
-    def __init__(self, spec: XVal, token: int) -> None:
+    def __init__(self, spec: XValLoss, token: int) -> None:
         super().__init__()
         self.spec, self.token = spec, token
         half = 0.5 if spec.published else 1.0
@@ -93,7 +93,7 @@ class XValPart(LossPart):
         right = torch.where(here, _values(output, batch), 0)
         if self.spec.published:
             if _says_logarithms(output):
-                raise Mistake(
+                raise UserError(
                     "objective.loss.published: it compares numbers themselves, and this head says their logarithms; "
                     "model.number_head.scale=number is right beside it"
                 )
@@ -135,10 +135,10 @@ def on_scale(numbers: Float[Tensor, "*places"], scale: Scale) -> Float[Tensor, "
 
 
 def said_on(output: Output, scale: Scale) -> Float[Tensor, "rows places"]:
-    """What the number head says, on this scale, in float32 at least. Raises `Mistake` for a model without one."""
+    """What the number head says, on this scale, in float32 at least. Raises `UserError` for a model without one."""
     numbers = output.numbers
     if numbers is None:
-        raise Mistake("model: it has no number head, which this loss trains; give it one, as number_head=NumberHead")
+        raise UserError("model: it has no number head, which this loss trains; give it one, as number_head=NumberHead")
     numbers = numbers if numbers.dtype == torch.float64 else numbers.float()
     if _says_logarithms(output):
         return numbers if scale == "ln" else numbers.sign() * numbers.abs().expm1()
@@ -177,19 +177,21 @@ def _values(output: Output, batch: Batch) -> Float[Tensor, "rows places"]:
 
 def _refuse(scale: str, weight: float) -> None:
     if scale not in ("ln", "number"):
-        raise Mistake(f"scale: {scale!r} is neither 'ln' nor 'number'")
+        raise UserError(f"scale: {scale!r} is neither 'ln' nor 'number'")
     if not 0 <= weight < float("inf"):
-        raise Mistake(f"weight: {weight} is no factor; 0 or more is right")
+        raise UserError(f"weight: {weight} is no factor; 0 or more is right")
 
 
 def _refuse_without_values(numbers: int, batch: Batch) -> None:
     if numbers and batch.target_values is None:
-        raise Mistake("loss: tokens stand for numbers here, but the tokenizer gives no values; the spelling XVal does")
+        raise UserError(
+            "loss: tokens stand for numbers here, but the tokenizer gives no values; the spelling XVal does"
+        )
 
 
 def _id(token: str, vocabulary: Vocabulary) -> int:
     if token not in vocabulary.ids:
-        raise Mistake(
+        raise UserError(
             f"loss.token: the tokenizer has no {token}, which stands for a number; the spelling XVal has [NUM]"
         )
     return vocabulary.ids[token]

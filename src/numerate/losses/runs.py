@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses.number_tokens import UNSAID, NumberTable
 from numerate.vocabulary import POINT, SIGN, Vocabulary
 
@@ -32,7 +32,7 @@ class Notation(NamedTuple):
         Notation(minus=(14,), point=(15,), comma=(16,), first='high')
         """
         if first not in ("high", "low"):
-            raise Mistake(f"first: {first!r} is neither 'high' nor 'low'")
+            raise UserError(f"first: {first!r} is neither 'high' nor 'low'")
         kinds, symbols = vocabulary.kinds, vocabulary.symbols
         return cls(
             tuple(i for i, symbol in enumerate(symbols) if kinds[i] == SIGN and symbol.strip(" ▁Ġ") in MINUS),

@@ -11,7 +11,7 @@ from torch.nn.functional import logsigmoid
 
 from numerate.batch import Batch, Output
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses.fused import entropy_and_columns
 from numerate.losses.loss import Loss, LossPart
 from numerate.losses.number_tokens import NumberTable
@@ -41,11 +41,11 @@ class SoftLabels(Loss):
 
     def __post_init__(self) -> None:
         if self.loss_function not in ("dist2", "del"):
-            raise Mistake(f"loss_function: {self.loss_function!r} is neither 'dist2' nor 'del'")
+            raise UserError(f"loss_function: {self.loss_function!r} is neither 'dist2' nor 'del'")
         if not 0 <= self.weight < float("inf"):
-            raise Mistake(f"weight: {self.weight} is no factor; 0 or more is right")
+            raise UserError(f"weight: {self.weight} is no factor; 0 or more is right")
         if not 0 < self.temperature < float("inf"):
-            raise Mistake(f"temperature: {self.temperature} is none; more than 0 is right")
+            raise UserError(f"temperature: {self.temperature} is none; more than 0 is right")
 
     def build(self, vocabulary: Vocabulary) -> LossPart:
         return SoftLabelsPart(self, vocabulary)

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses.number_tokens import NumberTable, traced
 
 Kind = Literal["was", "was-cdf", "mse", "mae", "huber"]
@@ -45,7 +45,7 @@ def outweighs(number: float, cross_entropy: float, over: str, remedy: str) -> li
 
 
 @dataclass(frozen=True)
-class Measure:
+class NumberDistance:
     """How far the probabilities of number tokens are from the right one: the settings of a number token loss.
 
     - `gaussian_sigma` spreads the target over the number tokens, g ~ exp(-((v - y) / sigma)² / 2), normalised with
@@ -64,13 +64,13 @@ class Measure:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise Mistake(f"kind: {self.kind!r} is no number token loss; there are: {', '.join(KINDS)}")
+            raise UserError(f"kind: {self.kind!r} is no number token loss; there are: {', '.join(KINDS)}")
         if self.gaussian_sigma is not None and not 0 <= self.gaussian_sigma < float("inf"):
-            raise Mistake(f"gaussian_sigma: {self.gaussian_sigma} is no width; 0 (none) or more is right")
+            raise UserError(f"gaussian_sigma: {self.gaussian_sigma} is no width; 0 (none) or more is right")
         if self.squash is not None and not 1 < self.squash < float("inf"):
-            raise Mistake(f"squash: {self.squash} makes all numbers alike; more than 1 is right")
+            raise UserError(f"squash: {self.squash} makes all numbers alike; more than 1 is right")
         if self.squash is not None and self.kind != "was":
-            raise Mistake(f"squash: {self.kind} has no distances to squash; kind='was' has")
+            raise UserError(f"squash: {self.kind} has no distances to squash; kind='was' has")
 
     @property
     def smooth(self) -> bool:
@@ -146,7 +146,7 @@ def of_difference(kind: str, off: Float[Tensor, "*places"]) -> Float[Tensor, "*p
     return torch.where(off.abs() <= 1, 0.5 * off * off, off.abs() - 0.5)
 
 
-class Sums(NamedTuple):
+class LossSums(NamedTuple):
     """Two sums, and what a mean divides each by. Without a number token the second pair is 0, and still attached."""
 
     cross_entropy: Float[Tensor, ""]
@@ -170,7 +170,7 @@ def weights_of(
 ) -> tuple[Int[Tensor, "*places"], Float[Tensor, "*places"]]:
     """Which number token each label is, -1 where it has no number loss, and how much that loss counts.
 
-    Raises `Mistake` for weights of numbers that are negative or not finite, where looking is cheap (on a CPU).
+    Raises `UserError` for weights of numbers that are negative or not finite, where looking is cheap (on a CPU).
     """
     index = torch.where(labels == ignore_index, -1, table.of_labels(labels))
     if quantity is not None:
@@ -180,7 +180,7 @@ def weights_of(
         wrong = there & ~((loss_weights >= 0) & loss_weights.isfinite())
         if bool(wrong.any()):
             first = loss_weights.expand(there.shape)[wrong][0].item()
-            raise Mistake(f"loss_weights: {first} cannot weigh a place; finite ones from 0 on can")
+            raise UserError(f"loss_weights: {first} cannot weigh a place; finite ones from 0 on can")
     weights = there.to(dtype) if loss_weights is None else torch.where(there, loss_weights, 0).to(dtype)
     return index, weights
 
@@ -189,7 +189,7 @@ def losses_of_tokens(
     logits: Float[Tensor, "*places vocabulary"],
     labels: Int[Tensor, "*places"],
     table: NumberTable,
-    measure: Measure,
+    measure: NumberDistance,
     *,
     quantity: Bool[Tensor, "*places"] | None = None,
     ignore_index: int = -100,
@@ -219,17 +219,17 @@ def plain_sums(
     logits: Float[Tensor, "*places vocabulary"],
     labels: Int[Tensor, "*places"],
     table: NumberTable,
-    measure: Measure,
+    measure: NumberDistance,
     *,
     loss_weights: Float[Tensor, "*places"] | None = None,
     quantity: Bool[Tensor, "*places"] | None = None,
     ignore_index: int = -100,
-) -> Sums:
+) -> LossSums:
     """The sums of cross-entropy and number loss over all places, by autograd: the truth of the fused forms."""
     table.check(logits.shape[-1], labels, ignore_index)
     entropies, numbers = losses_of_tokens(logits, labels, table, measure, quantity=quantity, ignore_index=ignore_index)
     _, weights = weights_of(labels, table, loss_weights, quantity, ignore_index, numbers.dtype)
-    return Sums(entropies.sum(), (weights * numbers).sum(), (labels != ignore_index).sum(), weights.sum())
+    return LossSums(entropies.sum(), (weights * numbers).sum(), (labels != ignore_index).sum(), weights.sum())
 
 
 def number_token_loss(
@@ -251,11 +251,11 @@ def number_token_loss(
 
     `mean` divides by the sum of the weights (1 each without `loss_weights`), and is 0, attached, without a number;
     `none` has the shape of `labels`, with 0 where there is no number. `quantity` is False at digits that name
-    something instead of counting it (`Figure 3`): they have no number loss. Raises `Mistake` for what cannot be.
+    something instead of counting it (`Figure 3`): they have no number loss. Raises `UserError` for what cannot be.
     """
     if reduction not in ("mean", "sum", "none"):
-        raise Mistake(f"reduction: {reduction!r} is none; 'mean', 'sum' and 'none' are")
-    measure = Measure(kind, gaussian_sigma, reweigh, squash, unit_gaps)
+        raise UserError(f"reduction: {reduction!r} is none; 'mean', 'sum' and 'none' are")
+    measure = NumberDistance(kind, gaussian_sigma, reweigh, squash, unit_gaps)
     table.check(logits.shape[-1], labels, ignore_index)
     _, numbers = losses_of_tokens(logits, labels, table, measure, quantity=quantity, ignore_index=ignore_index)
     _, weights = weights_of(labels, table, loss_weights, quantity, ignore_index, numbers.dtype)
@@ -283,8 +283,8 @@ def smoothed_cross_entropy(
     `mean` divides by the number of labels. With `sigma=0` it is plain cross-entropy.
     """
     if reduction not in ("mean", "sum", "none"):
-        raise Mistake(f"reduction: {reduction!r} is none; 'mean', 'sum' and 'none' are")
-    measure = Measure("was-cdf", gaussian_sigma=sigma)
+        raise UserError(f"reduction: {reduction!r} is none; 'mean', 'sum' and 'none' are")
+    measure = NumberDistance("was-cdf", gaussian_sigma=sigma)
     table.check(logits.shape[-1], labels, ignore_index)
     entropies, _ = losses_of_tokens(logits, labels, table, measure, quantity=quantity, ignore_index=ignore_index)
     if reduction == "none":

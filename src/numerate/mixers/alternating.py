@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Mixer, TokenMixer
 from numerate.mixers.recurrent import LSTM
@@ -21,17 +21,17 @@ class Alternating(Mixer):
 
     >>> Decoder(hidden_size=64, backbone=Stack(num_layers=4), mixer=Alternating((Attention(num_heads=4), LSTM())))
 
-    has attention in layers 0 and 2 and an LSTM in 1 and 3. Raises `Mistake` where there are fewer layers than mixers.
+    has attention in layers 0 and 2 and an LSTM in 1 and 3. Raises `UserError` where there are fewer layers than mixers.
     """
 
     mixers: tuple[Mixer, ...] = setting((Attention(), LSTM()), "the mixers, in the order of the layers")
 
     def __post_init__(self) -> None:
         if not self.mixers:
-            raise Mistake("mixers: layers have none to take; one or more is right")
+            raise UserError("mixers: layers have none to take; one or more is right")
         for number, mixer in enumerate(self.mixers):
             if isinstance(mixer, Alternating):
-                raise Mistake(f"mixers.{number}: is itself alternating; one list of all mixers is right")
+                raise UserError(f"mixers.{number}: is itself alternating; one list of all mixers is right")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> TokenMixer:
         kind = layer % len(self.mixers)
@@ -42,7 +42,7 @@ class Alternating(Mixer):
     def build_layers(self, width: int, depth: int, positions: Sequence[Position]) -> list[TokenMixer]:
         every = len(self.mixers)
         if depth < every:
-            raise Mistake(
+            raise UserError(
                 f"model.mixer.mixers: {every} mixers take turns in {depth} layers, so some are never used; "
                 f"model.backbone.num_layers={every} or more is right"
             )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.inside import turned_in_pairs
 from numerate.mixers.maps import weights_of
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, at_places
@@ -58,20 +58,20 @@ class Attention(Mixer):
 
     def __post_init__(self) -> None:
         if self.num_heads < 1:
-            raise Mistake(f"num_heads: {self.num_heads} heads attend to nothing; 1 or more is right")
+            raise UserError(f"num_heads: {self.num_heads} heads attend to nothing; 1 or more is right")
         if not 0 <= self.dropout < 1:
-            raise Mistake(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
+            raise UserError(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
         if self.logit_scale != "log" and (isinstance(self.logit_scale, str) or not 0 < self.logit_scale < float("inf")):
-            raise Mistake(f"logit_scale: {self.logit_scale} leaves nothing to attend by; a number above 0, or log")
+            raise UserError(f"logit_scale: {self.logit_scale} leaves nothing to attend by; a number above 0, or log")
         if self.log_scale_start < 2:
-            raise Mistake(
+            raise UserError(
                 f"log_scale_start: the logarithm of {self.log_scale_start} divides by nothing; 2 or more is right"
             )
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SelfAttention":
         if width % self.num_heads:
             fitting = [heads for heads in range(1, width + 1) if width % heads == 0 and heads <= 4 * self.num_heads]
-            raise Mistake(
+            raise UserError(
                 f"model.mixer.num_heads: width {width} does not divide into {self.num_heads} heads; "
                 f"{', '.join(map(str, fitting))} heads would do"
             )

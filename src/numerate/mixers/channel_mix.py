@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.local import behind, previous
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.mixers.rwkv import along_the_depth, begin, mixed, own_parameters, shares
@@ -40,9 +40,9 @@ class ChannelMix(Mixer):
 
     def __post_init__(self) -> None:
         if self.version not in (4, 6, 7):
-            raise Mistake(f"version: RWKV-{self.version} has no channel mix here; 4, 6 and 7 have")
+            raise UserError(f"version: RWKV-{self.version} has no channel mix here; 4, 6 and 7 have")
         if self.expansion is not None and not 0 < self.expansion < float("inf"):
-            raise Mistake(f"expansion: a hidden width of {self.expansion} widths is nothing; 4 is usual")
+            raise UserError(f"expansion: a hidden width of {self.expansion} widths is nothing; 4 is usual")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "ChannelMixer":
         return ChannelMixer(self, width, layer, depth)

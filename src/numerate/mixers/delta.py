@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu, softplus
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.delta_rule import chunked, operations, recurrent
 from numerate.mixers.kernels import Kernel, refuse_other_kernels, takes_fla
 from numerate.mixers.local import ShortConvolution, real
@@ -34,13 +34,15 @@ class _Delta(Mixer):
 
     def __post_init__(self) -> None:
         if self.num_heads < 1:
-            raise Mistake(f"num_heads: {self.num_heads} heads remember nothing; 1 or more is right")
+            raise UserError(f"num_heads: {self.num_heads} heads remember nothing; 1 or more is right")
         if self.head_dim is not None and self.head_dim < 1:
-            raise Mistake(f"head_dim: {self.head_dim} is no width; 1 or more is right, or null for width / heads")
+            raise UserError(f"head_dim: {self.head_dim} is no width; 1 or more is right, or null for width / heads")
         if self.eigenvalue_range not in get_args(Eigenvalues):
-            raise Mistake(f"eigenvalue_range: {self.eigenvalue_range!r} is none of: {', '.join(get_args(Eigenvalues))}")
+            raise UserError(
+                f"eigenvalue_range: {self.eigenvalue_range!r} is none of: {', '.join(get_args(Eigenvalues))}"
+            )
         if self.conv_kernel is not None and self.conv_kernel < 1:
-            raise Mistake(f"conv_kernel: {self.conv_kernel} taps see nothing; 1 or more is right, or null for none")
+            raise UserError(f"conv_kernel: {self.conv_kernel} taps see nothing; 1 or more is right, or null for none")
         refuse_other_kernels(self.backend)
 
     @abstractmethod
@@ -50,7 +52,7 @@ class _Delta(Mixer):
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "DeltaMixer":
         if self.head_dim is None and width % self.num_heads:
             fitting = [heads for heads in range(1, width + 1) if width % heads == 0 and heads <= 4 * self.num_heads]
-            raise Mistake(
+            raise UserError(
                 f"model.mixer.num_heads: width {width} does not divide into {self.num_heads} heads; "
                 f"{', '.join(map(str, fitting))} heads would do, or a head_width"
             )
@@ -104,7 +106,7 @@ class DeltaProduct(_Delta):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_householder < 1:
-            raise Mistake(
+            raise UserError(
                 f"num_householder: a token that writes {self.num_householder} times writes nothing; 1 or more"
             )
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from numerate.config import setting
-from numerate.errors import Mistake
-from numerate.mixers.dual_decoding import Decoding, Maps, decoded, is_exact
+from numerate.errors import UserError
+from numerate.mixers.dual_decoding import Decoding, Projections, decoded, is_exact
 from numerate.mixers.inside import Inside, together, turned_in_pairs
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, at_places
 from numerate.mixers.relational import FUNCTIONS, Activation, Heads, Kind, activated, causal
@@ -73,44 +73,44 @@ class DualAttention(Mixer):
     def __post_init__(self) -> None:
         for name in ("num_self_heads", "num_relational_heads"):
             if getattr(self, name) < 0:
-                raise Mistake(f"{name}: {getattr(self, name)} is no number of heads; 0 or more is right")
+                raise UserError(f"{name}: {getattr(self, name)} is no number of heads; 0 or more is right")
         if self.num_self_heads + self.num_relational_heads < 1:
-            raise Mistake("num_self_heads: no heads at all attend to nothing; 1 or more of either sort is right")
+            raise UserError("num_self_heads: no heads at all attend to nothing; 1 or more of either sort is right")
         for name in ("num_relations", "relation_dim", "num_key_value_heads"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise Mistake(f"{name}: {value} relate to nothing; 1 or more is right")
+                raise UserError(f"{name}: {value} relate to nothing; 1 or more is right")
         if not 0 <= self.dropout < 1:
-            raise Mistake(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
+            raise UserError(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
         if self.variant != "relational":
             for name in ("num_relations", "relation_dim"):
                 if getattr(self, name) is not None:
-                    raise Mistake(f"{name}: {self.variant} compares once for each head; leave it out")
+                    raise UserError(f"{name}: {self.variant} compares once for each head; leave it out")
         groups = self.num_key_value_heads
         if groups is not None:
             for name in ("num_self_heads", "num_relational_heads"):
                 if getattr(self, name) % groups:
-                    raise Mistake(
+                    raise UserError(
                         f"num_key_value_heads: {groups} cannot be shared evenly by {getattr(self, name)} {name}; "
                         "a number that divides both is right"
                     )
             if self.symmetric and self.variant != "relational" and groups != self.num_relational_heads:
-                raise Mistake(
+                raise UserError(
                     f"num_key_value_heads: symmetric relations of {self.variant} have a key for each query; "
                     f"leave it out"
                 )
         if self.shared_queries and self.num_self_heads != self.num_relational_heads:
-            raise Mistake(
+            raise UserError(
                 f"shared_queries: {self.num_relational_heads} relational heads cannot attend with the queries of "
                 f"{self.num_self_heads} others; as many of one sort as of the other are right"
             )
         if self.symmetric and self.variant == "rca":
-            raise Mistake("symmetric: rca has no relations beside its attention, which never is; leave it out")
+            raise UserError("symmetric: rca has no relations beside its attention, which never is; leave it out")
         relational = self.variant == "relational" and self.function() != "softmax"
         if (self.backend in ("triton", "tiles") and not relational) or (
             self.backend == "values" and not has_values(self.variant, self.function())
         ):
-            raise Mistake(
+            raise UserError(
                 f"backend: {self.variant} through {self.function()} has no form {self.backend}; chunks or auto would do"
             )
 
@@ -155,7 +155,7 @@ class DualAttentionMixer(TokenMixer):
         super().__init__()
         self.spec, own, other = spec, spec.num_self_heads, spec.num_relational_heads
         if width % (own + other):
-            raise Mistake(
+            raise UserError(
                 f"model.mixer.num_self_heads: width {width} does not divide into {own} and {other} heads; "
                 "a divisor of the width in all is right"
             )
@@ -186,7 +186,7 @@ class DualAttentionMixer(TokenMixer):
         self.relation_width = spec.relation_dim or (inside // self.relations if variant == "relational" else self.size)
         if variant == "relational":
             if spec.relation_dim is None and inside % self.relations:
-                raise Mistake(
+                raise UserError(
                     f"model.mixer.num_relations: relational heads {inside} wide do not divide into {self.relations} "
                     "relations; a divisor of it, or a relation_width, is right"
                 )
@@ -234,7 +234,7 @@ class DualAttentionMixer(TokenMixer):
             return False
         return is_exact(x, self.queries.weight) and not (self.training and spec.dropout)
 
-    def _for_steps(self, context: Context) -> Maps:
+    def _for_steps(self, context: Context) -> Projections:
         assert isinstance(self.symbols, SymbolsPart)
         # Layers that share the part that gives symbols share what is made ready of it.
         name = ("symbols", id(self.symbols))
@@ -245,7 +245,7 @@ class DualAttentionMixer(TokenMixer):
         scale, relation_scale = self.size**-0.5, self.relation_width**-0.5
         inward = (self.queries, scale), (self.keys, 1.0), (self.values, 1.0), (asking, relation_scale), (answering, 1.0)
         by_head = torch.unflatten(self.relation_map.weight, 0, (self.other, self.size))
-        return Maps(context.prepared[name], inward, self.own_out, self.out, by_head)
+        return Projections(context.prepared[name], inward, self.own_out, self.out, by_head)
 
     def step(
         self, x: Float[Tensor, "rows 1 width"], context: Context, state: Cache | Decoding

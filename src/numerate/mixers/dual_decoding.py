@@ -19,7 +19,7 @@ from numerate.mixers.relational import FUNCTIONS, Activation
 from numerate.mixers.symbols import SymbolsOf
 
 
-class Maps(OfAllRows):
+class Projections(OfAllRows):
     """The maps of a layer: from a token to queries and keys of all heads, values, relation queries and keys; and from
     what self-attention says, symbols and relations attended to (of each relational head in turn) to the output."""
 
@@ -55,7 +55,7 @@ class Decoding:
     keys: Tensor
     values: Tensor
     relation_keys: Tensor
-    maps: Maps
+    maps: Projections
 
 
 def is_exact(x: Tensor, weight: Tensor) -> bool:

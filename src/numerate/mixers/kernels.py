@@ -8,16 +8,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 
 Kernel = Literal["auto", "torch", "fla"]
 KERNELS = ("auto", "torch", "fla")
 
 
 def refuse_other_kernels(kernel: str) -> None:
-    """Raises `Mistake` for a kernel that there is not."""
+    """Raises `UserError` for a kernel that there is not."""
     if kernel not in KERNELS:
-        raise Mistake(f"kernel: {kernel!r} is none of: {', '.join(KERNELS)}")
+        raise UserError(f"kernel: {kernel!r} is none of: {', '.join(KERNELS)}")
 
 
 def takes_fla(kernel: Kernel, x: Tensor, mixer: str, half_only: bool = False) -> bool:
@@ -25,7 +25,7 @@ def takes_fla(kernel: Kernel, x: Tensor, mixer: str, half_only: bool = False) ->
 
     With "auto" it does on a CUDA device where the package is installed and the numbers are not float64, nor fp32 for a
     kernel that knows `half_only`; where it is missing there, or knows no fp32, that is said once, with the form that
-    runs instead. Inputs of several models stacked by `torch.vmap` take the form in torch. Raises `Mistake` for "fla"
+    runs instead. Inputs of several models stacked by `torch.vmap` take the form in torch. Raises `UserError` for "fla"
     where that cannot be; what is `half_only` must then be rounded first.
     """
     if kernel == "torch":
@@ -39,12 +39,14 @@ def takes_fla(kernel: Kernel, x: Tensor, mixer: str, half_only: bool = False) ->
         return False
     if kernel == "fla":
         if not installed():
-            raise Mistake(
+            raise UserError(
                 "model.mixer.backend: fla needs the package flash-linear-attention; pip install "
                 "flash-linear-attention, or kernel=auto"
             )
         if not on_device:
-            raise Mistake("model.mixer.backend: fla runs in fp32, bf16 or fp16 on a CUDA device; kernel=auto is right")
+            raise UserError(
+                "model.mixer.backend: fla runs in fp32, bf16 or fp16 on a CUDA device; kernel=auto is right"
+            )
         return True
     if on_device and not installed():
         _say_missing(mixer)

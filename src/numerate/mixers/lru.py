@@ -9,7 +9,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor, nn
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.local import single
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.mixers.scan import linear_scan
@@ -43,15 +43,15 @@ class LRU(Mixer):
 
     def __post_init__(self) -> None:
         if self.state_size is not None and self.state_size < 1:
-            raise Mistake(f"state_size: {self.state_size} cells remember nothing; 1 or more is right")
+            raise UserError(f"state_size: {self.state_size} cells remember nothing; 1 or more is right")
         if not 0 <= self.r_min <= self.r_max <= 1 or self.r_max == 0:
-            raise Mistake(
+            raise UserError(
                 f"r_min: radii from {self.r_min} to {self.r_max} are no ring; 0 <= least <= most <= 1 is right"
             )
         if not 0 < self.max_phase <= 2 * math.pi:
-            raise Mistake(f"max_phase: {self.max_phase} is no largest phase; above 0 up to 2 pi (6.28) is right")
+            raise UserError(f"max_phase: {self.max_phase} is no largest phase; above 0 up to 2 pi (6.28) is right")
         if not 0 < self.learning_rate_factor < float("inf"):
-            raise Mistake(
+            raise UserError(
                 f"learning_rate_factor: {self.learning_rate_factor} is no factor of a learning rate; above 0 is "
                 f"right, 0.5 is usual"
             )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu, softplus
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.local import ShortConvolution, real
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.mixers.selective_scan import advance, selective_scan
@@ -56,7 +56,7 @@ class Mamba(Mixer):
     def __post_init__(self) -> None:
         refuse_sizes(self.state_size, self.expand, self.conv_kernel)
         if self.time_step_rank is not None and self.time_step_rank < 1:
-            raise Mistake(f"time_step_rank: {self.time_step_rank} is no rank; 1 or more is right")
+            raise UserError(f"time_step_rank: {self.time_step_rank} is no rank; 1 or more is right")
         refuse_other_eigenvalues(self.eigenvalue_range)
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "MambaMixer":
@@ -64,19 +64,19 @@ class Mamba(Mixer):
 
 
 def refuse_sizes(state: int, expand: int, convolution: int) -> None:
-    """Raises `Mistake` for sizes that leave nothing."""
+    """Raises `UserError` for sizes that leave nothing."""
     if state < 1:
-        raise Mistake(f"state: {state} numbers remember nothing; 1 or more is right, 16 is usual")
+        raise UserError(f"state: {state} numbers remember nothing; 1 or more is right, 16 is usual")
     if expand < 1:
-        raise Mistake(f"expand: {expand} times the width are no channels; 1 or more is right, 2 is usual")
+        raise UserError(f"expand: {expand} times the width are no channels; 1 or more is right, 2 is usual")
     if convolution < 1:
-        raise Mistake(f"convolution: {convolution} tokens are nothing to see; 1 or more is right, 4 is usual")
+        raise UserError(f"convolution: {convolution} tokens are nothing to see; 1 or more is right, 4 is usual")
 
 
 def refuse_other_eigenvalues(eigenvalues: str) -> None:
-    """Raises `Mistake` for a range that there is not."""
+    """Raises `UserError` for a range that there is not."""
     if eigenvalues not in EIGENVALUES:
-        raise Mistake(f"eigenvalues: {eigenvalues!r} is none of: {', '.join(EIGENVALUES)}")
+        raise UserError(f"eigenvalues: {eigenvalues!r} is none of: {', '.join(EIGENVALUES)}")
 
 
 def first_rates(count: int) -> Float[Tensor, " count"]:

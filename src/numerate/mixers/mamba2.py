@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, rms_norm, silu, softplus
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.kernels import Kernel, refuse_other_kernels, takes_fla
 from numerate.mixers.local import ShortConvolution, real
 from numerate.mixers.mamba import Eigenvalues, MambaState, first_rates, refuse_other_eigenvalues, refuse_sizes
@@ -54,7 +54,7 @@ class Mamba2(Mixer):
     def __post_init__(self) -> None:
         refuse_sizes(self.state_size, self.expand, self.conv_kernel)
         if self.head_dim is not None and self.head_dim < 1:
-            raise Mistake(f"head_dim: {self.head_dim} channels are no head; 1 or more is right")
+            raise UserError(f"head_dim: {self.head_dim} channels are no head; 1 or more is right")
         refuse_other_eigenvalues(self.eigenvalue_range)
         refuse_other_kernels(self.backend)
 
@@ -63,7 +63,7 @@ class Mamba2(Mixer):
         divisors = [size for size in range(1, channels + 1) if channels % size == 0]
         head_width = self.head_dim or max(size for size in divisors if size <= max(1, min(64, channels // 4)))
         if channels % head_width:
-            raise Mistake(
+            raise UserError(
                 f"model.mixer.head_dim: {channels} channels do not divide into heads of {head_width}; "
                 f"{', '.join(map(str, divisors))} would do"
             )

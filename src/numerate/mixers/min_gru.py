@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.local import behind
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.mixers.scan import linear_scan
@@ -44,15 +44,19 @@ class MinGRU(Mixer):
 
     def __post_init__(self) -> None:
         if self.hidden_size is not None and self.hidden_size < 1:
-            raise Mistake(f"hidden_size: {self.hidden_size} cells remember nothing; 1 or more is right")
+            raise UserError(f"hidden_size: {self.hidden_size} cells remember nothing; 1 or more is right")
         if self.eigenvalue_range not in get_args(Eigenvalues):
-            raise Mistake(f"eigenvalue_range: {self.eigenvalue_range!r} is none of: {', '.join(get_args(Eigenvalues))}")
+            raise UserError(
+                f"eigenvalue_range: {self.eigenvalue_range!r} is none of: {', '.join(get_args(Eigenvalues))}"
+            )
         if self.max_initial_memory is not None and self.max_initial_memory < 2:
-            raise Mistake(
+            raise UserError(
                 f"max_initial_memory: {self.max_initial_memory} is no memory; 2 or more tokens are right, or null"
             )
         if self.max_initial_memory is not None and not self.bias:
-            raise Mistake("max_initial_memory: it is in the biases of the gates; bias=true, or max_initial_memory=null")
+            raise UserError(
+                "max_initial_memory: it is in the biases of the gates; bias=true, or max_initial_memory=null"
+            )
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "MinGRUMixer":
         return MinGRUMixer(self, width, self.hidden_size or width)

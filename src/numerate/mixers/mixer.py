@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.positions.position import Position
 
 
@@ -104,7 +104,7 @@ class Mixer(ABC):
     @abstractmethod
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> TokenMixer:
         """The mixer of layer `layer` (from 0) of `depth`. `positions` are the model's, in the order of
-        `Context.places`; a mixer uses those that act inside attention. Raises `Mistake` for what cannot be built."""
+        `Context.places`; a mixer uses those that act inside attention. Raises `UserError` for what cannot be built."""
 
     def build_layers(self, width: int, depth: int, positions: Sequence[Position]) -> list[TokenMixer]:
         """The mixers of all layers; a spec whose layers share parts makes them here."""
@@ -124,9 +124,9 @@ class Mixer(ABC):
 
 
 def nothing_hidden(context: Context, mixer: str) -> None:
-    """Raises `Mistake` where keys are hidden: a mixer that carries a state reads every token."""
+    """Raises `UserError` where keys are hidden: a mixer that carries a state reads every token."""
     if context.hidden is not None:
-        raise Mistake(f"model.mixer: {mixer} reads every token and cannot hide any; Attention can")
+        raise UserError(f"model.mixer: {mixer} reads every token and cannot hide any; Attention can")
 
 
 def at_places(

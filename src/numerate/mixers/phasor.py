@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.positions.position import Position
 
@@ -48,16 +48,16 @@ class Phasor(Mixer):
 
     def __post_init__(self) -> None:
         if self.state_size is not None and self.state_size < 1:
-            raise Mistake(f"state_size: {self.state_size} cells remember nothing; 1 or more is right")
+            raise UserError(f"state_size: {self.state_size} cells remember nothing; 1 or more is right")
         if not 0 < self.max_phase <= 2 * math.pi:
-            raise Mistake(f"max_phase: {self.max_phase} is no largest angle; above 0 up to 2 pi (6.28) is right")
+            raise UserError(f"max_phase: {self.max_phase} is no largest angle; above 0 up to 2 pi (6.28) is right")
         if not 0 < self.learning_rate_factor < float("inf"):
-            raise Mistake(
+            raise UserError(
                 f"learning_rate_factor: {self.learning_rate_factor} is no factor of a learning rate; above 0 is "
                 f"right, 0.5 is usual"
             )
         if not math.isfinite(self.write_gate_offset):
-            raise Mistake(
+            raise UserError(
                 f"write_gate_offset: {self.write_gate_offset} would never let anything be written; 0 is open by "
                 f"half, 2 is usual"
             )

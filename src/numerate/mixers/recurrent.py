@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.local import behind
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.positions.position import Position
@@ -37,12 +37,12 @@ class Recurrence(Mixer):
 
     def __post_init__(self) -> None:
         if self.hidden_size is not None and self.hidden_size < 1:
-            raise Mistake(f"hidden_size: {self.hidden_size} cells remember nothing; 1 or more is right")
+            raise UserError(f"hidden_size: {self.hidden_size} cells remember nothing; 1 or more is right")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "RecurrentMixer":
         cells = self.hidden_size or width
         if not self.output_projection and cells != width:
-            raise Mistake(
+            raise UserError(
                 f"model.mixer.hidden_size: without a linear map back (output_projection=false) {cells} cells do "
                 f"not fit "
                 f"a width of {width}; hidden_size={width}, or output_projection=true"

@@ -120,7 +120,7 @@ def of_pairs(heads: Heads) -> Float[Tensor, "#rows heads #query key head_width"]
     return heads.by_distance.transpose(1, 2)[row, distances(heads)].permute(0, 3, 1, 2, 4)
 
 
-class Read(NamedTuple):
+class RelationalInputs(NamedTuple):
     """What is read: keys and symbols have as many groups as divide the heads, one after the other."""
 
     queries: Float[Tensor, "rows heads time width"]
@@ -130,7 +130,7 @@ class Read(NamedTuple):
     relation_keys: Float[Tensor, "rows relations time relation_width"]
 
 
-class Said(NamedTuple):
+class RelationalOutputs(NamedTuple):
     """Symbols and relations attended to, and the logarithm of each query's sum of exponentials."""
 
     symbols: Float[Tensor, "rows heads time width"]

@@ -36,7 +36,7 @@ def said_by(
       for comparison. Some queries of a row (decoding) take `chunks` in their place.
 
     Symbols that depend on the distance are multiplied, in `values` and `chunks`, with weights that are moved from keys
-    to distances. Raises `Mistake` for a form that is asked for by name and cannot be.
+    to distances. Raises `UserError` for a form that is asked for by name and cannot be.
     """
     form = chosen(heads, kind, activation) if form == "auto" else form
     if form in ("triton", "tiles"):

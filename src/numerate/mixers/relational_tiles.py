@@ -16,9 +16,17 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.local import uncompiled
-from numerate.mixers.relational import FUNCTIONS, Activation, Heads, Kind, Read, Said, in_groups
+from numerate.mixers.relational import (
+    FUNCTIONS,
+    Activation,
+    Heads,
+    Kind,
+    RelationalInputs,
+    RelationalOutputs,
+    in_groups,
+)
 
 By = Literal["tiles", "triton"]
 
@@ -97,31 +105,31 @@ def on_device(heads: Heads) -> bool:
 
 
 def in_tiles(heads: Heads, kind: Kind, activation: Activation, by: By) -> Float[Tensor, "rows heads query head_width"]:
-    """As `relational.plain`, for whole rows. Raises `Mistake` for what cannot be, see `why_not_tiled`."""
+    """As `relational.plain`, for whole rows. Raises `UserError` for what cannot be, see `why_not_tiled`."""
     if (why := why_not_tiled(heads, kind, activation)) is not None:
-        raise Mistake(f"model.mixer.backend: {by} knows no {why}; auto or chunks would do")
+        raise UserError(f"model.mixer.backend: {by} knows no {why}; auto or chunks would do")
     if by == "triton" and find_spec("triton") is None:
-        raise Mistake(
+        raise UserError(
             "model.mixer.backend: triton needs the package triton, which comes with torch for CUDA; "
             "auto, or form=tiles for the same in plain torch"
         )
     if by == "triton" and not heads.queries.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
-        raise Mistake(f"model.mixer.backend: triton runs on CUDA, and not on {heads.queries.device.type}; auto does")
+        raise UserError(f"model.mixer.backend: triton runs on CUDA, and not on {heads.queries.device.type}; auto does")
     limit = shared_memory(heads.queries.device) if by == "triton" and heads.queries.is_cuda else None
     if limit is not None and (why := why_too_large(heads, limit)) is not None:
-        raise Mistake(f"model.mixer.backend: triton: {why}; auto or chunks would do")
+        raise UserError(f"model.mixer.backend: triton: {why}; auto or chunks would do")
     assert heads.symbols is not None
     assert heads.relation_queries is not None
     assert heads.relation_keys is not None
     assert heads.relation_map is not None
     given = (heads.queries, heads.keys, heads.symbols, heads.relation_queries, heads.relation_keys)
-    read = Read(*(x.to(heads.queries.dtype) for x in given))
+    read = RelationalInputs(*(x.to(heads.queries.dtype) for x in given))
     said, related = tiled(read, activation, by)
     return said + related @ heads.relation_map.mT
 
 
 @uncompiled
-def tiled(read: Read, activation: Activation, by: By = "tiles") -> tuple[Tensor, Tensor]:
+def tiled(read: RelationalInputs, activation: Activation, by: By = "tiles") -> tuple[Tensor, Tensor]:
     """Symbols attended to, rows x heads x time x width, and relations, rows x heads x time x relations: causal, nothing
     hidden, nothing added to the scores. Sums are of float32 at least, whatever is read."""
     read = read._replace(symbols=read.symbols.expand(len(read.queries), -1, -1, -1))
@@ -133,7 +141,7 @@ class _Tiled(Function):
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, ...]:
         *tensors, activation, by = given
-        read = Read(*tensors)
+        read = RelationalInputs(*tensors)
         if by == "tiles":
             return forward(read, activation)
         from numerate.mixers import relational_triton
@@ -149,7 +157,7 @@ class _Tiled(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_symbols: Tensor, of_relations: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        read, said = Read(*ctx.saved_tensors[:5]), Said(*ctx.saved_tensors[5:])
+        read, said = RelationalInputs(*ctx.saved_tensors[:5]), RelationalOutputs(*ctx.saved_tensors[5:])
         # The gradient of a softmax: that of a weight, less the mean of all, by the weights themselves.
         mean = sum((_more(of) * _more(one)).sum(-1) for of, one in ((of_symbols, said[0]), (of_relations, said[1])))
         assert isinstance(mean, Tensor)
@@ -165,7 +173,7 @@ def _more(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def forward(read: Read, activation: Activation) -> Said:
+def forward(read: RelationalInputs, activation: Activation) -> RelationalOutputs:
     """What `tiled` says, in plain torch."""
     now = _each(read)
     rows, heads, time, _ = now.queries.shape
@@ -196,19 +204,19 @@ def forward(read: Read, activation: Activation) -> Said:
         relations[:, :, asked] = of_relations / total[..., None]
         sums[:, :, asked] = highest + total.log()
     kind = read.queries.dtype
-    return Said(symbols.to(kind), relations.to(kind), sums)
+    return RelationalOutputs(symbols.to(kind), relations.to(kind), sums)
 
 
 def backward(
-    read: Read,
+    read: RelationalInputs,
     sums: Float[Tensor, "rows heads time"],
     mean: Float[Tensor, "rows heads time"],
     of_symbols: Float[Tensor, "rows heads time width"],
     of_relations: Float[Tensor, "rows heads time relations"],
     activation: Activation,
-) -> Read:
+) -> RelationalInputs:
     """The gradients of what was read; `mean` is, for each query, that of its weights by the weights themselves."""
-    now, found = _each(read), Read(*(torch.zeros_like(x) for x in _each(read)))
+    now, found = _each(read), RelationalInputs(*(torch.zeros_like(x) for x in _each(read)))
     of_symbols, of_relations = _more(of_symbols), _more(of_relations)
     time, scale, relation_scale = now.keys.shape[2], now.keys.shape[-1] ** -0.5, now.relation_keys.shape[-1] ** -0.5
     for first in range(0, time, TILE):
@@ -229,14 +237,14 @@ def backward(
             found.symbols[:, :, seen] += weights.mT @ by_symbol
             found.relation_queries[:, :, asked] += of_compared @ now.relation_keys[:, :, seen]
             found.relation_keys[:, :, seen] += of_compared.mT @ now.relation_queries[:, :, asked]
-    return Read(*(in_groups(one, like) for one, like in zip(found, read, strict=True)))
+    return RelationalInputs(*(in_groups(one, like) for one, like in zip(found, read, strict=True)))
 
 
-def _each(read: Read) -> Read:
+def _each(read: RelationalInputs) -> RelationalInputs:
     """Keys and symbols for each head, everything in float32 at least."""
     heads = read.queries.shape[1]
     keys, symbols = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (read.keys, read.symbols))
-    return Read(*(_more(x) for x in read._replace(keys=keys, symbols=symbols)))
+    return RelationalInputs(*(_more(x) for x in read._replace(keys=keys, symbols=symbols)))
 
 
 def _visible(asked: slice, seen: slice, like: Tensor) -> Tensor:

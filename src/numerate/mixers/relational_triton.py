@@ -21,7 +21,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from numerate.mixers.relational import Activation, Read, Said, in_groups
+from numerate.mixers.relational import Activation, RelationalInputs, RelationalOutputs, in_groups
 
 HEADS, RELATIONS, TILE = 4, 4, 32
 """Of one program, at most: heads, relations; and its queries and keys of a tile. 4 x 4 x 32 x 32 products of weights
@@ -225,7 +225,7 @@ def _backward(
     )  # fmt: skip
 
 
-def forward(read: Read, activation: Activation) -> Said:
+def forward(read: RelationalInputs, activation: Activation) -> RelationalOutputs:
     """As `relational_tiles.forward`."""
     read = _without_gaps(read)
     rows, heads, time, _ = read.queries.shape
@@ -234,17 +234,17 @@ def forward(read: Read, activation: Activation) -> Said:
     sums = torch.empty(rows, heads, time, dtype=torch.float32, device=said.device)
     sizes = _sizes(read, activation)
     _forward[_grid(read, sizes)](*read, said, related, sums, *_strides(read), *_numbers(read), **sizes)
-    return Said(said, related, sums)
+    return RelationalOutputs(said, related, sums)
 
 
 def backward(
-    read: Read,
+    read: RelationalInputs,
     sums: Float[Tensor, "rows heads time"],
     mean: Float[Tensor, "rows heads time"],
     of_symbols: Float[Tensor, "rows heads time width"],
     of_relations: Float[Tensor, "rows heads time relations"],
     activation: Activation,
-) -> Read:
+) -> RelationalInputs:
     """As `relational_tiles.backward`."""
     now, sizes = _without_gaps(read), _sizes(read, activation)
     rows, heads, time, width = read.queries.shape
@@ -264,16 +264,16 @@ def backward(
         _backward[grid](
             *now, *given, *targets, *_strides(now), *_numbers(now), rows, **sizes, OF_KEYS=of_these
         )  # fmt: skip
-    found = Read(of_queries, of_keys, into, of_asking, of_answering)
+    found = RelationalInputs(of_queries, of_keys, into, of_asking, of_answering)
     summed = (one[0] if len(one) == 1 else one.sum(0) for one in found)
-    return Read(*(in_groups(one, like) for one, like in zip(summed, read, strict=True)))
+    return RelationalInputs(*(in_groups(one, like) for one, like in zip(summed, read, strict=True)))
 
 
-def _without_gaps(read: Read) -> Read:
-    return Read(*(x if x.stride(-1) == 1 else x.contiguous() for x in read))
+def _without_gaps(read: RelationalInputs) -> RelationalInputs:
+    return RelationalInputs(*(x if x.stride(-1) == 1 else x.contiguous() for x in read))
 
 
-def _sizes(read: Read, activation: Activation) -> dict[str, Any]:
+def _sizes(read: RelationalInputs, activation: Activation) -> dict[str, Any]:
     """What the kernels are compiled for: powers of two, 16 at least where matrices are multiplied."""
     heads, relations = read.queries.shape[1], read.relation_keys.shape[1]
     return {
@@ -287,7 +287,7 @@ def _sizes(read: Read, activation: Activation) -> dict[str, Any]:
     }
 
 
-def _grid(read: Read, sizes: dict[str, Any]) -> tuple[int, int, int]:
+def _grid(read: RelationalInputs, sizes: dict[str, Any]) -> tuple[int, int, int]:
     """Blocks of a row, rows, and heads x relations of a program."""
     rows, heads, time, _ = read.queries.shape
     relations = read.relation_keys.shape[1]
@@ -295,11 +295,11 @@ def _grid(read: Read, sizes: dict[str, Any]) -> tuple[int, int, int]:
     return triton.cdiv(time, TILE), rows, parts
 
 
-def _strides(read: Read) -> tuple[int, ...]:
+def _strides(read: RelationalInputs) -> tuple[int, ...]:
     return tuple(size for x in read for size in x.stride()[:3])
 
 
-def _numbers(read: Read) -> tuple[float, ...]:
+def _numbers(read: RelationalInputs) -> tuple[float, ...]:
     _, heads, time, width = read.queries.shape
     _, relations, _, relation_width = read.relation_keys.shape
     return time, heads, relations, width, relation_width, width**-0.5, relation_width**-0.5

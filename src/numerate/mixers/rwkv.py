@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, pad
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.local import single
 
 CHUNK = 16
@@ -51,7 +51,7 @@ def heads_of(width: int, head_width: int | None) -> int:
     size = head_width or min(64, width)
     if width % size:
         fitting = [one for one in range(1, width + 1) if width % one == 0 and one <= 2 * size]
-        raise Mistake(
+        raise UserError(
             f"model.mixer.head_dim: width {width} does not divide into heads of {size}; "
             f"{', '.join(map(str, fitting[-4:]))} would do"
         )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.kernels import Kernel, refuse_other_kernels, takes_fla
 from numerate.mixers.local import behind, previous, real, uncompiled
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
@@ -79,7 +79,7 @@ class RWKV7(Mixer):
         for name in ("head_dim", *RANKS):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise Mistake(f"{name}: {value} channels hold nothing; 1 or more is right")
+                raise UserError(f"{name}: {value} channels hold nothing; 1 or more is right")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "RWKV7Mixer":
         return RWKV7Mixer(self, width, layer, depth)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.local import single
 from numerate.mixers.mixer import Mixer
 from numerate.mixers.state_space import (
@@ -66,9 +66,9 @@ class S4D(Mixer):
     def __post_init__(self) -> None:
         refuse_pairs(self.state_pairs)
         if self.initialization not in BEGINNINGS:
-            raise Mistake(f"initialization: {self.initialization!r} is none of: {', '.join(BEGINNINGS)}")
+            raise UserError(f"initialization: {self.initialization!r} is none of: {', '.join(BEGINNINGS)}")
         if self.discretization not in RULES:
-            raise Mistake(f"discretization: {self.discretization!r} is none of: {', '.join(RULES)}")
+            raise UserError(f"discretization: {self.discretization!r} is none of: {', '.join(RULES)}")
         refuse_steps(self.dt_min, self.dt_ratio)
         refuse_rate(self.learning_rate_factor)
         refuse_dropout(self.dropout)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.local import real, uncompiled
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.positions.position import Position
@@ -39,11 +39,11 @@ class SlotLSTM(Mixer):
 
     def __post_init__(self) -> None:
         if self.num_slots < 1:
-            raise Mistake(f"num_slots: {self.num_slots} memories hold nothing; 1 (an LSTM) or more is right")
+            raise UserError(f"num_slots: {self.num_slots} memories hold nothing; 1 (an LSTM) or more is right")
         if self.hidden_size is not None and self.hidden_size < 1:
-            raise Mistake(f"hidden_size: {self.hidden_size} cells remember nothing; 1 or more is right")
+            raise UserError(f"hidden_size: {self.hidden_size} cells remember nothing; 1 or more is right")
         if not 0 < self.sharpness < float("inf"):
-            raise Mistake(f"sharpness: {self.sharpness} tells no slots apart; a number above 0 is right, 1 is usual")
+            raise UserError(f"sharpness: {self.sharpness} tells no slots apart; a number above 0 is right, 1 is usual")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SlotLSTMMixer":
         return SlotLSTMMixer(self, width, self.hidden_size or width)

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import group_norm, logsigmoid, silu
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.local import ShortConvolution, behind, uncompiled
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.positions.position import Position
@@ -50,25 +50,25 @@ class SLSTM(Mixer):
 
     def __post_init__(self) -> None:
         if self.hidden_size is not None and self.hidden_size < 1:
-            raise Mistake(f"hidden_size: {self.hidden_size} cells remember nothing; 1 or more is right")
+            raise UserError(f"hidden_size: {self.hidden_size} cells remember nothing; 1 or more is right")
         if self.num_heads < 1:
-            raise Mistake(f"num_heads: {self.num_heads} heads remember nothing; 1 or more is right")
+            raise UserError(f"num_heads: {self.num_heads} heads remember nothing; 1 or more is right")
         if self.conv_kernel is not None and self.conv_kernel < 1:
-            raise Mistake(f"conv_kernel: {self.conv_kernel} tokens are nothing to see; 1 or more is right, or null")
+            raise UserError(f"conv_kernel: {self.conv_kernel} tokens are nothing to see; 1 or more is right, or null")
         for name, kinds in (("forget_gate", Forget), ("initialization", Beginning)):
             if getattr(self, name) not in get_args(kinds):
-                raise Mistake(f"{name}: {getattr(self, name)!r} is none of: {', '.join(get_args(kinds))}")
+                raise UserError(f"{name}: {getattr(self, name)!r} is none of: {', '.join(get_args(kinds))}")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SLSTMMixer":
         cells = self.hidden_size or width
         if cells % self.num_heads:
             fitting = [heads for heads in range(1, 4 * self.num_heads + 1) if cells % heads == 0]
-            raise Mistake(
+            raise UserError(
                 f"model.mixer.num_heads: {cells} cells do not divide into {self.num_heads} heads; "
                 f"{', '.join(map(str, fitting))} heads would do"
             )
         if not self.output_projection and cells != width:
-            raise Mistake(
+            raise UserError(
                 f"model.mixer.hidden_size: without a linear map back (output_projection=false) {cells} cells do "
                 f"not fit "
                 f"a width of {width}; hidden_size={width}, or output_projection=true"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn.functional import dropout, gelu, glu, pad
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.local import single, uncompiled
 from numerate.mixers.mixer import Context, TokenMixer, nothing_hidden
 
@@ -24,29 +24,29 @@ LONG = 512
 
 
 def refuse_pairs(pairs: int) -> None:
-    """Raises `Mistake` where there is no state."""
+    """Raises `UserError` where there is no state."""
     if pairs < 1:
-        raise Mistake(f"pairs: {pairs} pairs of states remember nothing; 1 or more is right, 32 is usual")
+        raise UserError(f"pairs: {pairs} pairs of states remember nothing; 1 or more is right, 32 is usual")
 
 
 def refuse_steps(shortest: float, spread: float) -> None:
-    """Raises `Mistake` for what is no range of step sizes."""
+    """Raises `UserError` for what is no range of step sizes."""
     if not 0 < shortest < float("inf"):
-        raise Mistake(f"shortest_step: {shortest} is no step size; a number above 0 is right, 0.001 is usual")
+        raise UserError(f"shortest_step: {shortest} is no step size; a number above 0 is right, 0.001 is usual")
     if not 1 <= spread < float("inf"):
-        raise Mistake(f"step_spread: the longest step cannot be {spread} of the shortest; 1 or more is right")
+        raise UserError(f"step_spread: the longest step cannot be {spread} of the shortest; 1 or more is right")
 
 
 def refuse_dropout(share: float) -> None:
-    """Raises `Mistake` for what is no share."""
+    """Raises `UserError` for what is no share."""
     if not 0 <= share < 1:
-        raise Mistake(f"dropout: {share} is not a share; from 0 to below 1 is right")
+        raise UserError(f"dropout: {share} is not a share; from 0 to below 1 is right")
 
 
 def refuse_rate(rate: float) -> None:
-    """Raises `Mistake` for a factor that no learning rate can have."""
+    """Raises `UserError` for a factor that no learning rate can have."""
     if not 0 <= rate < float("inf"):
-        raise Mistake(f"rate: {rate} is no factor of a learning rate; 0 or more is right")
+        raise UserError(f"rate: {rate} is no factor of a learning rate; 0 or more is right")
 
 
 class NormalLegs(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.maps import weights_of
 from numerate.mixers.mixer import Context
 
@@ -24,7 +24,7 @@ class Symbols(ABC):
 
     @abstractmethod
     def build(self, width: int) -> "SymbolsPart | DistanceSymbols":
-        """The part of one layer. Raises `Mistake` for what cannot be built."""
+        """The part of one layer. Raises `UserError` for what cannot be built."""
 
     def build_layers(self, width: int, depth: int) -> "Sequence[SymbolsPart | DistanceSymbols]":
         """Those of all layers: one and the same part, unless a spec says otherwise."""
@@ -100,13 +100,13 @@ class SymbolicAttention(Symbols):
     def __post_init__(self) -> None:
         for name in ("num_symbols", "num_heads"):
             if getattr(self, name) < 1:
-                raise Mistake(f"{name}: {getattr(self, name)} symbols or heads say nothing; 1 or more is right")
+                raise UserError(f"{name}: {getattr(self, name)} symbols or heads say nothing; 1 or more is right")
         if self.scale is not None and not 0 < self.scale < float("inf"):
-            raise Mistake(f"scale: {self.scale} leaves nothing to choose by; a number above 0 is right")
+            raise UserError(f"scale: {self.scale} leaves nothing to choose by; a number above 0 is right")
 
     def build(self, width: int) -> "SymbolicAttentionPart":
         if width % self.num_heads:
-            raise Mistake(
+            raise UserError(
                 f"model.mixer.symbols.num_heads: width {width} does not divide into {self.num_heads} heads; 1 would do"
             )
         return SymbolicAttentionPart(self, width)
@@ -196,14 +196,16 @@ class PositionalSymbols(Symbols):
 
     def __post_init__(self) -> None:
         if self.max_position_embeddings < 1:
-            raise Mistake(
+            raise UserError(
                 f"max_position_embeddings: {self.max_position_embeddings} places have no symbol; the longest "
                 f"row's length is right"
             )
 
     def build(self, width: int) -> "PositionalSymbolsPart":
         if self.embedding == "waves" and width % 2:
-            raise Mistake(f"model.mixer.symbols.embedding: waves are pairs, and width {width} is odd; learned would do")
+            raise UserError(
+                f"model.mixer.symbols.embedding: waves are pairs, and width {width} is odd; learned would do"
+            )
         return PositionalSymbolsPart(self, width)
 
 
@@ -223,7 +225,7 @@ class PositionalSymbolsPart(SymbolsPart):
             return waves(places, width).to(x.dtype)
         table = self.vectors.num_embeddings
         if longest > table:
-            raise Mistake(
+            raise UserError(
                 f"model.mixer.symbols.max_position_embeddings: place {longest - 1} has no symbol in a table of "
                 f"{table} places; "
                 f"shorter rows or model.mixer.symbols.max_position_embeddings={longest} are right"
@@ -256,7 +258,9 @@ class PositionRelativeSymbols(Symbols):
 
     def __post_init__(self) -> None:
         if self.max_distance < 1:
-            raise Mistake(f"max_distance: at {self.max_distance} all tokens would have one symbol; 1 or more is right")
+            raise UserError(
+                f"max_distance: at {self.max_distance} all tokens would have one symbol; 1 or more is right"
+            )
 
     def build(self, width: int) -> "PositionRelativeSymbolsPart":
         return PositionRelativeSymbolsPart(self, width)

@@ -14,8 +14,8 @@ CATALOGUE = {
         "XValScaling": "number_inputs",
         "FoNEEmbedding": "number_inputs",
     },
-    "Trunk": {"Loop": "trunk", "Stack": "trunk"},
-    "Initialisation": {
+    "Backbone": {"Loop": "trunk", "Stack": "trunk"},
+    "Initialization": {
         "DeepNorm": "initialisation",
         "FanIn": "initialisation",
         "Normal": "initialisation",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, relu, silu
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.mixer import Context, TokenMixer, at_places
 from numerate.models.gating import gated
 
@@ -53,9 +53,9 @@ class FeedForward:
 
     def __post_init__(self) -> None:
         if not 0 < self.expansion < float("inf"):
-            raise Mistake(f"expansion: a hidden width of {self.expansion} widths is nothing; 4 is usual")
+            raise UserError(f"expansion: a hidden width of {self.expansion} widths is nothing; 4 is usual")
         if self.intermediate_size is not None and self.intermediate_size < 1:
-            raise Mistake(
+            raise UserError(
                 f"intermediate_size: a hidden width of {self.intermediate_size} is nothing; 1 or more is right, or null"
             )
 

@@ -8,14 +8,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from numerate.batch import Draw, Model, ModelSpec, Output, Started, Tokens, Turns
+from numerate.batch import Model, ModelSpec, Output, Started, StepContext, Tokens, Turns
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context, Mixer, OfAllRows
 from numerate.models.block import Block, Drops, FeedForward, Norm, make_norm
-from numerate.models.initialisation import FanIn, Initialisation
-from numerate.models.trunk import Stack, Trunk
+from numerate.models.initialisation import FanIn, Initialization
+from numerate.models.trunk import Backbone, Stack
 from numerate.positions.position import InputPosition, Position
 from numerate.vocabulary import Vocabulary
 
@@ -29,7 +29,7 @@ class Decoder(ModelSpec):
     >>> spec = Decoder(hidden_size=64, backbone=Stack(num_layers=3), positions=(Rotary(base=500.0),))
     >>> model = spec.build(Vocabulary.of(["+", "="]), seed=0)
 
-    Raises `Mistake` for positions that act inside attention where the mixer has none; `build` raises it for a width
+    Raises `UserError` for positions that act inside attention where the mixer has none; `build` raises it for a width
     that does not divide into the heads.
 
     Between trunk and head stand `head_feed_forward` (without a residual connection), the final norm and
@@ -47,7 +47,7 @@ class Decoder(ModelSpec):
     """
 
     hidden_size: int = setting(128, "width of the residual stream")
-    backbone: Trunk = setting(Stack(), "how the blocks follow each other, and how many there are")
+    backbone: Backbone = setting(Stack(), "how the blocks follow each other, and how many there are")
     mixer: Mixer = setting(Attention(), "how tokens exchange information")
     feed_forward: FeedForward | None = setting(FeedForward(), "what each block does at every place alone, or null")
     positions: tuple[Position, ...] = setting((), "where a token stands; empty for none (NoPE)")
@@ -56,7 +56,7 @@ class Decoder(ModelSpec):
     embedding_norm: bool = setting(False, "whether the embedded input is normed before the first block")
     tie_word_embeddings: bool = setting(False, "whether the head shares its weights with the embedding")
     dropout: float = setting(0.0, "share of each block's output dropped in training")
-    initialization: Initialisation = setting(FanIn(), "how the weights are drawn")
+    initialization: Initialization = setting(FanIn(), "how the weights are drawn")
     norm_eps: float = setting(1e-5, "what a norm adds to the variance; above 0", later=True)
     final_norm: bool | None = setting(None, "whether a norm stands before the head; null: with pre-norm", later=True)
     head_feed_forward: FeedForward | None = setting(
@@ -84,28 +84,28 @@ class Decoder(ModelSpec):
 
     def __post_init__(self) -> None:
         if self.hidden_size < 1:
-            raise Mistake(f"hidden_size: {self.hidden_size} is no width; 1 or more is right")
+            raise UserError(f"hidden_size: {self.hidden_size} is no width; 1 or more is right")
         for name in ("dropout", "embedding_dropout", "mixer_dropout"):
             if not 0 <= getattr(self, name) < 1:
-                raise Mistake(f"{name}: {getattr(self, name)} is not a share; from 0 to below 1 is right")
+                raise UserError(f"{name}: {getattr(self, name)} is not a share; from 0 to below 1 is right")
         if not 0 < self.norm_eps < float("inf"):
-            raise Mistake(f"norm_eps: {self.norm_eps} would not keep a norm from dividing by 0; 1e-5 is usual")
+            raise UserError(f"norm_eps: {self.norm_eps} would not keep a norm from dividing by 0; 1e-5 is usual")
         if self.embedding_scale != "root" and (
             isinstance(self.embedding_scale, str) or not 0 < self.embedding_scale < float("inf")
         ):
-            raise Mistake(
+            raise UserError(
                 f"embedding_scale: {self.embedding_scale!r} would hide every token; a number above 0, or root"
             )
         for number, position in enumerate(self.positions):
             inside = position.build_attention(2, 8) is not None
             if inside and not self.mixer.attends():
-                raise Mistake(
+                raise UserError(
                     f"positions.{number}: {type(position).__name__} acts inside attention, "
                     f"which {type(self.mixer).__name__} does not have; Learned or Sinusoidal would do, or none: "
                     "model.positions=[]"
                 )
             if not position.position_ids.whole and not position.fractions:
-                raise Mistake(
+                raise UserError(
                     f"positions.{number}.position_ids: {type(position.position_ids).__name__} gives fractions of a "
                     f"row, and {type(position).__name__} wants whole places; Scalar takes fractions"
                 )
@@ -195,13 +195,13 @@ class DecoderModel(Model):
 
     # What evaluation and training ask ---------------------------------------------------------------------------
 
-    def place(self, tokens: Tokens, draw: Draw) -> Tokens:
+    def place(self, tokens: Tokens, draw: StepContext) -> Tokens:
         kinds = self.kinds[tokens.ids]
         places = []
         for position in self.spec.positions:
             fixed = draw
             if not draw.training:
-                fixed = Draw.fixed(draw.placement % position.position_ids.placements())
+                fixed = StepContext.fixed(draw.placement % position.position_ids.placements())
             places.append(position.position_ids.number(tokens, kinds, fixed))
         self._fits(places)
         return replace(tokens, places=tuple(places))
@@ -216,7 +216,7 @@ class DecoderModel(Model):
     ) -> Output:
         _no_source(source)
         if tokens.places is None:
-            tokens = self.place(tokens, Draw.fixed())
+            tokens = self.place(tokens, StepContext.fixed())
         x, context = self._embedded(tokens)
         x = self.trunk(x, context, asked, turns)
         return Output(self._finished(x), self.head, asked=asked)
@@ -224,8 +224,8 @@ class DecoderModel(Model):
     def start(self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, placement: int = 0) -> Started:
         _no_source(source)
         if (ahead := self.looks_ahead()) is not None:
-            raise Mistake(f"model: {ahead}; it cannot be decoded token by token")
-        tokens = self.place(tokens, Draw.fixed(placement))
+            raise UserError(f"model: {ahead}; it cannot be decoded token by token")
+        tokens = self.place(tokens, StepContext.fixed(placement))
         x, context = self._embedded(tokens)
         context.capacity = capacity
         x, states = self.trunk.prefill(x, context)
@@ -251,7 +251,7 @@ class DecoderModel(Model):
         else:
             # Places are numbered afresh from all tokens so far: right for every numbering.
             now = replace(tokens, ids=held[:, :seen], hidden=None if hidden is None else hidden[:, :seen])
-            numbered = self.place(now, Draw.fixed(state.placement)).places or ()
+            numbered = self.place(now, StepContext.fixed(state.placement)).places or ()
         x = self._vectors(ids)[:, None]
         for name, part in self.input_positions.items():
             places = numbered[int(name)].expand(ids.shape[0], -1).gather(1, index[:, None])
@@ -326,7 +326,8 @@ class DecoderModel(Model):
         return x, Context(tokens.lengths, tokens.places, raw=x, hidden=tokens.hidden)
 
     def _fits(self, places: Sequence[Tensor]) -> None:
-        """Raises `Mistake` for places beyond a table; on a device, where that would be waited for, nothing is asked."""
+        """Raises `UserError` for places beyond a table; on a device, where that would be waited for, nothing is
+        asked."""
         for number, (position, numbers) in enumerate(zip(self.spec.positions, places, strict=True)):
             size = position.size()
             if size is not None and numbers.device.type == "cpu" and int(numbers.max()) >= size:
@@ -338,7 +339,7 @@ class DecoderModel(Model):
         if not all(numbering.by_place() for numbering in numberings):
             return None
         kinds = self.kinds[held.ids]
-        fixed = (Draw.fixed(placement % numbering.placements()) for numbering in numberings)
+        fixed = (StepContext.fixed(placement % numbering.placements()) for numbering in numberings)
         return _Numbered(tuple(one.number(held, kinds, draw) for one, draw in zip(numberings, fixed, strict=True)))
 
     def _vectors(self, ids: Tensor) -> Tensor:
@@ -366,12 +367,12 @@ class DecoderModel(Model):
         numbering = self.spec.positions[number].position_ids
         kinds = self.kinds[tokens.ids]
         count = numbering.placements() if placements is None else placements
-        each = [numbering.number(tokens, kinds, Draw.fixed(i)).max() for i in range(count)]
+        each = [numbering.number(tokens, kinds, StepContext.fixed(i)).max() for i in range(count)]
         return int(torch.stack(each).max())
 
-    def _too_far(self, number: int, highest: int) -> Mistake:
+    def _too_far(self, number: int, highest: int) -> UserError:
         position = self.spec.positions[number]
-        return Mistake(
+        return UserError(
             f"model.positions.{number}: place {highest} is beyond the table of {type(position).__name__}, which has "
             f"{position.size()} places (0 to {(position.size() or 0) - 1}); "
             f"shorter examples or model.positions.{number}.table={highest + 1} are right"
@@ -384,4 +385,4 @@ def _norm(spec: Decoder, wanted: bool) -> nn.Module:
 
 def _no_source(source: Tokens | None) -> None:
     if source is not None:
-        raise Mistake("model: a Decoder reads one text; for pairs (layout Pair) an encoder-decoder is needed")
+        raise UserError("model: a Decoder reads one text; for pairs (layout Pair) an encoder-decoder is needed")

@@ -7,7 +7,7 @@ is a `Decoder` with ordinary settings, so that any of them can be changed or cro
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.mixers.dual_attention import DualAttention
 from numerate.mixers.mixer import Mixer
@@ -25,7 +25,7 @@ SymbolKind = Literal["symbolic", "position_relative", "positional"]
 
 
 @dataclass(frozen=True)
-class Told:
+class PublishedArguments:
     """What a published model is told, with the values of Tiny Stories.
 
     - `width`, `depth`, `self_heads`, `relational_heads`: without relational heads it is a plain Transformer.
@@ -62,12 +62,12 @@ class Told:
     symbol_layers: Literal["shared", "library", "own"] = "shared"
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> "Told":
-        """Raises `Mistake` for an argument that there is not."""
+    def of(cls, given: dict[str, Any]) -> "PublishedArguments":
+        """Raises `UserError` for an argument that there is not."""
         for name in given:
             if name not in cls.__dataclass_fields__:
                 known = ", ".join(cls.__dataclass_fields__)
-                raise Mistake(f"{name}: a published model is not told this; there are: {known}")
+                raise UserError(f"{name}: a published model is not told this; there are: {known}")
         return cls(**given)
 
     def place(self) -> tuple[Position, ...]:
@@ -82,9 +82,9 @@ def published(**told: Any) -> Decoder:
     all. Feed-forwards have biases beside dual attention and none in the plain Transformer.
 
     With the defaults and 32,000 tokens it has 4,488,256 parameters; the Transformer of equal width and depth
-    (`self_heads=8, relational_heads=0`) has 4,391,168. Raises `Mistake` for arguments that do not fit together.
+    (`self_heads=8, relational_heads=0`) has 4,391,168. Raises `UserError` for arguments that do not fit together.
     """
-    given = Told.of(told)
+    given = PublishedArguments.of(told)
     return _decoder(
         given,
         _mixer(given, relation_width=_as_wide_as_the_model(given)),
@@ -110,9 +110,9 @@ def current(**told: Any) -> Decoder:
     output maps and of the map beside the gate of swiglu divided by the root of twice the depth, the hidden width of
     swiglu is int(8/3 width), and relation queries and keys are as wide as the relational heads in all.
 
-    With the defaults and 32,000 tokens it has 2,325,264 parameters. Raises `Mistake` for arguments that do not fit.
+    With the defaults and 32,000 tokens it has 2,325,264 parameters. Raises `UserError` for arguments that do not fit.
     """
-    given = Told.of(told)
+    given = PublishedArguments.of(told)
     return _decoder(
         given,
         _mixer(given),
@@ -139,9 +139,9 @@ def corrected(**told: Any) -> Decoder:
       over the keys that a token sees, and any number of relations will do. This holds here for all three.
     - 11, dropout of the feed-forward: with post-norm it is of what the feed-forward adds, as with pre-norm.
 
-    With the defaults and 32,000 tokens it has 2,323,648 parameters. Raises `Mistake` for arguments that do not fit.
+    With the defaults and 32,000 tokens it has 2,323,648 parameters. Raises `UserError` for arguments that do not fit.
     """
-    given = Told.of(told)
+    given = PublishedArguments.of(told)
     return _decoder(
         given,
         _mixer(given, mended=True),
@@ -157,7 +157,9 @@ def corrected(**told: Any) -> Decoder:
 PRESETS = {"published": published, "current": current, "corrected": corrected}
 
 
-def _decoder(given: Told, mixer: Mixer, feed_forward: FeedForward, *, dropped_twice: bool, **settings: Any) -> Decoder:
+def _decoder(
+    given: PublishedArguments, mixer: Mixer, feed_forward: FeedForward, *, dropped_twice: bool, **settings: Any
+) -> Decoder:
     return Decoder(
         hidden_size=given.width,
         backbone=Stack(num_layers=given.depth),
@@ -174,23 +176,25 @@ def _decoder(given: Told, mixer: Mixer, feed_forward: FeedForward, *, dropped_tw
     )
 
 
-def _later_feed_forward(given: Told, biases: bool) -> FeedForward:
+def _later_feed_forward(given: PublishedArguments, biases: bool) -> FeedForward:
     times = 8 / 3 if given.activation == "swiglu" else 4.0
     return FeedForward(
         given.activation, times, biases, intermediate_size=given.hidden, rounding="down", gelu_approximate="tanh"
     )
 
 
-def _as_wide_as_the_model(given: Told) -> int | None:
+def _as_wide_as_the_model(given: PublishedArguments) -> int | None:
     relations = given.relations or given.relational_heads
     if given.variant != "relational" or not relations:
         return None
     if given.width % relations:
-        raise Mistake(f"relations: width {given.width} does not divide into {relations} relations; a divisor is right")
+        raise UserError(
+            f"relations: width {given.width} does not divide into {relations} relations; a divisor is right"
+        )
     return given.width // relations
 
 
-def _mixer(given: Told, relation_width: int | None = None, mended: bool = False) -> Mixer:
+def _mixer(given: PublishedArguments, relation_width: int | None = None, mended: bool = False) -> Mixer:
     if not given.relational_heads and given.key_value_heads is None:
         return Attention(given.self_heads, dropout=given.dropout)
     return DualAttention(
@@ -208,9 +212,9 @@ def _mixer(given: Told, relation_width: int | None = None, mended: bool = False)
     )
 
 
-def _symbols(given: Told, mended: bool) -> Symbols:
+def _symbols(given: PublishedArguments, mended: bool) -> Symbols:
     if given.symbols is None:
-        raise Mistake("symbols: relational heads say whose relations they are by symbols; symbolic was published")
+        raise UserError("symbols: relational heads say whose relations they are by symbols; symbolic was published")
     if given.symbols == "symbolic":
         return SymbolicAttention(
             given.symbol_count or given.context,

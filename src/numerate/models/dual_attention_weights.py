@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.mixers.dual_attention import DualAttention
 from numerate.mixers.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention
@@ -39,7 +39,7 @@ _EARLIER = (
 
 
 @dataclass(frozen=True)
-class Piece:
+class RowSlice:
     """Some rows of a tensor of ours, and where they are theirs.
 
     `theirs` are the names that their tensor has, more than one where modules share it. `size` is how many rows of ours
@@ -57,8 +57,8 @@ class Piece:
 def from_published(weights: Mapping[str, Tensor], spec: Decoder, *, where: str = "weights") -> dict[str, Tensor]:
     """The weights of a published model by the names of a `Decoder` of `spec`, for `load_state_dict`.
 
-    Prefixes of `torch.compile` and DDP are left out. Raises `Mistake`, which begins with `where`, for a weight that is
-    missing, left over or of another shape, for two that differ and are one in the spec, and for a spec that no
+    Prefixes of `torch.compile` and DDP are left out. Raises `UserError`, which begins with `where`, for a weight that
+    is missing, left over or of another shape, for two that differ and are one in the spec, and for a spec that no
     published model has.
 
     >>> spec = published(width=64, depth=4, self_heads=4, relational_heads=4)
@@ -72,7 +72,7 @@ def from_published(weights: Mapping[str, Tensor], spec: Decoder, *, where: str =
         parts = [_ours(file.take(piece.theirs, ours), piece, where) for piece in of]
         if len({part.shape[1:] for part in parts}) > 1:
             names = " and ".join(piece.theirs[0] for piece in of)
-            raise Mistake(f"{where}: {names} have rows of different widths; are they of one model?")
+            raise UserError(f"{where}: {names} have rows of different widths; are they of one model?")
         made[ours] = torch.cat(parts) if len(parts) > 1 else parts[0].clone()
     file.finish()
     return made
@@ -81,7 +81,7 @@ def from_published(weights: Mapping[str, Tensor], spec: Decoder, *, where: str =
 def to_published(weights: Mapping[str, Tensor], spec: Decoder) -> dict[str, Tensor]:
     """The other way round: a Decoder's `state_dict` by the names of today's published code, for its `load_state_dict`.
 
-    Symbols of later tokens, which are never read, are 0 where `spec` has none. Raises `Mistake` for a spec that no
+    Symbols of later tokens, which are never read, are 0 where `spec` has none. Raises `UserError` for a spec that no
     published model has."""
     made: dict[str, Tensor] = {}
     for ours, pieces in _pieces(spec).items():
@@ -124,14 +124,14 @@ def _settings(weights: Mapping[str, Tensor], spec: Decoder) -> Iterator[tuple[st
     yield r"^positional_embedder\.", "model.positions=[Learned(max_position_embeddings=..)]"
 
 
-def _pieces(spec: Decoder) -> dict[str, list[Piece]]:
+def _pieces(spec: Decoder) -> dict[str, list[RowSlice]]:
     """Every weight of ours, with what it is made of."""
     _refuse(spec)
     table, head = "token_embedder.weight", "final_out.weight"
-    made = {"embedding.weight": [Piece((table, head) if spec.tie_word_embeddings else (table,))]}
+    made = {"embedding.weight": [RowSlice((table, head) if spec.tie_word_embeddings else (table,))]}
     for number, position in enumerate(spec.positions):
         if isinstance(position, Learned):
-            made[f"input_positions.{number}.vectors.weight"] = [Piece(("positional_embedder.weight",))]
+            made[f"input_positions.{number}.vectors.weight"] = [RowSlice(("positional_embedder.weight",))]
     for layer in range(spec.backbone.layers()):
         mine, theirs = f"trunk.blocks.{layer}.", f"blocks.{layer}."
         for ours, name in (("mixer_norm", "norm1"), ("feed_forward_norm", "norm2")):
@@ -142,40 +142,40 @@ def _pieces(spec: Decoder) -> dict[str, list[Piece]]:
         made |= _fed(spec, mine, theirs)
     if spec.norm_first if spec.final_norm is None else spec.final_norm:
         made |= _norm(spec, "final_norm", "norm")
-    made["head.weight"] = [Piece((table, head) if spec.tie_word_embeddings else (head,))]
+    made["head.weight"] = [RowSlice((table, head) if spec.tie_word_embeddings else (head,))]
     if spec.head_bias:
-        made["head.bias"] = [Piece(("final_out.bias",))]
+        made["head.bias"] = [RowSlice(("final_out.bias",))]
     return made
 
 
-def _norm(spec: Decoder, ours: str, theirs: str) -> dict[str, list[Piece]]:
+def _norm(spec: Decoder, ours: str, theirs: str) -> dict[str, list[RowSlice]]:
     names = {"layer": ("weight", "bias"), "rms": ("weight",), "none": ()}[spec.norm]
-    return {f"{ours}.{name}": [Piece((f"{theirs}.{name}",))] for name in names}
+    return {f"{ours}.{name}": [RowSlice((f"{theirs}.{name}",))] for name in names}
 
 
-def _fed(spec: Decoder, mine: str, theirs: str) -> dict[str, list[Piece]]:
+def _fed(spec: Decoder, mine: str, theirs: str) -> dict[str, list[RowSlice]]:
     fed, made = spec.feed_forward, {}
     assert fed is not None
     hidden, gated = fed.hidden_width(spec.hidden_size), fed.activation in ("swiglu", "geglu")
     for kind in ("weight", "bias") if fed.bias else ("weight",):
         inward = ("linear1", "linear3") if gated else ("linear1",)
         made[f"{mine}feed_forward.inward.{kind}"] = [
-            Piece((f"{theirs}ff_block.{name}.{kind}",), hidden) for name in inward
+            RowSlice((f"{theirs}ff_block.{name}.{kind}",), hidden) for name in inward
         ]
-        made[f"{mine}feed_forward.out.{kind}"] = [Piece((f"{theirs}ff_block.linear2.{kind}",), spec.hidden_size)]
+        made[f"{mine}feed_forward.out.{kind}"] = [RowSlice((f"{theirs}ff_block.linear2.{kind}",), spec.hidden_size)]
     return made
 
 
-def _attention(spec: Decoder, layer: int) -> Iterator[tuple[str, list[Piece]]]:
+def _attention(spec: Decoder, layer: int) -> Iterator[tuple[str, list[RowSlice]]]:
     mixer, width = spec.mixer, spec.hidden_size
     assert isinstance(mixer, Attention)
     theirs, turned = f"blocks.{layer}.self_attn.", _turned(spec, width // mixer.num_heads)
     named = {"wq": turned, "wk": turned, "wv": 0}
-    yield "inward.weight", [Piece((f"{theirs}{name}.weight",), width, turn) for name, turn in named.items()]
-    yield "out.weight", [Piece((f"{theirs}wo.weight",), width)]
+    yield "inward.weight", [RowSlice((f"{theirs}{name}.weight",), width, turn) for name, turn in named.items()]
+    yield "out.weight", [RowSlice((f"{theirs}wo.weight",), width)]
 
 
-def _dual(spec: Decoder, layer: int) -> Iterator[tuple[str, list[Piece]]]:
+def _dual(spec: Decoder, layer: int) -> Iterator[tuple[str, list[RowSlice]]]:
     mixer = spec.mixer
     assert isinstance(mixer, DualAttention)
     own, other = mixer.num_self_heads, mixer.num_relational_heads
@@ -186,48 +186,48 @@ def _dual(spec: Decoder, layer: int) -> Iterator[tuple[str, list[Piece]]]:
     kinds = ("weight", "bias") if mixer.bias else ("weight",)
     outs = ("weight", "bias") if mixer.out_bias else ("weight",)
 
-    def both(name: str, kind: str, first: int, second: int) -> list[Piece]:
+    def both(name: str, kind: str, first: int, second: int) -> list[RowSlice]:
         own_name, other_name = f"{mine}{name}.{kind}", f"{theirs}{name}{split}.{kind}"
         if other and mixer.shared_queries:
-            return [Piece((own_name, other_name), first * size, turned)]
-        found = [Piece((own_name,), first * size, turned)] if own else []
-        return found + ([Piece((other_name,), second * size, turned)] if other else [])
+            return [RowSlice((own_name, other_name), first * size, turned)]
+        found = [RowSlice((own_name,), first * size, turned)] if own else []
+        return found + ([RowSlice((other_name,), second * size, turned)] if other else [])
 
     yield "queries.weight", both("wq", "weight", own, other)
     for kind in kinds:
         yield f"keys.{kind}", both("wk", kind, own_keys, keys)
         if own:
-            yield f"values.{kind}", [Piece((f"{mine}wv.{kind}",), own_keys * size)]
+            yield f"values.{kind}", [RowSlice((f"{mine}wv.{kind}",), own_keys * size)]
         if other:
-            yield f"symbol_values.{kind}", [Piece((f"{theirs}wv.{kind}",), keys * size)]
+            yield f"symbol_values.{kind}", [RowSlice((f"{theirs}wv.{kind}",), keys * size)]
     for kind in outs:
         if own:
-            yield f"own_out.{kind}", [Piece((f"{mine}wo.{kind}",), own * size)]
+            yield f"own_out.{kind}", [RowSlice((f"{mine}wo.{kind}",), own * size)]
         if other:
-            yield f"out.{kind}", [Piece((f"{theirs}wo.{kind}",), other * size)]
+            yield f"out.{kind}", [RowSlice((f"{theirs}wo.{kind}",), other * size)]
     if not other:
         return
     if mixer.variant != "rca":
         asking, asked = f"{theirs}wq_rel.weight", f"{theirs}wk_rel.weight"
-        yield "relation_queries.weight", [Piece((asking, asked) if mixer.symmetric else (asking,))]
+        yield "relation_queries.weight", [RowSlice((asking, asked) if mixer.symmetric else (asking,))]
         if not mixer.symmetric:
-            yield "relation_keys.weight", [Piece((asked,))]
+            yield "relation_keys.weight", [RowSlice((asked,))]
     if mixer.variant == "relational":
         relations = mixer.num_relations or other
-        yield "relation_map.weight", [Piece((f"{theirs}wr",), other * size, shape=(other, size, relations))]
+        yield "relation_map.weight", [RowSlice((f"{theirs}wr",), other * size, shape=(other, size, relations))]
     yield from _symbols(mixer, layer, spec.backbone.layers())
 
 
-def _symbols(mixer: DualAttention, layer: int, layers: int) -> Iterator[tuple[str, list[Piece]]]:
+def _symbols(mixer: DualAttention, layer: int, layers: int) -> Iterator[tuple[str, list[RowSlice]]]:
     symbols, of_all = mixer.symbols, range(layers)
     if isinstance(symbols, PositionRelativeSymbols):
         names = tuple(f"symbol_retrievers.{one}.rel_pos_enc.rel_pos_embeddings" for one in of_all)
         whole = 2 * symbols.max_distance + 1
         size = whole if symbols.future_distances else symbols.max_distance + 1
-        yield "symbols.vectors", [Piece(names, size, unread=whole - size)]
+        yield "symbols.vectors", [RowSlice(names, size, unread=whole - size)]
     elif isinstance(symbols, PositionalSymbols):
         names = tuple(f"symbol_retrievers.{one}.symbol_library.weight" for one in of_all)
-        yield "symbols.vectors.weight", [Piece(names)]
+        yield "symbols.vectors.weight", [RowSlice(names)]
     elif isinstance(symbols, SymbolicAttention):
         for ours, name in {
             "symbols": "symbol_library",
@@ -237,7 +237,7 @@ def _symbols(mixer: DualAttention, layer: int, layers: int) -> Iterator[tuple[st
         }.items():
             shared = symbols.sharing == "shared" or (symbols.sharing == "library" and ours == "symbols")
             those = of_all if shared else (layer,)
-            yield f"symbols.{ours}", [Piece(tuple(f"symbol_retrievers.{one}.{name}" for one in those))]
+            yield f"symbols.{ours}", [RowSlice(tuple(f"symbol_retrievers.{one}.{name}" for one in those))]
 
 
 def _turned(spec: Decoder, head_width: int) -> int:
@@ -257,18 +257,18 @@ def _neighbours(size: int) -> list[int]:
     return [place // 2 + (size // 2) * (place % 2) for place in range(size)]
 
 
-def _ours(tensor: Tensor, piece: Piece, where: str) -> Tensor:
+def _ours(tensor: Tensor, piece: RowSlice, where: str) -> Tensor:
     tensor, rows = tensor.detach(), piece.size + piece.unread
     if tuple(tensor.shape) == piece.shape:
         tensor = tensor.flatten(0, 1)
     if not tensor.ndim:
-        raise Mistake(f"{where}: {piece.theirs[0]} is a single number; is it of another model?")
+        raise UserError(f"{where}: {piece.theirs[0]} is a single number; is it of another model?")
     if piece.size and len(tensor) != rows:
-        raise Mistake(f"{where}: {piece.theirs[0]} has {len(tensor)} rows, the model {rows}; is it of another model?")
+        raise UserError(f"{where}: {piece.theirs[0]} has {len(tensor)} rows, the model {rows}; is it of another model?")
     return _in_order(tensor[: piece.size or None], piece.turned, _halves)
 
 
-def _theirs(tensor: Tensor, piece: Piece) -> Tensor:
+def _theirs(tensor: Tensor, piece: RowSlice) -> Tensor:
     tensor = _in_order(tensor.detach(), piece.turned, _neighbours)
     if piece.unread:
         return torch.cat([tensor, tensor.new_zeros(piece.unread, tensor.shape[1])])
@@ -276,7 +276,7 @@ def _theirs(tensor: Tensor, piece: Piece) -> Tensor:
 
 
 def _refuse(spec: Decoder) -> None:
-    """Raises `Mistake` for what the published code cannot be."""
+    """Raises `UserError` for what the published code cannot be."""
     mixer, wrong = spec.mixer, ""
     if not isinstance(mixer, Attention | DualAttention) or (isinstance(mixer, Attention) and mixer.bias):
         wrong = "mixer: Attention without biases or DualAttention"
@@ -291,7 +291,7 @@ def _refuse(spec: Decoder) -> None:
     elif spec.head_projection or spec.embedding_norm or spec.head_feed_forward is not None or not spec.residual:
         wrong = "adapter, embedding_norm, head_feed_forward, residual: as by default"
     if wrong:
-        raise Mistake(f"{wrong} is what published dual attention has; this spec has something else")
+        raise UserError(f"{wrong} is what published dual attention has; this spec has something else")
 
 
 def _placed(position: Position) -> bool:

@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from numerate.batch import Draw, Model, ModelSpec, Output, Tokens
-from numerate.errors import Mistake
+from numerate.batch import Model, ModelSpec, Output, StepContext, Tokens
+from numerate.errors import UserError
 from numerate.mixers.maps import LayerMaps, Sort
 from numerate.models.number_inputs import NUMBER_TOKEN, NumberEmbedding, NumberHead
 from numerate.vocabulary import BEGIN, END, PAD, Vocabulary
@@ -26,7 +26,7 @@ NEW_ROW_SPREAD = 0.1
 """How far a row that no pretrained one belongs to is drawn from their mean, in their own standard deviations."""
 
 
-class Held(Model):
+class HuggingFaceModel(Model):
     """A model of others with the house's number embedding before it and number head behind it."""
 
     def __init__(self, held: nn.Module, embedding: nn.Module, head: nn.Module, width: int) -> None:
@@ -43,7 +43,8 @@ class Held(Model):
 
     @abstractmethod
     def maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
-        """Who attends to whom in a forward over these rows, layer by layer. Raises `Mistake` where it does not say."""
+        """Who attends to whom in a forward over these rows, layer by layer. Raises `UserError` where it does
+        not say."""
 
     def add_numbers(self, vocabulary: Vocabulary, embedding: NumberEmbedding | None, head: NumberHead | None) -> None:
         """Puts a number embedding before it and a number head behind it."""
@@ -51,7 +52,7 @@ class Held(Model):
         self.number_head = None if head is None else head.build(self.width)
         self.regression = vocabulary.ids.get(NUMBER_TOKEN) if head is not None and head.read_at == "start" else None
 
-    def place(self, tokens: Tokens, draw: Draw) -> Tokens:
+    def place(self, tokens: Tokens, draw: StepContext) -> Tokens:
         """Its positions are inside; nothing is drawn."""
         return replace(tokens, places=())
 
@@ -106,7 +107,7 @@ class NumbersThere:
 
 
 @dataclass
-class Reading:
+class CacheState:
     """Rows whose last tokens stand in one column: HF's caches take one more column for all of them.
 
     - `cache` is HF's own, `seen` says which columns are real, `lengths` how many tokens each row has.
@@ -121,11 +122,11 @@ class Reading:
     memory: Float[Tensor, "rows source width"] | None = None
     memory_seen: Bool[Tensor, "rows source"] | None = None
 
-    def chosen(self, rows: Int[Tensor, " chosen"]) -> "Reading":
+    def chosen(self, rows: Int[Tensor, " chosen"]) -> "CacheState":
         """These rows, in this order. The cache is changed in place."""
         self.cache.reorder_cache(rows)
         held = {name: None if part is None else part[rows] for name, part in vars(self).items() if name != "cache"}
-        return Reading(self.cache, **held)  # type: ignore[arg-type]
+        return CacheState(self.cache, **held)  # type: ignore[arg-type]
 
 
 def at_the_right(tokens: Tokens) -> tuple[Tokens, Bool[Tensor, "rows columns"]]:
@@ -146,9 +147,9 @@ def real_places(tokens: Tokens) -> Bool[Tensor, "rows time"]:
 
 
 def refuse_hidden(tokens: Tokens, name: str) -> None:
-    """Raises `Mistake` for tokens that nobody may attend to, which a held model cannot leave out."""
+    """Raises `UserError` for tokens that nobody may attend to, which a held model cannot leave out."""
     if tokens.hidden is not None:
-        raise Mistake(
+        raise UserError(
             f"layout.blocked_tokens: {name} cannot hide tokens from its attention; a Decoder with Attention can"
         )
 
@@ -170,15 +171,15 @@ def told_maps(sort: Sort, told: Sequence[Tensor | None] | None, part: str = "") 
 
 
 def transformers(why: str) -> Any:
-    """The package. Raises `Mistake` where it is not installed."""
+    """The package. Raises `UserError` where it is not installed."""
     try:
         import transformers as package
     except ImportError as error:
-        raise Mistake(f"{why} needs transformers: pip install 'numerate[huggingface]'") from error
+        raise UserError(f"{why} needs transformers: pip install 'numerate[huggingface]'") from error
     return package
 
 
-class HeldSpec(ModelSpec):
+class HuggingFaceSpec(ModelSpec):
     """The description of a model of Hugging Face, with or without pretrained `weights`."""
 
     weights: str | None
@@ -187,17 +188,17 @@ class HeldSpec(ModelSpec):
     def origin(self, vocabulary: Vocabulary) -> dict[str, Any] | None:
         """What `build_again` builds of `weights`, by their configuration alone; None without weights.
 
-        Raises `Mistake` where the configuration cannot be read, with settings that need none."""
+        Raises `UserError` where the configuration cannot be read, with settings that need none."""
 
     @abstractmethod
-    def build_again(self, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any]) -> Held:
+    def build_again(self, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any]) -> HuggingFaceModel:
         """The model as `origin_of` describes it, with random weights: those that it has by now are to be put in."""
 
 
 def build(spec: ModelSpec, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any] | None = None) -> Model:
     """Builds the model; one that began from pretrained weights is built without them where `origin` describes it, and
     has random ones until its own are put in."""
-    if origin is None or not isinstance(spec, HeldSpec) or spec.weights is None:
+    if origin is None or not isinstance(spec, HuggingFaceSpec) or spec.weights is None:
         return spec.build(vocabulary, seed)
     return spec.build_again(vocabulary, seed, origin)
 
@@ -215,13 +216,13 @@ def without_memory(
 
 def configured(weights: str, vocabulary: Vocabulary, instead: str, **options: Any) -> dict[str, Any]:
     """The origin that the configuration (`config.json`) of a folder or of the hub describes, with the rows of this
-    vocabulary. Raises `Mistake` where it cannot be read, which names the settings `instead` of weights."""
+    vocabulary. Raises `UserError` where it cannot be read, which names the settings `instead` of weights."""
     package = transformers("model.weights")
     try:
         with _quiet():
             config = package.AutoConfig.from_pretrained(weights, trust_remote_code=False, **options)
     except Exception as error:  # the hub, JSON and the classes of configurations have errors of their own kind each
-        raise Mistake(
+        raise UserError(
             f"model.weights: {weights}: has no configuration that can be read here ({first_line(error)}); {instead} "
             "counts and times a model without weights"
         ) from error
@@ -231,7 +232,7 @@ def configured(weights: str, vocabulary: Vocabulary, instead: str, **options: An
 def origin_by(config: Any, vocabulary: Vocabulary) -> dict[str, Any]:
     """The origin that a configuration of transformers describes, with the rows of this vocabulary.
 
-    Raises `Mistake` for a vocabulary that pretrained rows cannot be put into the order of."""
+    Raises `UserError` for a vocabulary that pretrained rows cannot be put into the order of."""
     foreign_ids(vocabulary)
     _take_ids(config, vocabulary)
     # What T5 1.1 says of a head of its own, transformers keeps as this and takes the head for tied where it is missing.
@@ -242,7 +243,7 @@ def origin_by(config: Any, vocabulary: Vocabulary) -> dict[str, Any]:
 def origin_of(model: Model) -> dict[str, Any] | None:
     """What builds a model again that began from pretrained weights, once these are gone, as JSON keeps it: its
     configuration, and whether embedding and head are one. None for every other model."""
-    if not isinstance(model, Held) or getattr(getattr(model, "spec", None), "weights", None) is None:
+    if not isinstance(model, HuggingFaceModel) or getattr(getattr(model, "spec", None), "weights", None) is None:
         return None
     held: Any = model.held
     config = json.loads(held.config.to_json_string(use_diff=False))
@@ -253,14 +254,14 @@ def origin_of(model: Model) -> dict[str, Any] | None:
 def untrained(package: Any, kind: Any, origin: Mapping[str, Any], **options: Any) -> Any:
     """A model of transformers by its origin, of random weights. `kind` makes one of a configuration.
 
-    Raises `Mistake` for a configuration that this version of transformers does not know."""
+    Raises `UserError` for a configuration that this version of transformers does not know."""
     given = {**origin["config"], **options}
     refuse_kernels(given, "model")
     name = given.pop("model_type")
     try:
         held = kind(package.AutoConfig.for_model(name, **given))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Mistake(
+        raise UserError(
             f"model: transformers {package.__version__} does not know a {name} as {given.get('transformers_version')} "
             f"wrote it ({first_line(error)}); that version is right"
         ) from error
@@ -271,12 +272,12 @@ def untrained(package: Any, kind: Any, origin: Mapping[str, Any], **options: Any
 
 
 def pretrained(auto: Any, weights: str, **options: Any) -> Any:
-    """A model from a folder or the hub, in float32. Raises `Mistake` where there is none under that name, and where it
-    is not whole: a file that was cut short, a configuration of other shapes, weights that are missing."""
+    """A model from a folder or the hub, in float32. Raises `UserError` where there is none under that name, and where
+    it is not whole: a file that was cut short, a configuration of other shapes, weights that are missing."""
     folder = Path(weights)
     if folder.is_dir() and "gguf_file" not in options and not (folder / "config.json").is_file():
         known = sorted(path.name for path in folder.iterdir())[:8]
-        raise Mistake(
+        raise UserError(
             f"model.weights: {weights} has no config.json (it has: {', '.join(known) or 'nothing'}); a folder that "
             "save_pretrained wrote whole is right"
         )
@@ -293,26 +294,26 @@ def pretrained(auto: Any, weights: str, **options: Any) -> Any:
                 trust_remote_code=False,  # else it asks at the terminal, which may have nobody at it
                 **options,
             )
-    except Mistake:
+    except UserError:
         raise
     except Exception as error:  # safetensors, pickle and the hub have errors of their own kind each
-        raise Mistake(_why_not(folder, weights, error)) from error
+        raise UserError(_why_not(folder, weights, error)) from error
     missing, left = (sorted(map(str, found[keys])) for keys in ("missing_keys", "unexpected_keys"))
     other = sorted(found["mismatched_keys"], key=str)
     if missing:
-        raise Mistake(
+        raise UserError(
             f"model.weights: {weights}: has no weights {missing[0]!r} ({len(missing)} are missing of a "
             f"{type(held).__name__}); a whole model of this kind is right"
         )
     if left:
-        raise Mistake(
+        raise UserError(
             f"model.weights: {weights}: a {type(held).__name__} does not have {left[0]!r} ({len(left)} would be left "
             "out); weights of a model of exactly this kind are right"
         )
     if other:
         name, *shapes = other[0] if isinstance(other[0], tuple) else (other[0],)
         told = " and ".join(str(tuple(shape)) for shape in shapes)
-        raise Mistake(
+        raise UserError(
             f"model.weights: {weights}: its config.json is not of these weights: {name} has two shapes ({told}); "
             "the two files of one model are right"
         )
@@ -320,11 +321,11 @@ def pretrained(auto: Any, weights: str, **options: Any) -> Any:
 
 
 def refuse_kernels(given: Any, where: str) -> None:
-    """Raises `Mistake` for a configuration that names a kernel of the hub, which is code, to compute attention with:
+    """Raises `UserError` for a configuration that names a kernel of the hub, which is code, to compute attention with:
     transformers would fetch it and import it."""
     for key, value in given.items() if isinstance(given, Mapping) else ():
         if key.endswith("attn_implementation") and "/" in str(value):
-            raise Mistake(f"{where}: its configuration names code of the hub ({key} {value}); eager or sdpa is right")
+            raise UserError(f"{where}: its configuration names code of the hub ({key} {value}); eager or sdpa is right")
         refuse_kernels(value, where)
 
 
@@ -391,12 +392,12 @@ def fit_vocabulary(held: Any, vocabulary: Vocabulary, seed: int) -> None:
     """Gives a pretrained model the house's token ids: the rows of its embedding and its head in the vocabulary's order.
 
     Rows of tokens that the vocabulary has not are cut; tokens that its tokenizer has not get rows around the mean of
-    the pretrained ones. Raises `Mistake` for a vocabulary that is not over a tokenizer of the model's.
+    the pretrained ones. Raises `UserError` for a vocabulary that is not over a tokenizer of the model's.
     """
     foreign = foreign_ids(vocabulary)
     inward, outward = held.get_input_embeddings(), held.get_output_embeddings()
     if int(foreign.max()) >= inward.weight.shape[0]:
-        raise Mistake(
+        raise UserError(
             f"tokenizer: has id {int(foreign.max())}, the weights have {inward.weight.shape[0]} rows; "
             "take the tokenizer of the same model"
         )
@@ -421,9 +422,9 @@ def _take_ids(config: Any, vocabulary: Vocabulary) -> None:
 
 
 def foreign_ids(vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
-    """Which row of pretrained weights is whose, -1 for none. Raises `Mistake` where the vocabulary does not say."""
+    """Which row of pretrained weights is whose, -1 for none. Raises `UserError` where the vocabulary does not say."""
     if vocabulary.foreign is None:
-        raise Mistake(
+        raise UserError(
             "tokenizer: the weights are of another vocabulary, and this tokenizer does not say which of its ids are "
             "theirs; Subwords(tokenizer=...) of the same model does, or weights=null"
         )

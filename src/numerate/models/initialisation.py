@@ -9,7 +9,7 @@ import torch
 from torch import Generator, nn
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ FED = ("gate", "gated", "fed")
 """What the maps of a gated feed-forward make."""
 
 
-class Initialisation(ABC):
+class Initialization(ABC):
     """Draws the weights of linear maps and embeddings; biases are 0 if it does not draw them, norms stay at 1 and 0."""
 
     def tells_apart(self, makes: Sequence[str]) -> bool:
@@ -88,7 +88,7 @@ class Initialisation(ABC):
 
 
 @dataclass(frozen=True)
-class FanIn(Initialisation):
+class FanIn(Initialization):
     """Linear weights N(0, 1/fan_in), residual outputs scaled down, embeddings N(0, 1).
 
     With weights of standard deviation 0.02 at width 128 the carry of an addition is not learned in any short budget.
@@ -100,7 +100,7 @@ class FanIn(Initialisation):
     def __post_init__(self) -> None:
         for name in ("residual_scale", "embedding_std"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise Mistake(f"{name}: {getattr(self, name)} is no width of a distribution; 0 or more is right")
+                raise UserError(f"{name}: {getattr(self, name)} is no width of a distribution; 0 or more is right")
 
     def linear(self, weight: torch.Tensor, role: Role, generator: Generator) -> None:
         scale = self.residual_scale if role.outward else 1.0
@@ -111,7 +111,7 @@ class FanIn(Initialisation):
 
 
 @dataclass(frozen=True)
-class Normal(Initialisation):
+class Normal(Initialization):
     """All weights N(0, deviation^2), residual outputs divided by the root of their number: GPT-2's.
 
     With `residual_count="blocks"` that number is twice that of the blocks, however many maps write in each: so does
@@ -130,7 +130,7 @@ class Normal(Initialisation):
 
     def __post_init__(self) -> None:
         if self.std <= 0:
-            raise Mistake(f"std: {self.std} would make all weights equal; 0.02 is usual")
+            raise UserError(f"std: {self.std} would make all weights equal; 0.02 is usual")
 
     def tells_apart(self, makes: Sequence[str]) -> bool:
         return self.scaled_projection == "gated" and set(makes) <= set(FED)
@@ -145,7 +145,7 @@ class Normal(Initialisation):
 
 
 @dataclass(frozen=True)
-class Xavier(Initialisation):
+class Xavier(Initialization):
     """Linear weights N(0, 2/(fan_in + fan_out)), Glorot and Bengio (2010); embeddings N(0, 1/width)."""
 
     def linear(self, weight: torch.Tensor, role: Role, generator: Generator) -> None:
@@ -156,7 +156,7 @@ class Xavier(Initialisation):
 
 
 @dataclass(frozen=True)
-class DeepNorm(Initialisation):
+class DeepNorm(Initialization):
     """Smaller with depth: Xavier's normal times (8 x layers x turns)^(-1/4), but queries and keys as they are.
 
     Wang et al. (2022), https://arxiv.org/abs/2203.00555, for decoders, without its factor on the residual stream; made
@@ -177,7 +177,7 @@ class DeepNorm(Initialisation):
 
 
 @dataclass(frozen=True)
-class TorchDefault(Initialisation):
+class TorchDefault(Initialization):
     """As `torch.nn` draws its own layers: linear weights and biases U(-b, b), b = 1/root of fan_in; embeddings N(0, 1).
 
     Of the published numbers of dual attention on Tiny Stories: Altabaa and Lafferty (2024),

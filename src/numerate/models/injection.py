@@ -24,7 +24,7 @@ class Injection(nn.Module, ABC):
         return 0
 
 
-class Added(Injection):
+class AddInjection(Injection):
     """state + input."""
 
     def forward(
@@ -33,7 +33,7 @@ class Added(Injection):
         return state + raw
 
 
-class Joined(Injection):
+class ConcatInjection(Injection):
     """A map from twice the width to the width, of state and input side by side: linear, or a feed-forward."""
 
     def __init__(self, width: int, feed_forward: FeedForward | None) -> None:
@@ -59,5 +59,5 @@ def make_injection(kind: Inject, width: int, feed_forward: FeedForward | None = 
     if kind == "none":
         return None
     if kind == "add":
-        return Added()
-    return Joined(width, None if kind == "linear" else feed_forward or FeedForward())
+        return AddInjection()
+    return ConcatInjection(width, None if kind == "linear" else feed_forward or FeedForward())

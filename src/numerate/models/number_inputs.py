@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.number_tables import LARGEST, digit_and_order, regression_transformer_vectors
 from numerate.vocabulary import Vocabulary
 
@@ -32,7 +32,7 @@ class NumberEmbeddingPart(nn.Module, ABC):
         ids: Int[Tensor, "rows time"],
         values: Float[Tensor, "rows time"] | None,
     ) -> Float[Tensor, "rows time width"]:
-        """The vectors of tokens with what their numbers add. Raises `Mistake` where values are needed and missing."""
+        """The vectors of tokens with what their numbers add. Raises `UserError` where values are needed and missing."""
 
 
 class NumberEmbedding(ABC):
@@ -40,7 +40,7 @@ class NumberEmbedding(ABC):
 
     @abstractmethod
     def build(self, vocabulary: Vocabulary, width: int) -> NumberEmbeddingPart:
-        """The part for a model of this width. Raises `Mistake` for a vocabulary without the tokens that it is for."""
+        """The part for a model of this width. Raises `UserError` for a vocabulary without the tokens that it is for."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class RegressionTransformerEmbedding(NumberEmbedding):
 
     def __post_init__(self) -> None:
         if not 1 < self.max_value < float("inf"):
-            raise Mistake(f"max_value: {self.max_value} cannot be mapped to 10; 3e9 was published")
+            raise UserError(f"max_value: {self.max_value} cannot be mapped to 10; 3e9 was published")
 
     def build(self, vocabulary: Vocabulary, width: int) -> "FixedVectors":
         found = {i: said for i, said in enumerate(map(digit_and_order, vocabulary.symbols)) if said is not None}
         if not found:
-            raise Mistake(
+            raise UserError(
                 "model.number_embedding: the tokenizer has no tokens such as _5_2_; RegressionTransformer spells them"
             )
         digits, orders = np.array(list(found.values())).T
@@ -146,7 +146,7 @@ class FoNEEmbedding(NumberEmbedding):
 
     def __post_init__(self) -> None:
         if self.integer_digits < 0 or self.fraction_digits < 0 or self.integer_digits + self.fraction_digits < 1:
-            raise Mistake(
+            raise UserError(
                 f"integer_digits: {self.integer_digits} and {self.fraction_digits} decimals tell nothing of a "
                 f"number; 5 and 5 do"
             )
@@ -197,9 +197,9 @@ class NumberHead:
 
     def __post_init__(self) -> None:
         if self.num_layers not in (1, 2):
-            raise Mistake(f"num_layers: {self.num_layers}; a number head has 1 linear map, or 2")
+            raise UserError(f"num_layers: {self.num_layers}; a number head has 1 linear map, or 2")
         if self.intermediate_size is not None and self.intermediate_size < 1:
-            raise Mistake(f"intermediate_size: {self.intermediate_size} is no width; 1 or more is right, or null")
+            raise UserError(f"intermediate_size: {self.intermediate_size} is no width; 1 or more is right, or null")
 
     def build(self, width: int) -> "NumberHeadPart":
         return NumberHeadPart(self, width)
@@ -244,9 +244,9 @@ def scaled(values: Float[Tensor, "*any"], scale: str) -> Float[Tensor, "*any"]:
 
 
 def number_token(vocabulary: Vocabulary, where: str) -> int:
-    """The id of [NUM]. Raises `Mistake` for a vocabulary that has none."""
+    """The id of [NUM]. Raises `UserError` for a vocabulary that has none."""
     if NUMBER_TOKEN not in vocabulary.ids:
-        raise Mistake(f"{where}: the tokenizer has no {NUMBER_TOKEN}, which carries a number; XVal spells it")
+        raise UserError(f"{where}: the tokenizer has no {NUMBER_TOKEN}, which carries a number; XVal spells it")
     return vocabulary.ids[NUMBER_TOKEN]
 
 
@@ -254,6 +254,6 @@ def _there(values: Tensor | None, here: Tensor) -> Tensor:
     """The numbers at [NUM], 1 elsewhere."""
     if values is None:
         if bool(here.any()):
-            raise Mistake(f"model.number_embedding: {NUMBER_TOKEN} carries no value here; a number_head says values")
+            raise UserError(f"model.number_embedding: {NUMBER_TOKEN} carries no value here; a number_head says values")
         return torch.ones(here.shape, device=here.device)
     return torch.where(here, values, 1.0)

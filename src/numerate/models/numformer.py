@@ -9,11 +9,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout, gelu, scaled_dot_product_attention
 
-from numerate.batch import Draw, ModelSpec, Output, Tokens, Turns
+from numerate.batch import ModelSpec, Output, StepContext, Tokens, Turns
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.maps import LayerMaps, weights_of
-from numerate.models.held import Held, real_places
+from numerate.models.held import HuggingFaceModel, real_places
 from numerate.models.number_inputs import NumberEmbedding, NumberHead, XValScaling
 from numerate.vocabulary import Vocabulary
 
@@ -53,19 +53,19 @@ class Numformer(ModelSpec):
     def __post_init__(self) -> None:
         for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size", "max_position_embeddings"):
             if getattr(self, name) < 1:
-                raise Mistake(f"{name}: {getattr(self, name)} is too few; 1 or more is right")
+                raise UserError(f"{name}: {getattr(self, name)} is too few; 1 or more is right")
         if not 0 <= self.dropout < 1:
-            raise Mistake(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
+            raise UserError(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
 
     def build(self, vocabulary: Vocabulary, seed: int) -> "NumformerModel":
         if self.hidden_size % self.num_heads:
-            raise Mistake(f"model.num_heads: width {self.hidden_size} does not divide into {self.num_heads} heads")
+            raise UserError(f"model.num_heads: width {self.hidden_size} does not divide into {self.num_heads} heads")
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             return NumformerModel(self, vocabulary)
 
 
-class NumformerModel(Held):
+class NumformerModel(HuggingFaceModel):
     """The model behind `Numformer`."""
 
     def __init__(self, spec: Numformer, vocabulary: Vocabulary) -> None:
@@ -109,7 +109,7 @@ class NumformerModel(Held):
         asked: Int[Tensor, "rows asked"] | None = None,
     ) -> Output:
         if source is not None:
-            raise Mistake("model: a Numformer reads one text; for pairs (layout Pair) take T5")
+            raise UserError("model: a Numformer reads one text; for pairs (layout Pair) take T5")
         time = tokens.ids.shape[1]
         self._refuse_places(time)
         seen = real_places(tokens)
@@ -126,12 +126,12 @@ class NumformerModel(Held):
         return Output(inner, whole.head, asked=asked, number_head=whole.number_head, unscaled=whole.unscaled)
 
     def start(self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, placement: int = 0) -> NoReturn:
-        raise Mistake(f"model: {self.looks_ahead()}; it cannot be decoded token by token")
+        raise UserError(f"model: {self.looks_ahead()}; it cannot be decoded token by token")
 
     def step(self, ids: Int[Tensor, " rows"], values: Tensor | None, state: Any) -> NoReturn:
-        raise Mistake(f"model: {self.looks_ahead()}; it cannot be decoded token by token")
+        raise UserError(f"model: {self.looks_ahead()}; it cannot be decoded token by token")
 
-    def place(self, tokens: Tokens, draw: Draw) -> Tokens:
+    def place(self, tokens: Tokens, draw: StepContext) -> Tokens:
         """Its places are those of the row; nothing is drawn."""
         return replace(tokens, places=())
 
@@ -158,7 +158,7 @@ class NumformerModel(Held):
 
     def _refuse_places(self, time: int) -> None:
         if time > self.spec.max_position_embeddings:
-            raise Mistake(
+            raise UserError(
                 f"model.max_position_embeddings: {time} tokens are beyond the "
                 f"{self.spec.max_position_embeddings} places of the table; "
                 f"shorter examples or model.max_position_embeddings={time} are right"

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from numerate.batch import Output, Started, Tokens, Turns
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.maps import LayerMaps
 from numerate.models.held import (
-    Held,
-    HeldSpec,
-    Reading,
+    CacheState,
+    HuggingFaceModel,
+    HuggingFaceSpec,
     at_the_right,
     compute_again,
     configured,
@@ -39,7 +39,7 @@ SOMETHING = {"model_type": "gpt2", "n_embd": 128, "n_layer": 4, "n_head": 4}
 
 
 @dataclass(frozen=True)
-class PretrainedDecoder(HeldSpec):
+class PretrainedDecoder(HuggingFaceSpec):
     """A decoder of Hugging Face, pretrained or random, for the layout Continuation.
 
     `weights` is a folder or a name on the hub; with `gguf_file` the name of a GGUF file there, whose weights are
@@ -52,7 +52,7 @@ class PretrainedDecoder(HeldSpec):
 
     >>> PretrainedDecoder(config='{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2}')
 
-    Raises `Mistake` for both at once, and for a model whose logits are more than a linear map of its last states.
+    Raises `UserError` for both at once, and for a model whose logits are more than a linear map of its last states.
     """
 
     weights: str | None = setting(None, "a folder or a name on the hub whose weights to start from; null: random")
@@ -66,11 +66,13 @@ class PretrainedDecoder(HeldSpec):
 
     def __post_init__(self) -> None:
         if self.weights is not None and self.config is not None:
-            raise Mistake("config: weights bring their own; leave one of the two out")
+            raise UserError("config: weights bring their own; leave one of the two out")
 
     def build(self, vocabulary: Vocabulary, seed: int) -> "PretrainedModel":
         if self.gguf_file is not None and self.weights is None:
-            raise Mistake(f"model.gguf_file: {self.gguf_file!r} is a file among weights; name their folder as weights")
+            raise UserError(
+                f"model.gguf_file: {self.gguf_file!r} is a file among weights; name their folder as weights"
+            )
         package = transformers("model: PretrainedDecoder")
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
@@ -106,7 +108,7 @@ class PretrainedDecoder(HeldSpec):
             config = package.AutoConfig.for_model(kind, **{**ids, **rest, "vocab_size": vocabulary.size})
             return _of_config(package)(config)
         except (ValueError, KeyError, TypeError) as error:
-            raise Mistake(
+            raise UserError(
                 f"model.config: {self.config} is no configuration of a decoder ({first_line(error)}); "
                 '{"model_type": "llama", "hidden_size": 64} is one'
             ) from error
@@ -117,7 +119,7 @@ def _of_config(package: Any) -> Any:
     return partial(package.AutoModelForCausalLM.from_config, trust_remote_code=False)
 
 
-class PretrainedModel(Held):
+class PretrainedModel(HuggingFaceModel):
     """The model behind `PretrainedDecoder`."""
 
     def __init__(self, spec: PretrainedDecoder, held: Any, vocabulary: Vocabulary) -> None:
@@ -163,19 +165,19 @@ class PretrainedModel(Held):
         self._refuse(tokens, source)
         cache = transformers("model: PretrainedDecoder").DynamicCache(config=self.held.config)
         moved, seen = at_the_right(tokens)
-        state = Reading(cache, seen, tokens.lengths)
+        state = CacheState(cache, seen, tokens.lengths)
         places = (seen.long().cumsum(1) - 1).clamp(min=0)
         state.first = self._read(self.vectors(moved.ids, moved.values), places, state)[:, -1:]
         return Started(self.output(state.first, scale=self.scale, first=state.first), state)
 
-    def step(self, ids: Int[Tensor, " rows"], values: Tensor | None, state: Reading) -> Started:
+    def step(self, ids: Int[Tensor, " rows"], values: Tensor | None, state: CacheState) -> Started:
         seen = torch.cat([state.seen, torch.ones_like(state.seen[:, :1])], dim=1)
-        further = Reading(state.cache, seen, state.lengths + 1, state.first)
+        further = CacheState(state.cache, seen, state.lengths + 1, state.first)
         x = self.vectors(ids[:, None], None if values is None else values[:, None])
         hidden = self._read(x, state.lengths[:, None], further)
         return Started(self.output(hidden, scale=self.scale, first=state.first), further)
 
-    def chosen(self, state: Reading, rows: Int[Tensor, " chosen"]) -> Reading:
+    def chosen(self, state: CacheState, rows: Int[Tensor, " chosen"]) -> CacheState:
         return state.chosen(rows)
 
     def check(self, tokens: Tokens, trained: Tokens | None = None) -> list[str]:
@@ -185,7 +187,9 @@ class PretrainedModel(Held):
         inward = self.held.get_input_embeddings()
         tables = [part for part in self.held.modules() if isinstance(part, nn.Embedding) and part is not inward]
         if any(table.num_embeddings >= known for table in tables):
-            raise Mistake(f"model: {longest} tokens are beyond the table of {known} places; shorter examples are right")
+            raise UserError(
+                f"model: {longest} tokens are beyond the table of {known} places; shorter examples are right"
+            )
         return [f"model: {longest} tokens are more than the {known} that its weights were made for"]
 
     def operations(self, rows: int, time: int, turns: Turns | tuple[int, int] | int | None = None) -> int:
@@ -197,7 +201,7 @@ class PretrainedModel(Held):
 
     # Inside ------------------------------------------------------------------------------------------------------
 
-    def _read(self, x: Tensor, places: Tensor, state: Reading) -> Float[Tensor, "rows read width"]:
+    def _read(self, x: Tensor, places: Tensor, state: CacheState) -> Float[Tensor, "rows read width"]:
         """The last states of further columns, which the cache then has."""
         said: Tensor = self.base[0](
             inputs_embeds=x,
@@ -210,7 +214,7 @@ class PretrainedModel(Held):
 
     @torch.no_grad()
     def _refuse_other_logits(self) -> None:
-        """Raises `Mistake` for a model that does more to its last states than a linear map and a factor."""
+        """Raises `UserError` for a model that does more to its last states than a linear map and a factor."""
         if self.held.device.type == "meta":
             return
         ids = torch.arange(1, min(4, self.held.config.vocab_size))[None]  # no padding among them
@@ -219,7 +223,7 @@ class PretrainedModel(Held):
         ours = self.output(self.base[0](input_ids=ids, use_cache=False).last_hidden_state, scale=self.scale).logits
         self.held.train(training)
         if not torch.allclose(theirs, ours, rtol=1e-3, atol=1e-4):
-            raise Mistake(
+            raise UserError(
                 f"model: the logits of a {self.held.config.model_type} are more than a linear map of its last states; "
                 "Llama, GPT-2, Mistral, Qwen, SmolLM and Granite are held rightly"
             )
@@ -227,7 +231,7 @@ class PretrainedModel(Held):
     def _refuse(self, tokens: Tokens, source: Tokens | None) -> None:
         refuse_hidden(tokens, "a PretrainedDecoder")
         if source is not None:
-            raise Mistake("model: a PretrainedDecoder reads one text; for pairs (layout Pair) take T5")
+            raise UserError("model: a PretrainedDecoder reads one text; for pairs (layout Pair) take T5")
 
 
 def _scale_of(held: Any) -> float:

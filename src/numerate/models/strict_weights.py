@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 
 Settings = Sequence[tuple[str, str]]
 """Which setting of a recipe a tensor belongs to: a regular expression over names, and the setting as it is typed."""
@@ -29,7 +29,7 @@ class StrictWeights:
     tensor([1., 1.])
     >>> file.finish()
 
-    Raises `Mistake` where two tensors that are one in the model differ.
+    Raises `UserError` where two tensors that are one in the model differ.
     """
 
     def __init__(
@@ -51,27 +51,29 @@ class StrictWeights:
     def take(self, names: Sequence[str], use: str) -> Tensor:
         """The tensor under any of these names, which are one tensor in the model; `use` is its name there.
 
-        Raises `Mistake` where there is none, or where those under two of the names differ.
+        Raises `UserError` where there is none, or where those under two of the names differ.
         """
         found = [name for name in names if name in self.tensors]
         if not found:
             source = names[0] if names[0] == use else f"{names[0]}, which {use} is read from"
-            raise Mistake(f"{self.where}: has no {source}; is it of another model?")
+            raise UserError(f"{self.where}: has no {source}; is it of another model?")
         for name in found[1:]:
             self._refuse_difference((found[0], self.tensors[found[0]]), (name, self.tensors[name]))
         self.used.update(found)
         return self.tensors[found[0]]
 
     def finish(self) -> None:
-        """Raises `Mistake` that names the tensors nothing has taken."""
+        """Raises `UserError` that names the tensors nothing has taken."""
         left = sorted(self.tensors.keys() - self.used)
         if left:
             more = f" and {len(left) - 3} more" if len(left) > 3 else ""
-            raise Mistake(f"{self.where}: the model does not have {', '.join(left[:3])}{more}{self._remedy(left[:1])}")
+            raise UserError(
+                f"{self.where}: the model does not have {', '.join(left[:3])}{more}{self._remedy(left[:1])}"
+            )
 
     def _refuse_difference(self, one: tuple[str, Tensor], other: tuple[str, Tensor]) -> None:
         if one[1] is not other[1] and not _equal(one[1], other[1]):
-            raise Mistake(
+            raise UserError(
                 f"{self.where}: {other[0]} differs from {one[0]}, and the model has one tensor for both"
                 f"{self._remedy([other[0], one[0]])}"
             )
@@ -90,7 +92,7 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 def weights_of(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
     """What `model.load_state_dict` takes, from tensors by the names of the model.
 
-    Of a tensor that has several names in the model one is enough. Raises `Mistake` for tensors that are missing, left
+    Of a tensor that has several names in the model one is enough. Raises `UserError` for tensors that are missing, left
     over or of another shape, and for two that differ and are one in the model.
     """
     file, names = StrictWeights(tensors, where), dict[int, list[str]]()
@@ -102,5 +104,5 @@ def weights_of(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> d
     for name, tensor in state.items():
         shapes = [tuple(one.shape) for one in (found[name], tensor)]
         if shapes[0] != shapes[1]:
-            raise Mistake(f"{where}: {name} has the shape {shapes[0]}, the model's is {shapes[1]}")
+            raise UserError(f"{where}: {name} has the shape {shapes[0]}, the model's is {shapes[1]}")
     return found

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from numerate.batch import Output, Started, Tokens, Turns
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.maps import LayerMaps
 from numerate.models.held import (
-    Held,
-    HeldSpec,
-    Reading,
+    CacheState,
+    HuggingFaceModel,
+    HuggingFaceSpec,
     at_the_right,
     compute_again,
     configured,
@@ -91,7 +91,7 @@ PIECES = {"relu": "relu", "geglu": "gated-gelu"}
 
 
 @dataclass(frozen=True)
-class T5(HeldSpec):
+class T5(HuggingFaceSpec):
     """T5, from random weights or pretrained ones: an encoder-decoder for the layout Pair.
 
     Raffel et al. (2020), https://arxiv.org/abs/1910.10683, as Hugging Face's transformers computes it. A size is one of
@@ -102,7 +102,7 @@ class T5(HeldSpec):
 
     Weights that are pretrained keep their rows of the vocabulary: the tokenizer says which is whose, and only tokens
     that theirs has not get new ones. `number_head=NumberHead(read_at="start")` is a regression head: one number per
-    question, at the decoder's first place. Raises `Mistake` for dimensions that cannot be, or beside weights.
+    question, at the decoder's first place. Raises `UserError` for dimensions that cannot be, or beside weights.
     """
 
     size: Literal["small", "base", "large", "3b", "11b"] = setting("small", "which published size; not beside weights")
@@ -126,17 +126,17 @@ class T5(HeldSpec):
 
     def __post_init__(self) -> None:
         if self.size not in SIZES:
-            raise Mistake(f"size: {self.size!r} is none of: {', '.join(SIZES)}")
+            raise UserError(f"size: {self.size!r} is none of: {', '.join(SIZES)}")
         if self.feed_forward not in PIECES:
-            raise Mistake(f"feed_forward: {self.feed_forward!r} is neither relu nor geglu")
+            raise UserError(f"feed_forward: {self.feed_forward!r} is neither relu nor geglu")
         if not 0 <= self.dropout < 1:
-            raise Mistake(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
+            raise UserError(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
         for name in (*Dimensions._fields, "max_position_embeddings"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise Mistake(f"{name}: {value} is too few; 1 or more is right, or null")
+                raise UserError(f"{name}: {value} is too few; 1 or more is right, or null")
             if self.weights is not None and value is not None and name != "max_position_embeddings":
-                raise Mistake(f"{name}: weights bring their own {name}; leave one of the two out")
+                raise UserError(f"{name}: weights bring their own {name}; leave one of the two out")
 
     def dimensions(self) -> Dimensions:
         """What a random one is made of."""
@@ -157,7 +157,7 @@ class T5(HeldSpec):
             else:
                 held = pretrained(package.T5ForConditionalGeneration, self.weights, dropout_rate=self.dropout)
                 if {held.encoder.embed_tokens.weight, held.decoder.embed_tokens.weight} != {held.shared.weight}:
-                    raise Mistake(
+                    raise UserError(
                         f"model.weights: {self.weights}: its encoder and decoder read other tables than shared.weight; "
                         "a T5 has one for both"
                     )
@@ -196,7 +196,7 @@ class T5(HeldSpec):
         )
 
 
-class T5Model(Held):
+class T5Model(HuggingFaceModel):
     """The model behind `T5`."""
 
     def __init__(self, spec: T5, held: Any, vocabulary: Vocabulary) -> None:
@@ -221,7 +221,7 @@ class T5Model(Held):
         """Those of the encoder on the source, then of the decoder: on what it has said, and across on the source."""
         refuse_hidden(tokens, "T5")
         if source is None:
-            raise Mistake(_NO_SOURCE)
+            raise UserError(_NO_SOURCE)
         seen = real_places(source).long()
         with telling(self.held):
             read = self.held.encoder(
@@ -264,19 +264,19 @@ class T5Model(Held):
         memory, memory_seen = self._encoded(source)
         cache = transformers("model: T5").EncoderDecoderCache(*(self._empty() for _ in range(2)))
         moved, seen = at_the_right(tokens)
-        state = Reading(cache, seen, tokens.lengths, None, memory, memory_seen)
+        state = CacheState(cache, seen, tokens.lengths, None, memory, memory_seen)
         places = (seen.long().cumsum(1) - 1).clamp(min=0)
         state.first = self._read(self._placed(moved, places), state)[:, -1:]
         return Started(self.output(state.first, scale=self.scale, first=state.first), state)
 
-    def step(self, ids: Int[Tensor, " rows"], values: Tensor | None, state: Reading) -> Started:
+    def step(self, ids: Int[Tensor, " rows"], values: Tensor | None, state: CacheState) -> Started:
         one = Tokens(ids[:, None], state.lengths, state.lengths, None if values is None else values[:, None])
         seen = torch.cat([state.seen, torch.ones_like(state.seen[:, :1])], dim=1)
-        further = Reading(state.cache, seen, state.lengths + 1, state.first, state.memory, state.memory_seen)
+        further = CacheState(state.cache, seen, state.lengths + 1, state.first, state.memory, state.memory_seen)
         hidden = self._read(self._placed(one, state.lengths[:, None]), further)
         return Started(self.output(hidden, scale=self.scale, first=state.first), further)
 
-    def chosen(self, state: Reading, rows: Int[Tensor, " chosen"]) -> Reading:
+    def chosen(self, state: CacheState, rows: Int[Tensor, " chosen"]) -> CacheState:
         return state.chosen(rows)
 
     def check(self, tokens: Tokens, trained: Tokens | None = None) -> list[str]:
@@ -309,13 +309,13 @@ class T5Model(Held):
 
     def _encoded(self, source: Tokens | None) -> tuple[Float[Tensor, "rows source width"], Bool[Tensor, "rows source"]]:
         if source is None:
-            raise Mistake(_NO_SOURCE)
+            raise UserError(_NO_SOURCE)
         refuse_hidden(source, "T5")
         seen = real_places(source)
         said = self.held.encoder(inputs_embeds=self._placed(source), attention_mask=seen.long())
         return said.last_hidden_state, seen
 
-    def _read(self, x: Tensor, state: Reading) -> Float[Tensor, "rows read width"]:
+    def _read(self, x: Tensor, state: CacheState) -> Float[Tensor, "rows read width"]:
         """The decoder's states of further columns, which the cache then has."""
         said: Tensor = self.held.decoder(
             inputs_embeds=x,
@@ -341,7 +341,7 @@ class T5Model(Held):
     def _refuse_places(self, time: int) -> None:
         assert self.places is not None
         if time > self.places.num_embeddings:
-            raise Mistake(
+            raise UserError(
                 f"model.max_position_embeddings: {time} tokens are beyond the table of "
                 f"{self.places.num_embeddings} places; "
                 f"shorter examples or model.max_position_embeddings={time} are right"

@@ -13,7 +13,7 @@ KINDS = ("published", "current", "corrected")
 
 
 @dataclass(frozen=True)
-class Run:
+class PublishedRun:
     """A published setting, and how far its runs came.
 
     - `said`: symbols (`symbolic` or `position_relative`, none for the Transformer), then what is otherwise than usual:
@@ -97,55 +97,55 @@ class Run:
 
 
 RUNS = (
-    Run(64, 4, 8, 0, "", 1, 100_000, 1.77519, 2.8),
-    Run(64, 4, 6, 2, "symbolic", 1, 100_000, 1.73977, 8.68),
-    Run(64, 4, 6, 2, "symbolic_symmetric", 2, 100_000, 1.7458, 8.67),
-    Run(64, 4, 6, 2, "position_relative", 1, 100_000, 1.76773, 9.36),
-    Run(64, 4, 6, 2, "position_relative_symmetric", 2, 100_000, 1.77708, 9.35),
-    Run(64, 4, 6, 2, "symbolic_rca", 1, 100_000, 1.76078, 3.66),
-    Run(64, 4, 4, 4, "symbolic", 1, 100_000, 1.72939, 12.73),
-    Run(64, 4, 4, 4, "symbolic_symmetric", 1, 100_000, 1.74402, 12.76),
-    Run(64, 4, 4, 4, "position_relative", 1, 100_000, 1.76442, 13.52),
-    Run(64, 4, 4, 4, "position_relative_symmetric", 1, 100_000, 1.78538, 13.47),
-    Run(64, 4, 4, 4, "symbolic_rca", 1, 100_000, 1.76049, 4.21),
-    Run(64, 5, 8, 0, "", 1, 100_000, 1.72984, 2.98),
-    Run(64, 5, 6, 2, "symbolic", 1, 100_000, 1.69215, 10.31),
-    Run(64, 5, 6, 2, "symbolic_symmetric", 1, 100_000, 1.70354, 10.27),
-    Run(64, 5, 6, 2, "symbolic_symmetric_frozen", 2, 100_000, 1.71339, 10.29),
-    Run(64, 5, 6, 2, "position_relative_symmetric", 1, 96_000, 1.73201, 5.24),
-    Run(64, 5, 6, 2, "symbolic_rca", 1, 100_000, 1.71665, 4.05),
-    Run(64, 5, 4, 4, "symbolic", 1, 100_000, 1.69185, 15.42),
-    Run(64, 5, 4, 4, "symbolic_symmetric", 1, 100_000, 1.6985, 15.41),
-    Run(64, 5, 4, 4, "symbolic_rca", 1, 100_000, 1.72028, 4.73),
-    Run(64, 6, 8, 0, "", 2, 100_000, 1.69194, 3.17),
-    Run(64, 6, 6, 2, "symbolic", 1, 100_000, 1.66307, 11.95),
-    Run(64, 6, 6, 2, "symbolic_symmetric", 2, 100_000, 1.66895, 11.89),
-    Run(64, 6, 6, 2, "position_relative_symmetric", 1, 100_000, 1.69058, 13.23),
-    Run(64, 6, 6, 2, "symbolic_rca", 1, 100_000, 1.68567, 4.47),
-    Run(64, 6, 4, 4, "symbolic", 1, 100_000, 1.65585, 18.13),
-    Run(64, 6, 4, 4, "symbolic_symmetric", 1, 100_000, 1.66873, 18.09),
-    Run(64, 6, 4, 4, "position_relative", 1, 100_000, 1.68532, 19.0),
-    Run(64, 6, 4, 4, "position_relative_symmetric", 1, 100_000, 1.70424, 18.94),
-    Run(64, 6, 4, 4, "symbolic_rca", 1, 100_000, 1.68729, 5.27),
-    Run(128, 4, 8, 0, "", 2, 100_000, 1.4308, 3.09),
-    Run(128, 4, 6, 2, "symbolic", 1, 100_000, 1.41201, 10.17),
-    Run(128, 4, 6, 2, "symbolic_symmetric", 1, 100_000, 1.41525, 10.16),
-    Run(128, 4, 4, 4, "symbolic", 1, 100_000, 1.41129, 14.93),
-    Run(128, 4, 4, 4, "symbolic_symmetric", 1, 100_000, 1.41796, 14.93),
-    Run(128, 6, 8, 0, "", 2, 100_000, 1.35294, 3.61),
-    Run(128, 6, 6, 2, "symbolic", 1, 100_000, 1.33963, 14.16),
-    Run(128, 6, 6, 2, "symbolic_symmetric", 2, 100_000, 1.34616, 14.21),
-    Run(128, 6, 4, 4, "symbolic", 1, 100_000, 1.33734, 21.53),
-    Run(128, 6, 4, 4, "symbolic_symmetric", 1, 100_000, 1.34565, 21.46),
-    Run(144, 6, 8, 0, "", 1, 100_000, 1.30747, 4.29),
-    Run(512, 8, 8, 0, "cosine", 1, 100_000, 0.85219, 10.64),
-    Run(512, 8, 6, 2, "symbolic_symmetric", 1, 68_000, 0.91238, 43.82),
-    Run(512, 8, 6, 2, "position_relative_cosine", 1, 16_000, 0.99413, 14.47),
-    Run(512, 8, 6, 2, "position_relative_disrca_cosine", 1, 44_000, 0.91587, 15.12),
-    Run(512, 8, 6, 2, "position_relative_symmetric_cosine", 1, 52_000, 0.90124, 46.12),
-    Run(512, 8, 6, 2, "position_relative_symmetric", 1, 100_000, 0.90285, 41.54),
-    Run(768, 8, 8, 4, "symbolic_symmetric", 1, 32_000, 0.92257, 21.42),
-    Run(768, 8, 8, 4, "position_relative_symmetric", 1, 60_000, 0.8998, 22.08),
+    PublishedRun(64, 4, 8, 0, "", 1, 100_000, 1.77519, 2.8),
+    PublishedRun(64, 4, 6, 2, "symbolic", 1, 100_000, 1.73977, 8.68),
+    PublishedRun(64, 4, 6, 2, "symbolic_symmetric", 2, 100_000, 1.7458, 8.67),
+    PublishedRun(64, 4, 6, 2, "position_relative", 1, 100_000, 1.76773, 9.36),
+    PublishedRun(64, 4, 6, 2, "position_relative_symmetric", 2, 100_000, 1.77708, 9.35),
+    PublishedRun(64, 4, 6, 2, "symbolic_rca", 1, 100_000, 1.76078, 3.66),
+    PublishedRun(64, 4, 4, 4, "symbolic", 1, 100_000, 1.72939, 12.73),
+    PublishedRun(64, 4, 4, 4, "symbolic_symmetric", 1, 100_000, 1.74402, 12.76),
+    PublishedRun(64, 4, 4, 4, "position_relative", 1, 100_000, 1.76442, 13.52),
+    PublishedRun(64, 4, 4, 4, "position_relative_symmetric", 1, 100_000, 1.78538, 13.47),
+    PublishedRun(64, 4, 4, 4, "symbolic_rca", 1, 100_000, 1.76049, 4.21),
+    PublishedRun(64, 5, 8, 0, "", 1, 100_000, 1.72984, 2.98),
+    PublishedRun(64, 5, 6, 2, "symbolic", 1, 100_000, 1.69215, 10.31),
+    PublishedRun(64, 5, 6, 2, "symbolic_symmetric", 1, 100_000, 1.70354, 10.27),
+    PublishedRun(64, 5, 6, 2, "symbolic_symmetric_frozen", 2, 100_000, 1.71339, 10.29),
+    PublishedRun(64, 5, 6, 2, "position_relative_symmetric", 1, 96_000, 1.73201, 5.24),
+    PublishedRun(64, 5, 6, 2, "symbolic_rca", 1, 100_000, 1.71665, 4.05),
+    PublishedRun(64, 5, 4, 4, "symbolic", 1, 100_000, 1.69185, 15.42),
+    PublishedRun(64, 5, 4, 4, "symbolic_symmetric", 1, 100_000, 1.6985, 15.41),
+    PublishedRun(64, 5, 4, 4, "symbolic_rca", 1, 100_000, 1.72028, 4.73),
+    PublishedRun(64, 6, 8, 0, "", 2, 100_000, 1.69194, 3.17),
+    PublishedRun(64, 6, 6, 2, "symbolic", 1, 100_000, 1.66307, 11.95),
+    PublishedRun(64, 6, 6, 2, "symbolic_symmetric", 2, 100_000, 1.66895, 11.89),
+    PublishedRun(64, 6, 6, 2, "position_relative_symmetric", 1, 100_000, 1.69058, 13.23),
+    PublishedRun(64, 6, 6, 2, "symbolic_rca", 1, 100_000, 1.68567, 4.47),
+    PublishedRun(64, 6, 4, 4, "symbolic", 1, 100_000, 1.65585, 18.13),
+    PublishedRun(64, 6, 4, 4, "symbolic_symmetric", 1, 100_000, 1.66873, 18.09),
+    PublishedRun(64, 6, 4, 4, "position_relative", 1, 100_000, 1.68532, 19.0),
+    PublishedRun(64, 6, 4, 4, "position_relative_symmetric", 1, 100_000, 1.70424, 18.94),
+    PublishedRun(64, 6, 4, 4, "symbolic_rca", 1, 100_000, 1.68729, 5.27),
+    PublishedRun(128, 4, 8, 0, "", 2, 100_000, 1.4308, 3.09),
+    PublishedRun(128, 4, 6, 2, "symbolic", 1, 100_000, 1.41201, 10.17),
+    PublishedRun(128, 4, 6, 2, "symbolic_symmetric", 1, 100_000, 1.41525, 10.16),
+    PublishedRun(128, 4, 4, 4, "symbolic", 1, 100_000, 1.41129, 14.93),
+    PublishedRun(128, 4, 4, 4, "symbolic_symmetric", 1, 100_000, 1.41796, 14.93),
+    PublishedRun(128, 6, 8, 0, "", 2, 100_000, 1.35294, 3.61),
+    PublishedRun(128, 6, 6, 2, "symbolic", 1, 100_000, 1.33963, 14.16),
+    PublishedRun(128, 6, 6, 2, "symbolic_symmetric", 2, 100_000, 1.34616, 14.21),
+    PublishedRun(128, 6, 4, 4, "symbolic", 1, 100_000, 1.33734, 21.53),
+    PublishedRun(128, 6, 4, 4, "symbolic_symmetric", 1, 100_000, 1.34565, 21.46),
+    PublishedRun(144, 6, 8, 0, "", 1, 100_000, 1.30747, 4.29),
+    PublishedRun(512, 8, 8, 0, "cosine", 1, 100_000, 0.85219, 10.64),
+    PublishedRun(512, 8, 6, 2, "symbolic_symmetric", 1, 68_000, 0.91238, 43.82),
+    PublishedRun(512, 8, 6, 2, "position_relative_cosine", 1, 16_000, 0.99413, 14.47),
+    PublishedRun(512, 8, 6, 2, "position_relative_disrca_cosine", 1, 44_000, 0.91587, 15.12),
+    PublishedRun(512, 8, 6, 2, "position_relative_symmetric_cosine", 1, 52_000, 0.90124, 46.12),
+    PublishedRun(512, 8, 6, 2, "position_relative_symmetric", 1, 100_000, 0.90285, 41.54),
+    PublishedRun(768, 8, 8, 4, "symbolic_symmetric", 1, 32_000, 0.92257, 21.42),
+    PublishedRun(768, 8, 8, 4, "position_relative_symmetric", 1, 60_000, 0.8998, 22.08),
 )
 
 
@@ -171,7 +171,7 @@ def _names() -> frozenset[str]:
     return frozenset(run.name for run in RUNS)
 
 
-def beside(run: Run) -> Run | None:
+def beside(run: PublishedRun) -> PublishedRun | None:
     """The published Transformer of a run's width and depth that went to the end, whose hours are known."""
     same = [
         other

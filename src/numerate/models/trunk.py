@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from numerate.batch import Draw, Turns
+from numerate.batch import StepContext, Turns
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.mixer import Context
 from numerate.models.block import Block, FeedForward
 from numerate.models.injection import Inject, Injection, make_injection
@@ -24,8 +24,8 @@ DEVIATION = 0.02
 """Standard deviation of the noise that a state may start as."""
 
 
-class Trunk(ABC):
-    """The description of the blocks' order in a recipe: a frozen dataclass that builds a `TrunkPart`."""
+class Backbone(ABC):
+    """The description of the blocks' order in a recipe: a frozen dataclass that builds a `BackbonePart`."""
 
     @abstractmethod
     def layers(self) -> int:
@@ -34,7 +34,7 @@ class Trunk(ABC):
     @abstractmethod
     def build(
         self, blocks: list[Block], width: int, seed: int = 0, feed_forward: FeedForward | None = None
-    ) -> "TrunkPart":
+    ) -> "BackbonePart":
         """The part. `seed` is the model's; `feed_forward` is that of its blocks, for maps of the same kind."""
 
     def turns(self) -> int:
@@ -42,7 +42,7 @@ class Trunk(ABC):
         return 1
 
 
-class TrunkPart(nn.Module, ABC):
+class BackbonePart(nn.Module, ABC):
     """Blocks in their order. Its state is a list with one entry per (turn, block)."""
 
     @abstractmethod
@@ -67,7 +67,7 @@ class TrunkPart(nn.Module, ABC):
 
 
 @dataclass(frozen=True)
-class Stack(Trunk):
+class Stack(Backbone):
     """Blocks one after the other, each once.
 
     With `input_injection` the embedded input comes back before every block but the first, which reads it anyway: input
@@ -88,7 +88,7 @@ class Stack(Trunk):
 
     def __post_init__(self) -> None:
         if self.num_layers < 1:
-            raise Mistake(f"num_layers: {self.num_layers} blocks are no model; 1 or more is right")
+            raise UserError(f"num_layers: {self.num_layers} blocks are no model; 1 or more is right")
 
     def layers(self) -> int:
         return self.num_layers
@@ -99,7 +99,7 @@ class Stack(Trunk):
         return StackPart(self, blocks, width, seed, feed_forward)
 
 
-class StackPart(TrunkPart):
+class StackPart(BackbonePart):
     """The part behind `Stack`."""
 
     noise_starts: Tensor
@@ -159,7 +159,7 @@ class StackPart(TrunkPart):
 
 
 @dataclass(frozen=True)
-class Loop(Trunk):
+class Loop(Backbone):
     """Blocks gone through again and again, with the same weights at every turn: a looped transformer.
 
     Dehghani et al. (2018), https://arxiv.org/abs/1807.03819; with input injection as in McLeish et al. (2024),
@@ -185,9 +185,9 @@ class Loop(Trunk):
 
     def __post_init__(self) -> None:
         if self.num_layers < 1:
-            raise Mistake(f"num_layers: {self.num_layers} blocks are no model; 1 or more is right")
+            raise UserError(f"num_layers: {self.num_layers} blocks are no model; 1 or more is right")
         if self.num_loops < 1:
-            raise Mistake(f"num_loops: {self.num_loops} turns compute nothing; 1 or more is right")
+            raise UserError(f"num_loops: {self.num_loops} turns compute nothing; 1 or more is right")
 
     def layers(self) -> int:
         return self.num_layers
@@ -201,7 +201,7 @@ class Loop(Trunk):
         return LoopPart(self, blocks, width, seed, feed_forward)
 
 
-class LoopPart(TrunkPart):
+class LoopPart(BackbonePart):
     """The part behind `Loop`."""
 
     noise_starts: Tensor
@@ -310,7 +310,7 @@ def _with_noise(x: Tensor, context: Context, starts: Tensor) -> Tensor:
 
 def noise_starts(seed: int) -> Int[Tensor, "2"]:
     """What the noise of a model's seed is counted on from: a tensor, so that stacked models each have their own."""
-    return torch.tensor([start_of(Draw(seed, step=0), salt) for salt in (0x10, 0x11)])
+    return torch.tensor([start_of(StepContext(seed, step=0), salt) for salt in (0x10, 0x11)])
 
 
 def noise(starts: Int[Tensor, "2"], places: Int[Tensor, "rows time"], width: int) -> Float[Tensor, "rows time {width}"]:
@@ -383,4 +383,4 @@ def _operations(trunk: nn.Module, time: int) -> int:
 def _only_one(turns: TurnsGiven) -> None:
     if Turns.of(turns, 1)[:2] != (0, 1):
         told = turns if isinstance(turns, int) else Turns.of(turns, 1).whole
-        raise Mistake(f"turns: a Stack goes through its blocks once, not {told} times; a looped trunk can")
+        raise UserError(f"turns: a Stack goes through its blocks once, not {told} times; a looped trunk can")

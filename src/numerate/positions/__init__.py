@@ -3,7 +3,7 @@
 from numerate.catalogue import lazily
 
 CATALOGUE = {
-    "Numbering": {
+    "PositionIds": {
         "Sequential": "numbering",
         "DigitIndex": "numbering",
         "Coupled": "numbering",

@@ -8,8 +8,8 @@ from jaxtyping import Float, Int, Num
 from torch import Tensor, nn
 
 from numerate.config import setting
-from numerate.errors import Mistake
-from numerate.positions.numbering import Numbering, Sequential
+from numerate.errors import UserError
+from numerate.positions.numbering import PositionIds, Sequential
 from numerate.positions.position import InputPosition, Position
 
 
@@ -26,7 +26,7 @@ class Learned(Position):
     overwrites the waves: its frozen vectors are `Learned(frozen=True)`, noise.)
     """
 
-    position_ids: Numbering = setting(Sequential(), "which number each place gets")
+    position_ids: PositionIds = setting(Sequential(), "which number each place gets")
     max_position_embeddings: int = setting(512, "how many places there are vectors for")
     initialization: Literal["normal", "sine"] = setting(
         "normal", "how the vectors begin: as the model's embeddings, or as sines and cosines", later=True
@@ -35,9 +35,9 @@ class Learned(Position):
 
     def __post_init__(self) -> None:
         if self.max_position_embeddings < 1:
-            raise Mistake(f"max_position_embeddings: {self.max_position_embeddings} places; 1 or more is right")
+            raise UserError(f"max_position_embeddings: {self.max_position_embeddings} places; 1 or more is right")
         if self.initialization not in ("normal", "sine"):
-            raise Mistake(f"initialization: {self.initialization!r} is neither 'normal' nor 'sine'")
+            raise UserError(f"initialization: {self.initialization!r} is neither 'normal' nor 'sine'")
 
     def build_input(self, width: int) -> InputPosition:
         return LearnedTable(self.max_position_embeddings, width, self.initialization, self.frozen)
@@ -80,13 +80,13 @@ class Sinusoidal(Position):
     Width 2i holds sin(place / base^(2i / width)), width 2i + 1 the cosine. There is no table, so no place is too far.
     """
 
-    position_ids: Numbering = setting(Sequential(), "which number each place gets")
+    position_ids: PositionIds = setting(Sequential(), "which number each place gets")
     base: float = setting(10000.0, "the longest wave is 2 pi times this many places")
     scale: float = setting(1.0, "what the waves are multiplied by")
 
     def __post_init__(self) -> None:
         if self.base <= 1:
-            raise Mistake(f"base: {self.base} gives no waves; a number above 1 is right, 10000 is usual")
+            raise UserError(f"base: {self.base} gives no waves; a number above 1 is right, 10000 is usual")
 
     def build_input(self, width: int) -> InputPosition:
         return Waves(width, self.base, self.scale)
@@ -101,12 +101,12 @@ class ScaledSinusoidal(Position):
     Hua et al. (2022), https://arxiv.org/abs/2202.10447.
     """
 
-    position_ids: Numbering = setting(Sequential(), "which number each place gets")
+    position_ids: PositionIds = setting(Sequential(), "which number each place gets")
     base: float = setting(10000.0, "the longest wave is 2 pi times this many places")
 
     def __post_init__(self) -> None:
         if self.base <= 1:
-            raise Mistake(f"base: {self.base} gives no waves; a number above 1 is right, 10000 is usual")
+            raise UserError(f"base: {self.base} gives no waves; a number above 1 is right, 10000 is usual")
 
     def build_input(self, width: int) -> InputPosition:
         return Waves(width, self.base, nn.Parameter(torch.full((1,), width**-0.5)))
@@ -120,7 +120,7 @@ class Waves(InputPosition):
     def __init__(self, width: int, base: float, scale: float | nn.Parameter) -> None:
         super().__init__()
         if width % 2:
-            raise Mistake(f"width: Sinusoidal pairs sines with cosines, so {width} must be even")
+            raise UserError(f"width: Sinusoidal pairs sines with cosines, so {width} must be even")
         self.scale = scale
         exponents = torch.arange(0, width, 2, dtype=torch.float64) / width
         self.register_buffer("rates", (base**-exponents).float(), persistent=False)
@@ -144,12 +144,12 @@ class Scalar(Position):
 
     fractions: ClassVar[bool] = True
 
-    position_ids: Numbering = setting(Sequential(), "which number each place gets")
+    position_ids: PositionIds = setting(Sequential(), "which number each place gets")
     max_positions: int = setting(128, "what a place is divided by: how many there are")
 
     def __post_init__(self) -> None:
         if self.max_positions < 1:
-            raise Mistake(f"max_positions: {self.max_positions} places; 1 or more is right, 128 is published")
+            raise UserError(f"max_positions: {self.max_positions} places; 1 or more is right, 128 is published")
 
     def build_input(self, width: int) -> InputPosition:
         return LastFeature(self.max_positions if self.position_ids.whole else 1, width)
@@ -161,7 +161,7 @@ class LastFeature(InputPosition):
     def __init__(self, places: int, width: int) -> None:
         super().__init__()
         if width < 2:
-            raise Mistake(f"width: Scalar takes one feature of {width}, so that nothing is left; 2 or more is right")
+            raise UserError(f"width: Scalar takes one feature of {width}, so that nothing is left; 2 or more is right")
         self.places = places
 
     def forward(

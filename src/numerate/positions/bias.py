@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 
 from numerate.config import setting
-from numerate.errors import Mistake
-from numerate.positions.numbering import Numbering, Sequential
+from numerate.errors import UserError
+from numerate.positions.numbering import PositionIds, Sequential
 from numerate.positions.position import Bias, Position
 
 
@@ -29,16 +29,16 @@ class FIRE(Position):
     system of McLeish et al. (2024) gives each its own. What the paper calls psi(x) = log(cx + 1) begins at c = 0.1.
     """
 
-    position_ids: Numbering = setting(Sequential(), "which number each place gets")
+    position_ids: PositionIds = setting(Sequential(), "which number each place gets")
     hidden_size: int = setting(32, "hidden width of the network")
     threshold: float = setting(512.0, "below this place, times a learned factor, no distance is divided by its place")
     shared: bool = setting(False, "whether all layers share one network")
 
     def __post_init__(self) -> None:
         if self.hidden_size < 1:
-            raise Mistake(f"hidden_size: a network of width {self.hidden_size} is none; 32 is usual")
+            raise UserError(f"hidden_size: a network of width {self.hidden_size} is none; 32 is usual")
         if self.threshold <= 0:
-            raise Mistake(f"threshold: {self.threshold} is no place; a number above 0 is right, 512 is usual")
+            raise UserError(f"threshold: {self.threshold} is no place; a number above 0 is right, 512 is usual")
 
     def build_attention(self, heads: int, head_width: int) -> Bias:
         return DistanceNetwork(heads, self.hidden_size, self.threshold)
@@ -94,17 +94,17 @@ class ALiBi(Position):
     distances from 4 on count as 4, so that a longer row has no bias that training did not have.
     """
 
-    position_ids: Numbering = setting(Sequential(), "which number each place gets")
+    position_ids: PositionIds = setting(Sequential(), "which number each place gets")
     slope_scale: float = setting(1.0, "factor on all slopes; 1 as published")
     max_distance: int | None = setting(None, "distances beyond count as this; null: as they are")
 
     def __post_init__(self) -> None:
         if self.max_distance is not None and self.max_distance < 1:
-            raise Mistake(
+            raise UserError(
                 f"max_distance: {self.max_distance} would make all distances one; 1 or more, or null, is right"
             )
         if not 0 <= self.slope_scale < float("inf"):
-            raise Mistake(f"slope_scale: {self.slope_scale} is no factor of a slope; 0 or more is right, 1 is usual")
+            raise UserError(f"slope_scale: {self.slope_scale} is no factor of a slope; 0 or more is right, 1 is usual")
 
     def build_attention(self, heads: int, head_width: int) -> Bias:
         return Slopes(heads, self.slope_scale, self.max_distance)
@@ -148,7 +148,7 @@ class T5Bias(Position):
     `shared` gives all layers the same numbers, as T5 does.
     """
 
-    position_ids: Numbering = setting(Sequential(), "which number each place gets")
+    position_ids: PositionIds = setting(Sequential(), "which number each place gets")
     num_buckets: int = setting(32, "how many different distances there are")
     max_distance: int = setting(128, "from here on all distances are one; places")
     bidirectional: Literal["one", "two"] = setting("one", "whether keys ahead of the query have buckets of their own")
@@ -156,14 +156,14 @@ class T5Bias(Position):
 
     def __post_init__(self) -> None:
         if self.bidirectional not in ("one", "two"):
-            raise Mistake(f"bidirectional: {self.bidirectional!r} is neither 'one' nor 'two'")
+            raise UserError(f"bidirectional: {self.bidirectional!r} is neither 'one' nor 'two'")
         sides = 1 if self.bidirectional == "one" else 2
         if self.num_buckets < 2 * sides or self.num_buckets % sides:
             right = "2 or more are" if sides == 1 else "an even number from 4 on is"
-            raise Mistake(f"num_buckets: {self.num_buckets} cannot be divided; {right} right, 32 is usual")
+            raise UserError(f"num_buckets: {self.num_buckets} cannot be divided; {right} right, 32 is usual")
         exact = self.num_buckets // sides // 2
         if self.max_distance < exact:
-            raise Mistake(
+            raise UserError(
                 f"max_distance: {self.max_distance} is less than the {exact} distances that have a bucket each; "
                 f"{exact} or more is right"
             )

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.positions.numbering import Sequential
 from numerate.positions.position import Contextual, Position
 
@@ -31,7 +31,7 @@ class CoPE(Position):
 
     def __post_init__(self) -> None:
         if self.max_positions < 2:
-            raise Mistake(
+            raise UserError(
                 f"max_positions: between {self.max_positions} places nothing can be interpolated; 2 or more is right"
             )
 

@@ -4,13 +4,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from numerate.batch import Draw
+from numerate.batch import StepContext
 
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def drawn(
-    draw: Draw, row: Int[Tensor, " rows"], bound: int | Int[Tensor, " rows"], salt: int = 0
+    draw: StepContext, row: Int[Tensor, " rows"], bound: int | Int[Tensor, " rows"], salt: int = 0
 ) -> Int[Tensor, " rows"]:
     """One whole number from 0 to bound - 1 per row, uniform to within bound / 2^32; each row may have its own bound.
 
@@ -18,8 +18,8 @@ def drawn(
     part or rank it stands in. The mixing is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014,
     https://doi.org/10.1145/2660193.2660195), applied twice.
 
-    >>> drawn(Draw(seed=0, step=3), torch.tensor([5, 6]), 100).tolist() == drawn(
-    ...     Draw(seed=0, step=3), torch.tensor([5, 6]), 100).tolist()
+    >>> drawn(StepContext(seed=0, step=3), torch.tensor([5, 6]), 100).tolist() == drawn(
+    ...     StepContext(seed=0, step=3), torch.tensor([5, 6]), 100).tolist()
     True
     """
     return drawn_from(_starts(draw, salt, row), row, bound)
@@ -32,10 +32,10 @@ def drawn_from(
     return (((_mix(_mix(row.long() * _signed(_GOLDEN) + start))) >> 32) & 0xFFFFFFFF) * bound >> 32
 
 
-def drawn_many(draw: Draw, row: Int[Tensor, " rows"], count: int, salt: int = 0) -> Int[Tensor, "rows count"]:
+def drawn_many(draw: StepContext, row: Int[Tensor, " rows"], count: int, salt: int = 0) -> Int[Tensor, "rows count"]:
     """`count` whole numbers from 0 to 2^32 - 1 per row, independent of each other: the same hash, counted on.
 
-    >>> drawn_many(Draw(seed=0, step=3), torch.tensor([5]), 8).shape
+    >>> drawn_many(StepContext(seed=0, step=3), torch.tensor([5]), 8).shape
     torch.Size([1, 8])
     """
     rows = _mix(_mix(row.long() * _signed(_GOLDEN) + _starts(draw, salt, row)))
@@ -43,14 +43,14 @@ def drawn_many(draw: Draw, row: Int[Tensor, " rows"], count: int, salt: int = 0)
     return (_mix(rows[:, None] + slots) >> 32) & 0xFFFFFFFF
 
 
-def start_of(draw: Draw, salt: int = 0) -> int:
+def start_of(draw: StepContext, salt: int = 0) -> int:
     """The hash of (seed, step, salt) that rows are counted on from, as a signed number of 64 bits."""
     if draw.step is None:
         raise ValueError("an evaluation draws nothing: a numbering takes one of its fixed placements")
     return _signed(_mixed(_mixed(_wrapped(draw.seed * _GOLDEN + salt)) + _wrapped(draw.step * _GOLDEN)))
 
 
-def _starts(draw: Draw, salt: int, row: Tensor) -> int | Tensor:
+def _starts(draw: StepContext, salt: int, row: Tensor) -> int | Tensor:
     """Where the rows are counted on from; for those of several runs, one number for each row."""
     if not draw.several:
         return start_of(draw, salt)

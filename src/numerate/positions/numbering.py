@@ -1,8 +1,9 @@
 """Which number a place gets. What is done with the number is a position's affair.
 
-A numbering is a pure function of the tokens and of a `Draw`. At the fixed placements of evaluation its numbers never
-change when a row grows longer, so that a model may read token by token what it was trained to read at once; in training
-they never depend on the padding behind a row or on the other rows of a batch (promises tested on every variant).
+A numbering is a pure function of the tokens and of a `StepContext`. At the fixed placements of evaluation its numbers
+never change when a row grows longer, so that a model may read token by token what it was trained to read at once; in
+training they never depend on the padding behind a row or on the other rows of a batch (promises tested on every
+variant).
 """
 
 import zlib
@@ -14,10 +15,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from numerate.batch import Draw, Tokens
+from numerate.batch import StepContext, Tokens
 from numerate.config import setting
 from numerate.config.old_names import old_kind, old_setting, old_value
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.positions.counter import drawn, drawn_many
 from numerate.vocabulary import DIGIT, HELPER, SPECIAL
 
@@ -25,7 +26,7 @@ Helpers = Literal["own", "next"]
 """The number of a helper token: one of its own, or that of the next real token, as in the published counting."""
 
 
-class Numbering(ABC):
+class PositionIds(ABC):
     """Gives every place of every row a number from 0 on."""
 
     causal: ClassVar[bool] = True
@@ -37,7 +38,7 @@ class Numbering(ABC):
 
     @abstractmethod
     def number(
-        self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw
+        self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"] | Float[Tensor, "rows time"]:
         """The places. `kinds` says what each token is (`numerate.vocabulary.DIGIT` ...).
 
@@ -72,7 +73,7 @@ class Numbering(ABC):
 
 
 @dataclass(frozen=True)
-class Sequential(Numbering):
+class Sequential(PositionIds):
     """0, 1, 2, ... from the left: the usual numbering of a transformer.
 
     With `helper_positions="next"` a helper gets the number of the next real token: `5 <pad> a <pad>` gets 0 1 1 2.
@@ -89,13 +90,13 @@ class Sequential(Numbering):
         return self.helper_positions == "own"
 
     def number(
-        self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw
+        self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
         return _counted(tokens, kinds, self.helper_positions)
 
 
 @dataclass(frozen=True)
-class Shifted(Numbering):
+class Shifted(PositionIds):
     """0, 1, 2, ... plus an offset that each training row draws from 0 to max_shift.
 
     Random shifts as in Kiyono et al. (2021), https://arxiv.org/abs/2109.05644. Evaluation draws nothing: it takes
@@ -120,17 +121,17 @@ class Shifted(Numbering):
     def __post_init__(self) -> None:
         _check_helpers(self.helper_positions)
         if self.shift_within is not None and self.shift_within < 1:
-            raise Mistake(f"shift_within: {self.shift_within} places hold no row; 1 or more is right")
+            raise UserError(f"shift_within: {self.shift_within} places hold no row; 1 or more is right")
         if self.max_shift < 0:
-            raise Mistake(f"max_shift: {self.max_shift} is negative; 0 or more is right")
+            raise UserError(f"max_shift: {self.max_shift} is negative; 0 or more is right")
         if self.num_eval_offsets < 1:
-            raise Mistake(f"num_eval_offsets: {self.num_eval_offsets} leaves nothing to evaluate; 1 or more is right")
+            raise UserError(f"num_eval_offsets: {self.num_eval_offsets} leaves nothing to evaluate; 1 or more is right")
 
     def by_place(self) -> bool:
         return self.helper_positions == "own"
 
     def number(
-        self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw
+        self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
         places = _counted(tokens, kinds, self.helper_positions)
         if draw.training:
@@ -161,7 +162,7 @@ class Shifted(Numbering):
 
 
 @dataclass(frozen=True)
-class DigitIndex(Numbering):
+class DigitIndex(PositionIds):
     """1, 2, 3, ... inside each run of digits, 0 elsewhere: Abacus.
 
     McLeish et al. (2024), https://arxiv.org/abs/2405.17399.
@@ -179,9 +180,9 @@ class DigitIndex(Numbering):
 
     def __post_init__(self) -> None:
         if self.max_offset < 0:
-            raise Mistake(f"max_offset: {self.max_offset} is negative; 0 or more is right")
+            raise UserError(f"max_offset: {self.max_offset} is negative; 0 or more is right")
 
-    def number(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw) -> Int[Tensor, "rows time"]:
+    def number(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext) -> Int[Tensor, "rows time"]:
         digit = kinds == DIGIT
         places = _within_runs(digit)
         if not draw.training or self.max_offset == 0:
@@ -195,7 +196,7 @@ class DigitIndex(Numbering):
 
 
 @dataclass(frozen=True)
-class Coupled(Numbering):
+class Coupled(PositionIds):
     """The same number for the same significance: units 1, tens 2, ... in every number of the row (position coupling).
 
     Cho et al. (2024), https://arxiv.org/abs/2405.20671.
@@ -214,11 +215,11 @@ class Coupled(Numbering):
 
     def __post_init__(self) -> None:
         if self.max_offset < 0:
-            raise Mistake(f"max_offset: {self.max_offset} is negative; 0 or more is right")
+            raise UserError(f"max_offset: {self.max_offset} is negative; 0 or more is right")
         if self.operands not in ("reversed", "normal"):
-            raise Mistake(f"operands: {self.operands!r} is neither 'reversed' nor 'normal'")
+            raise UserError(f"operands: {self.operands!r} is neither 'reversed' nor 'normal'")
 
-    def number(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw) -> Int[Tensor, "rows time"]:
+    def number(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext) -> Int[Tensor, "rows time"]:
         digit = kinds == DIGIT
         places = _within_runs(digit)
         if self.operands == "normal":
@@ -238,7 +239,7 @@ class Coupled(Numbering):
 
 
 @dataclass(frozen=True)
-class NumberIndex(Numbering):
+class NumberIndex(PositionIds):
     """Which number of the row a token belongs to: 0 for the first, 1 for the second, ...
 
     The coarse level of multi-level position coupling (Cho et al., 2024, https://arxiv.org/abs/2410.15787): beside a
@@ -246,13 +247,13 @@ class NumberIndex(Numbering):
     is how many texts (an operator, `=`) stand before: `321+654=975` gets 0 0 0 0 1 1 1 1 2 2 2.
     """
 
-    def number(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw) -> Int[Tensor, "rows time"]:
+    def number(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext) -> Int[Tensor, "rows time"]:
         text = (kinds != DIGIT) & (kinds != SPECIAL)
         return text.long().cumsum(1) - text.long()
 
 
 @dataclass(frozen=True)
-class RandomSubset(Numbering):
+class RandomSubset(PositionIds):
     """In training a sorted random subset of 0 .. max_length - 1, in evaluation 0, 1, 2, ... (randomised positions).
 
     Ruoss et al. (2023), https://arxiv.org/abs/2305.16843. A row draws as many different places as it has tokens, so
@@ -280,17 +281,19 @@ class RandomSubset(Numbering):
     def __post_init__(self) -> None:
         _check_helpers(self.helper_positions)
         if self.max_length < 1:
-            raise Mistake(f"max_length: {self.max_length} places are none; 1 or more is right")
+            raise UserError(f"max_length: {self.max_length} places are none; 1 or more is right")
         if self.size is not None and not 1 <= self.size <= self.max_length:
-            raise Mistake(f"size: {self.size} of {self.max_length} places cannot be chosen; 1 to {self.max_length} can")
+            raise UserError(
+                f"size: {self.size} of {self.max_length} places cannot be chosen; 1 to {self.max_length} can"
+            )
         if self.stride < 1:
-            raise Mistake(f"stride: {self.stride} would put several tokens at one place; 1 or more is right")
+            raise UserError(f"stride: {self.stride} would put several tokens at one place; 1 or more is right")
 
     def by_place(self) -> bool:
         return self.helper_positions == "own"
 
     def number(
-        self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw
+        self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
         plain = _counted(tokens, kinds, self.helper_positions)
         if not draw.training:
@@ -331,7 +334,7 @@ class RandomSubset(Numbering):
 
 
 @dataclass(frozen=True)
-class Zooming(Numbering):
+class Zooming(PositionIds):
     """1/n, 2/n, ... of a row with n - 1 real tokens: how far along it a token stands. It looks ahead.
 
     The published counting has it as "zooming" (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131). A helper gets
@@ -345,13 +348,13 @@ class Zooming(Numbering):
     causal: ClassVar[bool] = False
     whole: ClassVar[bool] = False
 
-    def number(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: Draw) -> Float[Tensor, "rows time"]:
+    def number(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext) -> Float[Tensor, "rows time"]:
         return (_counted(tokens, kinds, "next") + 1) / (_real(tokens, kinds, "next") + 1)[:, None]
 
 
 def _check_helpers(helpers: str) -> None:
     if helpers not in ("own", "next"):
-        raise Mistake(f"helpers: {helpers!r} is neither 'own' nor 'next'")
+        raise UserError(f"helpers: {helpers!r} is neither 'own' nor 'next'")
 
 
 def _inside(tokens: Tokens) -> Bool[Tensor, "rows time"]:

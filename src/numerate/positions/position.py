@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from numerate.positions.numbering import Numbering
+from numerate.positions.numbering import PositionIds
 
 
 class Position(ABC):
     """A use of place numbers: a frozen spec with a `numbering`. It acts on the input or inside attention, not both."""
 
-    position_ids: Numbering
+    position_ids: PositionIds
 
     fractions: ClassVar[bool] = False
     """Whether it takes a numbering whose numbers are fractions, such as `Zooming`."""

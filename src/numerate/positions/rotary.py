@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
 from numerate.config import setting
-from numerate.errors import Mistake
-from numerate.positions.numbering import Numbering, Sequential
+from numerate.errors import UserError
+from numerate.positions.numbering import PositionIds, Sequential
 from numerate.positions.position import Position, Rotation
 
 
@@ -26,15 +26,15 @@ class Rotary(Position):
     first half of each head is turned.
     """
 
-    position_ids: Numbering = setting(Sequential(), "which number each place gets")
+    position_ids: PositionIds = setting(Sequential(), "which number each place gets")
     base: float = setting(10000.0, "the slowest pair turns once in about 2 pi times this many places")
     partial_rotary_factor: float = setting(1.0, "the share of each head that is turned, from 0 (none) to 1 (all)")
 
     def __post_init__(self) -> None:
         if self.base <= 1:
-            raise Mistake(f"base: {self.base} gives no rotation; a number above 1 is right, 10000 is usual")
+            raise UserError(f"base: {self.base} gives no rotation; a number above 1 is right, 10000 is usual")
         if not 0 < self.partial_rotary_factor <= 1:
-            raise Mistake(
+            raise UserError(
                 f"partial_rotary_factor: {self.partial_rotary_factor} is not a share; above 0 up to 1 is right"
             )
 
@@ -57,7 +57,7 @@ class HalfSplitRotation(Rotation):
         super().__init__()
         turned = int(head_width * share)
         if turned % 2 or turned == 0:
-            raise Mistake(f"share: {turned} of {head_width} components would be turned; an even number is needed")
+            raise UserError(f"share: {turned} of {head_width} components would be turned; an even number is needed")
         self.turned, self.whole = turned, turned == head_width
         exponents = torch.arange(0, turned, 2, dtype=torch.float64) / turned
         self.register_buffer("rates", (base**-exponents).float(), persistent=False)

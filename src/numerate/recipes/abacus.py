@@ -10,7 +10,7 @@ from numerate.evaluation.evaluator import Evaluation
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Mixer
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Loop, Stack, Trunk
+from numerate.models.trunk import Backbone, Loop, Stack
 from numerate.positions.added import Learned
 from numerate.positions.bias import FIRE, ALiBi, T5Bias
 from numerate.positions.numbering import Coupled, DigitIndex, NumberIndex
@@ -21,7 +21,7 @@ from numerate.tokens.numbers import Digits
 from numerate.tokens.tokenizer import Characters
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
-from numerate.training.schedule import Trapezoid
+from numerate.training.schedule import WarmupStableDecay
 
 STACK, HEADS = Stack(num_layers=2, input_injection="add"), Attention(num_heads=4)
 
@@ -94,7 +94,7 @@ def addition6_nope() -> Recipe:
     return _addition6("addition6_nope", "nope")
 
 
-def _addition6(title: str, paper: str, *positions: Position, trunk: Trunk = STACK) -> Recipe:
+def _addition6(title: str, paper: str, *positions: Position, trunk: Backbone = STACK) -> Recipe:
     grid = "1:6x1:6+equal:7:18"
     return _addition(title, paper, *positions, trunk=trunk, digits=6, steps=4000, grid=grid)
 
@@ -103,7 +103,7 @@ def _addition(
     title: str,
     paper: str,
     *positions: Position,
-    trunk: Trunk = STACK,
+    trunk: Backbone = STACK,
     mixer: Mixer = HEADS,
     digits: int = 5,
     steps: int = 4500,
@@ -114,7 +114,7 @@ def _addition(
         tokenizer=Characters(number_format=Digits(digit_order="reversed")),
         model=Decoder(hidden_size=128, backbone=trunk, mixer=mixer, positions=positions),
         optimizer=AdamW(learning_rate=1.5e-3, betas=(0.9, 0.98), weight_decay=0.01, max_grad_norm=1.0),
-        schedule=Trapezoid(warmup=100, decay_from=0.6, min_lr_ratio=0.02),
+        schedule=WarmupStableDecay(warmup=100, decay_from=0.6, min_lr_ratio=0.02),
         training=Training(steps=steps, batch_size=64, threads=1),
         evaluation=Evaluation(grid=grid, examples_per_cell=100),
         title=title,

@@ -11,7 +11,7 @@ offsets reach is a setting: `model.positions.0.position_ids.max_offset=50`.
 from dataclasses import replace
 
 from numerate.config import Span
-from numerate.models.trunk import Trunk
+from numerate.models.trunk import Backbone
 from numerate.positions.bias import FIRE
 from numerate.positions.numbering import RandomSubset
 from numerate.positions.position import Position
@@ -236,6 +236,6 @@ def addition_subtraction_lt_abacus_8x2() -> Recipe:
     return replace(_addition("addition_subtraction_lt_abacus_8x2", looped(8, 2), WITH_ABACUS), task=tasks)
 
 
-def _addition(title: str, trunk: Trunk, positions: tuple[Position, ...], *, digits: int = 20) -> Recipe:
+def _addition(title: str, trunk: Backbone, positions: tuple[Position, ...], *, digits: int = 20) -> Recipe:
     task = Arithmetic("+", digits=Span(1, digits))
     return published(title, task, trunk, positions, tokenizer=Characters(vocabulary="pad"), grid="1:100x1:100")

@@ -9,7 +9,7 @@ the three that the paper compares throughout are given.
 """
 
 from numerate.config import Span
-from numerate.models.trunk import Trunk
+from numerate.models.trunk import Backbone
 from numerate.positions.position import Position
 from numerate.recipes.abacus_paper import DAY, NOPE, WITH_ABACUS, WITH_FIRE, injected, looped, published
 from numerate.tasks.bitwise import BitwiseOr
@@ -65,7 +65,7 @@ def bitwise_or_16x1_ii_abacus() -> Recipe:
     return _bitwise_or("bitwise_or_16x1_ii_abacus", injected(16), WITH_ABACUS)
 
 
-def _bitwise_or(title: str, trunk: Trunk, positions: tuple[Position, ...]) -> Recipe:
+def _bitwise_or(title: str, trunk: Backbone, positions: tuple[Position, ...]) -> Recipe:
     return published(
         title,
         BitwiseOr(digits=Span(1, 20), max_examples=100),

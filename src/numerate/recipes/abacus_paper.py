@@ -11,7 +11,7 @@ from numerate.mixers.attention import Attention
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
 from numerate.models.initialisation import DeepNorm
-from numerate.models.trunk import Loop, Stack, Trunk
+from numerate.models.trunk import Backbone, Loop, Stack
 from numerate.positions.added import Learned
 from numerate.positions.bias import FIRE
 from numerate.positions.numbering import DigitIndex
@@ -22,7 +22,7 @@ from numerate.tokens.tokenizer import Characters
 from numerate.training.objective import Objective, Progressive, Supervised
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
-from numerate.training.schedule import Trapezoid
+from numerate.training.schedule import WarmupStableDecay
 
 DAY = 8e18
 """Floating-point operations of 24 hours on one RTX A4000, the budget of a run: 8 exaFLOP."""
@@ -38,27 +38,27 @@ WITH_BOTH: tuple[Position, ...] = (ABACUS, FIRE())
 WITH_ROTARY: tuple[Position, ...] = (ABACUS, Rotary())
 
 
-def standard(depth: int) -> Trunk:
+def standard(depth: int) -> Backbone:
     """Layers once each: ST in the paper, FF in the names of its scripts."""
     return Stack(num_layers=depth, initial_state="noise")
 
 
-def injected(depth: int) -> Trunk:
+def injected(depth: int) -> Backbone:
     """Layers once each, with the embedded input before every one: ST with input injection, FF with II."""
     return Stack(num_layers=depth, input_injection="add", initial_state="noise")
 
 
-def looped(depth: int, times: int) -> Trunk:
+def looped(depth: int, times: int) -> Backbone:
     """The same layers again and again, with the embedded input before every turn: LT."""
     return Loop(num_layers=depth, num_loops=times, input_injection="add", initial_state="noise")
 
 
-def progressive(trunk: Trunk) -> Objective:
+def progressive(trunk: Backbone) -> Objective:
     """The progressive loss alone where there are turns to draw; elsewhere it is plain cross-entropy."""
     return Progressive(alpha=1.0) if trunk.turns() > 1 else Supervised(CrossEntropy())
 
 
-def decoder(trunk: Trunk, positions: tuple[Position, ...], *, width: int = 1024, heads: int = 16) -> Decoder:
+def decoder(trunk: Backbone, positions: tuple[Position, ...], *, width: int = 1024, heads: int = 16) -> Decoder:
     """The published model: post-norm, gated feed-forwards as wide as the model, no biases."""
     feed_forward = FeedForward("geglu", expansion=1.0, bias=False)
     return Decoder(
@@ -80,7 +80,7 @@ def decoder(trunk: Trunk, positions: tuple[Position, ...], *, width: int = 1024,
 def published(
     title: str,
     task: Task,
-    trunk: Trunk,
+    trunk: Backbone,
     positions: tuple[Position, ...],
     *,
     tokenizer: Characters,
@@ -98,7 +98,7 @@ def published(
         model=decoder(trunk, positions),
         objective=progressive(trunk) if objective is None else objective,
         optimizer=AdamW(learning_rate=rate, betas=(0.9, 0.98), eps=1e-12, weight_decay=0.01, max_grad_norm=0.5),
-        schedule=Trapezoid(warmup=0.1, decay_from=0.9),
+        schedule=WarmupStableDecay(warmup=0.1, decay_from=0.9),
         training=Training(
             steps=None,
             flops=operations,

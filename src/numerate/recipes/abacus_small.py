@@ -7,7 +7,7 @@ core; not rows of the paper. 20,000 steps are 1.28 million sums.
 from dataclasses import replace
 
 from numerate.config import Span
-from numerate.models.trunk import Trunk
+from numerate.models.trunk import Backbone
 from numerate.positions.position import Position
 from numerate.recipes.abacus_paper import WITH_ABACUS, WITH_FIRE, decoder, looped, published, standard
 from numerate.tasks.arithmetic import Arithmetic
@@ -39,7 +39,7 @@ def addition_small_lt_abacus() -> Recipe:
     return _small("addition_small_lt_abacus", looped(1, 4), WITH_ABACUS)
 
 
-def _small(title: str, trunk: Trunk, positions: tuple[Position, ...]) -> Recipe:
+def _small(title: str, trunk: Backbone, positions: tuple[Position, ...]) -> Recipe:
     task = Arithmetic("+", digits=Span(1, 20))
     large = published(title, task, trunk, positions, tokenizer=Characters(vocabulary="pad"), grid="1:40x1:40")
     training = Training(steps=20_000, batch_size=64, threads=1)

@@ -6,7 +6,7 @@ measures, everything right and the first label right.
 """
 
 from numerate.config import Span
-from numerate.models.trunk import Trunk
+from numerate.models.trunk import Backbone
 from numerate.positions.position import Position
 from numerate.recipes.abacus_paper import WITH_ABACUS, WITH_BOTH, WITH_FIRE, injected, looped, published, standard
 from numerate.tasks.sorting import Sorting
@@ -86,7 +86,7 @@ def sorting_lt_abacus_fire() -> Recipe:
     return _sorting("sorting_lt_abacus_fire", looped(1, 8), WITH_BOTH)
 
 
-def _sorting(title: str, trunk: Trunk, positions: tuple[Position, ...]) -> Recipe:
+def _sorting(title: str, trunk: Backbone, positions: tuple[Position, ...]) -> Recipe:
     task = Sorting(digits=Span(1, 10), items=Span(1, 10))
     tokenizer = Characters(vocabulary="sort")
     return published(title, task, trunk, positions, tokenizer=tokenizer, grid="1:30x1:30", first_batch=32)

@@ -44,12 +44,12 @@ from numerate.positions.numbering import RandomSubset, Sequential, Shifted, Zoom
 from numerate.positions.position import Position
 from numerate.positions.rotary import Rotary
 from numerate.tasks.counting import Counting
-from numerate.tasks.counting_names import Named, named_tasks
+from numerate.tasks.counting_names import PublishedTask, named_tasks
 from numerate.tasks.mixture import Mixture
 from numerate.tasks.rasp import RaspCounting
 from numerate.tasks.selective import SelectiveCounting
 from numerate.tasks.task import Task
-from numerate.tokens.layout import Aligned
+from numerate.tokens.layout import TokenClassification
 from numerate.tokens.words import Words
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
@@ -64,7 +64,7 @@ OFFSETS = 3
 
 
 @dataclass(frozen=True)
-class Trained:
+class PublishedTraining:
     """How a family of models was trained: `warmup` in steps, `epochs` in passes through the published file."""
 
     rate: float
@@ -74,10 +74,10 @@ class Trained:
     warmup: int = 0
 
 
-TRANSFORMER = Trained(rate=1e-4, epochs=10, warmup=3000)
-RECURRENT = Trained(rate=0.01, epochs=5)
-MAMBA = Trained(rate=1e-4, epochs=50, decay=0.0)
-RWKV = Trained(rate=1e-4, epochs=20, decay=0.0, betas=(0.9, 0.99))
+TRANSFORMER = PublishedTraining(rate=1e-4, epochs=10, warmup=3000)
+RECURRENT = PublishedTraining(rate=0.01, epochs=5)
+MAMBA = PublishedTraining(rate=1e-4, epochs=50, decay=0.0)
+RWKV = PublishedTraining(rate=1e-4, epochs=20, decay=0.0, betas=(0.9, 0.99))
 
 
 def published(title: str, task: str, model: str) -> Recipe:
@@ -89,7 +89,7 @@ def published(title: str, task: str, model: str) -> Recipe:
     return Recipe(
         task=named.task,
         tokenizer=Words(),
-        layout=Aligned(blocked_tokens=hidden),
+        layout=TokenClassification(blocked_tokens=hidden),
         model=decoder,
         optimizer=AdamW(learning_rate=trained.rate, betas=trained.betas, weight_decay=trained.decay, max_grad_norm=1.0),
         schedule=Constant(warmup=trained.warmup),
@@ -112,7 +112,7 @@ def published(title: str, task: str, model: str) -> Recipe:
 # Models ------------------------------------------------------------------------------------------------------------
 
 
-def _model(model: str, named: Named) -> tuple[Decoder, Trained]:
+def _model(model: str, named: PublishedTask) -> tuple[Decoder, PublishedTraining]:
     if model in ("rnn", "lstm", "s4"):
         return recurrent(model), RECURRENT
     if model == "mamba":
@@ -201,7 +201,7 @@ def rwkv() -> Decoder:
     )
 
 
-def _position(model: str, named: Named) -> tuple[Position, ...]:
+def _position(model: str, named: PublishedTask) -> tuple[Position, ...]:
     places = named.max_position_embeddings
     helpers: Any = "next" if set(HELPERS) & set(named.task.alphabet()) else "own"
     shifted = Shifted(max_shift=_room(named), num_eval_offsets=OFFSETS, shift_within=places, helper_positions="next")
@@ -224,7 +224,7 @@ def _position(model: str, named: Named) -> tuple[Position, ...]:
 # Evaluation --------------------------------------------------------------------------------------------------------
 
 
-def published_counts(named: Named) -> str:
+def published_counts(named: PublishedTask) -> str:
     """The grid of a task: from the trained counts on those of the published tests, and those on which the best is
     chosen.
 
@@ -241,7 +241,7 @@ def published_counts(named: Named) -> str:
     return f"{trained.low}:{furthest}"
 
 
-def _furthest(named: Named, task: Counting | SelectiveCounting | RaspCounting) -> int:
+def _furthest(named: PublishedTask, task: Counting | SelectiveCounting | RaspCounting) -> int:
     trained = Span.of(task.count)
     if isinstance(task, RaspCounting):
         return task.max_number
@@ -252,7 +252,7 @@ def _furthest(named: Named, task: Counting | SelectiveCounting | RaspCounting) -
     return 99 if "nobos" in named.name else task.allowed.furthest()
 
 
-def _room(named: Named) -> int:
+def _room(named: PublishedTask) -> int:
     """The largest offset at which the longest row that is evaluated still has a place for each token, and one more."""
     task = _main(named)
     if isinstance(task, RaspCounting):
@@ -263,13 +263,13 @@ def _room(named: Named) -> int:
     return max(0, named.max_position_embeddings - 1 - longest)
 
 
-def _main(named: Named) -> Counting | SelectiveCounting | RaspCounting:
+def _main(named: PublishedTask) -> Counting | SelectiveCounting | RaspCounting:
     task: Task = named.task.tasks[0] if isinstance(named.task, Mixture) else named.task
     assert isinstance(task, Counting | SelectiveCounting | RaspCounting)
     return task
 
 
-def _listed(named: Named) -> bool:
+def _listed(named: PublishedTask) -> bool:
     """Whether every question of a cell is known, so that each is asked once."""
     task = _main(named)
     return isinstance(task, Counting) and task.symbol == "same"

@@ -28,7 +28,7 @@ from numerate.positions.numbering import Shifted
 from numerate.positions.position import Position
 from numerate.positions.rotary import Rotary
 from numerate.tasks.counting_names import named_tasks
-from numerate.tokens.layout import Aligned
+from numerate.tokens.layout import TokenClassification
 from numerate.tokens.words import Words
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
@@ -270,7 +270,7 @@ def _counting(
     return Recipe(
         task=named_tasks()[task].task,
         tokenizer=Words(),
-        layout=Aligned(),
+        layout=TokenClassification(),
         model=model,
         optimizer=AdamW(learning_rate=rate, weight_decay=0.01, max_grad_norm=1.0),
         schedule=Cosine(warmup=200),

@@ -12,12 +12,12 @@ from numerate.models.trunk import Stack
 from numerate.tasks.counting_names import named_tasks
 from numerate.tasks.mixture import Mixture
 from numerate.tasks.task import Task
-from numerate.tokens.layout import Aligned
+from numerate.tokens.layout import TokenClassification
 from numerate.tokens.words import Words
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
-from numerate.training.schedule import Trapezoid
+from numerate.training.schedule import WarmupStableDecay
 
 SHIFTED = "counting_samesymbol_shiftedstart3__tr50_te200__"
 MODULAR = "counting_samesymbol_mod10bos"
@@ -49,11 +49,11 @@ def _universal(title: str, task: Task, grid: str, *, steps: int = 5000) -> Recip
     return Recipe(
         task=task,
         tokenizer=Words(),
-        layout=Aligned(),
+        layout=TokenClassification(),
         model=Decoder(hidden_size=64, backbone=Stack(num_layers=1), mixer=Phasor(exclusive=True)),
         objective=Supervised(loss=CrossEntropy(label_smoothing=0.1)),
         optimizer=AdamW(learning_rate=5e-3, betas=(0.9, 0.98), weight_decay=0.2, max_grad_norm=1.0),
-        schedule=Trapezoid(warmup=100, decay_from=0.6, min_lr_ratio=0.02),
+        schedule=WarmupStableDecay(warmup=100, decay_from=0.6, min_lr_ratio=0.02),
         training=Training(steps=steps, batch_size=32, threads=1),
         evaluation=Evaluation(grid=grid, examples_per_cell=100),
         title=title,

@@ -14,8 +14,8 @@ are some 1.6 million tokens, and rows of a part (`training.micro_batch_size`) ar
 from numerate.evaluation.evaluator import Evaluation
 from numerate.models.decoder import Decoder
 from numerate.models.dual_attention_models import current
-from numerate.tasks.language_modelling import LanguageModelling
-from numerate.tokens.layout import Text
+from numerate.tasks.language_modelling import LanguageModeling
+from numerate.tokens.layout import NextToken
 from numerate.tokens.token_ids import TokenIds
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
@@ -112,9 +112,9 @@ def dual(
 
 def _recipe(name: str, model: Decoder) -> Recipe:
     return Recipe(
-        task=LanguageModelling("fineweb_edu", tokenizer="gpt2", context_length=CONTEXT, order="sequential"),
+        task=LanguageModeling("fineweb_edu", tokenizer="gpt2", context_length=CONTEXT, order="sequential"),
         tokenizer=TokenIds(pad_to_multiple_of=128),
-        layout=Text(),
+        layout=NextToken(),
         model=model,
         optimizer=AdamW(learning_rate=6e-4, betas=(0.9, 0.95), weight_decay=0.1, max_grad_norm=1.0),
         schedule=Cosine(warmup=715, min_lr_ratio=0.1, rise="to_one", decay_until=STEPS),

@@ -9,7 +9,7 @@ from numerate.losses.loss import Loss
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
 from numerate.recipes.number_loss_paper import CROSS_ENTROPY, DIGITS, PLAIN, ntl, published
 from numerate.tasks.mathematics import arithmetic
-from numerate.tokens.text_spellings import TextSpelling
+from numerate.tokens.text_spellings import TextNumberFormat
 from numerate.training.recipe import Recipe
 
 
@@ -133,5 +133,5 @@ def arithmetic_t5_ntl_default_tokenizer() -> Recipe:
     return _arithmetic("arithmetic_t5_ntl_default_tokenizer", NumberToken("was", number_tokens="numbers"))
 
 
-def _arithmetic(title: str, loss: Loss = CROSS_ENTROPY, numbers: TextSpelling = PLAIN) -> Recipe:
+def _arithmetic(title: str, loss: Loss = CROSS_ENTROPY, numbers: TextNumberFormat = PLAIN) -> Recipe:
     return published(title, arithmetic(), loss, numbers, questions=10_000, development=3000)

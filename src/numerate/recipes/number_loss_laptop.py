@@ -12,7 +12,7 @@ from numerate.recipes import number_loss_small as small
 from numerate.tasks.mathematics import Mathematics
 from numerate.tokens.regression_transformer import RegressionTransformer
 from numerate.tokens.subwords import Subwords
-from numerate.tokens.text_spellings import PerDigit, TextSpelling, XVal
+from numerate.tokens.text_spellings import PerDigit, TextNumberFormat, XVal
 from numerate.training.recipe import Recipe
 
 MODULES = ("numbers__place_value", "numbers__round_number", "arithmetic__add_or_sub")
@@ -78,7 +78,7 @@ def number_loss_laptop_decoder_rt() -> Recipe:
     return _laptop(small.number_loss_small_decoder_rt(), RegressionTransformer())
 
 
-def _laptop(recipe: Recipe, numbers: TextSpelling | None = None) -> Recipe:
+def _laptop(recipe: Recipe, numbers: TextNumberFormat | None = None) -> Recipe:
     return replace(
         recipe,
         task=Mathematics(

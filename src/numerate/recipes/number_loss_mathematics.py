@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from numerate.losses.loss import Loss
-from numerate.losses.numbers_said import XVal
+from numerate.losses.numbers_said import XValLoss
 from numerate.models.number_inputs import NumberHead, RegressionTransformerEmbedding, XValScaling
 from numerate.models.numformer import Numformer
 from numerate.recipes.number_loss_paper import (
@@ -27,7 +27,7 @@ from numerate.recipes.number_loss_paper import (
 from numerate.tasks.mathematics import Mathematics
 from numerate.tokens.layout import Masked
 from numerate.tokens.regression_transformer import RegressionTransformer
-from numerate.tokens.text_spellings import TextSpelling
+from numerate.tokens.text_spellings import TextNumberFormat
 from numerate.tokens.text_spellings import XVal as Numbers
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe
@@ -101,7 +101,7 @@ def mathematics_xval() -> Recipe:
     is `mathematics_numformer`. Numbers are compared as signed logarithms; theirs is `objective.loss.published=true
     model.number_head.scale=number`.
     """
-    return _mathematics("mathematics_xval", XVal(), NUM, model=XVAL, paper="xval")
+    return _mathematics("mathematics_xval", XValLoss(), NUM, model=XVAL, paper="xval")
 
 
 def mathematics_numformer() -> Recipe:
@@ -111,7 +111,7 @@ def mathematics_numformer() -> Recipe:
     published no gradient is clipped.
     """
     model = Numformer(final_norm=False, head_bias=False)
-    found = _mathematics("mathematics_numformer", XVal(), NUM, model=model, paper="xval")
+    found = _mathematics("mathematics_numformer", XValLoss(), NUM, model=model, paper="xval")
     return replace(
         found,
         optimizer=AdamW(learning_rate=1e-4, betas=(0.9, 0.999), weight_decay=0.01, max_grad_norm=None),
@@ -131,6 +131,6 @@ def mathematics_t5_big() -> Recipe:
     return computed_again(found)
 
 
-def _mathematics(title: str, loss: Loss = CROSS_ENTROPY, numbers: TextSpelling = PLAIN, **other: Any) -> Recipe:
+def _mathematics(title: str, loss: Loss = CROSS_ENTROPY, numbers: TextNumberFormat = PLAIN, **other: Any) -> Recipe:
     given: dict[str, Any] = {"size": "base", "steps": SHORT} | other
     return published(title, Mathematics(), loss, numbers, questions=10_000, development=13_026, **given)

@@ -20,9 +20,9 @@ from numerate.losses.loss import Loss
 from numerate.losses.number_token import NumberToken
 from numerate.models.t5 import SIZES, T5
 from numerate.tasks.task import Task
-from numerate.tokens.layout import Layout, Pair
+from numerate.tokens.layout import Layout, Seq2Seq
 from numerate.tokens.subwords import Subwords
-from numerate.tokens.text_spellings import AsIs, PerDigit, TextSpelling
+from numerate.tokens.text_spellings import AsIs, PerDigit, TextNumberFormat
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
@@ -68,7 +68,7 @@ def published(
     title: str,
     task: Task,
     loss: Loss = CROSS_ENTROPY,
-    numbers: TextSpelling = PLAIN,
+    numbers: TextNumberFormat = PLAIN,
     *,
     size: Size = "small",
     model: ModelSpec | None = None,
@@ -89,7 +89,7 @@ def published(
     return Recipe(
         task=task,
         tokenizer=Subwords(hub(size), numbers),
-        layout=layout or Pair(),
+        layout=layout or Seq2Seq(),
         model=model or t5(size),
         objective=Supervised(loss),
         optimizer=AdamW(learning_rate=1e-4, betas=(0.9, 0.999), weight_decay=0.01, max_grad_norm=1.0),

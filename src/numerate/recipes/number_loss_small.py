@@ -2,7 +2,7 @@
 
 After Zausinger et al. (2025), https://arxiv.org/abs/2411.02083, at sizes of their own: T5 of two layers and width 64,
 or a decoder like it, from random weights, one token a character, on questions that are generated
-(`MathematicsStandIn`: places, rounding, sums and differences). What has one architecture has the same data and
+(`GeneratedMathematics`: places, rounding, sums and differences). What has one architecture has the same data and
 budget, so that the loss, or the spelling of numbers, is all that differs. T5 has learned vectors of places beside its
 own positions, without which this budget is too short for it. Parts 1 to 3 of the evaluation are numbers of up to four
 digits, as trained, 4 to 6 those of five and six.
@@ -19,15 +19,15 @@ from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.loss import Loss
 from numerate.losses.number_level import NumberLevel
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
-from numerate.losses.numbers_said import Regression, XVal
+from numerate.losses.numbers_said import Regression, XValLoss
 from numerate.mixers.attention import Attention
 from numerate.models.decoder import Decoder
 from numerate.models.number_inputs import NumberHead, RegressionTransformerEmbedding, XValScaling
 from numerate.models.t5 import T5
 from numerate.models.trunk import Stack
 from numerate.positions.rotary import Rotary
-from numerate.tasks.mathematics_stand_in import MathematicsStandIn
-from numerate.tokens.layout import Continuation, Pair
+from numerate.tasks.mathematics_stand_in import GeneratedMathematics
+from numerate.tokens.layout import Continuation, Seq2Seq
 from numerate.tokens.numbers import Digits
 from numerate.tokens.regression_transformer import RegressionTransformer
 from numerate.tokens.subwords import Subwords
@@ -36,7 +36,7 @@ from numerate.tokens.tokenizer import Characters
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
-from numerate.training.schedule import Trapezoid
+from numerate.training.schedule import WarmupStableDecay
 
 SMALL = T5(
     hidden_size=64,
@@ -96,7 +96,7 @@ def number_loss_small_xval() -> Recipe:
     """A small T5 on generated mathematics: [NUM] for every number, and a head that says numbers."""
     model = replace(SMALL, number_embedding=XValScaling(), number_head=NumberHead(scale="ln"))
     return replace(
-        _small("number_loss_small_xval", XVal(), model),
+        _small("number_loss_small_xval", XValLoss(), model),
         tokenizer=Subwords("characters", Numbers(round_to_float32=True)),
     )
 
@@ -137,15 +137,15 @@ def number_loss_small_decoder_rt() -> Recipe:
 def _small(title: str, loss: Loss, model: ModelSpec = SMALL) -> Recipe:
     pair = isinstance(model, T5)
     return Recipe(
-        task=MathematicsStandIn(
+        task=GeneratedMathematics(
             kinds=("place_value", "round_number", "add_or_sub"), digits=Span(1, 4), ood_digits=Span(5, 6)
         ),
         tokenizer=Characters(number_format=Digits(digit_order="normal")),
-        layout=Pair() if pair else Continuation(),
+        layout=Seq2Seq() if pair else Continuation(),
         model=model,
         objective=Supervised(loss),
         optimizer=AdamW(learning_rate=1e-3 if pair else 3e-3, betas=(0.9, 0.98), weight_decay=0.01, max_grad_norm=1.0),
-        schedule=Trapezoid(warmup=100, decay_from=0.6, min_lr_ratio=0.02),
+        schedule=WarmupStableDecay(warmup=100, decay_from=0.6, min_lr_ratio=0.02),
         training=Training(steps=2000, batch_size=32, threads=1),
         evaluation=Evaluation(grid="1:6", examples_per_cell=200),
         title=title,

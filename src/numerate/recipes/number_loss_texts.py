@@ -1,4 +1,4 @@
-"""Jokes, passages and word problems as published: number losses where numbers stand among words.
+"""RJokes, passages and word problems as published: number losses where numbers stand among words.
 
 Zausinger et al. (2025), https://arxiv.org/abs/2411.02083: T5-small on rJokes (a score from 0 to 11 is to be told) and
 on MultiRC (answers that mostly have no number), T5-3B on GSM8K, 2,500,000 steps of 32 questions, which are 12,500
@@ -11,13 +11,13 @@ from typing import Any
 
 from numerate.losses.loss import Loss
 from numerate.losses.number_token import NumberToken
-from numerate.losses.numbers_said import XVal
+from numerate.losses.numbers_said import XValLoss
 from numerate.models.number_inputs import NumberHead, XValScaling
 from numerate.recipes.number_loss_paper import CROSS_ENTROPY, DIGITS, PLAIN, computed_again, ntl, published, t5
-from numerate.tasks.jokes import Jokes
-from numerate.tasks.reading import Reading
-from numerate.tasks.word_problems import WordProblems
-from numerate.tokens.text_spellings import TextSpelling
+from numerate.tasks.jokes import RJokes
+from numerate.tasks.reading import MultiRC
+from numerate.tasks.word_problems import GSM8K
+from numerate.tokens.text_spellings import TextNumberFormat
 from numerate.tokens.text_spellings import XVal as Numbers
 from numerate.training.recipe import Recipe
 
@@ -47,7 +47,7 @@ def rjokes_t5_regression_head() -> Recipe:
     it teaches that the answer is [NUM], which is soon said. Numbers of a joke are [NUM] too, with vectors multiplied by
     them; in theirs they are T5's own tokens.
     """
-    return _rjokes("rjokes_t5_regression_head", XVal(scale="number"), Numbers(), model=REGRESSION)
+    return _rjokes("rjokes_t5_regression_head", XValLoss(scale="number"), Numbers(), model=REGRESSION)
 
 
 def rjokes_t5_custom_tokenizer() -> Recipe:
@@ -116,14 +116,14 @@ def gsm8k_t5_ntl_was() -> Recipe:
     return _gsm8k("gsm8k_t5_ntl_was", ntl("was"), DIGITS)
 
 
-def _rjokes(title: str, loss: Loss = CROSS_ENTROPY, numbers: TextSpelling = PLAIN, **other: Any) -> Recipe:
-    return published(title, Jokes(), loss, numbers, questions=43_246, development=43_246, **other)
+def _rjokes(title: str, loss: Loss = CROSS_ENTROPY, numbers: TextNumberFormat = PLAIN, **other: Any) -> Recipe:
+    return published(title, RJokes(), loss, numbers, questions=43_246, development=43_246, **other)
 
 
-def _multirc(title: str, loss: Loss = CROSS_ENTROPY, numbers: TextSpelling = PLAIN) -> Recipe:
-    return published(title, Reading(), loss, numbers, questions=953, development=953)
+def _multirc(title: str, loss: Loss = CROSS_ENTROPY, numbers: TextNumberFormat = PLAIN) -> Recipe:
+    return published(title, MultiRC(), loss, numbers, questions=953, development=953)
 
 
-def _gsm8k(title: str, loss: Loss = CROSS_ENTROPY, numbers: TextSpelling = PLAIN) -> Recipe:
-    found = published(title, WordProblems(), loss, numbers, size="3b", questions=1319, development=1120)
+def _gsm8k(title: str, loss: Loss = CROSS_ENTROPY, numbers: TextNumberFormat = PLAIN) -> Recipe:
+    found = published(title, GSM8K(), loss, numbers, size="3b", questions=1319, development=1120)
     return computed_again(found)

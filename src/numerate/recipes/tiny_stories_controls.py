@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 
 from numerate.batch import Tokens
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.mixers.dual_attention import DualAttention
 from numerate.models.block import FeedForward
@@ -78,20 +78,20 @@ def equal_in(
     >>> equal_in("parameters", numerate.recipe("tiny_stories_d64_l4_4+4_symbolic"), by="depth").said
     '394,752 parameters beside embedding and head, 360,256 wanted (+9.6%)'
 
-    Raises `Mistake` for what cannot be equal so: parameters by steps, time without a ratio, no dual attention.
+    Raises `UserError` for what cannot be equal so: parameters by steps, time without a ratio, no dual attention.
     """
     spec = recipe.model
     if not isinstance(spec, Decoder):
-        raise Mistake(
+        raise UserError(
             f"model: {type(spec).__name__} has no Transformer beside it; a Decoder with DualAttention is right"
         )
     plain = transformer_of(spec) if against is None else against
     steps = recipe.training.steps
     if steps is None:
-        raise Mistake("training.steps: a budget in steps is what another is made equal to; training.steps= is right")
+        raise UserError("training.steps: a budget in steps is what another is made equal to; training.steps= is right")
     if equal == "parameters":
         if by == "steps":
-            raise Mistake("by: steps change no parameters; width or depth is right")
+            raise UserError("by: steps change no parameters; width or depth is right")
         wanted = float(parameters_of(spec))
         model = _sought(plain, by, wanted, lambda one: float(parameters_of(one)), fill=by == "width")
         return Control(replace(recipe, model=model), equal, wanted, float(parameters_of(model)))
@@ -107,7 +107,7 @@ def equal_in(
         longer = round(wanted / one)
         return Control(_for(recipe, plain, longer), equal, wanted, one * longer)
     if ratio is None or not ratio > 0:
-        raise Mistake("ratio: time needs how many times as long a step takes; step_seconds of both measures it")
+        raise UserError("ratio: time needs how many times as long a step takes; step_seconds of both measures it")
     if by == "steps":
         longer = round(steps * ratio)
         return Control(_for(recipe, plain, longer), equal, steps * ratio, float(longer))
@@ -121,10 +121,10 @@ def equal_in(
 def transformer_of(spec: Decoder) -> Decoder:
     """The Transformer of equal width, depth and heads, and all else: relational heads become those of self-attention.
 
-    Raises `Mistake` for a model without dual attention."""
+    Raises `UserError` for a model without dual attention."""
     mixer = spec.mixer
     if not isinstance(mixer, DualAttention):
-        raise Mistake(f"model.mixer: {type(mixer).__name__} has no relational heads to do without; DualAttention has")
+        raise UserError(f"model.mixer: {type(mixer).__name__} has no relational heads to do without; DualAttention has")
     heads = mixer.num_self_heads + mixer.num_relational_heads
     if mixer.num_key_value_heads is None:
         return replace(spec, mixer=Attention(heads, dropout=mixer.dropout))
@@ -183,7 +183,7 @@ def step_seconds(
 def _context(recipe: Recipe) -> int:
     context = getattr(recipe.task, "context_length", None)
     if not isinstance(context, int):
-        raise Mistake(f"task: rows of {type(recipe.task).__name__} have no length of their own; running text has")
+        raise UserError(f"task: rows of {type(recipe.task).__name__} have no length of their own; running text has")
     return context
 
 
@@ -197,7 +197,7 @@ def _sought(
     """The Transformer whose measure is nearest to what is wanted; with `fill`, its feed-forward makes up the rest."""
     trunk, fed = plain.backbone, plain.feed_forward
     if not isinstance(trunk, Stack) or not isinstance(fed, FeedForward):
-        raise Mistake("model.backbone: a Stack with feed-forwards is what width and depth are sought of")
+        raise UserError("model.backbone: a Stack with feed-forwards is what width and depth are sought of")
     mixer = plain.mixer
     assert isinstance(mixer, Attention | DualAttention)
     if by == "depth":

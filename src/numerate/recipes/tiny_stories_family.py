@@ -7,7 +7,7 @@ made in `tiny_stories_paper`, which needs torch, when one is asked for.
 from functools import cache
 from typing import Any
 
-from numerate.models.tiny_names import RUNS, Run, beside
+from numerate.models.tiny_names import RUNS, PublishedRun, beside
 
 CONTROLS = {
     "iso_parameters": "equal parameters",
@@ -40,7 +40,7 @@ def make(name: str) -> Any:
 
 
 @cache
-def _controls() -> dict[str, tuple[Run, str]]:
+def _controls() -> dict[str, tuple[PublishedRun, str]]:
     """Each control with the run that it stands beside."""
     dual = [run for run in RUNS if run.relational_heads]
     return {

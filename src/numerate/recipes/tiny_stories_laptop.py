@@ -5,8 +5,8 @@ prepare tiny_stories_2048` makes both. The three Transformers are equal to it in
 """
 
 from numerate.models.dual_attention_models import corrected
-from numerate.tasks.language_modelling import LanguageModelling
-from numerate.tokens.layout import Text
+from numerate.tasks.language_modelling import LanguageModeling
+from numerate.tokens.layout import NextToken
 from numerate.tokens.token_ids import TokenIds
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
@@ -45,11 +45,11 @@ def tiny_stories_laptop_time() -> Recipe:
 
 def _laptop(name: str, *, depth: int, self_heads: int, relational_heads: int, steps: int = STEPS) -> Recipe:
     return Recipe(
-        task=LanguageModelling(
+        task=LanguageModeling(
             "tiny_stories_2048/train", "tiny_stories_2048/validation", "tiny_stories_2048", context_length=CONTEXT
         ),
         tokenizer=TokenIds(),
-        layout=Text(),
+        layout=NextToken(),
         model=corrected(
             width=64,
             depth=depth,

@@ -15,10 +15,10 @@ from dataclasses import replace
 from numerate.evaluation.evaluator import Evaluation
 from numerate.models.decoder import Decoder
 from numerate.models.dual_attention_models import published
-from numerate.models.tiny_names import Run, beside
+from numerate.models.tiny_names import PublishedRun, beside
 from numerate.recipes.tiny_stories_controls import Control, equal_in
-from numerate.tasks.language_modelling import LanguageModelling
-from numerate.tokens.layout import Text
+from numerate.tasks.language_modelling import LanguageModeling
+from numerate.tokens.layout import NextToken
 from numerate.tokens.token_ids import TokenIds
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
@@ -31,15 +31,15 @@ VOCABULARY = 32_000
 """Tokens that operations are reckoned with."""
 
 
-def published_run(run: Run) -> Recipe:
+def published_run(run: PublishedRun) -> Recipe:
     """The recipe of a published setting."""
     cosine: Schedule = Cosine(warmup=1000, rise="from_zero", decay_until=STEPS - 1)
     return Recipe(
-        task=LanguageModelling(
+        task=LanguageModeling(
             "tiny_stories/tokens", tokenizer="tiny_stories", context_length=run.context, order="published"
         ),
         tokenizer=TokenIds(),
-        layout=Text(),
+        layout=NextToken(),
         model=published(**run.told()),
         optimizer=AdamW(learning_rate=run.rate, betas=(0.9, 0.95), weight_decay=0.1, max_grad_norm=1.0),
         schedule=cosine if run.has("cosine") else Constant(warmup=0),
@@ -64,12 +64,12 @@ def published_run(run: Run) -> Recipe:
     )
 
 
-def control_of(name: str, run: Run, control: str) -> Recipe:
+def control_of(name: str, run: PublishedRun, control: str) -> Recipe:
     """The Transformer beside a run: `iso_parameters`, `iso_operations` or `iso_time`."""
     return replace(control_beside(run, control).recipe, title=name)
 
 
-def control_beside(run: Run, control: str) -> Control:
+def control_beside(run: PublishedRun, control: str) -> Control:
     """The same with what it matched.
 
     Of equal parameters it is as deep, wider in steps of 16, then with a feed-forward that makes up the rest; of equal
@@ -86,6 +86,6 @@ def control_beside(run: Run, control: str) -> Control:
     return equal_in("time", recipe, by="steps", against=against, vocabulary=VOCABULARY, ratio=ratio)
 
 
-def _transformer(run: Run) -> Decoder:
+def _transformer(run: PublishedRun) -> Decoder:
     told = run.told() | {"self_heads": run.self_heads + run.relational_heads, "relational_heads": 0}
     return published(**told)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.records.kinds import METRICS
 from numerate.records.reading import Warn, damaged, read
 
@@ -27,41 +27,43 @@ def checksum(head: Mapping[str, Any]) -> str:
 def read_head(path: Path) -> dict[str, Any]:
     """What the `recipe.yaml` at `path` holds.
 
-    Raises `Mistake` where it was damaged or changed, or a later version wrote it; `Fault` where it cannot be read.
+    Raises `UserError` where it was damaged or changed, or a later version wrote it; `OperationalError` where it cannot
+    be read.
     """
     head = read_checked(path, FORMAT, _REMEDY)
     if not isinstance(head.get("recipe"), dict):
-        raise Mistake(damaged(path, "it holds no recipe", _REMEDY))
+        raise UserError(damaged(path, "it holds no recipe", _REMEDY))
     return head
 
 
 def read_checked(path: Path, format: int, remedy: str) -> dict[str, Any]:
     """What a file of YAML holds that ends with its checksum, as those of a format from 2 on do.
 
-    Raises `Mistake` where it was damaged or changed, or a later version wrote it; `Fault` where it cannot be read.
+    Raises `UserError` where it was damaged or changed, or a later version wrote it; `OperationalError` where it cannot
+    be read.
     """
     import yaml
 
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise Fault(f"{path}: cannot be read: {error.strerror}") from error
+        raise OperationalError(f"{path}: cannot be read: {error.strerror}") from error
     try:
         head = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}, line {mark.line + 1}" if mark else path
-        raise Mistake(damaged(where, "cannot be read as YAML", remedy)) from error
+        raise UserError(damaged(where, "cannot be read as YAML", remedy)) from error
     if not isinstance(head, dict):
-        raise Mistake(damaged(path, "it holds no settings", remedy))
+        raise UserError(damaged(path, "it holds no settings", remedy))
     written = head.get("format", 1)
     if not isinstance(written, int) or written > format:
-        raise Mistake(f"{path}: is of format {written}, this version reads up to {format}; update numerate.")
+        raise UserError(f"{path}: is of format {written}, this version reads up to {format}; update numerate.")
     if CHECKSUM in head or written >= 2:
         if CHECKSUM not in head:
-            raise Mistake(damaged(path, "it was cut: the checksum at its end is missing", remedy))
+            raise UserError(damaged(path, "it was cut: the checksum at its end is missing", remedy))
         if head.pop(CHECKSUM) != checksum(head):
-            raise Mistake(damaged(path, "it was changed after it was written: its checksum is another", remedy))
+            raise UserError(damaged(path, "it was changed after it was written: its checksum is another", remedy))
     return head
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.records.schema import Schema
 
 Warn = Callable[[str], None] | None
@@ -70,13 +70,13 @@ def damaged(where: object, what: str, remedy: str) -> str:
 
 
 def content_of(path: Path) -> bytes:
-    """What a file holds; nothing where there is no such file. Raises `Fault` for one that cannot be read."""
+    """What a file holds; nothing where there is no such file. Raises `OperationalError` for one that cannot be read."""
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return b""
     except OSError as error:
-        raise Fault(f"{path}: cannot be read: {error.strerror}") from error
+        raise OperationalError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def read(path: Path, schema: Schema, warn: Warn = None, cut: Warn = None) -> list[dict[str, Any]]:
@@ -85,8 +85,8 @@ def read(path: Path, schema: Schema, warn: Warn = None, cut: Warn = None) -> lis
     >>> read(folder / "evaluation.jsonl", EVALUATION)[0]["correct"]
     98
 
-    Raises `Mistake` for a damaged line, where that is fatal to records of this kind; else `warn` is told, by default as
-    a Python warning. `cut` is told of a last line that was cut.
+    Raises `UserError` for a damaged line, where that is fatal to records of this kind; else `warn` is told, by default
+    as a Python warning. `cut` is told of a last line that was cut.
     """
     return [record for _, record in sound(scan(content_of(path), path, schema), path, schema, warn, cut)]
 
@@ -102,7 +102,7 @@ def sound(
             if cut is not None:
                 cut(f"{path.name}: the last line was cut when a process was killed, and is left out")
         elif schema.fatal:
-            raise Mistake(line.damage)
+            raise UserError(line.damage)
         else:
             (warn or _warn)(str(line.damage))
 
@@ -110,20 +110,20 @@ def sound(
 def read_object(path: Path, schema: Schema, warn: Warn = None) -> dict[str, Any] | None:
     """The object that a file of JSON holds, which is written as a whole; None if there is no such file.
 
-    Raises `Mistake` for a damaged one, where that is fatal; else `warn` is told, and it counts as not there.
+    Raises `UserError` for a damaged one, where that is fatal; else `warn` is told, and it counts as not there.
     """
     try:
         record = record_of(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise Fault(f"{path}: cannot be read: {error.strerror}") from error
+        raise OperationalError(f"{path}: cannot be read: {error.strerror}") from error
     wrong = "no JSON object" if record is None else schema.wrong(record)
     if wrong is None:
         return record
     text = damaged(path, wrong, schema.remedy)
     if schema.fatal:
-        raise Mistake(text)
+        raise UserError(text)
     (warn or _warn)(text)
     return None
 
@@ -145,7 +145,7 @@ class Tail:
         self._lines = 0
 
     def new(self) -> list[dict[str, Any]]:
-        """Raises `Mistake` for a damaged line."""
+        """Raises `UserError` for a damaged line."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.end)
@@ -153,7 +153,7 @@ class Tail:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise Fault(f"{self.path}: cannot be read: {error.strerror}") from error
+            raise OperationalError(f"{self.path}: cannot be read: {error.strerror}") from error
         lines = scan(content, self.path, self.schema, self._lines + 1, self.end)
         found = [record for _, record in sound(lines, self.path, self.schema)]
         self.end += content.rfind(b"\n") + 1

@@ -144,7 +144,7 @@ class Mapped(Check):
 class Fields(Check):
     """An object with the fields of a table; further ones are not looked at.
 
-    >>> Fields({"count": Whole(), "correct": Whole(high="count"), "note?": Text()})
+    >>> Fields({"count": Whole(), "correct": Whole(high="count"), "note?": NextToken()})
 
     A field whose name ends in `?` may be missing or null.
     """

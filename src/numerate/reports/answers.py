@@ -8,7 +8,7 @@ from itertools import combinations
 from statistics import fmean, median
 from typing import cast
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.answer_metrics import LESS_IS_BETTER, METRICS, SHARES, base, is_one, pooled, told_in
 from numerate.evaluation.labels import Metric
 from numerate.evaluation.statistics import holm, probability_of_improvement
@@ -186,10 +186,10 @@ def split_metric(name: str | None) -> tuple[Metric | None, str | None]:
 
 
 def lacking(groups: Sequence[Group], metric: str | None) -> None:
-    """Raises `Mistake` for a group whose records do not have a metric of numbers or texts; nothing for None."""
+    """Raises `UserError` for a group whose records do not have a metric of numbers or texts; nothing for None."""
     for group in groups if metric is not None else ():
         if not any(told.get(str(metric)) is not None for _, seed in by_seed(group) for told in seed.values()):
-            raise Mistake(
+            raise UserError(
                 f"metric: {group.label} has no {metric}, which is known where answers were decoded and some have a "
                 "number; numerate evaluate RUN method=decoding asks again"
             )

@@ -28,7 +28,7 @@ MOST_LINES = 60
 """Lines of the table of heads that a page has for each prompt."""
 
 
-class Look(NamedTuple):
+class HeadSummary(NamedTuple):
     """One head in words: what it is, over how many it spreads (None for relations), where the last token looks."""
 
     layer: str
@@ -38,7 +38,7 @@ class Look(NamedTuple):
     last: tuple[tuple[str, float], ...]
 
 
-def looks(record: Mapping[str, Any], most: int = 3) -> list[Look]:
+def looks(record: Mapping[str, Any], most: int = 3) -> list[HeadSummary]:
     """Every head of a record in words.
 
     The spread is exp of the mean entropy of its rows, in nats: one that looks at 2 tokens evenly has 2. `last` are the
@@ -51,7 +51,7 @@ def looks(record: Mapping[str, Any], most: int = 3) -> list[Look]:
             order = np.argsort(-np.abs(row), kind="stable")[:most]
             last = tuple((_named(seen, int(j)), float(row[j])) for j in order if row[j] != 0)
             spread = None if seen.sort == "relations" else _spread(weights)
-            found.append(Look(seen.name, seen.sort, number, spread, last))
+            found.append(HeadSummary(seen.name, seen.sort, number, spread, last))
     return found
 
 

@@ -73,7 +73,7 @@ def hexadecimal(colour: Colour) -> str:
 
 
 @dataclass(frozen=True)
-class Look:
+class TerminalStyle:
     """What a terminal can show: how many colours (0, 256 or 2**24), box-drawing letters or only ASCII, columns."""
 
     colours: int = 0
@@ -81,7 +81,7 @@ class Look:
     width: int = 100
 
     @classmethod
-    def of(cls, stream: TextIO, environ: Mapping[str, str] | None = None) -> "Look":
+    def of(cls, stream: TextIO, environ: Mapping[str, str] | None = None) -> "TerminalStyle":
         """Looks at a stream and the environment. Colour needs a terminal that is not "dumb" and no NO_COLOR
         (https://no-color.org); FORCE_COLOR asks for it without a terminal."""
         said = os.environ if environ is None else environ

@@ -5,7 +5,7 @@ from dataclasses import replace
 from html import escape
 from pathlib import Path
 
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.evaluation.statistics import difference
 from numerate.reports import overview, sections
 from numerate.reports.answers import (
@@ -19,13 +19,13 @@ from numerate.reports.answers import (
     split_metric,
 )
 from numerate.reports.claims import no_claims
-from numerate.reports.colour import Look
+from numerate.reports.colour import TerminalStyle
 from numerate.reports.counts import MEMORISED, by_count
 from numerate.reports.curve import length_curve
 from numerate.reports.drawing import chart_svg, folded, heat_map, table
 from numerate.reports.finding import finding, outcome
 from numerate.reports.forest import forest
-from numerate.reports.grid import Grid, bracket, floors_along, percent, place_words
+from numerate.reports.grid import PlotGrid, bracket, floors_along, percent, place_words
 from numerate.reports.groups import Group, by_metric, by_parts, differing, grouped, region_words
 from numerate.reports.heat_map import heat_map as terminal_map
 from numerate.reports.heat_map import legend
@@ -70,7 +70,7 @@ def write_comparison(
     that failed and so have no folder here, each with its error, and `absent` the variants of which no run is left: the
     page begins with them. `metric` is what all are measured by (default: each as its reports are, `Group.metric`); one
     of numbers or texts, such as `log_mae`, has tests of its own, and the rest of the page is of exact match. Raises
-    `Mistake` for no folders, a folder that is no run, a baseline that is no group, or a metric that they lack.
+    `UserError` for no folders, a folder that is no run, a baseline that is no group, or a metric that they lack.
     """
     measure, answer = split_metric(metric)
     groups = with_baseline(by_metric(grouped(_read(folders), labels), measure), baseline)
@@ -88,25 +88,25 @@ def write_figure(
     """Writes the figure of a comparison, for a paper: .png, .svg or .pdf as its name ends. Returns its path.
 
     A heat map per group of runs, the training square marked, and all groups by length with their intervals. Raises
-    `Mistake` for another ending, no folders, or runs that were not evaluated on a grid.
+    `UserError` for another ending, no folders, or runs that were not evaluated on a grid.
     """
     from numerate.reports.figures import save
     from numerate.reports.plots import compare_figure
 
     measure, answer = split_metric(metric)
     if answer is not None:
-        raise Mistake(f"metric: {answer} has no figure; out=compare.html has its tests")
+        raise UserError(f"metric: {answer} has no figure; out=compare.html has its tests")
     return save(compare_figure(by_metric(grouped(_read(folders), labels), measure)), path)
 
 
 def with_baseline(groups: Sequence[Group], baseline: str | None) -> list[Group]:
-    """The groups with the baseline first. Raises `Mistake` where none is called so."""
+    """The groups with the baseline first. Raises `UserError` where none is called so."""
     if baseline is None:
         return list(groups)
     labels = [group.label for group in groups]
     if baseline not in labels:
         known = f"there are: {', '.join(labels)}.{did_you_mean(baseline, labels)}"
-        raise Mistake(f"baseline: no group is called {baseline!r}; {known}")
+        raise UserError(f"baseline: no group is called {baseline!r}; {known}")
     first = groups[labels.index(baseline)]
     return [first, *(group for group in groups if group is not first)]
 
@@ -193,7 +193,7 @@ def _sections(groups: Sequence[Group], answer: str | None) -> list[str]:
     ]
 
 
-def comparison_text(groups: Sequence[Group], look: Look | None = None, answer: str | None = None) -> str:
+def comparison_text(groups: Sequence[Group], look: TerminalStyle | None = None, answer: str | None = None) -> str:
     """The comparison for a terminal: heat maps side by side, the diagonal, the table of regions, the finding; of
     several tasks one after the other."""
     if texts := running(groups):
@@ -202,7 +202,7 @@ def comparison_text(groups: Sequence[Group], look: Look | None = None, answer: s
             return language_text(texts)
         parts = [(_names(texts), language_text(texts)), (_names(others), comparison_text(others, look, answer))]
         return "\n\n\n".join(f"{name}\n{'=' * text_width(name)}\n\n{told}" for name, told in parts)
-    look, tasks = look or Look(), by_task(groups)
+    look, tasks = look or TerminalStyle(), by_task(groups)
     if len(tasks) == 1:
         return _text(groups, look, answer)
     return "\n\n\n".join(
@@ -210,7 +210,7 @@ def comparison_text(groups: Sequence[Group], look: Look | None = None, answer: s
     )
 
 
-def _text(groups: Sequence[Group], look: Look, answer: str | None) -> str:
+def _text(groups: Sequence[Group], look: TerminalStyle, answer: str | None) -> str:
     shown = drawn(groups)
     squares = [_titled(grid, group.label) for group in shown for grid in group.grids if grid.row_axis]
     maps = [terminal_map(grid, look) for grid in squares]
@@ -244,14 +244,14 @@ def _answer_text(groups: Sequence[Group], answer: str) -> list[str]:
     return [text_table(*answer_pair_rows(told, answer)), "\n".join([*answer_pair_sentences(told, answer), TOLD_APART])]
 
 
-def _titled(grid: Grid, label: str) -> Grid:
+def _titled(grid: PlotGrid, label: str) -> PlotGrid:
     title = f"{label}, {grid.title}" if grid.title else label
-    return Grid(grid.row_axis, grid.column_axis, grid.rows, grid.columns, grid.points, title)
+    return PlotGrid(grid.row_axis, grid.column_axis, grid.rows, grid.columns, grid.points, title)
 
 
 def _read(folders: Sequence[str | Path]) -> list[Records]:
     if not folders:
-        raise Mistake("compare: no runs are named; for example numerate compare runs/a/1 runs/b/2")
+        raise UserError("compare: no runs are named; for example numerate compare runs/a/1 runs/b/2")
     return read_each(folders)
 
 
@@ -348,7 +348,7 @@ def _seeds(groups: Sequence[Group]) -> str:
     return "".join(parts)
 
 
-def _seed_map(single: Group, grid: Grid, large: bool) -> str:
+def _seed_map(single: Group, grid: PlotGrid, large: bool) -> str:
     if not grid.row_axis:
         return _strip(single)
     return small_map(grid) if large else heat_map(grid, single.operator, numbers=False)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import log10
 
-from numerate.reports.colour import SERIES_DARK, Look, rgb
+from numerate.reports.colour import SERIES_DARK, TerminalStyle, rgb
 from numerate.reports.grid import Point, bracket, percent
 from numerate.reports.table import text_table
 
@@ -12,13 +12,13 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _PLAIN = "_.-=*#"
 
 
-def sparkline(values: Sequence[float], look: Look | None = None, *, width: int = 40, log: bool = False) -> str:
+def sparkline(values: Sequence[float], look: TerminalStyle | None = None, *, width: int = 40, log: bool = False) -> str:
     """Values as a line of blocks, lowest to highest; the mean of neighbours where there are more than `width`.
 
     >>> sparkline([0.0, 0.5, 1.0])
     '▁▅█'
     """
-    look = look or Look()
+    look = look or TerminalStyle()
     shown = [log10(max(value, 1e-12)) for value in values] if log else list(values)
     if not shown:
         return ""
@@ -31,12 +31,14 @@ def sparkline(values: Sequence[float], look: Look | None = None, *, width: int =
     return "".join(blocks[round(top * (m - low) / (high - low))] if high > low else blocks[0] for m in means)
 
 
-def length_curve(series: Mapping[str, Mapping[int, Point]], look: Look | None = None, *, axis: str = "n+n") -> str:
+def length_curve(
+    series: Mapping[str, Mapping[int, Point]], look: TerminalStyle | None = None, *, axis: str = "n+n"
+) -> str:
     """The diagonal of grids as a table with bars: per length and series the share right with its interval.
 
     `series` maps a label to points by length, as `diagonal` gives them. Trained lengths are marked.
     """
-    look = look or Look()
+    look = look or TerminalStyle()
     lengths = sorted({length for along in series.values() for length in along})
     header = [axis, *(name for label in series for name in (label, "% [interval]"))]
     rows = []
@@ -54,7 +56,7 @@ def length_curve(series: Mapping[str, Mapping[int, Point]], look: Look | None = 
     return text_table(header, rows)
 
 
-def _bar(point: Point, look: Look, colour: tuple[int, int, int], width: int = 20) -> str:
+def _bar(point: Point, look: TerminalStyle, colour: tuple[int, int, int], width: int = 20) -> str:
     """The share as a bar, its interval as a line over the bar's end."""
     full, line, empty = ("█", "─", " ") if look.unicode else ("#", "-", " ")
     end, low, high = round(point.value * width), int(point.low * width), -int(-point.high * width // 1)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from numerate.evaluation.labels import METRICS
 from numerate.reports.charts import FLOOR_DASHES, SHAPES, Chart, Line, Style
 from numerate.reports.grid import (
-    Grid,
+    PlotGrid,
     Point,
     axis_words,
     bracket,
@@ -53,7 +53,7 @@ def _rows(point: Point) -> str:
     return f"{METRICS[point.metric]}, {point.count} row{'s' * (point.count != 1)}"
 
 
-def heat_map(grid: Grid, operator: str | None = None, *, numbers: bool = True) -> str:
+def heat_map(grid: PlotGrid, operator: str | None = None, *, numbers: bool = True) -> str:
     """A grid as an HTML table; the colours of each per cent, for light and dark pages, stand in the sheet."""
     sparse = len(grid.columns) > MOST_NUMBERS
     every = tick_step(len(grid.columns), 10) if sparse else 1
@@ -75,7 +75,7 @@ def heat_map(grid: Grid, operator: str | None = None, *, numbers: bool = True) -
     return f'<div class="map-box">{table_tag}<tr><th></th>{head}</tr>{"".join(rows)}</table>{caption}</div>'
 
 
-def map_axes(grid: Grid) -> str:
+def map_axes(grid: PlotGrid) -> str:
     """What runs down and across a map, in words."""
     if (grid.row_axis, grid.column_axis) == ("first_digits", "second_digits"):
         return "digits of the first (down) and second number"
@@ -83,7 +83,7 @@ def map_axes(grid: Grid) -> str:
     return down + axis_words(grid.column_axis) + (" (across)" if down else "")
 
 
-def _cell(grid: Grid, i: int, j: int, operator: str | None, numbers: bool) -> str:
+def _cell(grid: PlotGrid, i: int, j: int, operator: str | None, numbers: bool) -> str:
     point = grid.points.get((grid.rows[i], grid.columns[j]))
     if point is None:
         return '<td class="off"></td>'

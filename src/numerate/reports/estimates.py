@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.evaluation.statistics import Share, interquartile_mean, stratified_bootstrap, success_rate
+from numerate.evaluation.statistics import Proportion, interquartile_mean, stratified_bootstrap, success_rate
 from numerate.reports.grid import REGIONS, Region, bracket, percent
 from numerate.reports.groups import CONVERGED, Group
 
@@ -75,7 +75,7 @@ class Seeds:
 
     group: Group
     counted: Group
-    converged: Share | None
+    converged: Proportion | None
     regions: dict[str, Estimate]
 
     @property

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.labels import METRICS
 from numerate.reports.charts import FLOOR_DASHES, SHAPES, Chart, Line, Style
 from numerate.reports.colour import FRAME, LIGHT, SERIES, hexadecimal, ink, ramp
 from numerate.reports.drawing import MOST_NUMBERS, axes_of, power
-from numerate.reports.grid import Grid, axis_words, percent, tick_step, whole_percent
+from numerate.reports.grid import PlotGrid, axis_words, percent, tick_step, whole_percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,13 +77,13 @@ def blank(width: float, height: float) -> Figure:
     return figure
 
 
-def heat_maps(grids: Sequence[Grid], *, columns: int = 3) -> Figure:
+def heat_maps(grids: Sequence[PlotGrid], *, columns: int = 3) -> Figure:
     """Heat maps side by side on one scale, per cents in the cells, the border of what was trained in red.
 
-    Raises `Mistake` without grids.
+    Raises `UserError` without grids.
     """
     if not grids:
-        raise Mistake("grids: nothing to draw; evaluate the run first")
+        raise UserError("grids: nothing to draw; evaluate the run first")
     strips = all(not grid.row_axis for grid in grids)
     across = 1 if strips else min(columns, len(grids))
     down = -(-len(grids) // across)
@@ -111,11 +111,11 @@ def charts_figure(charts: Sequence[Chart], *, columns: int = 3, note: str = "") 
     """Charts side by side, above each its title and its notes, above all the `note`; one legend below all if it is the
     same for all.
 
-    Raises `Mistake` where there is nothing to draw.
+    Raises `UserError` where there is nothing to draw.
     """
     charts = [chart for chart in charts if any(len(line.x) for line in chart.lines)]
     if not charts:
-        raise Mistake("curves: no cell has all axes equal; evaluate on grid=equal:1:18, for example")
+        raise UserError("curves: no cell has all axes equal; evaluate on grid=equal:1:18, for example")
     across = min(columns, len(charts))
     down = -(-len(charts) // across)
     width = 5.4 if across == 1 else WIDTH / across
@@ -164,14 +164,14 @@ def _lines_above(chart: Chart, width: float) -> list[str]:
     return [part for note in chart.notes for part in wrap(note, int(19 * width))]
 
 
-def comparison(grids: Mapping[str, Grid], chart: Chart) -> Figure:
+def comparison(grids: Mapping[str, PlotGrid], chart: Chart) -> Figure:
     """The figure of a study: a heat map per label, and all of them along the diagonal, beside a single map or below
     several, with the notes of the chart.
 
-    Raises `Mistake` without grids.
+    Raises `UserError` without grids.
     """
     if not grids:
-        raise Mistake("grids: nothing to draw; evaluate the runs first")
+        raise UserError("grids: nothing to draw; evaluate the runs first")
     count = len(grids)
     across = count if count <= 3 else 2 if count == 4 else 3
     down = -(-count // across)
@@ -294,7 +294,7 @@ def _deep(entries: Entries, inches: float) -> float:
 def save(figure: Figure, path: str | Path) -> Path:
     """Writes a figure as its name ends, .png (300 dpi), .svg or .pdf, without the time of day in it.
 
-    Raises `Mistake` for another ending.
+    Raises `UserError` for another ending.
     """
     path = Path(path)
     kind = refuse_ending(path)
@@ -306,17 +306,17 @@ def save(figure: Figure, path: str | Path) -> Path:
 
 
 def refuse_ending(path: str | Path) -> str:
-    """The kind of file that a path names. Raises `Mistake` for one that figures are not written as."""
+    """The kind of file that a path names. Raises `UserError` for one that figures are not written as."""
     path = Path(path)
     kind = path.suffix.lstrip(".").lower()
     if kind not in FORMATS:
-        raise Mistake(
+        raise UserError(
             f"{path}: figures are written as {', '.join(FORMATS)}; for example {path.with_suffix('.svg').name}"
         )
     return kind
 
 
-def _draw_map(axes: Axes, grid: Grid, side: float, *, first: bool, title: str = "") -> None:
+def _draw_map(axes: Axes, grid: PlotGrid, side: float, *, first: bool, title: str = "") -> None:
     """A map that is `side` inches wide, below its title in as many lines as that takes."""
     rows, columns = len(grid.rows), len(grid.columns)
     picture = np.ones((rows, columns, 3))
@@ -350,7 +350,7 @@ def _draw_map(axes: Axes, grid: Grid, side: float, *, first: bool, title: str = 
     axes.tick_params(length=0)
 
 
-def _titled(grid: Grid, title: str, side: float) -> list[str]:
+def _titled(grid: PlotGrid, title: str, side: float) -> list[str]:
     """The title of a map `side` inches wide, in lines that fit above it."""
     words = METRICS[next((point.metric for point in grid.points.values()), "exact")]
     return wrap(title or grid.title or f"{words}, %", int(14 * side))
@@ -366,7 +366,7 @@ def _edge(axes: Axes, i: int, j: int, side: str) -> None:
     axes.plot(*ends[side], color=FRAME, linewidth=1.6, solid_capstyle="projecting", clip_on=False, zorder=5)
 
 
-def _ticks(axes: Axes, grid: Grid, cell: float) -> None:
+def _ticks(axes: Axes, grid: PlotGrid, cell: float) -> None:
     """Labels of rows and columns, so many that none touches the next; a cell is `cell` inches wide and high."""
     wide = 0.06 + 0.075 * max(len(str(value)) for value in grid.columns)
     for values, place, room in ((grid.columns, axes.set_xticks, wide), (grid.rows, axes.set_yticks, 0.13)):

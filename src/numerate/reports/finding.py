@@ -29,7 +29,7 @@ WEAK = 0.95
 
 
 @dataclass(frozen=True)
-class Outcome:
+class GroupFinding:
     """What the records of one group show, for sentences.
 
     `trained` are the trained-region means of each seed. What follows is of the seeds that solve it (`solving`): `reach`
@@ -74,7 +74,7 @@ class Outcome:
         return place_words(point.at, self.group.operator, point.names)
 
 
-def outcome(group: Group) -> Outcome:
+def outcome(group: Group) -> GroupFinding:
     """Reads a group's records for what a sentence may claim."""
     found = [regions["in_distribution"] for regions in group.regions if "in_distribution" in regions]
     means = tuple(region.share.value for region in found)
@@ -91,7 +91,7 @@ def outcome(group: Group) -> Outcome:
     seeds = len(beyond[0].each) if beyond else 0
     reach = _reach([(point, point.value) for point in beyond])
     alone = [_reach([(point, point.each[i]) for point in beyond]) for i in range(seeds)]
-    return Outcome(
+    return GroupFinding(
         group=group,
         trained=means,
         low=low,
@@ -167,7 +167,7 @@ def finding(groups: Sequence[Group]) -> str:
     return (text if named else text[0].upper() + text[1:]) + "."
 
 
-def _of_many(outcomes: Sequence[Outcome]) -> str:
+def _of_many(outcomes: Sequence[GroupFinding]) -> str:
     """The finding of more groups than a sentence can name: how many solve and go beyond, and who goes farthest."""
     known = [one for one in outcomes if one.trained]
     able = [one for one in outcomes if one.solves]
@@ -190,7 +190,7 @@ def _of_many(outcomes: Sequence[Outcome]) -> str:
     return f"{text}; {doubt}, and the best of so many owes some of its lead to chance"
 
 
-def _trained(outcomes: Sequence[Outcome]) -> tuple[str, str]:
+def _trained(outcomes: Sequence[GroupFinding]) -> tuple[str, str]:
     """The half of the sentence about what was trained, and what joins the other half to it."""
     known = [one for one in outcomes if one.trained]
     if not known:
@@ -224,22 +224,22 @@ def _trained(outcomes: Sequence[Outcome]) -> tuple[str, str]:
     )
 
 
-def _threshold(solving: Sequence[Outcome], known: Sequence[Outcome]) -> str:
+def _threshold(solving: Sequence[GroupFinding], known: Sequence[GroupFinding]) -> str:
     if len(solving) == len(known):
         return ""
     every = " in every seed" if any(one.seeds > 1 for one in known) else ""
     return f"; solving means a mean of at least {percent(SOLVED)} %{every}"
 
 
-def _seeds_solved(one: Outcome) -> str:
+def _seeds_solved(one: GroupFinding) -> str:
     return "" if one.seeds == 1 or one.solved in (0, one.seeds) else f", {one.solved} of {one.seeds} seeds solve it"
 
 
-def _weak(one: Outcome) -> str:
+def _weak(one: GroupFinding) -> str:
     return f", weakest {one.weak}" if one.solves and one.weak else ""
 
 
-def _beyond(outcomes: Sequence[Outcome]) -> str:
+def _beyond(outcomes: Sequence[GroupFinding]) -> str:
     """The half of the sentence about what lies beyond training."""
     judged = [one for one in outcomes if one.first is not None]
     if not judged:
@@ -270,7 +270,7 @@ def _beyond(outcomes: Sequence[Outcome]) -> str:
     return text
 
 
-def _goes(one: Outcome, name: str) -> str:
+def _goes(one: GroupFinding, name: str) -> str:
     point = one.reach
     if point is None:
         return ""
@@ -283,7 +283,7 @@ def _goes(one: Outcome, name: str) -> str:
     return f"{name} stays at {percent(REACHED)} % or more up to {one.words(point)}{end} ({there})"
 
 
-def _stays(one: Outcome) -> str:
+def _stays(one: GroupFinding) -> str:
     point = one.first
     if point is None:
         return "was not evaluated beyond"
@@ -298,7 +298,7 @@ def _stays(one: Outcome) -> str:
     return f"{text}, which says little as it has not learned what it was trained on"
 
 
-def _apart(one: Outcome, other: Outcome) -> bool:
+def _apart(one: GroupFinding, other: GroupFinding) -> bool:
     """Whether two groups differ at the first OOD length by more than chance, as far as the records can say."""
     here, there = one.first, other.first
     if here is None or there is None or here.at != there.at:
@@ -324,7 +324,7 @@ def going_words(groups: Sequence[Group]) -> str:
     return f"at least {percent(REACHED)} %{clear * any(group.floor is not None for group in groups)}"
 
 
-def _measured(outcomes: Sequence[Outcome]) -> str:
+def _measured(outcomes: Sequence[GroupFinding]) -> str:
     """What the numbers are of labels; nothing for exact match."""
     if measure_of([one.group for one in outcomes]) in (None, "exact"):
         return ""
@@ -333,7 +333,7 @@ def _measured(outcomes: Sequence[Outcome]) -> str:
     return f"numbers are {what}; the floor is what memorising gives, or one answer everywhere; "
 
 
-def _doubt(outcomes: Sequence[Outcome]) -> str:
+def _doubt(outcomes: Sequence[GroupFinding]) -> str:
     """What the brackets are, and what the numbers cannot say."""
     counts = sorted({len(one.group.regions) for one in outcomes})
     each = " each" if len(outcomes) > 1 else ""

@@ -7,7 +7,7 @@ from html import escape
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.reports.colour import SERIES
 from numerate.reports.counts import measure_words
 from numerate.reports.drawing import strip, strip_axis, table
@@ -163,13 +163,13 @@ def _numbers(found: Sequence[Seeds], words: Mapping[str, str]) -> str:
 def forest_figure(groups: Sequence[Group]) -> Figure:
     """The forest plot for a paper: a panel for each region, the groups below each other.
 
-    Raises `Mistake` where nothing was evaluated, or every group has one seed."""
+    Raises `UserError` where nothing was evaluated, or every group has one seed."""
     found = [seeds_of(group) for group in groups]
     names = [name for name in REGIONS if any(name in one.regions for one in found)]
     if not names:
-        raise Mistake("intervals: nothing to draw; evaluate the runs first")
+        raise UserError("intervals: nothing to draw; evaluate the runs first")
     if all(one.count < 2 for one in found):
-        raise Mistake("intervals: every group has one seed, of which there is no interval; train more: seeds=5")
+        raise UserError("intervals: every group has one seed, of which there is no interval; train more: seeds=5")
     with styled():
         rated = any(one.converged is not None for one in found)
         titles = ["converged seeds"] * rated + [region_words(groups)[name] for name in names]

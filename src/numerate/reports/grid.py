@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import median
 
 from numerate.evaluation.labels import Labels, Metric
-from numerate.evaluation.statistics import Share, region_mean
+from numerate.evaluation.statistics import Proportion, region_mean
 from numerate.reports.records import Cell
 
 REGIONS = {
@@ -58,7 +58,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Grid:
+class PlotGrid:
     """Points by row and column. A grid of one axis has a single row, whose axis is named ""."""
 
     row_axis: str
@@ -90,7 +90,7 @@ class Region:
     `floor` is what memorising what training had would give, None inside of that and for other tasks."""
 
     name: str
-    share: Share
+    share: Proportion
     cells: int
     seen_left_out: int
     only_seen: bool
@@ -140,7 +140,7 @@ def _first_wrong(cells: Sequence[Cell]) -> str:
     return f"wrong answers first go wrong mostly at token {at + 1} ({100 * places[at] / sum(places):.0f} % of them)"
 
 
-def grids(found: Sequence[Point], title: str = "") -> list[Grid]:
+def grids(found: Sequence[Point], title: str = "") -> list[PlotGrid]:
     """The grids that points make: one for one or two axes, one per combination of the further axes otherwise.
 
     The first axis runs down and the second across, as in the published heat maps. Points with all axes equal that stand
@@ -156,14 +156,14 @@ def grids(found: Sequence[Point], title: str = "") -> list[Grid]:
         strip = {(0, next(iter(point.at.values()))): point for point in tied}
         columns = tuple(sorted(column for _, column in strip))
         words = "digits of each number" if axes == DIGITS else f"{axis_words(axes[0])} = {axis_words(axes[1])}"
-        return [*grids(others, title), Grid("", words, (0,), columns, strip, title)]
+        return [*grids(others, title), PlotGrid("", words, (0,), columns, strip, title)]
     row_axis, column_axis = ("", axes[0]) if len(axes) == 1 else axes[:2]
     slices: dict[tuple[tuple[str, int], ...], dict[tuple[int, int], Point]] = {}
     for point in found:
         rest = tuple((axis, point.at[axis]) for axis in axes[2:])
         slices.setdefault(rest, {})[(point.at[row_axis] if row_axis else 0, point.at[column_axis])] = point
     return [
-        Grid(
+        PlotGrid(
             row_axis,
             column_axis,
             tuple(sorted({row for row, _ in table})),

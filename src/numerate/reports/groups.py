@@ -6,10 +6,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.labels import METRICS, Labels, Metric
-from numerate.reports.grid import OOD, REGION_WORDS, Grid, Point, Region, are_parts, diagonal, grids, points, regions
+from numerate.reports.grid import (
+    OOD,
+    REGION_WORDS,
+    PlotGrid,
+    Point,
+    Region,
+    are_parts,
+    diagonal,
+    grids,
+    points,
+    regions,
+)
 from numerate.reports.records import Cell, Records, settings_key
 from numerate.reports.symmetry import same_everywhere
 
@@ -46,16 +57,16 @@ class Group:
 
     @cached_property
     def measure(self) -> Metric:
-        """The metric that is meant. Raises `Mistake` for one that its records do not have."""
+        """The metric that is meant. Raises `UserError` for one that its records do not have."""
         cells = [cell for run in self.runs for cell in self.recorded(run)]
         labelled = bool(cells) and all(cell.labels is not None for cell in cells)
         if self.metric is not None and self.metric not in METRICS:
             there = f"there are: {', '.join(METRICS)}; of numbers and texts {', '.join(answer_metrics.METRICS)}"
-            raise Mistake(f"metric: there is no {self.metric!r}; {there}")
+            raise UserError(f"metric: there is no {self.metric!r}; {there}")
         if self.metric in (None, "exact") or labelled or not cells:
             known = labelled and all(cell.labels.trained is not None for cell in cells if cell.labels is not None)
             return self.metric or ("unseen" if known else "exact")
-        raise Mistake(f"metric: {self.label} has no labels of which {METRICS[self.metric]} is known; metric=exact is")
+        raise UserError(f"metric: {self.label} has no labels of which {METRICS[self.metric]} is known; metric=exact is")
 
     @property
     def measure_words(self) -> str:
@@ -110,7 +121,7 @@ class Group:
         return points(each) if all(each) else []
 
     @cached_property
-    def grids(self) -> list[Grid]:
+    def grids(self) -> list[PlotGrid]:
         return grids(self.points)
 
     @cached_property
@@ -237,13 +248,15 @@ def fairly(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def by_metric(groups: Sequence[Group], metric: Metric | None) -> list[Group]:
-    """The groups as measured by a metric. Raises `Mistake` for one that they lack, or where none is evaluated."""
+    """The groups as measured by a metric. Raises `UserError` for one that they lack, or where none is evaluated."""
     found = [replace(group, metric=metric) for group in groups]
     for group in found:
         assert group.measure
     if metric is not None and found and not any(group.evaluated for group in found):
         names = ", ".join(group.label for group in found[:4]) + ", ..." * (len(found) > 4)
-        raise Mistake(f"metric: nothing is known yet of {names}, which was not evaluated; numerate evaluate does that")
+        raise UserError(
+            f"metric: nothing is known yet of {names}, which was not evaluated; numerate evaluate does that"
+        )
     return found
 
 

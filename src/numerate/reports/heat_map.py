@@ -5,8 +5,8 @@ from dataclasses import replace
 from itertools import groupby
 from statistics import fmean
 
-from numerate.reports.colour import FRAME_DARK, Colour, Look, ink, rgb
-from numerate.reports.grid import Grid, axis_words, whole_percent
+from numerate.reports.colour import FRAME_DARK, Colour, TerminalStyle, ink, rgb
+from numerate.reports.grid import PlotGrid, axis_words, whole_percent
 
 _FRAME = {True: {"bar": "┃", "rule": "━", "zero": "·"}, False: {"bar": "|", "rule": "-", "zero": "."}}
 _CORNERS = {"top": ("┏", "┓"), "bottom": ("┗", "┛")}
@@ -15,7 +15,7 @@ PER_CENT, TENTHS = 4, 2
 QUIET: Colour = (128, 134, 146)
 
 
-def heat_map(grid: Grid, look: Look | None = None) -> str:
+def heat_map(grid: PlotGrid, look: TerminalStyle | None = None) -> str:
     """A grid as text, no wider than the terminal, per cents in the cells, the border of what was trained around it.
 
     Where three digits a cell do not fit, cells are colours alone, or without colours tenths; where these do not fit
@@ -24,7 +24,7 @@ def heat_map(grid: Grid, look: Look | None = None) -> str:
     The first axis runs down and the second across. A cell with nothing right shows a dot where there is no colour,
     cells that were not evaluated stay empty.
     """
-    look = look or Look()
+    look = look or TerminalStyle()
     grid, wide = _fitted(grid, look)
     margin = _margin(grid)
     lines = [look.paint(grid.title, bold=True)] if grid.title else []
@@ -38,7 +38,7 @@ def heat_map(grid: Grid, look: Look | None = None) -> str:
     return "\n".join(lines)
 
 
-def _fitted(grid: Grid, look: Look) -> tuple[Grid, int]:
+def _fitted(grid: PlotGrid, look: TerminalStyle) -> tuple[PlotGrid, int]:
     """A grid as it fits into the terminal, and how many columns of that each of its cells takes."""
     room = look.width - _margin(grid) - 2
     if PER_CENT * len(grid.columns) <= room:
@@ -50,7 +50,7 @@ def _fitted(grid: Grid, look: Look) -> tuple[Grid, int]:
     return _binned(grid, each), PER_CENT
 
 
-def _binned(grid: Grid, each: int) -> Grid:
+def _binned(grid: PlotGrid, each: int) -> PlotGrid:
     """A grid whose cells are the means of `each` x `each` cells, by the first row and column of these."""
     high = each if grid.row_axis else 1
     found = {}
@@ -66,13 +66,13 @@ def _binned(grid: Grid, each: int) -> Grid:
     return replace(grid, rows=grid.rows[::high], columns=grid.columns[::each], points=found, title=title)
 
 
-def _margin(grid: Grid) -> int:
+def _margin(grid: PlotGrid) -> int:
     return max((len(str(row)) for row in grid.rows), default=1) + 1 if grid.row_axis else 1
 
 
-def legend(look: Look | None = None, grids: Iterable[Grid] = ()) -> str:
+def legend(look: TerminalStyle | None = None, grids: Iterable[PlotGrid] = ()) -> str:
     """What the colours and marks of heat maps of these grids mean, in one line; without grids all that there are."""
-    look = look or Look()
+    look = look or TerminalStyle()
     marks = _FRAME[look.unicode]
     fitted = [_fitted(grid, look) for grid in grids]
     framed = not fitted or any(_framed(grid) for grid, _ in fitted)
@@ -87,12 +87,12 @@ def legend(look: Look | None = None, grids: Iterable[Grid] = ()) -> str:
     return f"{'; '.join(parts)}{frame}"
 
 
-def _framed(grid: Grid) -> bool:
+def _framed(grid: PlotGrid) -> bool:
     """Whether any of its cells are inside of the border."""
     return any(point.region == "in_distribution" for point in grid.points.values())
 
 
-def _axes(grid: Grid) -> str:
+def _axes(grid: PlotGrid) -> str:
     if (grid.row_axis, grid.column_axis) == ("first_digits", "second_digits"):
         return "digits of the first (down), second (across)"
     across = f"across: {axis_words(grid.column_axis)}"
@@ -103,7 +103,7 @@ def _labelled(i: int, count: int, wide: int) -> bool:
     return wide == PER_CENT or i == 0 or i == count - 1 or (i + 1) % 5 == 0
 
 
-def _columns(grid: Grid, wide: int) -> str:
+def _columns(grid: PlotGrid, wide: int) -> str:
     if wide == PER_CENT:
         return "".join(str(column).rjust(3) + " " for column in grid.columns).rstrip()
     line = ""
@@ -114,7 +114,7 @@ def _columns(grid: Grid, wide: int) -> str:
     return line
 
 
-def _row(grid: Grid, i: int, wide: int, look: Look) -> str:
+def _row(grid: PlotGrid, i: int, wide: int, look: TerminalStyle) -> str:
     marks = _FRAME[look.unicode]
     bar = rgb(FRAME_DARK)
     text = look.paint(marks["bar"], front=bar) if grid.edge(i, 0, "left") else " "
@@ -126,7 +126,7 @@ def _row(grid: Grid, i: int, wide: int, look: Look) -> str:
     return text if look.colours else text.rstrip()
 
 
-def _cell(grid: Grid, i: int, j: int, wide: int, look: Look) -> tuple[Colour | None, str]:
+def _cell(grid: PlotGrid, i: int, j: int, wide: int, look: TerminalStyle) -> tuple[Colour | None, str]:
     point = grid.points.get((grid.rows[i], grid.columns[j]))
     room = wide - 1
     if point is None:
@@ -140,7 +140,7 @@ def _cell(grid: Grid, i: int, j: int, wide: int, look: Look) -> tuple[Colour | N
     return None, tenth if point.value > 0 else _FRAME[look.unicode]["zero"]
 
 
-def _rule(grid: Grid, i: int, side: str, wide: int, margin: int, look: Look) -> list[str]:
+def _rule(grid: PlotGrid, i: int, side: str, wide: int, margin: int, look: TerminalStyle) -> list[str]:
     """The horizontal border above or below a row, where there is one."""
     edges = [grid.edge(i, j, side) for j in range(len(grid.columns))]
     if not any(edges):

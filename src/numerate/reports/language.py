@@ -28,7 +28,7 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class Measure:
+class MeanWithInterval:
     """A mean with its 95 % interval; no interval where nothing is known of it."""
 
     value: float
@@ -53,18 +53,18 @@ class Row:
     tokenizers: frozenset[str | None]
 
     @property
-    def loss(self) -> Measure:
+    def loss(self) -> MeanWithInterval:
         return over_seeds([one.loss for one in self.each], self.each[0].interval())
 
     @property
-    def perplexity(self) -> Measure:
+    def perplexity(self) -> MeanWithInterval:
         """exp(loss), ends of the interval too."""
         found = self.loss
         ends = [None if end is None else exp(min(end, 700.0)) for end in (found.low, found.high)]
-        return Measure(exp(min(found.value, 700.0)), *ends)
+        return MeanWithInterval(exp(min(found.value, 700.0)), *ends)
 
     @property
-    def bits(self) -> Measure | None:
+    def bits(self) -> MeanWithInterval | None:
         values = [value for one in self.each if (value := one.bits_per_byte) is not None]
         return over_seeds(values, self.each[0].bits_interval()) if len(values) == len(self.each) else None
 
@@ -102,13 +102,13 @@ def student(freedom: float) -> float:
     return Z95 + (Z95**3 + Z95) / (4 * freedom) + (5 * Z95**5 + 16 * Z95**3 + 3 * Z95) / (96 * freedom**2)
 
 
-def over_seeds(values: Sequence[float], alone: tuple[float, float] | None = None) -> Measure:
+def over_seeds(values: Sequence[float], alone: tuple[float, float] | None = None) -> MeanWithInterval:
     """The mean over seeds with Student's interval; of a single one the interval `alone`."""
     if len(values) == 1:
-        return Measure(values[0], *(alone or (None, None)))
+        return MeanWithInterval(values[0], *(alone or (None, None)))
     half = student(len(values) - 1) * sqrt(variance(values) / len(values))
     mean = fmean(values)
-    return Measure(mean, mean - half, mean + half)
+    return MeanWithInterval(mean, mean - half, mean + half)
 
 
 def language_rows(groups: Sequence[Group]) -> list[Row]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import Fault
+from numerate.errors import OperationalError
 
 FOLDER = "maps"
 """Where in a run's folder the records stand, a file for each prompt and checkpoint."""
@@ -109,20 +109,20 @@ def read_maps(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     for path in sorted((folder / FOLDER).glob("*.json")):
         try:
             found.append(read_map(path))
-        except Fault as fault:
+        except OperationalError as fault:
             left.append(str(fault))
     return found, left
 
 
 def read_map(path: Path) -> dict[str, Any]:
-    """One record. Raises `Fault` where it is damaged, or of a later format."""
+    """One record. Raises `OperationalError` where it is damaged, or of a later format."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(record, dict) or record.get("format") != FORMAT:
             raise ValueError(f"is of no format that this version knows ({FORMAT})")
         seen_in(record)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Fault(
+        raise OperationalError(
             f"{path.parent.name}/{path.name}: cannot be read ({type(error).__name__}: {error}); `numerate maps` writes "
             "it again"
         ) from error

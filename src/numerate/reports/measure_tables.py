@@ -14,8 +14,8 @@ from numerate.reports.measures import (
     EXACT,
     SAME,
     WORDS,
-    Place,
-    Shown,
+    GroupAtCheckpoint,
+    MeasureKey,
     is_share,
     measures_drawn,
     measures_there,
@@ -51,7 +51,7 @@ def measure_tables(groups: Sequence[Group]) -> str:
     return f"{body}<figcaption>{escape(note(several, groups))}</figcaption>"
 
 
-def note(several: Sequence[Shown], groups: Sequence[Group]) -> str:
+def note(several: Sequence[GroupAtCheckpoint], groups: Sequence[Group]) -> str:
     """What the numbers are."""
     axis = part_axis(groups)
     counts = {len(one.seeds) for one in several}
@@ -78,9 +78,9 @@ def note(several: Sequence[Shown], groups: Sequence[Group]) -> str:
 
 
 def _of_measure(
-    several: Sequence[Shown],
+    several: Sequence[GroupAtCheckpoint],
     measure: str,
-    named: Mapping[str, list[tuple[Place, str]]],
+    named: Mapping[str, list[tuple[MeasureKey, str]]],
     words: Mapping[str, str],
     groups: Sequence[Group],
 ) -> str:
@@ -88,7 +88,7 @@ def _of_measure(
     styled = styles([group.label for group in drawn(groups, MOST_POINTS)])
     tables = []
     for region, parts in named.items():
-        columns = [("all", Place(region), measure), ("mean", Place(region), f"{measure}{BY_MODULE}")]
+        columns = [("all", MeasureKey(region), measure), ("mean", MeasureKey(region), f"{measure}{BY_MODULE}")]
         columns = [*((name, place, measure) for place, name in parts), *(columns if len(parts) > 1 else [])]
         for begin, end in _cuts(len(columns)):
             cut = columns[begin:end]
@@ -114,15 +114,18 @@ def _of_measure(
 
 
 def _of_one(
-    several: Sequence[Shown],
-    named: Mapping[str, list[tuple[Place, str]]],
+    several: Sequence[GroupAtCheckpoint],
+    named: Mapping[str, list[tuple[MeasureKey, str]]],
     words: Mapping[str, str],
     there: Sequence[str],
 ) -> str:
     """Of one group: its parts, and each region as a whole, line by line; measures are the columns."""
-    lines: list[tuple[str, Place, str]] = []
+    lines: list[tuple[str, MeasureKey, str]] = []
     for region, parts in named.items():
-        whole = [(f"all {words[region]}", Place(region), ""), (f"mean of {words[region]}", Place(region), BY_MODULE)]
+        whole = [
+            (f"all {words[region]}", MeasureKey(region), ""),
+            (f"mean of {words[region]}", MeasureKey(region), BY_MODULE),
+        ]
         lines += [(name, place, "") for place, name in parts] + (whole if len(parts) > 1 else [])
     tables = []
     for begin, end in _cuts(len(there)):
@@ -158,7 +161,7 @@ def _cuts(count: int) -> list[tuple[int, int]]:
     return list(pairwise(count * i // pieces for i in range(pieces + 1)))
 
 
-def _cell(one: Shown, place: Place, measure: str) -> str:
+def _cell(one: GroupAtCheckpoint, place: MeasureKey, measure: str) -> str:
     middle, ends = told_text(one, place, measure)
     return f'<td class="num">{middle}{f"<br><span class=quiet>{ends}</span>" if ends else ""}</td>'
 
@@ -188,7 +191,7 @@ def measure_rows(groups: Sequence[Group], measure: str = "exact") -> tuple[list[
     for region, parts in named.items():
         lines = [(name, place, measure) for place, name in parts]
         if len(parts) > 1:
-            lines += [("all", Place(region), measure), ("mean", Place(region), f"{measure}{BY_MODULE}")]
+            lines += [("all", MeasureKey(region), measure), ("mean", MeasureKey(region), f"{measure}{BY_MODULE}")]
         for name, place, what in lines:
             rows.append(
                 [name, words[region], *(" ".join(filter(None, told_text(one, place, what))) for one in several)]

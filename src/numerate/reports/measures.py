@@ -51,19 +51,19 @@ SAME = "final = best"
 
 
 @dataclass(frozen=True)
-class Place:
+class MeasureKey:
     """What a number is of: one part of a region by its number, or where that is None the whole region."""
 
     region: str
     part: int | None = None
 
 
-Told = Mapping[Place, Mapping[str, float | None]]
+Told = Mapping[MeasureKey, Mapping[str, float | None]]
 """The measures of one seed by place; of a region under both of their names, pooled and as means over cells."""
 
 
 @dataclass(frozen=True)
-class Shown:
+class GroupAtCheckpoint:
     """A group at one checkpoint, or at `SAME` where these are the same step in every seed."""
 
     group: Group
@@ -75,12 +75,12 @@ class Shown:
         each = [(run.seed, self.group.recorded(run)) for run in self.group.runs]
         return [(seed, told_of(cells)) for seed, cells in each if cells]
 
-    def values(self, place: Place, measure: str) -> list[float]:
+    def values(self, place: MeasureKey, measure: str) -> list[float]:
         """A measure there, seed by seed."""
         found = (told.get(place, {}).get(measure) for _, told in self.seeds)
         return [value for value in found if value is not None]
 
-    def interval(self, place: Place, measure: str) -> tuple[float, float] | None:
+    def interval(self, place: MeasureKey, measure: str) -> tuple[float, float] | None:
         """From the lowest to the highest seed; of a single one the 95 % interval about its questions, where the measure
         has one."""
         values = self.values(place, measure)
@@ -93,15 +93,15 @@ class Shown:
 def told_of(cells: Sequence[Cell]) -> Told:
     """The measures of the cells of one seed. In regions cells that training may have met are left out, unless there are
     no others."""
-    found: dict[Place, Mapping[str, float | None]] = {}
+    found: dict[MeasureKey, Mapping[str, float | None]] = {}
     for region in REGIONS:
         inside = [cell for cell in cells if cell.region == region]
         scored = [cell for cell in inside if not cell.seen] or inside
         if scored:
-            found[Place(region)] = _measures(scored)
+            found[MeasureKey(region)] = _measures(scored)
     for cell in cells:
         if len(cell.at) == 1:
-            found[Place(cell.region, next(iter(cell.at.values())))] = _measures([cell])
+            found[MeasureKey(cell.region, next(iter(cell.at.values())))] = _measures([cell])
     return found
 
 
@@ -114,21 +114,21 @@ def _measures(cells: Sequence[Cell]) -> dict[str, float | None]:
     return exact | pooled([cell.numbers for cell in cells], [cell.texts for cell in cells])
 
 
-def shown(groups: Sequence[Group]) -> list[Shown]:
+def shown(groups: Sequence[Group]) -> list[GroupAtCheckpoint]:
     """Each group at its final and at its best checkpoint, once where these are the same; one whose checkpoint is said
     at that alone, and one that was evaluated at neither as its reports are."""
     found = []
     for group in groups:
         if group.checkpoint is not None:
-            found.append(Shown(group, group.checkpoint))
+            found.append(GroupAtCheckpoint(group, group.checkpoint))
             continue
         named = [one for one in CHECKPOINTS if any(cell.checkpoint == one for run in group.runs for cell in run.cells)]
         if len(named) == 2 and all(_same_step(group, run) for run in range(len(group.runs))):
-            found.append(Shown(group, SAME))
+            found.append(GroupAtCheckpoint(group, SAME))
         elif named:
-            found += [Shown(replace(group, checkpoint=one), one) for one in named]
+            found += [GroupAtCheckpoint(replace(group, checkpoint=one), one) for one in named]
         elif group.evaluated:
-            found.append(Shown(group, group.evaluated[0][0].checkpoint))
+            found.append(GroupAtCheckpoint(group, group.evaluated[0][0].checkpoint))
     return found
 
 
@@ -137,13 +137,13 @@ def _same_step(group: Group, run: int) -> bool:
     return steps["final"] == steps["best"]
 
 
-def parts_of(groups: Sequence[Group]) -> dict[str, list[tuple[Place, str]]]:
+def parts_of(groups: Sequence[Group]) -> dict[str, list[tuple[MeasureKey, str]]]:
     """The parts that groups were asked, by region and with their names, in the order of their numbers."""
-    found: dict[Place, str] = {}
+    found: dict[MeasureKey, str] = {}
     for group in groups:
         for cell in (cell for run in group.runs for cell in run.cells):
             ((axis, size),) = cell.at.items()
-            found.setdefault(Place(cell.region, size), cell.names.get(axis) or f"{axis_words(axis)} {size}")
+            found.setdefault(MeasureKey(cell.region, size), cell.names.get(axis) or f"{axis_words(axis)} {size}")
     regions = {name: [place for place in found if place.region == name] for name in REGIONS}
     return {
         name: [(place, found[place]) for place in sorted(places, key=lambda one: one.part or 0)]
@@ -152,13 +152,13 @@ def parts_of(groups: Sequence[Group]) -> dict[str, list[tuple[Place, str]]]:
     }
 
 
-def measures_there(several: Sequence[Shown]) -> list[str]:
+def measures_there(several: Sequence[GroupAtCheckpoint]) -> list[str]:
     """Which measures there are."""
     told = [measures for one in several for _, each in one.seeds for measures in each.values()]
     return told_in(ORDER, told)
 
 
-def measures_drawn(several: Sequence[Shown]) -> list[str]:
+def measures_drawn(several: Sequence[GroupAtCheckpoint]) -> list[str]:
     """Which of them have a chart."""
     there = measures_there(several)
     return [name for name in DRAWN if name in there][:2]
@@ -186,7 +186,7 @@ def title_of(measure: str) -> str:
     return f"{words[:1].upper()}{words[1:]}" + ", %" * is_share(measure)
 
 
-def told_text(one: Shown, place: Place, measure: str) -> tuple[str, str]:
+def told_text(one: GroupAtCheckpoint, place: MeasureKey, measure: str) -> tuple[str, str]:
     """The median of the seeds and its interval as texts: `("12.5", "[10, 15]")`; empty where there is none."""
     values: list[Any] = one.values(place, measure)
     if not values:

@@ -7,8 +7,8 @@ from numerate.evaluation.labels import METRICS
 from numerate.reports.charts import Chart, Line, Style, styles
 from numerate.reports.counts import FLOOR, measure_words
 from numerate.reports.drawing import chart_svg, csv_link, heat_map, map_axes, mark, scale, tip
-from numerate.reports.finding import REACHED, Outcome, outcome
-from numerate.reports.grid import REGIONS, Grid, Point, axis_words, floor_curve, grids, percent
+from numerate.reports.finding import REACHED, GroupFinding, outcome
+from numerate.reports.grid import REGIONS, PlotGrid, Point, axis_words, floor_curve, grids, percent
 from numerate.reports.groups import Group, by_parts
 from numerate.reports.limits import MOST_CSV_ROWS, MOST_EACH, MOST_MAP_CELLS, drawn, left_out
 from numerate.reports.part_chart import part_charts
@@ -60,11 +60,11 @@ def maps_and_lengths(groups: Sequence[Group]) -> str:
     return f'<div class="panels">{"".join(panels)}</div>{key}<figcaption>{caption}</figcaption>'
 
 
-def _picture(grid: Grid) -> str:
+def _picture(grid: PlotGrid) -> str:
     return f'<div class="map-box">{small_map(grid)}<p class="axis">{escape(map_axes(grid))}</p></div>'
 
 
-def _map_title(style: Style, group: Group, grid: Grid, groups: int) -> str:
+def _map_title(style: Style, group: Group, grid: PlotGrid, groups: int) -> str:
     if groups == 1:
         words = group.measure_words
         return escape(grid.title) or f"{words[:1].upper()}{words[1:]}, %"
@@ -73,7 +73,7 @@ def _map_title(style: Style, group: Group, grid: Grid, groups: int) -> str:
     return f'{mark(style)}{escape(name)}<span class="quiet">{reach}</span>'
 
 
-def reach_words(found: Outcome) -> str:
+def reach_words(found: GroupFinding) -> str:
     """How far a group goes, in a few words: "90 % or more up to 8+8 digits"."""
     if found.first is None:
         return "nothing OOD evaluated"

@@ -3,7 +3,7 @@
 from html import escape
 from pathlib import Path
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.evaluation.labels import METRICS, Metric
 from numerate.reports import attention_maps, overview, sections
 from numerate.reports.answers import answers
@@ -22,8 +22,8 @@ from numerate.reports.sheet import page
 def write_page(run_folder: str | Path) -> Path:
     """Writes report.html into a run's folder and returns its path.
 
-    It is a function of the records alone: the same records give the same bytes. Raises `Mistake` when the folder is no
-    run or must not be written to, `Fault` when its records are damaged or the disk is full.
+    It is a function of the records alone: the same records give the same bytes. Raises `UserError` when the folder is
+    no run or must not be written to, `OperationalError` when its records are damaged or the disk is full.
     """
     run = read(run_folder)
     return write_text(run.folder / "report.html", run_page(run))
@@ -91,12 +91,14 @@ def write_text(path: Path, text: str) -> Path:
         beside.write_text(text, encoding="utf-8")
         beside.replace(path)
     except PermissionError:
-        raise Mistake(
+        raise UserError(
             f"{path}: no permission to write there; give another path or change the folder's rights"
         ) from None
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise Fault(f"{path}: could not be written: {error.strerror}; the records themselves are untouched") from None
+        raise OperationalError(
+            f"{path}: could not be written: {error.strerror}; the records themselves are untouched"
+        ) from None
     return path
 
 

@@ -10,7 +10,7 @@ from html import escape
 from statistics import median
 from typing import TYPE_CHECKING
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.sums import BY_MODULE
 from numerate.reports.charts import SHAPES, Style, legend, styles
 from numerate.reports.colour import FRAME, SERIES
@@ -20,8 +20,8 @@ from numerate.reports.groups import Group, part_axis, region_words
 from numerate.reports.limits import MOST_POINTS, drawn, left_out
 from numerate.reports.measures import (
     EXACT,
-    Place,
-    Shown,
+    GroupAtCheckpoint,
+    MeasureKey,
     is_share,
     measures_drawn,
     parts_of,
@@ -62,10 +62,10 @@ class _Lines:
         """What of one colour stands side by side."""
         self.several.sort(key=lambda pair: (pair[1].colour or 0, pair[1].shape or 0))
         words, axis = region_words(groups), part_axis(groups)
-        self.regions: list[tuple[str, list[tuple[str, Place, str]]]] = []
+        self.regions: list[tuple[str, list[tuple[str, MeasureKey, str]]]] = []
         for region, parts in parts_of(groups).items():
             lines = [(name, place, measure) for place, name in parts]
-            mean = (f"mean of {axis}s", Place(region), f"{measure}{BY_MODULE}")
+            mean = (f"mean of {axis}s", MeasureKey(region), f"{measure}{BY_MODULE}")
             self.regions.append((words[region], lines + ([mean] if len(parts) > 1 else [])))
 
     def span(self, measure: str) -> tuple[float, float]:
@@ -82,7 +82,7 @@ class _Lines:
         return min([0.0, *found]), 1.03 * max([0.0, *found]) or 1.0
 
 
-def _drawn(groups: Sequence[Group]) -> list[Shown]:
+def _drawn(groups: Sequence[Group]) -> list[GroupAtCheckpoint]:
     return [one for one in shown(groups) if one.seeds and one.checkpoint != "best"] or shown(groups)
 
 
@@ -101,7 +101,7 @@ def part_charts(groups: Sequence[Group]) -> str:
     return f'{entries}<div class="panels wide">{"".join(panels)}</div><figcaption>{caption}</figcaption>'
 
 
-def _caption(several: Sequence[Shown], groups: Sequence[Group]) -> str:
+def _caption(several: Sequence[GroupAtCheckpoint], groups: Sequence[Group]) -> str:
     cells = [cell for one in several for cells in one.group.evaluated for cell in cells]
     asked = sorted({cell.count // cell.repeats for cell in cells})
     count = f"{asked[0]:,}" if len(asked) == 1 else f"{asked[0]:,} to {asked[-1]:,}"
@@ -169,7 +169,13 @@ def part_chart(groups: Sequence[Group], measure: str) -> str:
 
 
 def _point(
-    one: Shown, place: Place, measure: str, name: str, x: Callable[[float], float], y: float, style: Style
+    one: GroupAtCheckpoint,
+    place: MeasureKey,
+    measure: str,
+    name: str,
+    x: Callable[[float], float],
+    y: float,
+    style: Style,
 ) -> str:
     values = one.values(place, measure)
     if not values:
@@ -186,10 +192,10 @@ def _point(
 
 
 def part_figure(tasks: Mapping[str, Sequence[Group]]) -> Figure:
-    """The charts for a paper, of several tasks below each other. Raises `Mistake` where nothing was evaluated."""
+    """The charts for a paper, of several tasks below each other. Raises `UserError` where nothing was evaluated."""
     filled = {name: drawn(groups, MOST_POINTS) for name, groups in tasks.items() if any(g.evaluated for g in groups)}
     if not filled:
-        raise Mistake("plot: nothing to draw; evaluate the runs first")
+        raise UserError("plot: nothing to draw; evaluate the runs first")
     measures = {name: measures_drawn(_drawn(groups)) for name, groups in filled.items()}
     heights = {name: _inches(groups) for name, groups in filled.items()}
     across = max(map(len, measures.values()))
@@ -249,7 +255,9 @@ def _draw(axes: Axes, groups: Sequence[Group], measure: str, *, first: bool) -> 
     axes.tick_params(axis="y", length=0)
 
 
-def _draw_point(axes: Axes, one: Shown, place: Place, measure: str, y: float, style: Style, scale: float) -> None:
+def _draw_point(
+    axes: Axes, one: GroupAtCheckpoint, place: MeasureKey, measure: str, y: float, style: Style, scale: float
+) -> None:
     values = [scale * value for value in one.values(place, measure)]
     if not values:
         return

@@ -11,8 +11,8 @@ from numerate.reports.limits import listed
 from numerate.reports.measures import (
     EXACT,
     WORDS,
-    Place,
-    Shown,
+    GroupAtCheckpoint,
+    MeasureKey,
     is_share,
     measures_there,
     parts_of,
@@ -41,8 +41,8 @@ def part_finding(groups: Sequence[Group]) -> str:
     for region, parts in parts_of(groups).items():
         names = [name for _, name in parts]
         told = f" ({', '.join(names)})" if len(names) <= MOST_PARTS else f" ({len(names)} of them)"
-        clauses = [_clause(several, Place(region), f"{EXACT}{BY_MODULE}")]
-        clauses += [_clause(several, Place(region), f"{second}{BY_MODULE}")] if second else []
+        clauses = [_clause(several, MeasureKey(region), f"{EXACT}{BY_MODULE}")]
+        clauses += [_clause(several, MeasureKey(region), f"{second}{BY_MODULE}")] if second else []
         if any(clauses):
             said.append(f"on the {words[region]}{told}, {' and '.join(filter(None, clauses))}")
     counts = sorted({len(one.seeds) for one in several})
@@ -77,7 +77,7 @@ def part_notes(groups: Sequence[Group]) -> list[str]:
     return notes
 
 
-def _clause(several: Sequence[Shown], place: Place, measure: str) -> str:
+def _clause(several: Sequence[GroupAtCheckpoint], place: MeasureKey, measure: str) -> str:
     """A measure of all groups: "exact match is 45.1 % for CE and 47.3 % for WAS"."""
     known = [one for one in several if one.values(place, measure)]
     if not known:
@@ -97,10 +97,10 @@ def _short(measure: str) -> str:
     return WORDS[measure] if measure == EXACT else measure
 
 
-def _of(one: Shown, several: Sequence[Shown]) -> str:
+def _of(one: GroupAtCheckpoint, several: Sequence[GroupAtCheckpoint]) -> str:
     return f" for {one.group.label}" if len(several) > 1 else ""
 
 
-def _value(one: Shown, place: Place, measure: str) -> str:
+def _value(one: GroupAtCheckpoint, place: MeasureKey, measure: str) -> str:
     middle, ends = told_text(one, place, measure)
     return " ".join(filter(None, [f"{middle}{' %' * is_share(measure)}", ends]))

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.evaluation.labels import Metric
 from numerate.reports import figures
 from numerate.reports.charts import Chart
 from numerate.reports.claims import no_claims
 from numerate.reports.counts import count_chart
 from numerate.reports.forest import forest_figure
-from numerate.reports.grid import Grid, Point, grids
+from numerate.reports.grid import PlotGrid, Point, grids
 from numerate.reports.groups import Group, by_metric, by_parts, grouped
 from numerate.reports.language_curves import curves_figure as language_curves
 from numerate.reports.language_curves import validation
@@ -59,15 +59,15 @@ def _panels(charts: Sequence[Chart]) -> "Figure":
 
 
 def counts_figure(groups: Sequence[Group]) -> "Figure":
-    """Of labels the accuracy per count, with what memorising gives; of several tasks a panel for each. Raises `Mistake`
-    for groups without labels."""
+    """Of labels the accuracy per count, with what memorising gives; of several tasks a panel for each. Raises
+    `UserError` for groups without labels."""
     charts = []
     for task in by_task([group for group in groups if group.labels]):
         chart = count_chart(task.groups)
         barred = [f"{sentence}." for sentence in no_claims(task.groups)]
         charts.append(replace(chart, title=task.name, notes=[*barred, *chart.notes]))
     if not any(chart.lines for chart in charts):
-        raise Mistake(
+        raise UserError(
             "plot: the answers of these runs are no labels, so there is no accuracy per count; curves is right"
         )
     return _panels(charts)
@@ -78,7 +78,7 @@ def pair_figure(groups: Sequence[Group]) -> "Figure":
     found = []
     for group in groups:
         if not group.first:
-            raise Mistake(f"plot: the records of {group.label} do not say how often the first token is right")
+            raise UserError(f"plot: the records of {group.label} do not say how often the first token is right")
         exact, first = "exact match", "first label" if "items" in group.first[0].at else "first token"
         found += [_titled(grid, f"{_with_seeds(group)}: {exact}") for grid in group.grids[:1]]
         found += [_titled(grid, f"{_with_seeds(group)}: {first}") for grid in grids(group.first)[:1]]
@@ -111,15 +111,17 @@ def training_figure(groups: Sequence[Group]) -> "Figure":
         for chart in training_charts(task.groups)
     ]
     if not charts:
-        raise Mistake("plot: these runs have no metrics yet; train them first")
+        raise UserError("plot: these runs have no metrics yet; train them first")
     return figures.charts_figure(charts)
 
 
 def validation_figure(groups: Sequence[Group]) -> "Figure":
-    """Of running text the validation loss by step, by operations and by time. Raises `Mistake` for other runs."""
+    """Of running text the validation loss by step, by operations and by time. Raises `UserError` for other runs."""
     texts = running(groups)
     if not any(validation(run) for group in texts for run in group.runs):
-        raise Mistake("plot: none of these runs is of running text with a validation loss; curves is right for others")
+        raise UserError(
+            "plot: none of these runs is of running text with a validation loss; curves is right for others"
+        )
     return language_curves(texts)
 
 
@@ -149,20 +151,20 @@ def write_plot(
 
     Runs that differ in the seed alone are taken together. `checkpoint` is final or best (default: final where it was
     evaluated); `labels` names the groups in their order, `titles` those of a recipe by its title
-    (`{"addition_abacus": "Abacus"}`), `metric` what all are measured by. Raises `Mistake` for another kind or ending,
+    (`{"addition_abacus": "Abacus"}`), `metric` what all are measured by. Raises `UserError` for another kind or ending,
     for runs without records, for a metric that they lack, and for a wrong number of labels.
     """
     if kind not in KINDS:
-        raise Mistake(f"plot: there is no {kind!r}; there are: {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
+        raise UserError(f"plot: there is no {kind!r}; there are: {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
     if not folders:
-        raise Mistake(f"plot: no runs are named; for example numerate plot {kind} latest out={kind}.png")
+        raise UserError(f"plot: no runs are named; for example numerate plot {kind} latest out={kind}.png")
     figures.refuse_ending(path)
     groups = [replace(group, checkpoint=checkpoint) for group in grouped(read_each(folders), titles)]
     groups = by_metric(groups, metric)
     if labels:
         if len(labels) != len(groups):
             known = "; ".join(group.label for group in groups)
-            raise Mistake(f"labels: {len(labels)} for {len(groups)} groups; in this order they name: {known}")
+            raise UserError(f"labels: {len(labels)} for {len(groups)} groups; in this order they name: {known}")
         groups = [replace(group, label=label) for group, label in zip(groups, labels, strict=True)]
     if kind in ("curves", "compare", "grid", "intervals", "training") and running(groups):  # all there is of text
         kind = "validation"
@@ -172,14 +174,14 @@ def write_plot(
     told = kind in ("training", "validation")
     if not told and not any(group.points for group in groups):
         if running(groups):
-            raise Mistake(f"plot: {kind} is of answers, which running text has none of; validation is right for it")
-        raise Mistake(
+            raise UserError(f"plot: {kind} is of answers, which running text has none of; validation is right for it")
+        raise UserError(
             "plot: nothing was evaluated" + (f" at the {checkpoint} checkpoint" if checkpoint else "") + " yet"
         )
     return figures.save(KINDS[kind]([group for group in groups if told or group.points]), path)
 
 
-def _maps(groups: Sequence[Group]) -> list[Grid]:
+def _maps(groups: Sequence[Group]) -> list[PlotGrid]:
     """The maps of all groups under their labels; strips of equal lengths only where there is nothing else."""
     found = [_titled(grid, ", ".join(filter(None, (_with_seeds(g), grid.title)))) for g in groups for grid in g.grids]
     return [grid for grid in found if grid.row_axis] or found
@@ -207,7 +209,7 @@ def _doubt(points: Sequence[Point], *, thin: bool) -> str:
     return f"medians of {number} seeds; bands: lowest to highest;{single} {questions} each"
 
 
-def _titled(grid: Grid, title: str) -> Grid:
+def _titled(grid: PlotGrid, title: str) -> PlotGrid:
     return replace(grid, title=title)
 
 

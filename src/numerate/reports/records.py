@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.labels import Labels, Metric
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.statistics import wilson
@@ -168,7 +168,7 @@ class Records:
         """Whether it is a run on running text, of which nothing is right or wrong as a whole."""
         task = self.recipe.get("task")
         kind = task.get("kind") if isinstance(task, Mapping) else None
-        return bool(self.language) or kind == "LanguageModelling" or any("perplexity" in line for line in self.metrics)
+        return bool(self.language) or kind == "LanguageModeling" or any("perplexity" in line for line in self.metrics)
 
     def checkpoints(self) -> list[tuple[str, int]]:
         """The evaluated checkpoints as (name, step), earliest first."""
@@ -262,12 +262,13 @@ def _mean_of(same: Sequence[Cell]) -> Cell:
 def read(folder: str | Path) -> Records:
     """Reads a run folder. Files that are not there yet count as empty; a last line that was cut is left out and said.
 
-    Raises `Mistake` when the folder is no run, and for a damaged head or evaluation. Of damage in other files it warns.
+    Raises `UserError` when the folder is no run, and for a damaged head or evaluation. Of damage in other files it
+    warns.
     """
     folder = Path(folder)
     if not (folder / HEAD).is_file():
         what = "holds no recipe.yaml" if folder.is_dir() else "does not exist"
-        raise Mistake(f"{folder}: no run, it {what}; a run folder looks like runs/<recipe>/<id>")
+        raise UserError(f"{folder}: no run, it {what}; a run folder looks like runs/<recipe>/<id>")
     left_out: list[str] = []
 
     def warn(text: str) -> None:

@@ -9,10 +9,10 @@ from html import escape
 from zlib import compress, crc32
 
 from numerate.reports.colour import DARK, LIGHT, ramp
-from numerate.reports.grid import Grid
+from numerate.reports.grid import PlotGrid
 
 
-def small_map(grid: Grid, name: str = "") -> str:
+def small_map(grid: PlotGrid, name: str = "") -> str:
     """A grid as SVG around a picture of one pixel a cell, for light pages and for dark ones, the border of what was
     trained drawn over it."""
     height, width = len(grid.rows), len(grid.columns)
@@ -31,13 +31,13 @@ def small_map(grid: Grid, name: str = "") -> str:
     )
 
 
-def _index(grid: Grid, row: int, column: int) -> int:
+def _index(grid: PlotGrid, row: int, column: int) -> int:
     """The place of a cell's colour in the palette: 0 is clear, p + 1 is p per cent."""
     point = grid.points.get((row, column))
     return 0 if point is None else 1 + round(100 * point.value)
 
 
-def _frame(grid: Grid) -> str:
+def _frame(grid: PlotGrid) -> str:
     parts = []
     for i in range(len(grid.rows)):
         for j in range(len(grid.columns)):

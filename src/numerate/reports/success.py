@@ -12,7 +12,7 @@ from html import escape
 from statistics import median
 
 from numerate.evaluation.labels import METRICS
-from numerate.evaluation.statistics import Share, success_rate, wilson
+from numerate.evaluation.statistics import Proportion, success_rate, wilson
 from numerate.reports.claims import claimable, no_claims, theorems
 from numerate.reports.counts import MEMORISED, measure_words
 from numerate.reports.grid import above, bracket, floors_along, percent
@@ -36,7 +36,7 @@ class AtLength:
     """What the converged seeds show at one length: how many succeed, of how many, and the median of their shares;
     `floor` is what memorising gives there."""
 
-    rate: Share
+    rate: Proportion
     median: float
     floor: float | None = None
 

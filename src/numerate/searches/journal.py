@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from numerate.errors import Fault
+from numerate.errors import OperationalError
 from numerate.records.kinds import JOURNAL
 from numerate.records.reading import read
-from numerate.searches.sampling import Way, distributions, load_optuna, next_point
+from numerate.searches.sampling import SamplingPlan, distributions, load_optuna, next_point
 from numerate.searches.space import Space
 from numerate.training import disk
 
@@ -55,7 +55,7 @@ class Journal:
     >>> with journal.taken(Way(), "me") as trial:
     ...     journal.tell(trial.number, 0.93, {"runs": []})
 
-    Raises `Mistake` where Optuna is not installed, the folder may not be written, or the journal is damaged.
+    Raises `UserError` where Optuna is not installed, the folder may not be written, or the journal is damaged.
     """
 
     def __init__(self, folder: Path, space: Space, *, minimise: bool) -> None:
@@ -105,7 +105,7 @@ class Journal:
 
     # Taking one up ------------------------------------------------------------------------------------------------
 
-    def left(self, way: Way) -> int:
+    def left(self, way: SamplingPlan) -> int:
         """How many trials a process could take up now: those not yet begun, and those whose process is gone."""
         with _lock(self.folder / "locks" / "ask"):
             trials = self.trials()
@@ -113,7 +113,7 @@ class Journal:
         return max(0, way.trials - len(trials)) + len(lost)
 
     @contextlib.contextmanager
-    def taken(self, way: Way, worker: str) -> Iterator[Trial | None]:
+    def taken(self, way: SamplingPlan, worker: str) -> Iterator[Trial | None]:
         """A trial to be worked at, which is nobody else's meanwhile: first one whose process is gone, then a new one.
         None where there is nothing left to do."""
         with contextlib.ExitStack() as held:
@@ -135,7 +135,7 @@ class Journal:
             return trial.number
         return None
 
-    def _new(self, way: Way, worker: str, held: contextlib.ExitStack) -> int | None:
+    def _new(self, way: SamplingPlan, worker: str, held: contextlib.ExitStack) -> int | None:
         optuna = load_optuna()
         trials = self._all()
         if len(trials) >= way.trials or not held.enter_context(_lock(self._lock_of(len(trials)), wait=False)):
@@ -230,7 +230,7 @@ class Journal:
             return not free
 
     def _check(self) -> None:
-        """Raises `Mistake` for the first damaged line of the journal."""
+        """Raises `UserError` for the first damaged line of the journal."""
         read(self.path, JOURNAL)
 
     @contextlib.contextmanager
@@ -274,7 +274,7 @@ def _lock(path: Path, wait: bool = True) -> Iterator[bool]:
         except OSError as error:
             free = False
             if wait or error.errno not in (errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK):
-                raise Fault(
+                raise OperationalError(
                     f"{path}: this file system cannot lock files ({error.strerror}), so two processes could work at "
                     "one trial; give runs_dir= on another one."
                 ) from error

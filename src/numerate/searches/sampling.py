@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from numerate.config.overrides import MOST_RUNS
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.searches.space import Between, Choice, Space
 
 Sampler = Literal["tpe", "random", "grid"]
@@ -19,7 +19,7 @@ _AGAIN = 20
 
 
 @dataclass(frozen=True)
-class Way:
+class SamplingPlan:
     """How the next point is chosen: which sampler, drawing from which seed, how many trials there may be in all."""
 
     sampler: Sampler = "tpe"
@@ -27,7 +27,7 @@ class Way:
     trials: int = 30
 
 
-def next_point(way: Way, space: Space, trials: Sequence[Any], direction: str) -> dict[str, Any] | None:
+def next_point(way: SamplingPlan, space: Space, trials: Sequence[Any], direction: str) -> dict[str, Any] | None:
     """A point that was not tried yet, None where there is none: a function of the seed and of the trials so far.
 
     `trials` are Optuna's. The sampler sees a copy of them and is made anew for each point, so that it does not matter
@@ -56,7 +56,7 @@ def next_point(way: Way, space: Space, trials: Sequence[Any], direction: str) ->
     return point if size is None or size > MOST_RUNS else _untried(way, space, tried)
 
 
-def _untried(way: Way, space: Space, tried: set[str]) -> dict[str, Any] | None:
+def _untried(way: SamplingPlan, space: Space, tried: set[str]) -> dict[str, Any] | None:
     points = space.points()
     random.Random(_number(way.seed, "grid")).shuffle(points)
     return next((point for point in points if _key(point) not in tried), None)
@@ -96,10 +96,10 @@ def _number(*key: object) -> int:
 
 
 def load_optuna() -> Any:
-    """Optuna, imported when it is needed. Raises `Mistake` where it is not installed."""
+    """Optuna, imported when it is needed. Raises `UserError` where it is not installed."""
     try:
         import optuna
         import optuna.storages.journal
     except ImportError as error:
-        raise Mistake("search: needs the package optuna; pip install 'numerate[search]'") from error
+        raise UserError("search: needs the package optuna; pip install 'numerate[search]'") from error
     return optuna

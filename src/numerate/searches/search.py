@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 from numerate.config import to_tree
-from numerate.errors import Fault, Mistake, did_you_mean
-from numerate.executors.executor import Desk, Executor, Failure, Finished
+from numerate.errors import OperationalError, UserError, did_you_mean
+from numerate.executors.executor import Executor, Failure, Finished, WorkerContext
 from numerate.searches.journal import Journal, Trial
-from numerate.searches.sampling import Pruner, Sampler, Way, load_optuna
-from numerate.searches.searched import Searched, short_names, shown, text_of, write
+from numerate.searches.sampling import Pruner, Sampler, SamplingPlan, load_optuna
+from numerate.searches.searched import SearchResult, short_names, shown, text_of, write
 from numerate.searches.space import Space
-from numerate.searches.trials import Metric, Plan, Trials
+from numerate.searches.trials import Metric, SearchPlan, Trials
 from numerate.training import provenance
-from numerate.training.progress import Progress
+from numerate.training.progress import ProgressBar
 from numerate.training.recipe import Recipe
 from numerate.training.refusals import refuse_other_contents
 from numerate.training.run import folder_name, runs_directory
@@ -58,7 +58,7 @@ def search(
     runs_dir: str | Path | None = None,
     quiet: bool = False,
     called: Sequence[str] = (),
-) -> Searched:
+) -> SearchResult:
     """Trains a recipe at one point of a space of settings after the other, and returns what was found.
 
     >>> found = numerate.search(recipe, {"optimizer.learning_rate": "log(1e-4,1e-2)"}, trials=20)
@@ -75,33 +75,34 @@ def search(
     process. `called` are the words for this recipe in the command that is proposed: its name, and options that belong
     to it.
 
-    Raises `Mistake` for a space that cannot be searched, before anything is trained, for a `name` under which something
-    else is searched, and where Optuna is not installed; `Fault` for what the world does (a full disk).
+    Raises `UserError` for a space that cannot be searched, before anything is trained, for a `name` under which
+    something else is searched, and where Optuna is not installed; `OperationalError` for what the world does (a full
+    disk).
     """
     load_optuna()
     space = Space.read(recipe, settings)
     for what, given, kind in (("metric", metric, Metric), ("sampler", sampler, Sampler), ("pruner", pruner, Pruner)):
         if given not in get_args(kind):
             known = get_args(kind)
-            raise Mistake(f"{what}: {given!r} is none of: {', '.join(known)}.{did_you_mean(str(given), known)}")
+            raise UserError(f"{what}: {given!r} is none of: {', '.join(known)}.{did_you_mean(str(given), known)}")
     if recipe.task.running and metric == "beyond-development":  # running text has no OOD validation
         metric = "development_loss"
     if metric == "development_loss" and not recipe.task.running:
         what = type(recipe.task).__name__
-        raise Mistake(f"metric: development_loss is of running text, and {what} is none; metric=development is right")
+        raise UserError(f"metric: development_loss is of running text, and {what} is none; metric=development is right")
     for what, number in (("trials", trials), ("workers", workers), ("seeds", seeds)):
         if number is not None and number < 1:
-            raise Mistake(f"{what}: {number} is too few; 1 or more is right")
+            raise UserError(f"{what}: {number} is too few; 1 or more is right")
     if executor is None and workers > 1:
         from numerate.executors import Local
 
         executor = Local(workers=workers)
     first = recipe.seed if seed is None else seed
     replace(recipe, seed=first)  # refuses a seed out of range
-    plan = Plan(
+    plan = SearchPlan(
         space,
         metric,
-        Way(sampler, first, _limit(space, trials, sampler)),
+        SamplingPlan(sampler, first, _limit(space, trials, sampler)),
         pruner,
         tuple(range(first, first + seeds)),
         executor.timeout if executor is not None else None,
@@ -115,7 +116,7 @@ def search(
     over = tuple(journal.trials())
     left = max(0, plan.way.trials - sum(trial.state != "running" for trial in over))
     status = (stop.status or 130) if stop.asked else 0
-    found = Searched(journal.folder, recipe, plan, over, journal.importances(), left, status, tuple(called))
+    found = SearchResult(journal.folder, recipe, plan, over, journal.importances(), left, status, tuple(called))
     write(found)
     return found
 
@@ -128,20 +129,20 @@ def _limit(space: Space, trials: int | None, sampler: Sampler) -> int:
     return trials if size is None else min(trials, size)
 
 
-def _begun(recipe: Recipe, plan: Plan, runs: Path, name: str | None) -> tuple[str, Journal]:
-    """Title and journal of a search, begun or gone on with. Raises `Mistake` where it is about something else."""
+def _begun(recipe: Recipe, plan: SearchPlan, runs: Path, name: str | None) -> tuple[str, Journal]:
+    """Title and journal of a search, begun or gone on with. Raises `UserError` where it is about something else."""
     question = json.loads(json.dumps(plan.question(recipe)))
     key = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:6]
     title = folder_name(name or f"{recipe.title}-search-{key}")
     if (runs / title / "study.yaml").exists():
-        raise Mistake(f"name: {title} is a study; another name= is right")
+        raise UserError(f"name: {title} is a study; another name= is right")
     journal = Journal(runs / title, plan.space, minimise=plan.minimise)
     contents = recipe.task.contents()
     known = journal.question({**question, "contents": contents} if contents else question)
     for what, here in question.items():
         if known.get(what) != here:
             before, now = (json.dumps(value, ensure_ascii=False) for value in (known.get(what), here))
-            raise Mistake(
+            raise UserError(
                 f"{journal.folder}: is a search with another {what}: {before}, and here {now}; another name=, or none, "
                 "begins a search of its own"
             )
@@ -163,14 +164,15 @@ def _work_off(work: Trials, journal: Journal, executor: Executor | None, stop: S
     """Has trials trained until there is none left to be taken up. What other commands are at is theirs, and what an
     executor only submits goes on by itself.
 
-    Raises `Mistake` or `Fault` where no trial could go on, and `Mistake` where the first ones all fail alike.
+    Raises `UserError` or `OperationalError` where no trial could go on, and `UserError` where the first ones all fail
+    alike.
     """
     seen: list[list[Trial]] = []
     submitted = False
     while not (stop.asked or submitted) and (left := journal.left(work.plan.way)):
         trials = journal.trials()
         if seen.count(trials) == _IDLE:
-            raise Fault(f"{journal.folder}: {left} trials are left, and no worker takes one up")
+            raise OperationalError(f"{journal.folder}: {left} trials are left, and no worker takes one up")
         seen.append(trials)
         if executor is None:
             done = _here(work, left, stop)
@@ -190,7 +192,7 @@ def _here(work: Trials, left: int, stop: Stop) -> Iterator[Finished]:
     """One trial after the other, in this process."""
     import torch
 
-    do = work.open(Desk(f"{socket.gethostname()}-{os.getpid()}", torch.get_num_threads(), stop))
+    do = work.open(WorkerContext(f"{socket.gethostname()}-{os.getpid()}", torch.get_num_threads(), stop))
     for index in range(left):
         try:
             if stop.asked:
@@ -208,19 +210,20 @@ def _answer(failure: Failure, worker: str, journal: Journal) -> None:
     if failure.kind in ("out of memory", "timeout"):
         journal.fail_of(worker, failure.text)
     elif failure.kind == "mistake":
-        raise Mistake(failure.text)
+        raise UserError(failure.text)
     elif failure.kind in ("fault", "error"):
-        error = Fault(failure.text)
+        error = OperationalError(failure.text)
         if failure.trace is not None:
             error.add_note(failure.trace)
         raise error
 
 
 def _refuse_alike(journal: Journal) -> None:
-    """Raises `Mistake` where nothing but one error has come of all trials so far: the next ones would be no better."""
+    """Raises `UserError` where nothing but one error has come of all trials so far: the next ones would be no
+    better."""
     over = [trial for trial in journal.trials() if trial.state != "running"]
     if len(over) >= _ALIKE and None not in (errors := {trial.error for trial in over}) and len(errors) == 1:
-        raise Mistake(
+        raise UserError(
             f"{journal.folder}: all {len(over)} trials failed alike, so no more were begun: {over[0].error} "
             "(another name= begins anew)"
         )
@@ -229,10 +232,10 @@ def _refuse_alike(journal: Journal) -> None:
 class _Board:
     """Tells each trial that is over, by whomever, and how many there are."""
 
-    def __init__(self, journal: Journal, plan: Plan, title: str, *, quiet: bool) -> None:
+    def __init__(self, journal: Journal, plan: SearchPlan, title: str, *, quiet: bool) -> None:
         self._journal, self._plan = journal, plan
         self._told: set[int] = {trial.number for trial in journal.trials() if trial.state != "running"}
-        self._progress = Progress(plan.way.trials, label=title, done=len(self._told), unit="trial", silent=quiet)
+        self._progress = ProgressBar(plan.way.trials, label=title, done=len(self._told), unit="trial", silent=quiet)
 
     def __enter__(self) -> "_Board":
         if self._told:

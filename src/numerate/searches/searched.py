@@ -10,11 +10,11 @@ from statistics import median
 from typing import Any
 
 from numerate.config import as_text, override
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.reports.table import text_table
 from numerate.searches.journal import Trial
 from numerate.searches.space import Space
-from numerate.searches.trials import Metric, Plan
+from numerate.searches.trials import Metric, SearchPlan
 from numerate.training import disk
 from numerate.training.recipe import Recipe
 
@@ -31,7 +31,7 @@ _METRICS = {
 
 
 @dataclass(frozen=True, repr=False)
-class Searched:
+class SearchResult:
     """What a search has found so far. Shows itself as a table of the best trials and what to do next.
 
     `path` is the folder of the search, `recipe` what it began from, `trials` are all in the order in which they were
@@ -40,7 +40,7 @@ class Searched:
 
     path: Path
     recipe: Recipe
-    plan: Plan
+    plan: SearchPlan
     trials: tuple[Trial, ...]
     importances: Mapping[str, float]
     left: int
@@ -56,14 +56,14 @@ class Searched:
 
     @property
     def winner(self) -> Trial:
-        """The best trial. Raises `Mistake` where none is complete."""
+        """The best trial. Raises `UserError` where none is complete."""
         if not (ranked := self.ranked):
-            raise Mistake(f"{self.path}: no trial is complete, so none is the best")
+            raise UserError(f"{self.path}: no trial is complete, so none is the best")
         return ranked[0]
 
     @property
     def best(self) -> Recipe:
-        """The recipe with the settings of the best trial. Raises `Mistake` where none is complete."""
+        """The recipe with the settings of the best trial. Raises `UserError` where none is complete."""
         return override(self.recipe, self.settings(self.winner))
 
     def settings(self, trial: Trial) -> list[str]:
@@ -152,7 +152,7 @@ class Searched:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-def write(found: Searched) -> None:
+def write(found: SearchResult) -> None:
     """The files beside the journal, each as a whole."""
     records = found.records()
     disk.replace(found.path / "trials.jsonl", b"".join(disk.line(record) for record in records))

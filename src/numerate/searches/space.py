@@ -17,7 +17,7 @@ from typing import Any
 from numerate.config import as_text, expand, identity, override
 from numerate.config.overrides import MOST_RUNS
 from numerate.config.values import fold, number_in, split
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 
 DIGITS = 4
 """Significant digits of a number that a search tries: enough for any effect, few enough to type again."""
@@ -131,18 +131,18 @@ class Space:
         """From `path=value` texts, or from Python, where a list holds the values to choose from:
         `{"optimizer.learning_rate": "log(1e-4,1e-2)", "model.hidden_size": [32, 64]}`.
 
-        Every field is tried in the recipe, at both ends of a span and at every value. Raises `Mistake` for a path that
-        leads nowhere, a value that the setting refuses, an empty span, a field that is given twice or that makes no
-        other run (a budget), and where nothing is searched over.
+        Every field is tried in the recipe, at both ends of a span and at every value. Raises `UserError` for a path
+        that leads nowhere, a value that the setting refuses, an empty span, a field that is given twice or that makes
+        no other run (a budget), and where nothing is searched over.
         """
         given = settings if not isinstance(settings, Mapping) else [_as_setting(*item) for item in settings.items()]
         space = cls(tuple(item for text in given for item in _items(text)))
         paths = [_parted(item)[0] if isinstance(item, str) else item.path for item in space.items]
         for field in space.fields:
             if paths.count(field.path) > 1 and not field.path.endswith("+"):
-                raise Mistake(f"{field.path} is given twice; say what it may be in one place")
+                raise UserError(f"{field.path} is given twice; say what it may be in one place")
         if not space.fields:
-            raise Mistake(
+            raise UserError(
                 "there is nothing to search over; for example optimizer.learning_rate=log(1e-4,1e-2) or "
                 "model.hidden_size=32,64"
             )
@@ -156,10 +156,10 @@ class Space:
     def settings(self, parameters: Mapping[str, Any]) -> list[str]:
         """The `path=value` texts of one point of the space, as `numerate run` takes them.
 
-        Raises `Mistake` for a point that is none of this space: a journal is data, and what it says is not run."""
+        Raises `UserError` for a point that is none of this space: a journal is data, and what it says is not run."""
         for field in self.fields:
             if field.path not in parameters or not field.holds(parameters[field.path]):
-                raise Mistake(f"{field}: {parameters.get(field.path)!r}, which the journal has, is no such value")
+                raise UserError(f"{field}: {parameters.get(field.path)!r}, which the journal has, is no such value")
         return [item if isinstance(item, str) else f"{item.path}={_text(parameters[item.path])}" for item in self.items]
 
     def size(self) -> int | None:
@@ -168,15 +168,15 @@ class Space:
         return None if None in sizes else prod(size for size in sizes if size is not None)
 
     def points(self) -> list[dict[str, Any]]:
-        """Every point, the last field varying fastest. Raises `Mistake` where they cannot be listed."""
+        """Every point, the last field varying fastest. Raises `UserError` where they cannot be listed."""
         for field in self.fields:
             if field.size() is None:
-                raise Mistake(
+                raise UserError(
                     f"{field}: a grid needs values that can be counted: {field.path}=a,b,c, or a step as a third "
                     "number of between(...)"
                 )
         if (self.size() or 0) > MOST_RUNS:
-            raise Mistake(f"this is a grid of {self.size()} trials; at most {MOST_RUNS} are begun at once")
+            raise UserError(f"this is a grid of {self.size()} trials; at most {MOST_RUNS} are begun at once")
         paths = [field.path for field in self.fields]
         return [dict(zip(paths, point, strict=True)) for point in product(*(field.all() for field in self.fields))]
 
@@ -189,7 +189,7 @@ class Space:
         """The field, its span whole where the setting is; every value was accepted in some mixture with the others."""
         built = [self._accepted(recipe, field, value) for value in field.told()]
         if len({identity(one) for one in built}) < len(built):
-            raise Mistake(
+            raise UserError(
                 f"{field}: some of these make the same run; what extends a run (a budget) or labels it is given one "
                 "value, and each value once"
             )
@@ -203,11 +203,11 @@ class Space:
             [item] if isinstance(item, str) else [f"{item.path}={told}" for told in item.told()] for item in self.items
         ]
         options[self.items.index(field)] = [f"{field.path}={value}"]
-        first: Mistake | None = None
+        first: UserError | None = None
         for mixture in islice(product(*options), _MIXTURES):
             try:
                 return override(recipe, mixture)
-            except Mistake as mistake:
+            except UserError as mistake:
                 first = first or mistake
         assert first is not None
         raise first
@@ -226,10 +226,10 @@ def _parted(text: str) -> tuple[str, str]:
     path, equals, value = text.partition("=")
     path = fold(path.strip())
     if path in _OWN:
-        raise Mistake(f"{text}: the seeds of all trials are {_OWN[path]}; they are not searched over")
+        raise UserError(f"{text}: the seeds of all trials are {_OWN[path]}; they are not searched over")
     if not equals:
         near = did_you_mean(text, ["trials", "workers", "metric", "sampler", "pruner", "seed", "seeds", "name"])
-        raise Mistake(
+        raise UserError(
             f"{text!r} changes no setting; write path=value, for example optimizer.learning_rate=log(1e-4,1e-2).{near}"
         )
     return path, value
@@ -251,16 +251,16 @@ def _ends(path: str, found: re.Match[str]) -> Between:
     numbers = [number_in(piece) for piece in split(found[2]) or []]
     by_factors = found[1] == "log"
     if not 2 <= len(numbers) <= 3 or None in numbers:
-        raise Mistake(f"{text}: is no span of numbers; for example {path}={found[1]}(16,128)")
+        raise UserError(f"{text}: is no span of numbers; for example {path}={found[1]}(16,128)")
     low, high, step = [float(n) if n is not None else 0.0 for n in (*numbers, *([None] * (3 - len(numbers))))]
     if by_factors and len(numbers) == 3:
-        raise Mistake(f"{text}: goes by factors and has no step; between(...) may have one")
+        raise UserError(f"{text}: goes by factors and has no step; between(...) may have one")
     if not low < high or high == float("inf"):
-        raise Mistake(f"{text}: is empty; it goes from low to high, for example {path}={found[1]}(16,128)")
+        raise UserError(f"{text}: is empty; it goes from low to high, for example {path}={found[1]}(16,128)")
     if by_factors and low <= 0:
-        raise Mistake(f"{text}: goes by factors and so begins above 0; between(...) may begin anywhere")
+        raise UserError(f"{text}: goes by factors and so begins above 0; between(...) may begin anywhere")
     if len(numbers) == 3 and not 0 < step <= high - low:
-        raise Mistake(f"{text}: the step {step:g} does not lead from {low:g} to {high:g}")
+        raise UserError(f"{text}: the step {step:g} does not lead from {low:g} to {high:g}")
     exact = [n for n in numbers if n is not None]
     return Between(path, exact[0], exact[1], exact[2] if len(exact) == 3 else None, by_factors)
 
@@ -268,13 +268,13 @@ def _ends(path: str, found: re.Match[str]) -> Between:
 def _typed(field: Between, ends: Sequence[Any]) -> Between:
     """The span in numbers of the setting's own type."""
     if any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends):
-        raise Mistake(f"{field}: {field.path} is no number; several values are given with commas")
+        raise UserError(f"{field}: {field.path} is no number; several values are given with commas")
     low, high = ends
     if not all(isinstance(end, int) for end in ends):
         return Between(field.path, float(low), float(high), field.step and float(field.step), field.log)
     step = field.step
     if step is not None and int(step) != step:
-        raise Mistake(f"{field}: {field.path} is a whole number and so is its step")
+        raise UserError(f"{field}: {field.path} is a whole number and so is its step")
     return Between(field.path, low, high, None if step is None else int(step), field.log)
 
 

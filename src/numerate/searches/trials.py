@@ -8,12 +8,12 @@ from statistics import median
 from typing import Any, Literal
 
 from numerate.config import from_tree, identity, override
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.executors import memory
-from numerate.executors.executor import Desk, Work
-from numerate.executors.worker import Asked, failure_of
+from numerate.executors.executor import Work, WorkerContext
+from numerate.executors.worker import RequestedStop, failure_of
 from numerate.searches.journal import STARTS, Journal, Trial
-from numerate.searches.sampling import Pruner, Way, make_pruner
+from numerate.searches.sampling import Pruner, SamplingPlan, make_pruner
 from numerate.searches.space import Space
 from numerate.training import checkpoint
 from numerate.training.lock import Locked
@@ -30,7 +30,7 @@ _WAIT = 1.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class SearchPlan:
     """What a search is about: its space, what is to be best, and how points are chosen and given up.
 
     `seeds` are those of each trial's runs, `timeout` the seconds that a trial may take.
@@ -38,7 +38,7 @@ class Plan:
 
     space: Space
     metric: Metric = "beyond-development"
-    way: Way = Way()
+    way: SamplingPlan = SamplingPlan()
     pruner: Pruner = "none"
     seeds: tuple[int, ...] = (0,)
     timeout: float | None = None
@@ -69,10 +69,10 @@ class Trials(Work):
     folder: Path
     runs: Path
     tree: Mapping[str, Any]
-    plan: Plan
+    plan: SearchPlan
     command: str
 
-    def open(self, desk: Desk) -> Callable[[Any], Any]:
+    def open(self, desk: WorkerContext) -> Callable[[Any], Any]:
         from numerate.laboratory import train  # noqa: F401  (it takes seconds, and no trial should pay for it)
 
         recipe = from_tree(dict(self.tree), "search", declared=Recipe)
@@ -101,7 +101,7 @@ class _Stopped(Exception):
 class _Doing:
     """One trial at work."""
 
-    def __init__(self, work: Trials, journal: Journal, trial: Trial, recipe: Recipe, desk: Desk) -> None:
+    def __init__(self, work: Trials, journal: Journal, trial: Trial, recipe: Recipe, desk: WorkerContext) -> None:
         self.work, self.plan, self.journal, self.trial, self.desk = work, work.plan, journal, trial, desk
         self.recipe = recipe
         self.began = time.monotonic()
@@ -133,8 +133,10 @@ class _Doing:
             else:
                 judged = recipes[0]
                 self.journal.prune(number, {"runs": [measured(self._folder(judged), judged, self.plan.metric)]})
-        except (Mistake, Fault) as error:
-            if isinstance(error.__cause__, OSError) or (isinstance(error, Fault) and "not finite" not in str(error)):
+        except (UserError, OperationalError) as error:
+            if isinstance(error.__cause__, OSError) or (
+                isinstance(error, OperationalError) and "not finite" not in str(error)
+            ):
                 raise
             self.journal.fail(number, str(error))
         except Exception as error:
@@ -194,7 +196,7 @@ class _Watch:
 
     def __init__(self, doing: _Doing, recipe: Recipe, *, judged: bool) -> None:
         self.doing, self.judged = doing, judged
-        self.stop, self.why = Asked(), ""
+        self.stop, self.why = RequestedStop(), ""
         self._pruner = make_pruner(doing.plan.pruner, recipe.training.steps)
         self._scores: dict[str, float] = {}
         self._step, self._loss = 0, None
@@ -233,8 +235,8 @@ def objective_of(scores: Mapping[str, float], metric: Metric) -> float:
 def measured(folder: RunFolder, recipe: Recipe, metric: Metric) -> dict[str, Any]:
     """What is to be known of a run, from its own records and from nothing else: the value at its best checkpoint.
 
-    Steps beyond the budget (the run was trained further by somebody) do not count. Raises `Mistake` for a run that was
-    never evaluated in its training.
+    Steps beyond the budget (the run was trained further by somebody) do not count. Raises `UserError` for a run that
+    was never evaluated in its training.
     """
     budget = recipe.training.steps
     records = [line for line in folder.records("metrics.jsonl") if budget is None or line["step"] <= budget]
@@ -246,7 +248,7 @@ def measured(folder: RunFolder, recipe: Recipe, metric: Metric) -> dict[str, Any
     if evaluations and metric == "development_loss":
         return _of_text(folder, recipe, evaluations, losses, max(line["step"] for line in records))
     if not evaluations or (metric == "loss" and not losses):
-        raise Mistake("training: ended before any evaluation; a larger budget or a smaller training.evaluate_every=")
+        raise UserError("training: ended before any evaluation; a larger budget or a smaller training.evaluate_every=")
     exact = {step: {split: _share(line) for split, line in each.items()} for step, each in evaluations.items()}
     split = "beyond-development" if any("beyond-development" in each for each in exact.values()) else "development"
     if metric == "development":
@@ -284,11 +286,11 @@ def _of_text(
 ) -> dict[str, Any]:
     """What is to be known of a run on running text: its lowest development loss, with the interval about the text.
 
-    Raises `Mistake` for a run that has no development loss."""
+    Raises `UserError` for a run that has no development loss."""
     lines = [line for each in evaluations.values() if "perplexity" in (line := each.get("development", {}))]
     if not lines:
         what = type(recipe.task).__name__
-        raise Mistake(f"metric: development_loss is of running text, and {what} is none; metric=development is right")
+        raise UserError(f"metric: development_loss is of running text, and {what} is none; metric=development is right")
     best = min(lines, key=lambda line: (line["loss"], -line["step"]))
     return {
         "run": f"{folder.recipe_name}/{folder.id}",

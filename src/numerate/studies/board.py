@@ -7,7 +7,7 @@ from typing import Any
 from numerate.studies.folder import Planned, StudyFolder
 from numerate.studies.state import gone, silent
 from numerate.studies.status import Pace, runs_of, time_left
-from numerate.training.progress import Progress
+from numerate.training.progress import ProgressBar
 
 CHATTY = 20
 """Up to so many runs all that they say is shown; of more only warnings and failures."""
@@ -41,7 +41,7 @@ class Board:
         self._heard = {state["worker"]: _last_said(state) for state in folder.states()}
         self._warned: dict[str, None] = {}
         self._looked = (0.0, 0.0)
-        self.progress = Progress(
+        self.progress = ProgressBar(
             sum(self._steps.values()), label=folder.title, log=folder.path / "log.txt", left=self._seconds_left
         )
 

@@ -21,14 +21,14 @@ from typing import Any
 
 from numerate import catalogue
 from numerate.config import yaml_text
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.executors.executor import Failure
 from numerate.records.heads import CHECKSUM, checksum, read_checked
 from numerate.records.kinds import RESULT, STATE
 from numerate.records.reading import Tail, read_object
 from numerate.studies.plan import NO_RESULT as NO_RESULT
-from numerate.studies.plan import Asked as Asked
 from numerate.studies.plan import Planned as Planned
+from numerate.studies.plan import RequestedRun as RequestedRun
 from numerate.studies.plan import content_key as content_key
 from numerate.studies.plan import joined, plan_lines, read_plan
 from numerate.training import disk
@@ -58,8 +58,8 @@ class StudyFolder:
 
     @classmethod
     def find(cls, address: str, runs: Path) -> "StudyFolder":
-        """The study of a title, or at a path. Raises `Mistake` for a recipe that was not run as one, for a search, and
-        with the nearest title where there is none."""
+        """The study of a title, or at a path. Raises `UserError` for a recipe that was not run as one, for a search,
+        and with the nearest title where there is none."""
         text = address.rstrip("/")
         places = [Path(os.path.expanduser(text)), *(runs / name for name in (text, text.replace("-", "_")) if name)]
         for place in places:
@@ -67,18 +67,18 @@ class StudyFolder:
                 return cls(place)
         for place in places:
             if text and (place / "journal.log").is_file():
-                raise Mistake(
+                raise UserError(
                     f"{address} is a search, no study; its table is {place / 'trials.jsonl'}, and the same `numerate "
                     "search ...` that began it shows what it found"
                 )
         recipe = text.replace("-", "_")
         if recipe in catalogue.kinds().get("Recipe", {}) or catalogue.in_family("Recipe", recipe):
-            raise Mistake(f"{address} is a recipe, no study; `numerate run {recipe}` makes one in {runs}")
+            raise UserError(f"{address} is a recipe, no study; `numerate run {recipe}` makes one in {runs}")
         known = sorted(plan.parent.name for plan in runs.glob("*/plan.jsonl"))
         there = f"; there are: {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}" if known else ""
         begins = "" if known else "; `numerate run quickstart` makes the first"
         near = did_you_mean(text.replace("-", "_"), known)
-        raise Mistake(f"no study in {runs} is called {address!r}{there}{begins}.{near}")
+        raise UserError(f"no study in {runs} is called {address!r}{there}{begins}.{near}")
 
     @classmethod
     def of(cls, title: str, runs: Path) -> "StudyFolder":
@@ -97,7 +97,7 @@ class StudyFolder:
     # The plan -------------------------------------------------------------------------------------------------------
 
     def head(self) -> dict[str, Any]:
-        """What `study.yaml` holds: title, question, labels. Raises `Mistake` where it was damaged or changed, or a
+        """What `study.yaml` holds: title, question, labels. Raises `UserError` where it was damaged or changed, or a
         later version wrote it."""
         path = self.path / "study.yaml"
         if not path.is_file():
@@ -110,12 +110,17 @@ class StudyFolder:
         return [planned for planned in self.every() if planned.current]
 
     def every(self) -> list[Planned]:
-        """The runs of the current plan, then those that earlier commands alone asked for. Raises `Mistake` for a
+        """The runs of the current plan, then those that earlier commands alone asked for. Raises `UserError` for a
         damaged plan."""
         return read_plan(self.path / "plan.jsonl")
 
     def ask(
-        self, asked: Sequence[Asked], *, question: str = "", labels: Mapping[str, str] | None = None, write: bool = True
+        self,
+        asked: Sequence[RequestedRun],
+        *,
+        question: str = "",
+        labels: Mapping[str, str] | None = None,
+        write: bool = True,
     ) -> list[Planned]:
         """Makes these runs the current plan and returns their lines, in the order asked for.
 
@@ -167,7 +172,8 @@ class StudyFolder:
     def results(self) -> dict[tuple[str, str], dict[str, Any]]:
         """What came of each run, by its place and its content key; what was read before is not read again.
 
-        Of several lines about a run one that says done is taken, else the latest. Raises `Mistake` for a damaged line.
+        Of several lines about a run one that says done is taken, else the latest. Raises `UserError` for a damaged
+        line.
         """
         try:
             files = [(file.name, file.stat().st_size) for file in os.scandir(self.path / "results")]

@@ -7,7 +7,7 @@ from typing import Any
 
 from numerate import catalogue
 from numerate.config import from_tree, load_yaml, user_object
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.records.heads import is_head, read_head
 from numerate.training.recipe import Recipe
 
@@ -15,18 +15,18 @@ from numerate.training.recipe import Recipe
 def named_recipe(text: str) -> Recipe:
     """`addition_abacus` (or `addition-abacus`), `my.py:recipe`, or the path of a saved `recipe.yaml`.
 
-    Raises `Mistake` for anything else, also for a study.
+    Raises `UserError` for anything else, also for a study.
     """
     found = named(text)
     if isinstance(found, Recipe):
         return found
     if _is_study(found):
-        raise Mistake(f"{text} is a study of several recipes; `numerate run {text}` trains, evaluates and reports it")
-    raise Mistake(f"{text}: is no recipe but {type(found).__name__}")
+        raise UserError(f"{text} is a study of several recipes; `numerate run {text}` trains, evaluates and reports it")
+    raise UserError(f"{text}: is no recipe but {type(found).__name__}")
 
 
 def named(text: str) -> Any:
-    """A recipe or a study by its name; see `named_recipe`. Raises `Mistake` with the nearest name there is."""
+    """A recipe or a study by its name; see `named_recipe`. Raises `UserError` with the nearest name there is."""
     if text.endswith((".yaml", ".yml")):
         head = read_head(Path(text)) if is_head(Path(text)) else load_yaml(text)
         tree = head.get("recipe", head) if isinstance(head, Mapping) else head
@@ -46,7 +46,7 @@ def named(text: str) -> Any:
         if (made := catalogue.of_family(kind, name)) is not None:
             return made
     known = [*kinds.get("Recipe", {}), *kinds.get("Study", {}), *catalogue.family_names("Recipe")]
-    raise Mistake(
+    raise UserError(
         f"no recipe or study is named {text!r}; `numerate list` shows all of them.{did_you_mean(text, known)}"
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from numerate.config import fingerprint
 from numerate.config.saving import Known
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.records.kinds import PLAN, PLAN_HEAD
 from numerate.records.reading import content_of, damaged, record_of, scan
 from numerate.studies.patch import patch, patched
@@ -51,7 +51,7 @@ def _counts(part: type, field: "Field[Any]") -> bool:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedRun:
     """A run that a command asks for: `run` is its place below the folder of runs, `tree` its recipe."""
 
     run: str
@@ -97,7 +97,7 @@ class Planned:
 def read_plan(path: Path) -> list[Planned]:
     """The runs of a plan; none if there is no such file.
 
-    Raises `Mistake` for a plan that is not as it was written: its first line says how many runs it has, and the
+    Raises `UserError` for a plan that is not as it was written: its first line says how many runs it has, and the
     checksum of their lines.
     """
     content = content_of(path)
@@ -107,19 +107,19 @@ def read_plan(path: Path) -> list[Planned]:
     head = record_of(first)
     if head is None or PLAN_HEAD.wrong(head) is not None:
         what = "its first line does not say how many runs there are; it was cut, or an earlier version wrote it"
-        raise Mistake(damaged(path, what, PLAN.remedy))
+        raise UserError(damaged(path, what, PLAN.remedy))
     if head["format"] > FORMAT:
-        raise Mistake(f"{path}: is of format {head['format']}, this version reads up to {FORMAT}; update numerate.")
+        raise UserError(f"{path}: is of format {head['format']}, this version reads up to {FORMAT}; update numerate.")
     found: list[Planned] = []
     bases: dict[str, Mapping[str, Any]] = {}
     for line in scan(rest, path, PLAN, number=2):
         if line.record is None:
-            raise Mistake(line.damage or damaged(f"{path}, line {line.number}", "it was cut", PLAN.remedy))
+            raise UserError(line.damage or damaged(f"{path}, line {line.number}", "it was cut", PLAN.remedy))
         found.append(_planned(line.record, bases))
     if len(found) != head["runs"]:
-        raise Mistake(damaged(path, f"it has {len(found):,} of {head['runs']:,} runs", PLAN.remedy))
+        raise UserError(damaged(path, f"it has {len(found):,} of {head['runs']:,} runs", PLAN.remedy))
     if hashlib.sha256(rest).hexdigest() != head["sha256"]:
-        raise Mistake(damaged(path, "it was changed after it was written: its checksum is another", PLAN.remedy))
+        raise UserError(damaged(path, "it was changed after it was written: its checksum is another", PLAN.remedy))
     return found
 
 
@@ -149,7 +149,7 @@ def plan_lines(plan: Collection[Planned]) -> bytes:
     return _line({"format": FORMAT, "runs": len(plan), "sha256": hashlib.sha256(rest).hexdigest()}) + rest
 
 
-def joined(before: Sequence[Planned], asked: Sequence[Asked], labels: Mapping[str, str]) -> dict[str, Planned]:
+def joined(before: Sequence[Planned], asked: Sequence[RequestedRun], labels: Mapping[str, str]) -> dict[str, Planned]:
     """The plan, by run, when `asked` is asked for: these, and then what earlier commands alone asked for, marked."""
     again = {one.run for one in asked}
     earlier = [one for one in before if one.run not in again]

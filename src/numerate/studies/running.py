@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.executors.executor import Executor, Failure, Finished
 from numerate.studies.board import CHATTY, Board
 from numerate.studies.folder import Planned, StudyFolder, is_done, is_failed
@@ -191,7 +191,7 @@ class Running:
     def _keep(self, records: Sequence[Mapping[str, Any]], board: Board) -> None:
         try:
             self.folder.add_results(self._name, records)
-        except (Fault, Mistake) as error:
+        except (OperationalError, UserError) as error:
             if not disk.is_full(error):
                 raise
             self._fill(str(error), board)

@@ -15,7 +15,7 @@ SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Standing:
+class StudyStatus:
     """How a study stood when its folder was read.
 
     `died` are those of the left whose worker died. `starting` says that a command is at it, whose workers may not be
@@ -43,7 +43,7 @@ class Standing:
         return not self.left and not self.running
 
 
-def standing(folder: StudyFolder) -> Standing:
+def standing(folder: StudyFolder) -> StudyStatus:
     """Reads how a study stands. A run that was stopped or whose worker died is left, not failed."""
     every = folder.every()
     plan = [planned for planned in every if planned.current]
@@ -66,7 +66,7 @@ def standing(folder: StudyFolder) -> Standing:
             if planned.run not in begun and record is not None and record.get("kind") == "died":
                 died.append((planned, record))
     waiting = [planned.label for planned in left if planned.run not in begun]
-    return Standing(
+    return StudyStatus(
         folder,
         str(folder.head()["question"]),
         len(plan),
@@ -156,7 +156,7 @@ def _share(state: Mapping[str, Any]) -> float:
     return min(1.0, state.get("step", 0) / steps) if steps else 0.0
 
 
-def standing_text(now: Standing) -> str:
+def standing_text(now: StudyStatus) -> str:
     """The standing as a person reads it."""
     parts = [f"{now.folder.title}: {now.question}".rstrip(": ")]
     counts = [("done", now.done), ("running", sum(len(runs_of(one)) for one in now.running))]

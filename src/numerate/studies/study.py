@@ -7,7 +7,7 @@ from pathlib import Path
 
 from numerate.config import expand, identity, override, to_tree
 from numerate.config.saving import Known
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.executors.executor import Executor
 from numerate.laboratory.start import source_of
 from numerate.reports.compare import comparison_page
@@ -16,7 +16,7 @@ from numerate.reports.groups import grouped
 from numerate.reports.page import write_text
 from numerate.reports.plots import compare_figure
 from numerate.reports.records import read_each
-from numerate.studies.folder import Asked, Planned, StudyFolder, content_key
+from numerate.studies.folder import Planned, RequestedRun, StudyFolder, content_key
 from numerate.studies.patch import patch
 from numerate.studies.running import Done, Running
 from numerate.tasks.task import Task
@@ -34,7 +34,7 @@ class Study:
     >>> study = Study("widths", "How wide must it be?", [recipe]).crossed(["model.hidden_size=32,64,128", "seeds=5"])
     >>> numerate.run_study(study, workers=2)
 
-    Raises `Mistake` for a title that cannot name a folder, and for what is no recipe.
+    Raises `UserError` for a title that cannot name a folder, and for what is no recipe.
     """
 
     title: str
@@ -50,7 +50,7 @@ class Study:
         object.__setattr__(self, "recipes", tuple(self.recipes))
         for recipe in self.recipes:
             if not isinstance(recipe, Recipe):
-                raise Mistake(f"study {self.title}: {recipe!r} is no recipe")
+                raise UserError(f"study {self.title}: {recipe!r} is no recipe")
 
     def crossed(self, overrides: Sequence[str]) -> "Study":
         """Every recipe with every combination of overrides: `["seeds=3", "model.hidden_size=64,128"]` makes six."""
@@ -81,12 +81,12 @@ def compared(
 
 
 def _refuse_two_of_one(known: Recipe, recipe: Recipe) -> None:
-    """Raises `Mistake` where two recipes are one run with two budgets or grids: only one of them would be done."""
+    """Raises `UserError` where two recipes are one run with two budgets or grids: only one of them would be done."""
     if known is recipe or content_key(known) == content_key(recipe):
         return
     theirs, ours = patch(to_tree(recipe), to_tree(known)), patch(to_tree(known), to_tree(recipe))
     what = ", ".join(f"{path}={theirs[path]},{ours[path]}" for path in list(ours)[:3] if path in theirs)
-    raise Mistake(
+    raise UserError(
         f"{what}: these are one run of {recipe.title}: a larger budget extends it, another grid measures it again; "
         "give one value at a time, or recipes of another title="
     )
@@ -129,8 +129,8 @@ def run_study(
     again with `retry`. Returns the path of the report (None where no run has results, or it was stopped) and how each
     run ended. `executor` is who does it (`Local()` by default), `workers` how many at once; `say` is told what is
     shown. A script that calls this needs `if __name__ == "__main__":` around it, as with every use of
-    `multiprocessing`: each worker imports the script anew. Raises `Mistake` for a study without recipes, and, where it
-    says what to do instead, before anything begins for files that are not there.
+    `multiprocessing`: each worker imports the script anew. Raises `UserError` for a study without recipes, and, where
+    it says what to do instead, before anything begins for files that are not there.
     """
     runs, chosen = runs_directory(runs_dir), _executor(executor, workers)
     chosen.ready()
@@ -174,7 +174,7 @@ def _executor(given: Executor | None, workers: int | None) -> Executor:
 def _planned(study: Study, runs: Path, *, write: bool) -> tuple[StudyFolder, list[Planned], dict[str, Recipe]]:
     """The study's runs as lines of its plan, and their recipes."""
     if not study.recipes:
-        raise Mistake(f"study {study.title}: has no recipes")
+        raise UserError(f"study {study.title}: has no recipes")
     names, keys, trees = Known(), Known(), Known()
     recipes: dict[str, Recipe] = {}
     asked = []
@@ -182,7 +182,7 @@ def _planned(study: Study, runs: Path, *, write: bool) -> tuple[StudyFolder, lis
         recipe, resolved = _begun_from(given, runs)
         run = f"{folder_name(recipe.title)}/{identity(resolved, names)}"
         if run not in recipes:
-            asked.append(Asked(run, content_key(resolved, keys), to_tree(recipe, known=trees)))
+            asked.append(RequestedRun(run, content_key(resolved, keys), to_tree(recipe, known=trees)))
         _refuse_two_of_one(recipes.setdefault(run, recipe), recipe)
     folder = StudyFolder.of(study.title, runs)
     _refuse_other_contents(folder, recipes)
@@ -190,15 +190,15 @@ def _planned(study: Study, runs: Path, *, write: bool) -> tuple[StudyFolder, lis
 
 
 def _refuse_other_contents(folder: StudyFolder, recipes: Mapping[str, Recipe]) -> None:
-    """Raises `Mistake` where files that runs of a study were trained on have changed since one was begun, done or not.
-    Of files that are not there each run says so itself."""
+    """Raises `UserError` where files that runs of a study were trained on have changed since one was begun, done or
+    not. Of files that are not there each run says so itself."""
     read: dict[Task, bool] = {}
     for run in folder.present(list(recipes)):
         task = recipes[run].task
         if task not in read:
             try:
                 read[task] = bool(task.contents())
-            except Mistake:
+            except UserError:
                 read[task] = False
         path = folder.runs / run
         if read[task] and checkpoint.steps(path / "checkpoints"):
@@ -212,14 +212,14 @@ def _begun_from(recipe: Recipe, runs: Path) -> tuple[Recipe, Recipe]:
         return recipe, recipe
     try:
         source = source_of(recipe, runs)
-    except Mistake:
+    except UserError:
         return recipe, recipe
     assert source is not None
     return replace(recipe, init_from=str(source.path.resolve())), replace(recipe, init_from=source.id)
 
 
 def _refuse_without_files(study: Study) -> None:
-    """Raises `Mistake` with all that is lacking, where a study says what to do then. Others find out run by run."""
+    """Raises `UserError` with all that is lacking, where a study says what to do then. Others find out run by run."""
     if not study.instead:
         return
     lacking: dict[str, None] = {}
@@ -229,10 +229,10 @@ def _refuse_without_files(study: Study) -> None:
         try:
             for read in reads:
                 read()
-        except Mistake as mistake:  # one of each is enough: looking for a name on the hub takes its time
+        except UserError as mistake:  # one of each is enough: looking for a name on the hub takes its time
             lacking[str(mistake)] = None
     if lacking:
-        raise Mistake("\n".join([f"study {study.title}: it reads files that are not there", *lacking, study.instead]))
+        raise UserError("\n".join([f"study {study.title}: it reads files that are not there", *lacking, study.instead]))
 
 
 def _warn_of_another(study: Study, runs: Path) -> None:

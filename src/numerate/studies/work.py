@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from numerate.config import from_tree
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import grid_of
-from numerate.executors.executor import Desk, Failure, Work
+from numerate.executors.executor import Failure, Work, WorkerContext
 from numerate.executors.memory import ran_out
 from numerate.executors.worker import failure_of
 from numerate.laboratory.plan import usual_count
 from numerate.laboratory.results import Results
-from numerate.laboratory.start import Trained
+from numerate.laboratory.start import TrainedRun
 from numerate.laboratory.tracking import track_results
 from numerate.laboratory.train import train
 from numerate.studies.folder import Planned, StudyFolder, is_done
@@ -48,7 +48,7 @@ Item = tuple[Job, ...]
 
 
 @dataclass(frozen=True)
-class Told:
+class WorkerReport:
     """What a worker hands back of an item: a record per run, and what was said meanwhile, numbered.
 
     The `status` of a record is "done" or "failed", as in the results on disk; "busy" where another process is at it, or
@@ -71,20 +71,20 @@ class RunWork(Work):
     chatty: bool = field(default=True, compare=False)
     """Whether all is said that a run says, or only its warnings."""
 
-    def open(self, desk: Desk) -> Callable[[Item], Told]:
+    def open(self, desk: WorkerContext) -> Callable[[Item], WorkerReport]:
         importlib.import_module("torch._dynamo")  # or the first optimiser does so, which takes a second of its run
         return _Worker(self, desk).do
 
-    def to_plain(self, result: Told) -> Any:
+    def to_plain(self, result: WorkerReport) -> Any:
         return {"records": result.records, "said": result.said}
 
-    def from_plain(self, data: Any) -> Told:
+    def from_plain(self, data: Any) -> WorkerReport:
         for record in data["records"]:
             if not all(isinstance(record[name], str) for name in ("run", "key", "status")):
                 raise ValueError("this is no record of a run")
-        return Told(tuple(data["records"]), tuple((int(number), str(text)) for number, text in data["said"]))
+        return WorkerReport(tuple(data["records"]), tuple((int(number), str(text)) for number, text in data["said"]))
 
-    def keeps(self, result: Told) -> bool:
+    def keeps(self, result: WorkerReport) -> bool:
         """What an earlier start left is believed where it says done and the run is there, or failed; not that the disk
         was full or another process at it."""
         runs = Path(self.study).parent
@@ -100,12 +100,12 @@ class RunWork(Work):
 
 
 class _Worker:
-    def __init__(self, work: RunWork, desk: Desk) -> None:
+    def __init__(self, work: RunWork, desk: WorkerContext) -> None:
         self.work, self.desk = work, desk
         self.folder = StudyFolder(Path(work.study))
         self.state = State(self.folder.path / "states", desk.worker)
 
-    def do(self, item: Item) -> Told:
+    def do(self, item: Item) -> WorkerReport:
         torch.set_num_threads(self.desk.threads)
         before, runs = self.state.count, [job.planned for job in item]
         records: dict[str, Mapping[str, Any]] = {}
@@ -122,7 +122,7 @@ class _Worker:
                 if planned.run not in records:
                     self.state.tell(**_facts(planned))
                     records[planned.run] = self._kept(planned, functools.partial(self._run, planned))
-        return Told(tuple(records[planned.run] for planned in runs), tuple(self.state.said(before)))
+        return WorkerReport(tuple(records[planned.run] for planned in runs), tuple(self.state.said(before)))
 
     def _nothing_to_do(self, planned: Planned) -> Mapping[str, Any] | None:
         """What came of a run that another worker has done in the meantime, or that is being written at this moment."""
@@ -150,7 +150,7 @@ class _Worker:
             record = failed_record(planned, failure_of(error), self.desk.worker, time.monotonic() - began)
             try:
                 self.folder.add_results(self.desk.worker, [record])
-            except (Fault, Mistake) as unwritten:
+            except (OperationalError, UserError) as unwritten:
                 return _short(planned, "full" if disk.is_full(unwritten) else "failed", str(unwritten))
         return record
 
@@ -186,7 +186,7 @@ class _Worker:
         return seconds
 
     def _evaluated(
-        self, planned: Planned, recipe: Recipe, trained: Trained, took: Callable[[], dict[str, Any]]
+        self, planned: Planned, recipe: Recipe, trained: TrainedRun, took: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
         """Measures a run that was trained, with the grid and count of this command, since it may have been trained by
         another; and says what came of it."""
@@ -257,7 +257,7 @@ class _Worker:
         return records
 
     def _of_stack(
-        self, planned: Planned, recipe: Recipe, one: Trained | Exception, each: float, stack: int, before: int
+        self, planned: Planned, recipe: Recipe, one: TrainedRun | Exception, each: float, stack: int, before: int
     ) -> dict[str, Any]:
         """What came of one run of a stack, which took `each` seconds of the stack's and of earlier starts."""
         if isinstance(one, Exception):

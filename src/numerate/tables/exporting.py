@@ -16,7 +16,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.tables.rows import Column, NamedRows, Row, T, Value, type_of
 from numerate.tables.showing import as_latex, as_markdown, as_text
 from numerate.training import disk
@@ -35,7 +35,7 @@ def format_of(format: str | None, path: str | Path | None = None) -> str:
     known = list(FORMATS.values())
     if format is not None:
         if format not in known:
-            raise Mistake(
+            raise UserError(
                 f"format: there is no {format!r}; there are: {', '.join(known)}.{did_you_mean(format, known)}"
             )
         return format
@@ -43,7 +43,7 @@ def format_of(format: str | None, path: str | Path | None = None) -> str:
         return "text"
     ending = Path(path).suffix.lower()
     if ending not in FORMATS:
-        raise Mistake(f"out: {path} ends like no format; {', '.join(FORMATS)} do, or say format={'|'.join(known)}")
+        raise UserError(f"out: {path} ends like no format; {', '.join(FORMATS)} do, or say format={'|'.join(known)}")
     return FORMATS[ending]
 
 
@@ -53,13 +53,15 @@ def write(table: NamedRows, path: str | Path, format: str | None = None) -> Path
     The format is that of the ending (.txt, .csv, .md, .tex, .jsonl, .parquet) unless `format` says another. A file that
     is there already is replaced once the new one is whole. A table that is read lazily is written as it is read.
 
-    Raises `Mistake` for an unknown ending, for a place that may not be written, for a file that a run or study wrote
-    itself, and for Parquet without pyarrow; `Fault` for a full disk.
+    Raises `UserError` for an unknown ending, for a place that may not be written, for a file that a run or study wrote
+    itself, and for Parquet without pyarrow; `OperationalError` for a full disk.
     """
     path = Path(path)
     put = _WRITERS[format_of(format, path)]
     if _is_a_record(path):
-        raise Mistake(f"out: {path} is what a run or a study wrote itself, and is not replaced; another name is right")
+        raise UserError(
+            f"out: {path} is what a run or a study wrote itself, and is not replaced; another name is right"
+        )
     safe = f"What {path.name} held before is unharmed." if path.exists() else ""
     with disk.explained(path, safe):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +104,7 @@ def lines_of(table: NamedRows, format: str) -> Iterator[str]:
         for row in table:
             yield json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
     else:
-        raise Mistake("format: parquet is nothing to read in a terminal; out=results.parquet writes it to a file")
+        raise UserError("format: parquet is nothing to read in a terminal; out=results.parquet writes it to a file")
 
 
 def _csv(table: NamedRows) -> Iterator[str]:
@@ -178,7 +180,7 @@ def queried(table: T, sql: str) -> T:
         rows = [tuple(_python(value) for value in row) for row in answer.fetchall()]
     except duckdb.Error as error:
         told = " ".join(str(error).split("\n\nLINE")[0].split())
-        raise Mistake(
+        raise UserError(
             f"query: {told} (tables: {', '.join(tables)}; names with a dot stand in double quotes)"
         ) from error
     finally:
@@ -225,9 +227,9 @@ def _arrow(columns: tuple[Column, ...], rows: list[Row], schema: Any) -> Any:
 
 
 def imported(package: str, what: str) -> Any:
-    """A package that is not always there. Raises `Mistake` with what installs it."""
+    """A package that is not always there. Raises `UserError` with what installs it."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
         name = package.partition(".")[0]
-        raise Mistake(f"{what} needs the package {name}; pip install 'numerate[tables]'") from error
+        raise UserError(f"{what} needs the package {name}; pip install 'numerate[tables]'") from error

@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, get_args
 
 import numpy as np
 
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.evaluation.statistics import interquartile_mean, median_spread, stratified_bootstrap, success_rate
 from numerate.reports.grid import REGIONS, bracket, percent
 from numerate.tables.rows import Column, Lazily, NamedRows, Row, T, Value, names_listed
@@ -57,22 +57,23 @@ def grouped(
 
     >>> table.group("label", columns=["final.ood_test"], statistic="iqm")
 
-    Raises `Mistake` for columns that are not there or hold no numbers, an unknown statistic, and no share as threshold.
+    Raises `UserError` for columns that are not there or hold no numbers, an unknown statistic, and no share as
+    threshold.
     """
     if statistic is not None and statistic not in get_args(Statistic):
         known = list(get_args(Statistic))
         hint = did_you_mean(statistic, known)
-        raise Mistake(f"statistic: there is no {statistic!r}; there are: {', '.join(known)}.{hint}")
+        raise UserError(f"statistic: there is no {statistic!r}; there are: {', '.join(known)}.{hint}")
     if threshold is not None and not 0 < threshold <= 1:
-        raise Mistake(f"threshold: {threshold} is not a share; above 0 up to 1 is right, for example threshold=0.99")
+        raise UserError(f"threshold: {threshold} is not a share; above 0 up to 1 is right, for example threshold=0.99")
     solved = solved_by(table) if success is None else [table.names[table.at(success, "success")]]
     if success is not None and table.columns[table.at(solved[0])].type is not float:
-        raise Mistake(f"success: {solved[0]} is no share; {SOLVED} is one")
+        raise UserError(f"success: {solved[0]} is no share; {SOLVED} is one")
     if threshold is not None and not solved:
-        raise Mistake(f"threshold: there is no {SOLVED} here, which it is compared with")
+        raise UserError(f"threshold: there is no {SOLVED} here, which it is compared with")
     at = [table.at(name, "group") for name in dict.fromkeys(by)]
     if not at:
-        raise Mistake("group: the columns are missing; for example: group=label")
+        raise UserError("group: the columns are missing; for example: group=label")
     measured = _measured(table, columns, at)
     main = [i for i in measured if columns or table.columns[i].main]
     if not columns:  # the last checkpoint is enough to begin with
@@ -94,7 +95,9 @@ def _measured(table: NamedRows, columns: Sequence[str], at: Sequence[int]) -> li
         found = [i for i in dict.fromkeys(i for name in columns for i in table.matching(name)) if i not in at]
         for i in found:
             if table.columns[i].type not in (int, float):
-                raise Mistake(f"columns: {table.names[i]} holds no numbers, so nothing of it can be said over a group")
+                raise UserError(
+                    f"columns: {table.names[i]} holds no numbers, so nothing of it can be said over a group"
+                )
         return found
     names = set(table.names)
     ends = {f"{name}{end}" for name in names for end in (".low", ".high")}

@@ -104,7 +104,7 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     `no_claim`, why nothing may be claimed of a run; `seconds` of all its starts (what a killed process did after its
     last checkpoint is not known) and `worker`; and of what failed, how (`failure`) and with which `error`.
 
-    Raises `Mistake` where there is no such study.
+    Raises `UserError` where there is no such study.
     """
     address = os.fspath(study) if isinstance(study, str | os.PathLike) else folder_name(study.title)
     folder = StudyFolder.find(address, runs_directory(runs_dir))

@@ -11,7 +11,7 @@ from math import isfinite
 from typing import Any, Literal, Self, TypeVar
 
 from numerate.config.values import unquoted
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 
 Value = int | float | bool | str | None
 Row = tuple[Value, ...]
@@ -85,16 +85,16 @@ class NamedRows:
         return [column.name for column in self.columns]
 
     def at(self, name: str, where: str = "columns") -> int:
-        """Which column is meant by a name. Raises `Mistake` where there is none, or may be several."""
+        """Which column is meant by a name. Raises `UserError` where there is none, or may be several."""
         found = self.matching(name, where)
         if len(found) > 1:
-            raise Mistake(
+            raise UserError(
                 f"{where}: {name!r} is several columns here; {names_listed(self.names[i] for i in found)}; give one"
             )
         return found[0]
 
     def matching(self, name: str, where: str = "columns") -> list[int]:
-        """Which columns are meant by a name: one, or all that are directly below it. Raises `Mistake` for none."""
+        """Which columns are meant by a name: one, or all that are directly below it. Raises `UserError` for none."""
         text = _fold(name)
         names = [_fold(column) for column in self.names]
         if text in names:
@@ -102,7 +102,7 @@ class NamedRows:
         endings = [i for i, one in enumerate(names) if one.endswith(f".{text}")]
         if len(endings) > 1:
             told = names_listed((self.names[i] for i in endings), "or")
-            raise Mistake(f"{where}: {name!r} may be {told}; give one of these")
+            raise UserError(f"{where}: {name!r} may be {told}; give one of these")
         if endings:
             return endings
         below = [i for i, one in enumerate(names) if one.startswith(f"{text}.") and one.rpartition(".")[0] not in names]
@@ -110,7 +110,7 @@ class NamedRows:
             return below
         known = [*self.names, *(column.rpartition(".")[2] for column in self.names)]
         hint = did_you_mean(name, known) or f" There are: {names_listed(self.names)}."
-        raise Mistake(f"{where}: there is no column {name!r}.{hint}")
+        raise UserError(f"{where}: there is no column {name!r}.{hint}")
 
     # Other tables of it -----------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class NamedRows:
         for name in names:
             found.update(dict.fromkeys(range(len(self.columns)) if name == "all" else self.matching(name, "columns")))
         if not found:
-            raise Mistake(f"columns: none is chosen; there are: {names_listed(self.names)}.")
+            raise UserError(f"columns: none is chosen; there are: {names_listed(self.names)}.")
         at = tuple(found)
         columns = tuple(self.columns[i] for i in at)
         return replace(self, columns=columns, rows=self._made(lambda row: tuple(row[i] for i in at)), view=None)
@@ -129,7 +129,7 @@ class NamedRows:
         """The rows in which columns have given values, or have not: `where("label!=Abacus", "model.hidden_size=64")`.
 
         `null` is a missing value, which is unlike every other: `loss!=null` are the rows that have one. Raises
-        `Mistake` for a value that no row has.
+        `UserError` for a value that no row has.
         """
         tests = [self._test(condition) for condition in conditions]
         return replace(
@@ -141,7 +141,9 @@ class NamedRows:
         name, equals, text = condition.partition("=")
         equal, name = not name.endswith("!"), name.removesuffix("!")
         if not equals or not name.strip():
-            raise Mistake(f"where: {condition!r} is no condition; for example: where=label=Abacus,model.hidden_size=64")
+            raise UserError(
+                f"where: {condition!r} is no condition; for example: where=label=Abacus,model.hidden_size=64"
+            )
         at = self.at(name.strip(), "where")
         column = self.columns[at]
         value = _value(text.strip(), column)
@@ -150,7 +152,7 @@ class NamedRows:
             if value not in known and known:
                 texts = ["null" if one is None else _text(one) for one in known]
                 hint = did_you_mean(text, texts) or f" There are: {names_listed(texts)}."
-                raise Mistake(f"where: no row has {column.name}={text.strip()}.{hint}")
+                raise UserError(f"where: no row has {column.name}={text.strip()}.{hint}")
         return at, equal, value
 
     def sort(self, *names: str) -> Self:
@@ -167,12 +169,12 @@ class NamedRows:
     def cells(self) -> Self:
         """A row for each cell of each evaluation of these runs, read from their folders each time it is looked through.
 
-        Raises `Mistake` where the table is not of runs, or no longer has its column `run`.
+        Raises `UserError` where the table is not of runs, or no longer has its column `run`.
         """
         if self.cells_of is None:
-            raise Mistake("cells: only a table of runs has cells")
+            raise UserError("cells: only a table of runs has cells")
         if "run" not in self.names:
-            raise Mistake("cells: without the column run it is not known of which; take cells() before select(...)")
+            raise UserError("cells: without the column run it is not known of which; take cells() before select(...)")
         cells: Self = self.cells_of({str(run) for run in self["run"]})
         return cells
 
@@ -211,13 +213,13 @@ def _value(text: str, column: Column) -> Value:
         return None
     if column.type is bool:
         if text.lower() not in ("true", "false"):
-            raise Mistake(f"where: {column.name} is true or false, not {text!r}")
+            raise UserError(f"where: {column.name} is true or false, not {text!r}")
         return text.lower() == "true"
     if column.type in (int, float):
         try:
             return float(text)
         except ValueError:
-            raise Mistake(f"where: {column.name} is a number, not {text!r}") from None
+            raise UserError(f"where: {column.name} is a number, not {text!r}") from None
     return text
 
 

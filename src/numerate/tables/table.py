@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from numerate.config.values import split
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tables import exporting, showing
 from numerate.tables.rows import NamedRows
 
@@ -42,14 +42,14 @@ class Table(NamedRows):
     def query(self, sql: str) -> "Table":
         """The answer of DuckDB to a query; this table is called by its `name`, of a study: `runs`, and `cells`.
 
-        Raises `Mistake` where DuckDB and pyarrow are not installed, or the query is not understood.
+        Raises `UserError` where DuckDB and pyarrow are not installed, or the query is not understood.
         """
         return exporting.queried(self, sql)
 
     # For programs and people ------------------------------------------------------------------------------------------
 
     def frame(self) -> Any:
-        """The table as a pandas DataFrame. Raises `Mistake` where pandas is not installed."""
+        """The table as a pandas DataFrame. Raises `UserError` where pandas is not installed."""
         return exporting.frame_of(self)
 
     def write(self, path: str | Path, format: str | None = None) -> Path:
@@ -79,5 +79,5 @@ def listed(text: str, what: str) -> list[str]:
     """The parts between commas of what stands behind an option: `listed("label,seed", "columns")`."""
     parts = split(text)
     if parts is None:
-        raise Mistake(f"{what}: {text!r} has brackets or quotes that do not close")
+        raise UserError(f"{what}: {text!r} has brackets or quotes that do not close")
     return [part for part in parts if part]

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.tasks import carry, decimals
-from numerate.tasks.draws import Draws, mix
+from numerate.tasks.draws import CounterRNG, mix
 from numerate.tasks.questions import Numbers, Questions
 from numerate.tasks.task import Task, large_enough
 
@@ -65,20 +65,20 @@ class Arithmetic(Task):
 
     def __post_init__(self) -> None:
         if self.operator not in OPERATORS:
-            raise Mistake(
+            raise UserError(
                 f"operator: there is no {self.operator!r}; there are: {', '.join(OPERATORS)}."
                 + did_you_mean(self.operator, OPERATORS)
             )
         if self.lengths not in ("cycle", "uniform", "value"):
-            raise Mistake(f"lengths: {self.lengths!r} is neither 'cycle' nor 'uniform' nor 'value'")
+            raise UserError(f"lengths: {self.lengths!r} is neither 'cycle' nor 'uniform' nor 'value'")
         if self.no_carry and self.operator != "+":
-            raise Mistake(f"no_carry: only sums have carries; with operator {self.operator!r} leave it false")
+            raise UserError(f"no_carry: only sums have carries; with operator {self.operator!r} leave it false")
         for name in ("digits", "first_digits", "second_digits"):
             value = getattr(self, name)
             if value is not None and Span.of(value).low < 1:
-                raise Mistake(f"{name}: a number has at least 1 digit, not {Span.of(value).low}")
+                raise UserError(f"{name}: a number has at least 1 digit, not {Span.of(value).low}")
             if value is not None and Span.of(value).high > MOST_DIGITS:
-                raise Mistake(
+                raise UserError(
                     f"{name}: numbers of {Span.of(value).high} digits are too long; up to {MOST_DIGITS} are right"
                 )
 
@@ -89,7 +89,7 @@ class Arithmetic(Task):
         second = self.digits if self.second_digits is None else self.second_digits
         return Span.of(first), Span.of(second)
 
-    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
         rows = len(index)
         first_span, second_span = self.spans
         operands = np.empty((rows, 2), dtype=np.int64)
@@ -115,7 +115,7 @@ class Arithmetic(Task):
             operands = decimals.length(numbers[:, :2])
         return self._questions(numbers, operands)
 
-    def _draw_digits(self, draws: Draws, operands: NDArray[np.int64], numbers: NDArray[np.uint8]) -> None:
+    def _draw_digits(self, draws: CounterRNG, operands: NDArray[np.int64], numbers: NDArray[np.uint8]) -> None:
         """Writes digits of operands with these lengths into the first two numbers of each row."""
         rows, _, width = numbers.shape
         low, high = min(span.low for span in self.spans), max(span.high for span in self.spans)
@@ -225,12 +225,12 @@ class Arithmetic(Task):
     def read(self, text: str) -> Questions:
         found = re.fullmatch(rf"\s*([0-9]+)\s*{re.escape(self.operator)}\s*([0-9]+)\s*=?\s*", text)
         if found is None:
-            raise Mistake(f"question: {text!r} is no question of this task; it reads like 12{self.operator}9=")
+            raise UserError(f"question: {text!r} is no question of this task; it reads like 12{self.operator}9=")
         first, second = (found[i].lstrip("0") or "0" for i in (1, 2))
         if max(len(first), len(second)) > MOST_DIGITS:
-            raise Mistake(f"question: its numbers have more than {MOST_DIGITS} digits, which is too long")
+            raise UserError(f"question: its numbers have more than {MOST_DIGITS} digits, which is too long")
         if self.no_carry and any(int(x) + int(y) > 9 for x, y in zip(first[::-1], second[::-1], strict=False)):
-            raise Mistake(f"question: {text!r} has a carry, and this task (no_carry) has sums without any")
+            raise UserError(f"question: {text!r} has a carry, and this task (no_carry) has sums without any")
         width = self._width(len(first), len(second))
         numbers = np.zeros((1, 3, width), dtype=np.uint8)
         numbers[0, 0], numbers[0, 1] = decimals.parse(first, width), decimals.parse(second, width)

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
-from numerate.errors import Mistake
-from numerate.tasks.draws import Draws, key, mix
+from numerate.errors import UserError
+from numerate.tasks.draws import CounterRNG, key, mix
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.task import Task
 
@@ -45,20 +45,22 @@ class BitwiseOr(Task):
 
     def __post_init__(self) -> None:
         if len(self.operator) != 1 or self.operator in "0123456789=":
-            raise Mistake(f"operator: {self.operator!r} is not one character that is neither a digit nor '='")
+            raise UserError(f"operator: {self.operator!r} is not one character that is neither a digit nor '='")
         for name in ("digits", "first_digits", "second_digits"):
             value = getattr(self, name)
             if value is not None and Span.of(value).low < 1:
-                raise Mistake(f"{name}: an operand has at least 1 bit, not {Span.of(value).low}")
+                raise UserError(f"{name}: an operand has at least 1 bit, not {Span.of(value).low}")
             if value is not None and Span.of(value).high > MOST_DIGITS:
-                raise Mistake(f"{name}: {Span.of(value).high} bits are too many to list; up to {MOST_DIGITS} are right")
+                raise UserError(
+                    f"{name}: {Span.of(value).high} bits are too many to list; up to {MOST_DIGITS} are right"
+                )
         if self.max_examples is not None and self.max_examples < 1:
-            raise Mistake(
+            raise UserError(
                 f"max_examples: {self.max_examples} questions teach nothing; 100 are published, null stands for all"
             )
         space = _count(Span.of(self.digits), Span.of(self.digits))
         if self.max_examples is not None and self.max_examples > space:
-            raise Mistake(
+            raise UserError(
                 f"max_examples: {self.max_examples} questions are more than the {space} that digits={self.digits} has"
             )
 
@@ -69,7 +71,7 @@ class BitwiseOr(Task):
         second = self.digits if self.second_digits is None else self.second_digits
         return Span.of(first), Span.of(second)
 
-    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
         """Any of its questions, with replacement. (Its splits are listed: `examples` goes through them in rounds.)"""
         every = _listed(*self.spans)
         return self._questions(every[draws.below(len(every), (len(index),))])
@@ -78,7 +80,7 @@ class BitwiseOr(Task):
         """Rounds through the questions of the split, each in an order of its own."""
         held = self._of_split(split)
         if not len(held):
-            raise Mistake(
+            raise UserError(
                 f"split: none of the {self.max_examples or 'trained'} questions of digits={self.digits} has "
                 f"these lengths, so "
                 "that there is nothing to train on; widen first_digits and second_digits"
@@ -86,10 +88,10 @@ class BitwiseOr(Task):
         index = np.arange(block * size, (block + 1) * size)
         chosen = np.empty(size, dtype=np.int64)
         for turn in range(int(index[0]) // len(held), int(index[-1]) // len(held) + 1):
-            order = Draws(key(self, split, seed, "turn", turn)).permutation(len(held))
+            order = CounterRNG(key(self, split, seed, "turn", turn)).permutation(len(held))
             now = index // len(held) == turn
             chosen[now] = order[index[now] % len(held)]
-        chance = Draws(key(self, split, seed, "chance", block)).words(size)
+        chance = CounterRNG(key(self, split, seed, "chance", block)).words(size)
         return replace(self._questions(held[chosen]), chance=chance)
 
     def whole(self, split: str = "test") -> Questions | None:
@@ -101,7 +103,7 @@ class BitwiseOr(Task):
         held = self._of_split(split)
         if len(held) > _WHOLE:
             return None
-        return replace(self._questions(held), chance=Draws(key(self, split, "whole")).words(len(held)))
+        return replace(self._questions(held), chance=CounterRNG(key(self, split, "whole")).words(len(held)))
 
     def _of_split(self, split: str) -> Listed:
         """The questions of these lengths that a split has: training its own, the others the rest, or all if none is
@@ -167,11 +169,11 @@ class BitwiseOr(Task):
     def read(self, text: str) -> Questions:
         found = re.fullmatch(rf"\s*([01]+)\s*{re.escape(self.operator)}\s*([01]+)\s*=?\s*", text)
         if found is None:
-            raise Mistake(f"question: {text!r} is no question of this task; it reads like 0000{self.operator}01=")
+            raise UserError(f"question: {text!r} is no question of this task; it reads like 0000{self.operator}01=")
         first, second = found[1], found[2]
         holder = first if "1" in first else second
         if (first + second).count("1") != 1 or len(holder) > min(len(first), len(second)):
-            raise Mistake(f"question: {text!r} has not one 1, in the shorter of the two; 0000{self.operator}01= has")
+            raise UserError(f"question: {text!r} has not one 1, in the shorter of the two; 0000{self.operator}01= has")
         row = np.array([[len(first), len(second), holder.index("1")]])
         return self._questions(row, np.array([holder is first]))
 
@@ -224,7 +226,7 @@ def _listed(first: Span, second: Span) -> Listed:
 def _subset(digits: Span, most: int) -> Listed:
     """The questions of a training set of `most`, in the order in which all are listed."""
     every = _listed(digits, digits)
-    return every[np.sort(Draws(key("positional or", digits, most)).permutation(len(every))[:most])]
+    return every[np.sort(CounterRNG(key("positional or", digits, most)).permutation(len(every))[:most])]
 
 
 def _inside(lengths: NDArray[np.int64], span: Span) -> NDArray[np.bool_]:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.tasks import decimals
-from numerate.tasks.draws import Draws
+from numerate.tasks.draws import CounterRNG
 
 _ABSENT, _FREE, _LEADING = range(3)
 """What a column is to an operand: beyond its first digit, any digit, or its first digit, which is not 0."""
@@ -23,7 +23,7 @@ def _pairs() -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
 _COUNTS, _PAIRS = _pairs()
 
 
-def operands(draws: Draws, lengths: NDArray[np.int64], width: int, free: NDArray[np.bool_]) -> decimals.Digits:
+def operands(draws: CounterRNG, lengths: NDArray[np.int64], width: int, free: NDArray[np.bool_]) -> decimals.Digits:
     """Digits `[rows, 2, width]`, units first, of operands with these `lengths` `[rows, 2]`, of which no two digits of
     the same place make ten. The first digit of an operand is not 0 unless it is `free`.
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import Mistake
-from numerate.tasks.draws import Draws, key
+from numerate.errors import UserError
+from numerate.tasks.draws import CounterRNG, key
 
 
 class Places(NamedTuple):
@@ -36,9 +36,9 @@ class ChunkOrder(ABC):
 
     def __post_init__(self) -> None:
         if self.context < 1:
-            raise Mistake(f"context: {self.context} tokens are none; 1 or more is right")
+            raise UserError(f"context: {self.context} tokens are none; 1 or more is right")
         if not any(size > 1 for size in self.sizes):
-            raise Mistake("corpus: it has no two tokens in a row, of which one could follow the other")
+            raise UserError("corpus: it has no two tokens in a row, of which one could follow the other")
 
     @property
     @abstractmethod
@@ -110,7 +110,7 @@ def _permuted(indices: NDArray[np.int64], count: int, secret: int) -> NDArray[np
     """Where a permutation of `0 .. count - 1` puts some of them."""
     half = np.uint64(max(1, -(-(count - 1).bit_length() // 2)))
     mask = (np.uint64(1) << half) - np.uint64(1)
-    keys = Draws(secret).words(_ROUNDS)
+    keys = CounterRNG(secret).words(_ROUNDS)
     found = indices.astype(np.uint64)
     walking = np.arange(len(found))
     while len(walking):
@@ -138,7 +138,7 @@ class PublishedChunks(ChunkOrder):
     `n // context - 1` of them: its last whole chunk is never read. So the order of a pass depends on all before it; an
     index far ahead is found by shuffling up to there (a few seconds for every million chunks).
 
-    Raises `Mistake` for a shard that is too short, where the published one stops.
+    Raises `UserError` for a shard that is too short, where the published one stops.
     """
 
     seed: int = 42
@@ -151,7 +151,7 @@ class PublishedChunks(ChunkOrder):
         chunks = [size // self.context - 1 for size in self.sizes]
         if (least := min(chunks)) < 1:
             shard = chunks.index(least)
-            raise Mistake(
+            raise UserError(
                 f"corpus: shard {shard} has {self.sizes[shard]:,} tokens, and the published order takes none of fewer "
                 f"than {2 * self.context:,}; a context of {self.sizes[shard] // 2:,} or less, larger shards, or the "
                 "shuffled order is right"

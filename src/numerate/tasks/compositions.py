@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.tasks.draws import Draws
+from numerate.tasks.draws import CounterRNG
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Compositions:
         """How many ways there are, each counted as it is kept."""
         return float(_tables(self)[-1][total, -1])
 
-    def draw(self, draws: Draws, totals: NDArray[np.int64]) -> NDArray[np.int64]:
+    def draw(self, draws: CounterRNG, totals: NDArray[np.int64]) -> NDArray[np.int64]:
         """One way for each total, `[rows, parts]`. Raises `ValueError` for a total that has none."""
         rows, ways = len(totals), _tables(self)[-1]
         left, found = totals.copy(), np.zeros((rows, self.parts), dtype=np.int64)

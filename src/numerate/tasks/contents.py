@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.folders import numerate_cache
 
 LARGE = 1 << 24
@@ -33,7 +33,7 @@ class Stamp(NamedTuple):
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file's bytes, in hexadecimal. Raises `Mistake` where it cannot be read.
+    """The sha256 of a file's bytes, in hexadecimal. Raises `UserError` where it cannot be read.
 
     A file is not read again as long as its size and the times of its last changes stay the same.
     """
@@ -43,7 +43,7 @@ def sha256_of(path: Path) -> str:
             return _digest(stamp.path)
         return _remembered(stamp)
     except OSError as error:
-        raise Mistake(f"{path}: cannot be read ({error.strerror})") from error
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def named(paths: Iterable[Path]) -> dict[str, Path]:

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tasks.language_modelling import LanguageModeling
 from numerate.tasks.task import Task
 
 
@@ -14,8 +14,8 @@ def presets() -> dict[str, Task]:
     512
     """
     return {
-        "tiny_stories": LanguageModelling("tiny_stories/tokens", tokenizer="tiny_stories"),
-        "tiny_stories_2048": LanguageModelling(
+        "tiny_stories": LanguageModeling("tiny_stories/tokens", tokenizer="tiny_stories"),
+        "tiny_stories_2048": LanguageModeling(
             "tiny_stories_2048/train", "tiny_stories_2048/validation", "tiny_stories_2048"
         ),
     }

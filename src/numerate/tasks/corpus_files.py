@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.chunk_orders import Places
 from numerate.tasks.token_rows import TokenRows
 
@@ -37,7 +37,7 @@ _LOOKED_AT = 1 << 14
 _ROWS_KEPT = 1024
 
 
-class Pieces(Protocol):
+class TokenizerProtocol(Protocol):
     """What is asked of a stored tokenizer here: `numerate.tokens.pieces` has it, and stands above tasks."""
 
     size: int
@@ -53,7 +53,7 @@ class Pieces(Protocol):
     def agrees(self, ids: NDArray[np.integer]) -> bool: ...
 
 
-class Rows(NamedTuple):
+class ChunkArrays(NamedTuple):
     """Chunks as rows: `inputs` and `targets` int64 `[rows, time]`, and `lengths` int64 `[rows]`. The targets are the
     inputs one token later; behind its length a row has 0 in both."""
 
@@ -119,12 +119,12 @@ class Corpus:
         """How many bytes of UTF-8 the texts have; None where a shard does not say."""
         return _sum(shard.text_bytes for shard in self.shards)
 
-    def rows(self, places: Places, context: int) -> Rows:
+    def rows(self, places: Places, context: int) -> ChunkArrays:
         """The chunks at places, as rows of `context` tokens."""
         found = self.token_rows(places, context)
         ids = np.pad(found.ids, ((0, 0), (0, context + 1 - found.ids.shape[1])))
         behind = np.arange(context) >= found.lengths[:, None]
-        return Rows(np.where(behind, 0, ids[:, :-1]), np.where(behind, 0, ids[:, 1:]), found.lengths)
+        return ChunkArrays(np.where(behind, 0, ids[:, :-1]), np.where(behind, 0, ids[:, 1:]), found.lengths)
 
     def token_rows(self, places: Places, context: int) -> TokenRows:
         """The chunks at places, each with the token behind it, cut to the longest. However much is read, memory does
@@ -182,11 +182,11 @@ def held_out_shards(corpus: Corpus) -> list[int]:
 
 def published_split(corpus: Corpus) -> tuple[Corpus, Corpus]:
     """Training and validation shards: those with `val` in their name are for validation, as FineWeb-Edu's are; where
-    none has, the first one is, as in llama2.c. Raises `Mistake` where nothing is left to train on."""
+    none has, the first one is, as in llama2.c. Raises `UserError` where nothing is left to train on."""
     named = held_out_shards(corpus)
     rest = [number for number in range(len(corpus.shards)) if number not in named]
     if not rest:
-        raise Mistake(
+        raise UserError(
             f"corpus: {corpus.shards[0].path} is the validation set, and there is nothing beside it to train on; two "
             "shards or more, or a corpus of its own for validation, are right; `numerate data prepare mine.txt "
             "out=mine` makes both of a text"
@@ -194,10 +194,10 @@ def published_split(corpus: Corpus) -> tuple[Corpus, Corpus]:
     return corpus.part(rest), corpus.part(named)
 
 
-def open_corpus(place: str | Path | Sequence[str | Path], pieces: Pieces) -> Corpus:
+def open_corpus(place: str | Path | Sequence[str | Path], pieces: TokenizerProtocol) -> Corpus:
     """The shards of a folder in the order of their names, or those that are named. All of them are looked through.
 
-    Raises `Mistake` that names the file where one is empty, torn, not finished, written with another tokenizer than
+    Raises `UserError` that names the file where one is empty, torn, not finished, written with another tokenizer than
     `pieces`, or has ids beyond it. (Of raw ones without a head nobody knows their whole length: one that was cut
     between two tokens cannot be told. That their tokenizer is another is mostly found by what the first documents say.)
     """
@@ -206,10 +206,10 @@ def open_corpus(place: str | Path | Sequence[str | Path], pieces: Pieces) -> Cor
     if len(paths) == 1 and paths[0].is_dir():
         paths = _shards_of(paths[0])
     if not paths:
-        raise Mistake("corpus: no shard is named; a folder of .bin or .npy, or such files, are right")
+        raise UserError("corpus: no shard is named; a folder of .bin or .npy, or such files, are right")
     shards = tuple(open_shard(path, pieces) for path in paths)
     if all(len(shard) < 2 for shard in shards):
-        raise Mistake(f"{paths[0].parent}: its shards have no two tokens; a text that is not empty is right")
+        raise UserError(f"{paths[0].parent}: its shards have no two tokens; a text that is not empty is right")
     return Corpus(shards)
 
 
@@ -223,35 +223,35 @@ def _shards_of(folder: Path) -> list[Path]:
     if head.is_file():
         told = _told(head)
         if not told.get("complete"):
-            raise Mistake(f"{folder}: is not finished; the same `numerate data tokenise` goes on with it")
+            raise UserError(f"{folder}: is not finished; the same `numerate data tokenise` goes on with it")
         return [folder / name for name in told["shards"]]
     bins, arrays = sorted(folder.glob("*.bin")), sorted(folder.glob("*.npy"))
     if bins and arrays:
-        raise Mistake(f"{folder}: has .bin and .npy; a folder with one of them, or the files by name, are right")
+        raise UserError(f"{folder}: has .bin and .npy; a folder with one of them, or the files by name, are right")
     if not bins and not arrays:
-        raise Mistake(f"{folder}: has no shard; .bin or .npy are right (`numerate data tokenise` writes them)")
+        raise UserError(f"{folder}: has no shard; .bin or .npy are right (`numerate data tokenise` writes them)")
     return bins or arrays
 
 
-def open_shard(path: Path, pieces: Pieces) -> Shard:
-    """One shard, looked through. Raises `Mistake` as `open_corpus` does."""
+def open_shard(path: Path, pieces: TokenizerProtocol) -> Shard:
+    """One shard, looked through. Raises `UserError` as `open_corpus` does."""
     try:
         size = path.stat().st_size
     except OSError as error:
-        raise Mistake(f"{path}: cannot be read ({error.strerror}); a .bin or .npy file is right") from error
+        raise UserError(f"{path}: cannot be read ({error.strerror}); a .bin or .npy file is right") from error
     if not size:
-        raise Mistake(f"{path}: is empty; a file with tokens is right (was its disk full, or its download stopped?)")
+        raise UserError(f"{path}: is empty; a file with tokens is right (was its disk full, or its download stopped?)")
     beside = path.with_name(path.name + HEAD)
     if path.suffix == ".npy":
         shard = _array(path)
     elif beside.is_file():
         shard = _ours(path, _told(beside), pieces)
     elif (path.parent / CORPUS).is_file():
-        raise Mistake(f"{path}: is not finished; the same `numerate data tokenise` goes on with it")
+        raise UserError(f"{path}: is not finished; the same `numerate data tokenise` goes on with it")
     elif path.suffix != ".bin":
-        raise Mistake(f"{path}: is no file of tokens; .bin or .npy is right")
+        raise UserError(f"{path}: is no file of tokens; .bin or .npy is right")
     elif size % 2:
-        raise Mistake(f"{path}: has {size:,} bytes, no whole number of tokens of 2 bytes; is its end missing?")
+        raise UserError(f"{path}: has {size:,} bytes, no whole number of tokens of 2 bytes; is its end missing?")
     else:
         shard = Shard(path, np.dtype("<u2"), 0, None)
     _check_ids(shard, pieces)
@@ -261,25 +261,25 @@ def open_shard(path: Path, pieces: Pieces) -> Shard:
     return shard
 
 
-def _ours(path: Path, head: dict[str, Any], pieces: Pieces) -> Shard:
+def _ours(path: Path, head: dict[str, Any], pieces: TokenizerProtocol) -> Shard:
     """A shard with a head."""
     beside = f"{path}{HEAD}"
     if head.get("format") != FORMAT or not head.get("complete"):
-        raise Mistake(f"{beside}: is no head of a whole shard ({FORMAT}); write the shard anew")
+        raise UserError(f"{beside}: is no head of a whole shard ({FORMAT}); write the shard anew")
     kind, tokens, size = np.dtype(head["kind"]), int(head["tokens"]), path.stat().st_size
     if size != tokens * kind.itemsize:
-        raise Mistake(
+        raise UserError(
             f"{path}: has {size:,} bytes, and its head says {tokens:,} tokens of {kind.itemsize} bytes; it is torn: "
             "remove it, and the same `numerate data tokenise` writes it anew"
         )
     if head["tokenizer"] != pieces.fingerprint:
-        raise Mistake(
+        raise UserError(
             f"tokenizer: {path} was written with another one ({head.get('tokenizer_name', 'unnamed')}, "
             f"{head['vocabulary']:,} ids, {head['tokenizer'][:8]}) than that given ({pieces.size:,} ids, "
             f"{pieces.fingerprint[:8]}); the one that it was written with is right"
         )
     if block_sum(path) != head["sum"]:
-        raise Mistake(
+        raise UserError(
             f"{path}: is not what was written (its checksum is another); remove it, and the same `numerate data "
             "tokenise` writes it anew"
         )
@@ -291,22 +291,22 @@ def _array(path: Path) -> Shard:
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise Mistake(f"{path}: is no whole .npy file ({str(error).splitlines()[0]}); fetch it anew") from error
+        raise UserError(f"{path}: is no whole .npy file ({str(error).splitlines()[0]}); fetch it anew") from error
     if found.ndim != 1 or found.dtype not in (np.uint16, np.uint32) or not found.dtype.isnative:
-        raise Mistake(f"{path}: holds {found.dtype} of shape {found.shape}; one row of uint16 or uint32 is right")
+        raise UserError(f"{path}: holds {found.dtype} of shape {found.shape}; one row of uint16 or uint32 is right")
     if not len(found):
-        raise Mistake(f"{path}: has no tokens; a file with tokens is right")
+        raise UserError(f"{path}: has no tokens; a file with tokens is right")
     return Shard(path, found.dtype, int(found.offset), None)
 
 
-def _check_ids(shard: Shard, pieces: Pieces) -> None:
+def _check_ids(shard: Shard, pieces: TokenizerProtocol) -> None:
     """Refuses ids that the tokenizer has not."""
     for start in range(0, len(shard), _PORTION):
         portion = shard.ids[start : start + _PORTION]
         largest = int(portion.max())
         if largest >= pieces.size:
             at = start + int(np.argmax(portion >= pieces.size))
-            raise Mistake(
+            raise UserError(
                 f"{shard.path}: token {at:,} has id {int(shard.ids[at]):,}, and the tokenizer has ids below "
                 f"{pieces.size:,}; the tokenizer that it was written with, or a file that is not damaged, is right"
             )
@@ -314,11 +314,11 @@ def _check_ids(shard: Shard, pieces: Pieces) -> None:
             shard.release()
 
 
-def _check_raw(shard: Shard, pieces: Pieces) -> None:
+def _check_raw(shard: Shard, pieces: TokenizerProtocol) -> None:
     """Refuses what says nothing of itself and looks as if its download stopped, or as if the tokenizer is another."""
     end = shard.ids[-_ZEROS:]
     if len(end) == _ZEROS and not end.any():
-        raise Mistake(
+        raise UserError(
             f"{shard.path}: ends in {_ZEROS:,} zeros or more, as files do whose download stopped; fetch it anew"
         )
     begin = shard.ids[:_PORTION]
@@ -332,7 +332,7 @@ def _check_raw(shard: Shard, pieces: Pieces) -> None:
     begin = begin[:_LOOKED_AT]
     if not pieces.agrees(begin):
         read = pieces.decode(begin[:16])
-        raise Mistake(
+        raise UserError(
             f"tokenizer: {shard.path} was written with another one than that given, with which it begins {read!r}; "
             "the one that it was written with is right"
         )
@@ -354,9 +354,9 @@ def _told(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise Mistake(f"{path}: cannot be read ({error}); remove it, and write the tokens anew") from error
+        raise UserError(f"{path}: cannot be read ({error}); remove it, and write the tokens anew") from error
     if not isinstance(found, dict):
-        raise Mistake(f"{path}: is no head of tokens; remove it, and write the tokens anew")
+        raise UserError(f"{path}: is no head of tokens; remove it, and write the tokens anew")
     return found
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
-from numerate.errors import Mistake
-from numerate.tasks.draws import Draws, key
+from numerate.errors import UserError
+from numerate.tasks.draws import CounterRNG, key
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import Starts, cell_hashes, feasible, held_out, into_splits, next_counts
 from numerate.tasks.task import Task, large_enough
@@ -76,17 +76,17 @@ class Counting(Task):
     def __post_init__(self) -> None:
         for name, known in (("symbol", ("same", "different")), ("helper", tuple(HELPERS)), ("number", NUMBER)):
             if getattr(self, name) not in known:
-                raise Mistake(f"{name}: there is no {getattr(self, name)!r}; there are: {', '.join(known)}")
+                raise UserError(f"{name}: there is no {getattr(self, name)!r}; there are: {', '.join(known)}")
         check_modulus(self.modulus)
         if self.modulus is not None and self.number != "none":
-            raise Mistake("modulus: counts that begin again are not counted on from a number; number=none is right")
+            raise UserError("modulus: counts that begin again are not counted on from a number; number=none is right")
         if not 1 <= self.max_number <= MOST_NUMBER:
-            raise Mistake(f"max_number: {self.max_number} is not from 1 to {MOST_NUMBER}")
+            raise UserError(f"max_number: {self.max_number} is not from 1 to {MOST_NUMBER}")
         if Span.of(self.starts).low < 0:
-            raise Mistake(f"starts: {Span.of(self.starts).low} is below 0, which no text stands for")
+            raise UserError(f"starts: {Span.of(self.starts).low} is below 0, which no text stands for")
         check_begin(self.prefix, ascii_lowercase, "0 and <bos> are")
         if self.held_out_starts < 0 or self.held_out_starts == 1:
-            raise Mistake(
+            raise UserError(
                 f"held_out_starts: {self.held_out_starts} leaves nothing for test or development; 0, or 2 and "
                 f"more are right"
             )
@@ -107,7 +107,7 @@ class Counting(Task):
         """The counts that are asked about."""
         return Span.of(self.count if self.eval_count is None else self.eval_count)
 
-    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
         rows = len(index)
         if self._by_letters:
             # In turn, so that holding out some letters changes no length's share.
@@ -229,7 +229,7 @@ class Counting(Task):
         of_split = self._kind(count, start) == (_HELD.index(split) if split in _HELD else 0)
         found = of_split | ~self._divided(count)
         questions = self._listed(count[found], start[found])
-        return replace(questions, chance=Draws(key(self, split, "whole")).words(len(questions)))
+        return replace(questions, chance=CounterRNG(key(self, split, "whole")).words(len(questions)))
 
     def distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
         """Every different row of training once, with its probability; None where letters are random."""
@@ -317,7 +317,7 @@ class Counting(Task):
     def read(self, text: str) -> Questions:
         """From `65 a a a`, as a person types it: what begins a row and the helpers may be left out.
 
-        Raises `Mistake` for a row that this task never has.
+        Raises `UserError` for a row that this task never has.
         """
         pieces = [piece for piece in text.split() if piece != HELPERS[self.helper]]
         spare = sum(piece.isdecimal() for piece in pieces) > (self.number != "none")
@@ -327,10 +327,10 @@ class Counting(Task):
         number = "" if self.number == "none" or not pieces else pieces.pop(0 if before else -1)
         known = ascii_lowercase if self.symbol == "different" else "a"
         if not pieces or any(piece not in known for piece in pieces) or (self.number != "none") != number.isdecimal():
-            raise Mistake(f"question: {text!r} is no question of this task; it reads like {self._example()}")
+            raise UserError(f"question: {text!r} is no question of this task; it reads like {self._example()}")
         count, start = len(pieces), int(number or 0)
         if self.modulus is None and start + count > self.max_number:
-            raise Mistake(
+            raise UserError(
                 f"question: {count} counted on from {start} is above {self.max_number}, the largest number there is"
             )
         letters = None
@@ -349,24 +349,24 @@ MOST_NUMBER = 10_000
 
 
 def check_modulus(modulus: int | None) -> None:
-    """Raises `Mistake` for a modulus that says nothing, or has more numbers than an alphabet."""
+    """Raises `UserError` for a modulus that says nothing, or has more numbers than an alphabet."""
     if modulus is not None and modulus < 2:
-        raise Mistake(f"modulus: counting modulo {modulus} says nothing; 2 or more is right")
+        raise UserError(f"modulus: counting modulo {modulus} says nothing; 2 or more is right")
     if modulus is not None and modulus > MOST_NUMBER:
-        raise Mistake(f"modulus: {modulus} is above {MOST_NUMBER}; null counts on and on")
+        raise UserError(f"modulus: {modulus} is above {MOST_NUMBER}; null counts on and on")
 
 
 def check_begin(begin: str, symbols: Sequence[str], right: str) -> None:
-    """Raises `Mistake` for a text that cannot begin a row: of several words, or one that means something else.
+    """Raises `UserError` for a text that cannot begin a row: of several words, or one that means something else.
 
     `right` is what would do, with its verb.
     """
     if begin and begin.split() != [begin]:
-        raise Mistake(f"begin: {begin!r} is not one text without spaces; {right}")
+        raise UserError(f"begin: {begin!r} is not one text without spaces; {right}")
     if begin and begin in (*symbols, *HELPERS.values()):
-        raise Mistake(f"begin: {begin!r} is also a symbol or a helper; {right}")
+        raise UserError(f"begin: {begin!r} is also a symbol or a helper; {right}")
     if begin in SPECIALS:
-        raise Mistake(f"begin: {begin} is a special token, which tokenizer.add_bos_token=true adds; {right}")
+        raise UserError(f"begin: {begin} is a special token, which tokenizer.add_bos_token=true adds; {right}")
 
 
 FEW_LETTERS = next(count for count in range(1, 9) if large_enough(len(ascii_lowercase) ** count))

@@ -31,7 +31,7 @@ RANGES = ((50, 100), (25, 50), (25, 100), (50, 200), (25, 200))
 
 
 @dataclass(frozen=True)
-class Named:
+class PublishedTask:
     """A published task.
 
     - `task`: with its auxiliary task mixed in by the numbers of rows, where it has one.
@@ -65,9 +65,9 @@ def presets() -> dict[str, Task]:
 
 
 @cache
-def named_tasks() -> Mapping[str, Named]:
+def named_tasks() -> Mapping[str, PublishedTask]:
     """The whole table: the name of every published task with all that was published of it."""
-    found: dict[str, Named] = {}
+    found: dict[str, PublishedTask] = {}
     for part in (_sums(), _plain(), _trained_ranges(), _modular(), _others()):
         found.update({named.name: named for named in part})
     return found
@@ -101,15 +101,17 @@ def numbers(most: int) -> tuple[str, ...]:
 
 def _named(
     name: str, task: Task, vocabulary: tuple[str, ...], sizes: tuple[int, int] = (128, 128), *, rows: int = 1_000_000
-) -> Named:
-    return Named(name, task, name, (rows,), vocabulary, *sizes)
+) -> PublishedTask:
+    return PublishedTask(name, task, name, (rows,), vocabulary, *sizes)
 
 
-def _with(base: Named, suffix: str, auxiliary: str, vocabulary: tuple[str, ...] | None = None, **more: Any) -> Named:
+def _with(
+    base: PublishedTask, suffix: str, auxiliary: str, vocabulary: tuple[str, ...] | None = None, **more: Any
+) -> PublishedTask:
     """The task of a folder with an auxiliary task beside it."""
     task, rows = AUXILIARY[auxiliary]
     weights = (float(base.rows[0]), float(rows))
-    return Named(
+    return PublishedTask(
         base.name + suffix,
         Mixture((base.task, task), weights=weights, auxiliary=True),
         base.folder,
@@ -131,7 +133,7 @@ _NULL = ("<null>", *_SAME)
 _PADDED = (210, 128)
 
 
-def _sums() -> list[Named]:
+def _sums() -> list[PublishedTask]:
     """An addend behind, or a start in front."""
     behind = Counting(number="behind", held_out_starts=HELD)
     before, both = Counting(number="before", held_out_starts=HELD), Counting(number="both", held_out_starts=HELD)
@@ -171,7 +173,7 @@ def _sums() -> list[Named]:
     ]
 
 
-def _plain() -> list[Named]:
+def _plain() -> list[PublishedTask]:
     """No number, or always the same; these were trained beside a number line only."""
     one = Counting(count=50, number="before", starts=1)
     plain = _named("counting_samesymbol_plain", Counting(count=50), _SAME)
@@ -188,7 +190,7 @@ def _plain() -> list[Named]:
     return found
 
 
-def _trained_ranges() -> list[Named]:
+def _trained_ranges() -> list[PublishedTask]:
     """Starts from 0 on, such that the largest number is reached in training."""
     return [
         _named(
@@ -202,7 +204,7 @@ def _trained_ranges() -> list[Named]:
     ]
 
 
-def _modular() -> list[Named]:
+def _modular() -> list[PublishedTask]:
     found = []
     for symbol in ("same", "different"):
         letters = ("a",) if symbol == "same" else tuple(ascii_lowercase)
@@ -219,7 +221,7 @@ def _modular() -> list[Named]:
     return [*found, _named("counting_samesymbol_mod10bos", bos, (*numbers(10), "<pad>", "a"))]
 
 
-def _others() -> list[Named]:
+def _others() -> list[PublishedTask]:
     """Each kind of item for itself; a stream of counts; and the published test of the code itself."""
     pairs = SelectiveCounting(2, "letters", max_count=50, composition="pairs", inclusive=True)
     even, every = SelectiveCounting(composition="even"), SelectiveCounting(count=50)

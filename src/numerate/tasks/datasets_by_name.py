@@ -2,12 +2,12 @@
 
 from functools import cache
 
-from numerate.tasks.jokes import Jokes
+from numerate.tasks.jokes import RJokes
 from numerate.tasks.mathematics import Mathematics, arithmetic
 from numerate.tasks.multiplication import Multiplication
-from numerate.tasks.reading import Reading
+from numerate.tasks.reading import MultiRC
 from numerate.tasks.task import Task
-from numerate.tasks.word_problems import WordProblems
+from numerate.tasks.word_problems import GSM8K
 
 
 @cache
@@ -15,16 +15,16 @@ def presets() -> dict[str, Task]:
     """Every name with its task. The further tests of word problems train on GSM8K, and are tested alone.
 
     >>> presets()["svamp"]
-    WordProblems(answer_format='solution', extra_tests=('svamp',), data_dir=None, test=2, ...)
+    GSM8K(answer_format='solution', extra_tests=('svamp',), data_dir=None, test=2, ...)
     """
     return {
         "mathematics": Mathematics(),
         "mathematics_arithmetic": arithmetic(),
-        "gsm8k": WordProblems(),
-        "svamp": WordProblems(extra_tests=("svamp",), test=2),
-        "gsm_hard": WordProblems(extra_tests=("gsm_hard",), test=2),
-        "gsm_plus": WordProblems(extra_tests=("gsm_plus",), test=2),
-        "rjokes": Jokes(),
-        "multirc": Reading(),
+        "gsm8k": GSM8K(),
+        "svamp": GSM8K(extra_tests=("svamp",), test=2),
+        "gsm_hard": GSM8K(extra_tests=("gsm_hard",), test=2),
+        "gsm_plus": GSM8K(extra_tests=("gsm_plus",), test=2),
+        "rjokes": RJokes(),
+        "multirc": MultiRC(),
         "multiplication": Multiplication(),
     }

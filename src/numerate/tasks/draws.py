@@ -1,7 +1,7 @@
 """Random numbers that are a function of their key and of nothing else.
 
-A key is a hash of everything that should matter (seed, split, every field of the task, block). A `Draws` hands out the
-words of numpy's Philox4x64-10 counter generator under that key: Salmon et al. (2011), "Parallel random numbers: as
+A key is a hash of everything that should matter (seed, split, every field of the task, block). A `CounterRNG` hands out
+the words of numpy's Philox4x64-10 counter generator under that key: Salmon et al. (2011), "Parallel random numbers: as
 easy as 1, 2, 3", https://doi.org/10.1145/2063384.2063405. Only its raw words are used, and bounded by us: numpy
 promises those, but not the streams of its `Generator`.
 """
@@ -51,10 +51,10 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a key is made of plain values and specs; {type(value).__name__} is neither")
 
 
-class Draws:
-    """The random numbers of one key, in order. Two `Draws` with the same key hand out the same ones.
+class CounterRNG:
+    """The random numbers of one key, in order. Two `CounterRNG` with the same key hand out the same ones.
 
-    >>> int(Draws(key("a")).below(10, (3,)).sum()) == int(Draws(key("a")).below(10, (3,)).sum())
+    >>> int(CounterRNG(key("a")).below(10, (3,)).sum()) == int(CounterRNG(key("a")).below(10, (3,)).sum())
     True
     """
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.contents import sha256_of
 
 RECORD = "fetched.json"
@@ -52,7 +52,7 @@ def noted_files(entry: Mapping[str, Any], name: str) -> dict[str, Noted]:
 
 
 def refuse_edited(path: Path) -> None:
-    """Raises `Mistake` for a file that was fetched and has changed since."""
+    """Raises `UserError` for a file that was fetched and has changed since."""
     folder = next((folder for folder in path.absolute().parents[:2] if (folder / RECORD).is_file()), None)
     if folder is None:
         return
@@ -60,7 +60,7 @@ def refuse_edited(path: Path) -> None:
     for name, entry in record_of(folder).items():
         noted = noted_files(entry, name).get(place)
         if noted is not None and not noted.is_there(path):
-            raise Mistake(
+            raise UserError(
                 f"{path}: is not what was fetched (its size or sha256 is another than {RECORD} beside it says); move "
                 "it away, and `numerate data fetch` gets it again; a file that was changed on purpose is read from "
                 "another folder (folder=)"

@@ -41,7 +41,7 @@ class FileSource(TextSource):
 
 
 @dataclass(frozen=True, eq=False)
-class Held(FileSource):
+class WholeFile(FileSource):
     """The questions of a file that is read as a whole, each with the line where it stands."""
 
     path: Path
@@ -86,7 +86,7 @@ class Held(FileSource):
         return self.bad
 
 
-class Joined(FileSource):
+class JoinedSources(FileSource):
     """Several sources under one index, one after the other; what is too long of them is cut as `cut` says."""
 
     def __init__(self, sources: Sequence[FileSource], cut: Literal["beginning", "end"] = "end") -> None:

@@ -4,18 +4,18 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 
 
 def data_folder() -> Path:
     """The folder of all datasets: the environment's NUMERATE_DATA, else `~/.cache/numerate/data`. It need not exist.
 
-    Raises `Mistake` for a file.
+    Raises `UserError` for a file.
     """
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(os.path.expanduser(os.environ.get("NUMERATE_DATA") or f"{cache}/numerate/data"))
     if folder.is_file():
-        raise Mistake(f"NUMERATE_DATA: {folder} is a file; the folder that datasets are in is right")
+        raise UserError(f"NUMERATE_DATA: {folder} is a file; the folder that datasets are in is right")
     return folder
 
 
@@ -34,7 +34,7 @@ def dataset_folder(given: str | None, name: str, folders: Iterable[str], wanted:
     """The folder of a dataset: the first that has one of the files `wanted`, of `given` (the setting `folder`) and of
     the `folders` inside it; where none is given, of the `folders` of the user's data.
 
-    Raises `Mistake` that says how to get the dataset `name`, where there is none.
+    Raises `UserError` that says how to get the dataset `name`, where there is none.
     """
     begin = data_folder() if given is None else Path(os.path.expanduser(given))
     inside = [begin / folder for folder in folders]
@@ -44,14 +44,14 @@ def dataset_folder(given: str | None, name: str, folders: Iterable[str], wanted:
             return place
     lacking = inside[0] if given is None else begin
     what = f"has none of: {', '.join(wanted)}" if lacking.is_dir() else "is not there"
-    raise Mistake(
+    raise UserError(
         f"folder: {lacking} {what}; `numerate data fetch {name}` gets it, and folder= or NUMERATE_DATA names another "
         "place"
     )
 
 
 def dataset_file(folder: Path, file: str, name: str) -> Path:
-    """A file of a dataset. Raises `Mistake` that says how to get it, where it is not there."""
+    """A file of a dataset. Raises `UserError` that says how to get it, where it is not there."""
     if not (folder / file).is_file():
-        raise Mistake(f"folder: {folder / file} is not there; `numerate data fetch {name}` gets what is missing")
+        raise UserError(f"folder: {folder / file} is not there; `numerate data fetch {name}` gets what is missing")
     return folder / file

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from numerate.config import Span, setting
 from numerate.tasks.folders import dataset_file, dataset_folder
-from numerate.tasks.readers import JSONLines, Reader, TabSeparated
+from numerate.tasks.readers import JSONLines, RecordReader, TabSeparated
 from numerate.tasks.text_files import open_lines, stamp
 from numerate.tasks.text_task import Holdings, Stock, TextTask, refuse_part
 from numerate.tasks.texts import Example
@@ -17,7 +17,7 @@ FILES = ("train", "dev", "test")
 
 
 @dataclass(frozen=True)
-class Jokes(TextTask):
+class RJokes(TextTask):
     """A joke is answered with its score, 0 to 11: the r/Jokes dataset, Weller and Seppi (2020).
 
     https://aclanthology.org/2020.lrec-1.753/; the score is the natural logarithm of the votes, plus one of them,
@@ -37,7 +37,7 @@ class Jokes(TextTask):
 
     @property
     def place(self) -> Path:
-        """The folder of its files. Raises `Mistake` that says how to get them."""
+        """The folder of its files. Raises `UserError` that says how to get them."""
         return dataset_folder(self.data_dir, "rjokes", FOLDERS, ("train.tsv", "train.jsonl"))
 
     @property
@@ -56,7 +56,7 @@ def _read(stamps: tuple[tuple[str, int, int], ...], tabs: bool, repeats: bool, s
 
 
 @dataclass(frozen=True)
-class Scored(Reader):
+class Scored(RecordReader):
     """A line of a score, a tab and a joke.
 
     >>> Scored().example("3\\tWhy did it cross?")

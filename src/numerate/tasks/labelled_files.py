@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.questions import EMPTY
 from numerate.tasks.row_files import RowFile, open_row_file, rows_at_once
 from numerate.tasks.row_heads import checked_head, files_of, written_folder
@@ -59,7 +59,7 @@ class LabelledFile(ABC):
 class LabelledTokens(LabelledFile):
     """The token ids of a folder that `numerate data write` wrote; `head` is what its `head.json` says.
 
-    Raises `Mistake` for a row whose words are lost.
+    Raises `UserError` for a row whose words are lost.
     """
 
     def __init__(self, folder: Path, head: Mapping[str, Any]) -> None:
@@ -86,7 +86,7 @@ class LabelledTokens(LabelledFile):
         ids, labels = (np.where(there, part[places], 0).astype(np.int64) for part in (self._ids, self._labels))
         lost = (ids == UNKNOWN).any(axis=1)
         if lost.any():
-            raise Mistake(
+            raise UserError(
                 f"{self.path}, row {int(rows[lost.argmax()])}: holds [UNK], a word that its vocabulary had not; "
                 "what it was is lost"
             )
@@ -106,7 +106,7 @@ class LabelledText(LabelledFile):
     """Lines of text: words, a tab, and as many labels. `between` stands between them, a space or nothing; None: as the
     first 1,000 rows look. `words` are those that there are; none: those found.
 
-    Raises `Mistake` with the file and line of a row that is none.
+    Raises `UserError` with the file and line of a row that is none.
     """
 
     def __init__(self, rows: RowFile, between: str | None = None, words: tuple[str, ...] = ()) -> None:
@@ -132,7 +132,9 @@ class LabelledText(LabelledFile):
                 found.update(dict.fromkeys(words))
                 found.update(dict.fromkeys(label for label in labels if label != NOTHING))
         if len(found) > _MOST_WORDS:
-            raise Mistake(f"path: {self._rows.where(0)}: the rows have {len(found)} different words, which is too many")
+            raise UserError(
+                f"path: {self._rows.where(0)}: the rows have {len(found)} different words, which is too many"
+            )
         numbers = [word for word in found if word.isascii() and word.isdigit()]
         return (*sorted(numbers, key=lambda word: (int(word), word)), *(word for word in found if word not in numbers))
 
@@ -163,7 +165,7 @@ class LabelledText(LabelledFile):
                 or not all(map(all, parts))
                 or NOTHING in parts[0]
             ):
-                raise Mistake(
+                raise UserError(
                     f"{self._rows.where(row)}: {text!r} has not one label for each word; words, a tab and as many "
                     "labels are right, a dot where nothing is said"
                 )
@@ -185,7 +187,7 @@ def open_rows(path: str | Path, split: str = "all", vocabulary: str = "pad") -> 
     `vocabulary` are.
 
     A folder of `numerate data write` with a label per word has `labels.bin`; text is so where its first line looks so.
-    Raises `Mistake` as `open_row_file` does, and for a folder that is not complete.
+    Raises `UserError` as `open_row_file` does, and for a folder that is not complete.
     """
     place = Path(path)
     if split == "all" and (folder := written_folder(place)) is not None:

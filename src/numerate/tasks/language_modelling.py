@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from numerate import catalogue
 from numerate.config import setting
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.tasks.chunk_orders import ChunkOrder, PublishedChunks, SequentialChunks, ShuffledChunks
 from numerate.tasks.contents import named
 from numerate.tasks.corpus_files import CORPUS, HEAD, ChunkRows, Corpus, open_corpus, published_split
-from numerate.tasks.draws import Draws
+from numerate.tasks.draws import CounterRNG
 from numerate.tasks.folders import corpora_folder, data_folder
 from numerate.tasks.questions import RUNNING, Questions
 from numerate.tasks.task import Task
@@ -34,7 +34,7 @@ _SPLITS = ("train", "development", "test")
 
 
 @dataclass(frozen=True)
-class LanguageModelling(Task):
+class LanguageModeling(Task):
     """Running text from files of tokens: chunks of `context_length` tokens, each of which must say the next one.
 
     `train` and `validation` are folders of shards (.bin, .npy), such files, or files of text, JSON lines and lists of
@@ -47,11 +47,12 @@ class LanguageModelling(Task):
     order of the published iterator, where each of several processes follows one of its own and validation during
     training is read in that order too. Stories run on across the ends of chunks. The last chunk of a shard is shorter.
 
-    >>> task = LanguageModelling("tiny_stories_2048/train", "tiny_stories_2048/validation", "tiny_stories_2048")
+    >>> task = LanguageModeling("tiny_stories_2048/train", "tiny_stories_2048/validation", "tiny_stories_2048")
     >>> task.examples("train", 0, 0, 64).tokens.ids.shape
     (64, 513)
 
-    Raises `Mistake`, when it is first read, for what is missing, damaged, too short, or written with another tokenizer.
+    Raises `UserError`, when it is first read, for what is missing, damaged, too short, or written with another
+    tokenizer.
     """
 
     running: ClassVar[bool] = True
@@ -66,23 +67,23 @@ class LanguageModelling(Task):
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
-            raise Mistake(
+            raise UserError(
                 f"order: there is no {self.order!r}; there are: {', '.join(ORDERS)}.{did_you_mean(self.order, ORDERS)}"
             )
         if self.context_length < 1:
-            raise Mistake(f"context_length: {self.context_length} tokens are none; 1 or more is right")
+            raise UserError(f"context_length: {self.context_length} tokens are none; 1 or more is right")
 
     # What is read ----------------------------------------------------------------------------------------------------
 
     def pieces(self) -> Any:
-        """The tokenizer, a `numerate.tokens.pieces.Pieces`, opened once in a process. Raises `Mistake` where there is
+        """The tokenizer, a `numerate.tokens.pieces.Pieces`, opened once in a process. Raises `UserError` where there is
         none."""
         # Tokens stand above tasks, so that theirs is reached by its name, as parts are.
         stored = catalogue.find("Tokenizer", "TokenIds").stored  # type: ignore[attr-defined]
         return stored(self.tokenizer_name())
 
     def tokenizer_name(self) -> str:
-        """`tokenizer`, or the folder of the one that stands with the tokens. Raises `Mistake` where there is none."""
+        """`tokenizer`, or the folder of the one that stands with the tokens. Raises `UserError` where there is none."""
         if self.tokenizer:
             if not Path(self.tokenizer).expanduser().exists():
                 _refuse_unprepared(self.tokenizer, "tokenizer")
@@ -91,7 +92,7 @@ class LanguageModelling(Task):
         for folder in (place, place.parent):
             if (folder / "tokenizer.json").is_file():
                 return str(folder)
-        raise Mistake(f"tokenizer: is missing, and none stands beside {place}; the one of its tokens is right")
+        raise UserError(f"tokenizer: is missing, and none stands beside {place}; the one of its tokens is right")
 
     def sources(self) -> list[tuple[Path, Path]]:
         """The texts among `train` and `validation`, each with the folder in the cache that its tokens are kept in."""
@@ -121,16 +122,16 @@ class LanguageModelling(Task):
                     f"out={place}",
                     f"tokenizer={self.tokenizer_name()}",
                 ]
-                raise Mistake(f"{where}: {text} is a text that is not tokenised yet; `{shlex.join(words)}` does it")
+                raise UserError(f"{where}: {text} is a text that is not tokenised yet; `{shlex.join(words)}` does it")
         known = self.pieces()
         return _opened(_stamps(place), str(place), known.fingerprint, _Held(known))
 
     def corpus(self, split: str) -> Corpus:
         """The shards of a split: `train`, or `development` and `test`, which are both what is held out.
 
-        Opened once for each task, so that a run reads what it began with. Raises `Mistake` as `open_corpus` does."""
+        Opened once for each task, so that a run reads what it began with. Raises `UserError` as `open_corpus` does."""
         if split not in _SPLITS:
-            raise Mistake(
+            raise UserError(
                 f"split: running text has no {split!r}; there are: {', '.join(_SPLITS)}." + did_you_mean(split, _SPLITS)
             )
         held: dict[Any, Corpus] = self.__dict__.setdefault("_corpora", {})
@@ -168,7 +169,7 @@ class LanguageModelling(Task):
         return found
 
     def ready(self) -> None:
-        """Raises `Mistake` as reading does."""
+        """Raises `UserError` as reading does."""
         for split in ("train", "test"):
             self.corpus(split)
 
@@ -180,7 +181,7 @@ class LanguageModelling(Task):
         """
         sizes = self.corpus(split).sizes
         if split == "train" and self.order != "published" and max(sizes) <= self.context_length:
-            raise Mistake(
+            raise UserError(
                 f"context_length: {self.context_length:,} tokens with the one behind them are more than any "
                 f"shard of {self.train} "
                 f"has (at most {max(sizes):,}); {max(sizes) - 1:,} or less, or more text, is right"
@@ -207,7 +208,7 @@ class LanguageModelling(Task):
     def own_order(self, split: str) -> bool:
         return split == "train" and self.order == "published"
 
-    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
         """Chunks of training at random places, one for each index."""
         order = SequentialChunks(self.corpus("train").sizes, self.context_length)
         return self._read("train", order, draws.below(order.per_pass, (len(index),)).astype(np.int64))
@@ -247,8 +248,8 @@ class LanguageModelling(Task):
         """None: what is held out is what the files say."""
 
     def alphabet(self) -> tuple[str, ...]:
-        """Raises `Mistake`: running text is spelled by the tokenizer that it was written with."""
-        raise Mistake(RUNNING)
+        """Raises `UserError`: running text is spelled by the tokenizer that it was written with."""
+        raise UserError(RUNNING)
 
     def read(self, text: str) -> Questions:
         """A text as one chunk, behind the id that begins documents."""
@@ -260,10 +261,10 @@ class LanguageModelling(Task):
 def located(name: str, where: str = "train") -> Path:
     """Where tokens or texts are: a path, or a name below the prepared corpora or the user's data.
 
-    Raises `Mistake` that says how to get it, where it is nowhere.
+    Raises `UserError` that says how to get it, where it is nowhere.
     """
     if not name:
-        raise Mistake(
+        raise UserError(
             f"{where}: is missing; a folder of tokens, a text, or task=tiny_stories_2048 (which `numerate data prepare "
             "tiny_stories_2048` makes) is right"
         )
@@ -274,18 +275,18 @@ def located(name: str, where: str = "train") -> Path:
     first = path.parts[0] if path.parts else name
     _refuse_unprepared(name, where)
     if first in ("tinystories", "tinystories_texts"):
-        raise Mistake(f"{where}: {name} is not there yet; `numerate data fetch {first}` gets it")
-    raise Mistake(
+        raise UserError(f"{where}: {name} is not there yet; `numerate data fetch {first}` gets it")
+    raise UserError(
         f"{where}: {name} is not there, nor below {corpora_folder()} or {data_folder()}; a folder of tokens (`numerate "
         f"data tokenise` writes one) or a file of text is right.{did_you_mean(first, PREPARED)}"
     )
 
 
 def _refuse_unprepared(name: str, where: str) -> None:
-    """Raises `Mistake` for a name of, or below, a corpus that `numerate data prepare` makes and has not made here."""
+    """Raises `UserError` for a name of, or below, a corpus that `numerate data prepare` makes and has not made here."""
     first = next(iter(Path(name).parts), name)
     if first in PREPARED and not (corpora_folder() / name).exists():
-        raise Mistake(f"{where}: {name} is not there yet; `numerate data prepare {first}` makes it")
+        raise UserError(f"{where}: {name} is not there yet; `numerate data prepare {first}` makes it")
 
 
 def is_text(place: Path) -> bool:

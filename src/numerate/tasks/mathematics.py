@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from numerate.config import Span, setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.folders import dataset_folder
 from numerate.tasks.readers import TwoLines
 from numerate.tasks.text_files import open_lines, stamp
@@ -89,17 +89,17 @@ class Mathematics(TextTask):
         refuse_share("development_fraction", self.development_fraction)
         for name in ("modules", "difficulties"):
             if not getattr(self, name):
-                raise Mistake(f"{name}: none is named, so there is nothing to train on")
+                raise UserError(f"{name}: none is named, so there is nothing to train on")
         for name in ("modules", "extrapolation_modules", "difficulties"):
             chosen = getattr(self, name)
             if len(set(chosen)) < len(chosen):
-                raise Mistake(f"{name}: one stands there twice; once is right")
+                raise UserError(f"{name}: one stands there twice; once is right")
         for wrong in set(self.difficulties) - set(DIFFICULTIES):
-            raise Mistake(f"difficulties: there is no {wrong!r}; there are: {', '.join(DIFFICULTIES)}")
+            raise UserError(f"difficulties: there is no {wrong!r}; there are: {', '.join(DIFFICULTIES)}")
         for name in ("train_rows", "development_rows"):
             rows = getattr(self, name)
             if rows is not None and rows < 1:
-                raise Mistake(f"{name}: {rows} rows are none; 1 or more is right")
+                raise UserError(f"{name}: {rows} rows are none; 1 or more is right")
         refuse_part("module", self.module)
 
     @property
@@ -108,7 +108,7 @@ class Mathematics(TextTask):
 
     @property
     def place(self) -> Path:
-        """The folder of its files. Raises `Mistake` that says how to get them."""
+        """The folder of its files. Raises `UserError` that says how to get them."""
         wanted = ["train-easy", "train.txt", "arithmetic_train.txt", *(f"train-{name}" for name in self.difficulties)]
         return dataset_folder(self.data_dir, "mathematics", FOLDERS, dict.fromkeys(wanted))
 
@@ -130,7 +130,7 @@ def _raw(task: Mathematics) -> Holdings:
     lacking = [file for file in (*train, *tests) if not (place / file).is_file()]
     if lacking:
         more = f" (nor are {len(lacking) - 1} others)" if len(lacking) > 1 else ""
-        raise Mistake(
+        raise UserError(
             f"folder: {place / lacking[0]} is not there{more}; `numerate data fetch mathematics` gets all modules"
         )
     numbers = tuple(train.values())
@@ -197,7 +197,7 @@ def prepared(task: Mathematics) -> Holdings:
     files = [place / f"{begin}{name}.txt" for name in SPLIT_FILES]
     for file in files:
         if not file.is_file():
-            raise Mistake(f"folder: {file} is not there beside {begin}train.txt; the four files belong together")
+            raise UserError(f"folder: {file} is not there beside {begin}train.txt; the four files belong together")
     return _prepared(tuple(map(stamp, files)), task.keep_duplicates, task.skip_invalid)
 
 

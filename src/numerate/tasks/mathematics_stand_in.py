@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
-from numerate.errors import Mistake
-from numerate.tasks.draws import Draws
+from numerate.errors import UserError
+from numerate.tasks.draws import CounterRNG
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.task import Task
 from numerate.tasks.text_task import as_question, refuse_unknown
@@ -33,7 +33,7 @@ _PLACES = (
 
 
 @dataclass(frozen=True)
-class MathematicsStandIn(Task):
+class GeneratedMathematics(Task):
     """A generated stand-in for `Mathematics`, `What is 3.7 - 120?`: for a look without its files, not its results.
 
     Four kinds of question in the manner of four modules of the dataset: sums and differences (with decimals), products,
@@ -41,7 +41,7 @@ class MathematicsStandIn(Task):
     are no results on it. Each kind is a part of its own; parts 1 to 4 are trained, and the same kinds with numbers of
     more digits are OOD test, as the extrapolation test is.
 
-    >>> MathematicsStandIn().cell_name("module", 6)
+    >>> GeneratedMathematics().cell_name("module", 6)
     'mul_big'
     """
 
@@ -57,20 +57,20 @@ class MathematicsStandIn(Task):
     def __post_init__(self) -> None:
         refuse_unknown("kinds", self.kinds, KINDS)
         if not self.kinds:
-            raise Mistake("kinds: none is named, so there is nothing to ask")
+            raise UserError("kinds: none is named, so there is nothing to ask")
         for name in ("digits", "ood_digits"):
             span = Span.of(getattr(self, name))
             if span.low < 1 or span.high > len(_PLACES):
-                raise Mistake(f"{name}: {span} are not digits of a number here; 1 to {len(_PLACES)} are")
+                raise UserError(f"{name}: {span} are not digits of a number here; 1 to {len(_PLACES)} are")
         parts = 2 * len(self.kinds)
         if self.module is not None and not 1 <= Span.of(self.module).low <= Span.of(self.module).high <= parts:
-            raise Mistake(f"module: there is no {self.module}; parts have the numbers 1 to {parts}")
+            raise UserError(f"module: there is no {self.module}; parts have the numbers 1 to {parts}")
 
     @property
     def _parts(self) -> Span:
         return Span(1, len(self.kinds)) if self.module is None else Span.of(self.module)
 
-    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
         part = index % len(self._parts) + self._parts.low
         seeds = draws.words(len(index)).tolist()
         drawn = [self._question(number, random.Random(seed)) for number, seed in zip(part.tolist(), seeds, strict=True)]

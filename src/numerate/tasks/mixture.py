@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.draws import Draws, key, mix
+from numerate.tasks.draws import CounterRNG, key, mix
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
 
@@ -47,32 +47,34 @@ class Mixture(Task):
 
     def __post_init__(self) -> None:
         if self.task_index is not None and not 0 <= self.task_index < len(self.tasks):
-            raise Mistake(f"task_index: there is no task {self.task_index}; there are 0 to {len(self.tasks) - 1}")
+            raise UserError(f"task_index: there is no task {self.task_index}; there are 0 to {len(self.tasks) - 1}")
         if not self.tasks:
-            raise Mistake("tasks: a mixture has at least one task, such as [Arithmetic, Arithmetic(operator='-')]")
+            raise UserError("tasks: a mixture has at least one task, such as [Arithmetic, Arithmetic(operator='-')]")
         if any(isinstance(task, Mixture) for task in self.tasks):
-            raise Mistake("tasks: a mixture within a mixture cannot be told apart by its number; list all tasks in one")
+            raise UserError(
+                "tasks: a mixture within a mixture cannot be told apart by its number; list all tasks in one"
+            )
         for task in self.tasks:
             if type(task)._block is not Task._block:
-                raise Mistake(
+                raise UserError(
                     f"tasks: {type(task).__name__} lists its questions, which cannot be mixed with drawn ones"
                 )
         if self.weights and len(self.weights) != len(self.tasks):
-            raise Mistake(f"weights: {len(self.weights)} weights for {len(self.tasks)} tasks; give one each, or none")
+            raise UserError(f"weights: {len(self.weights)} weights for {len(self.tasks)} tasks; give one each, or none")
         if any(not isfinite(weight) or weight <= 0 for weight in self.weights):
-            raise Mistake(f"weights: {self.weights} are not all above 0; leave a task out instead")
+            raise UserError(f"weights: {self.weights} are not all above 0; leave a task out instead")
 
-    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
         return self._drawn(draws, index, draws.halves(len(index)))
 
-    def _attempt(self, draws: Draws, index: NDArray[np.int64], split: str, seed: int) -> Questions:
+    def _attempt(self, draws: CounterRNG, index: NDArray[np.int64], split: str, seed: int) -> Questions:
         """With `auxiliary` the task of an index is that of every attempt: the one that holds rows out loses none."""
         if not self.auxiliary:
             return self.draw(draws, index)
-        (word,) = Draws(key("member", self, split, seed)).words(1)
+        (word,) = CounterRNG(key("member", self, split, seed)).words(1)
         return self._drawn(draws, index, mix(mix(index.astype(np.uint64) + word) ^ word) >> np.uint64(32))
 
-    def _drawn(self, draws: Draws, index: NDArray[np.int64], chance: NDArray[Any]) -> Questions:
+    def _drawn(self, draws: CounterRNG, index: NDArray[np.int64], chance: NDArray[Any]) -> Questions:
         """A question for each index, of the task that its chance, 0 to 2**32 - 1, falls to."""
         weights = np.array(self.weights or (1.0,) * len(self.tasks))
         edges = np.round(np.cumsum(weights / weights.sum()) * 2.0**32).astype(np.uint64)[:-1]
@@ -83,7 +85,7 @@ class Mixture(Task):
         for number, task in enumerate(self.tasks):
             here = np.flatnonzero(member == number)
             if len(here):
-                drawn = task.draw(Draws(key(draws.key, "member", number)), index[here])
+                drawn = task.draw(CounterRNG(key(draws.key, "member", number)), index[here])
                 parts.append(_of_member(drawn, number, shared))
                 places.append(here)
         if not parts:
@@ -205,9 +207,9 @@ class Mixture(Task):
         for number, task in enumerate(self.tasks):
             try:
                 return _of_member(task.read(text), number, self._shared())
-            except Mistake as mistake:
+            except UserError as mistake:
                 refused.append(str(mistake))
-        raise Mistake(f"question: no task of the mixture reads it: {'; '.join(refused)}")
+        raise UserError(f"question: no task of the mixture reads it: {'; '.join(refused)}")
 
 
 def _of_member(drawn: Questions, number: int, shared: tuple[str, ...]) -> Questions:

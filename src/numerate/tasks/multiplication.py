@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.draws import Draws
+from numerate.tasks.draws import CounterRNG
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
 
@@ -40,7 +40,7 @@ class Multiplication(Task):
     def _products(self) -> Arithmetic:
         return Arithmetic("x", self.digits, self.first_digits, self.second_digits)
 
-    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
         return in_words(self._products.draw(draws, index))
 
     def longest(self) -> Questions | None:
@@ -77,7 +77,7 @@ class Multiplication(Task):
     def read(self, text: str) -> Questions:
         found = re.fullmatch(r"\s*(?:what is\s+)?([0-9]+)\s*(?:times|x|\*)\s*([0-9]+)\s*[?=]?\s*", text, re.IGNORECASE)
         if found is None:
-            raise Mistake(f"question: {text!r} is no question of this task; it reads like What is 12 times 34?")
+            raise UserError(f"question: {text!r} is no question of this task; it reads like What is 12 times 34?")
         return in_words(self._products.read(f"{found[1]}x{found[2]}="))
 
 

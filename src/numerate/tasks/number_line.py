@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.counting import HELPERS, MOST_NUMBER, WHOLE
-from numerate.tasks.draws import Draws, key
+from numerate.tasks.draws import CounterRNG, key
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import Cells, Starts, cell_hashes, feasible, next_counts
 from numerate.tasks.task import Task
@@ -42,9 +42,9 @@ class _Steps(Task):
 
     def _check(self) -> None:
         if not 1 <= self.allowed.max_number <= MOST_NUMBER:
-            raise Mistake(f"most: {self.allowed.max_number} is not from 1 to {MOST_NUMBER}")
+            raise UserError(f"most: {self.allowed.max_number} is not from 1 to {MOST_NUMBER}")
         if self.allowed.span.low < 0:
-            raise Mistake(f"starts: {self.allowed.span.low} is below 0, which no text stands for")
+            raise UserError(f"starts: {self.allowed.span.low} is below 0, which no text stands for")
         self.allowed.check(Span.of(self.count), "count")
         self.allowed.check(self.asked, "eval_count")
         self.allowed.check_ends(Span.of(self.count))
@@ -52,7 +52,7 @@ class _Steps(Task):
     def _cells(self) -> Cells:
         return self.allowed.cells(self.asked)
 
-    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
         cells = self._cells()
         return self.rows(*cells[draws.below(len(cells), (len(index),))].T)
 
@@ -64,7 +64,7 @@ class _Steps(Task):
         cells = self._cells()
         if len(cells) > WHOLE:
             return None
-        return replace(self.rows(*cells.T), chance=Draws(key(self, split, "whole")).words(len(cells)))
+        return replace(self.rows(*cells.T), chance=CounterRNG(key(self, split, "whole")).words(len(cells)))
 
     def distribution(self) -> tuple[Questions, NDArray[np.float64]]:
         """Every row once, with its probability."""
@@ -130,7 +130,7 @@ class NumberLine(_Steps):
 
     def __post_init__(self) -> None:
         if self.filler not in FILLERS:
-            raise Mistake(f"filler: there is no {self.filler!r}; there are: {', '.join(FILLERS)}")
+            raise UserError(f"filler: there is no {self.filler!r}; there are: {', '.join(FILLERS)}")
         self._check()
 
     @property
@@ -159,18 +159,18 @@ class NumberLine(_Steps):
         return self.rows(count, self.allowed.bounds(count)[0])
 
     def read(self, text: str) -> Questions:
-        """From `7 8 9`, or `7 <b> <b>` where a line has a filler. Raises `Mistake` for anything else."""
+        """From `7 8 9`, or `7 <b> <b>` where a line has a filler. Raises `UserError` for anything else."""
         pieces, filler = text.split(), FILLERS[self.filler]
         first = int(pieces[0]) if pieces and pieces[0].isdecimal() else -1
         wanted = [pieces[0], *[filler] * (len(pieces) - 1)] if filler and pieces else []
         wanted = wanted or list(map(str, range(first, first + len(pieces))))
         count = len(pieces) - bool(filler)
         if first < 0 or count < 1 or pieces != wanted:
-            raise Mistake(
+            raise UserError(
                 f"question: {text!r} is no question of this task; it reads like 7 {filler or 8} {filler or 9}"
             )
         if first + count > self.max_number:
-            raise Mistake(f"question: its last label is above {self.max_number}, the largest number there is")
+            raise UserError(f"question: its last label is above {self.max_number}, the largest number there is")
         return replace(self, eval_count=count).rows(np.array([count]), np.array([first]))
 
 
@@ -193,7 +193,7 @@ class AdditionTable(_Steps):
 
     def __post_init__(self) -> None:
         if self.helper not in HELPERS:
-            raise Mistake(f"helper: there is no {self.helper!r}; there are: {', '.join(HELPERS)}")
+            raise UserError(f"helper: there is no {self.helper!r}; there are: {', '.join(HELPERS)}")
         self._check()
 
     @property
@@ -220,11 +220,11 @@ class AdditionTable(_Steps):
         return (*map(str, range(self.max_number + 1)), *(text for text in (HELPERS[self.helper],) if text))
 
     def read(self, text: str) -> Questions:
-        """From `65 3`; helpers may be left out. Raises `Mistake` for anything else."""
+        """From `65 3`; helpers may be left out. Raises `UserError` for anything else."""
         pieces = [piece for piece in text.split() if piece != HELPERS[self.helper]]
         if len(pieces) != 2 or not all(piece.isdecimal() for piece in pieces) or int(pieces[1]) < 1:
-            raise Mistake(f"question: {text!r} is no question of this task; it reads like 65 3")
+            raise UserError(f"question: {text!r} is no question of this task; it reads like 65 3")
         start, count = map(int, pieces)
         if start + count > self.max_number:
-            raise Mistake(f"question: the sum is above {self.max_number}, the largest number there is")
+            raise UserError(f"question: the sum is above {self.max_number}, the largest number there is")
         return self.rows(np.array([count]), np.array([start]))

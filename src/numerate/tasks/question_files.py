@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from numerate.config import Span, setting
-from numerate.errors import Mistake, did_you_mean
-from numerate.tasks.readers import JSONLines, Reader, TabSeparated, TwoLines
+from numerate.errors import UserError, did_you_mean
+from numerate.tasks.readers import JSONLines, RecordReader, TabSeparated, TwoLines
 from numerate.tasks.text_files import open_lines, stamp
 from numerate.tasks.text_task import Cut, Holdings, Stock, TextTask, divided, refuse_cut, refuse_part, refuse_share
 
@@ -73,11 +73,11 @@ class QuestionFiles(TextTask):
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             near = did_you_mean(self.format, FORMATS)
-            raise Mistake(f"format: there is no {self.format!r}; there are: {', '.join(FORMATS)}.{near}")
+            raise UserError(f"format: there is no {self.format!r}; there are: {', '.join(FORMATS)}.{near}")
         refuse_share("development_fraction", self.development_fraction)
         refuse_share("test_fraction", self.test_fraction)
         if self.development_fraction + self.test_fraction >= 1:
-            raise Mistake(
+            raise UserError(
                 f"test_fraction: {self.test_fraction} and development_fraction={self.development_fraction} leave "
                 f"nothing to train on"
             )
@@ -87,7 +87,7 @@ class QuestionFiles(TextTask):
     @property
     def holdings(self) -> Holdings:
         if self.train_file is None:
-            raise Mistake("train_file: which questions? train_file=mine.jsonl names a file of questions with answers")
+            raise UserError("train_file: which questions? train_file=mine.jsonl names a file of questions with answers")
         paths = [self.train_file, *filter(None, [self.development_file]), *self.test_files]
         files = [Path(os.path.expanduser(path)) for path in paths]
         readers = tuple(
@@ -106,12 +106,12 @@ class QuestionFiles(TextTask):
         )
 
 
-def reader_of(file: Path, format: str, question: str, answer: str, header: bool | None = None) -> Reader:
-    """How the records of a file are read. Raises `Mistake` for columns that it has not, for a first line that may be a
-    header or a question, and for a `.csv` unless its format is said."""
+def reader_of(file: Path, format: str, question: str, answer: str, header: bool | None = None) -> RecordReader:
+    """How the records of a file are read. Raises `UserError` for columns that it has not, for a first line that may be
+    a header or a question, and for a `.csv` unless its format is said."""
     stamp(file)
     if format == "auto" and file.suffix.lower() == ".csv":
-        raise Mistake(
+        raise UserError(
             f"format: {file} has commas between its columns by its name; JSON lines (.jsonl) or tabs (.tsv) are right: "
             f"{FROM_CSV} {shlex.quote(str(file))} > {shlex.quote(str(file.with_suffix('.jsonl')))}"
         )
@@ -126,9 +126,10 @@ def reader_of(file: Path, format: str, question: str, answer: str, header: bool 
     if header is None:
         header = bool(names) and all(name in first for name in names)
         if not header and _looks_like_names(first, names):
-            raise Mistake(
+            raise UserError(
                 f"header: {file} begins with a line that may name its columns or be a question: {', '.join(first)}; "
-                "the names of two columns as question_field= and answer=, header=true with their numbers, or header=false "
+                "the names of two columns as question_field= and answer=, header=true with their numbers, or "
+                "header=false "
                 "for a question is right"
             )
     columns = [
@@ -154,7 +155,7 @@ def _looks_like_names(first: list[str], names: list[str]) -> bool:
 
 
 def _column(file: Path, setting_name: str, name: str, usual: int, header: list[str], count: int) -> int:
-    """The place of a column from 0 on. Raises `Mistake` where there is none."""
+    """The place of a column from 0 on. Raises `UserError` where there is none."""
     if name in header and not name.isdecimal():
         return header.index(name)
     if name.isdecimal() and 1 <= int(name) <= count:
@@ -162,13 +163,13 @@ def _column(file: Path, setting_name: str, name: str, usual: int, header: list[s
     if name == setting_name:
         return usual
     what = f"its first line has: {', '.join(header)}" if header else f"its first line has {count}, from 1 on"
-    raise Mistake(f"{setting_name}: {file} has no column {name!r}; {what}")
+    raise UserError(f"{setting_name}: {file} has no column {name!r}; {what}")
 
 
 @lru_cache(maxsize=8)
 def _read(
     stamps: tuple[tuple[str, int, int], ...],
-    readers: tuple[Reader, ...],
+    readers: tuple[RecordReader, ...],
     held_has_file: bool,
     shares: tuple[float, float, int],
     repeats: bool,
@@ -185,7 +186,9 @@ def _read(
     held_size = 0 if held_has_file else _size(shares[0], count)
     test_size = 0 if tests else _size(shares[1], count)
     if held_size + test_size >= count:
-        raise Mistake(f"train_file: {stamps[0][0]} has {count} questions, too few to divide; name the other files too")
+        raise UserError(
+            f"train_file: {stamps[0][0]} has {count} questions, too few to divide; name the other files too"
+        )
     first, rest = divided(count, (count - held_size - test_size, held_size + test_size), ("question files", shares[2]))
     order, own = divided(len(rest), (held_size, test_size), ("question files", shares[2], "test"))
     held = stocks[1] if held_has_file else train.take(rest[order])

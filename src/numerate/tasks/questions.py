@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.draws import mix
 from numerate.tasks.texts import Example as Example
 from numerate.tasks.texts import Texts, TextSource
@@ -129,9 +129,9 @@ class Questions:
     def in_pieces(self) -> "Questions":
         """The same questions with a piece for each character of their texts; themselves where they have no texts.
 
-        Raises `Mistake` for running text, which is tokens already."""
+        Raises `UserError` for running text, which is tokens already."""
         if self.tokens is not None:
-            raise Mistake(RUNNING)
+            raise UserError(RUNNING)
         if self.texts is None:
             return self
         return replace(Questions.of_texts(self.texts.pairs()), facts=self.facts, chance=self.chance)

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.counting import MOST_NUMBER
-from numerate.tasks.draws import Draws, key
+from numerate.tasks.draws import CounterRNG, key
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import cell_hashes, feasible, next_counts
 from numerate.tasks.task import Task
@@ -51,17 +51,17 @@ class RaspCounting(Task):
 
     def __post_init__(self) -> None:
         if self.targets not in ("all", "determined"):
-            raise Mistake(f"targets: {self.targets!r} is neither 'all' nor 'determined'")
+            raise UserError(f"targets: {self.targets!r} is neither 'all' nor 'determined'")
         if not 2 <= self.max_number <= MOST_NUMBER:
-            raise Mistake(f"max_number: {self.max_number} is not from 2 to {MOST_NUMBER}")
+            raise UserError(f"max_number: {self.max_number} is not from 2 to {MOST_NUMBER}")
         if not 8 <= self.sequence_length <= MOST_NUMBER:
-            raise Mistake(
+            raise UserError(
                 f"sequence_length: rows of {self.sequence_length} tokens are not from 8 to {MOST_NUMBER}; 256 is "
                 f"published"
             )
         for name, span in (("count", Span.of(self.count)), ("eval_count", self._counts)):
             if span.low < 2 or span.high > self.max_number:
-                raise Mistake(f"{name}: from one number to another are 2 to {self.max_number} numbers, not {span}")
+                raise UserError(f"{name}: from one number to another are 2 to {self.max_number} numbers, not {span}")
         if self.packed and not self._streams_are_many(self._counts, self.sequence_length):
             name, told = (
                 ("count" if self.eval_count is None else "eval_count"),
@@ -69,7 +69,7 @@ class RaspCounting(Task):
             )
             if self.sequence_length < self._counts.high + 5:
                 name, told = "length", f"{self._counts.high + 5} tokens hold a block, and 256 are published"
-            raise Mistake(
+            raise UserError(
                 f"{name}: there are too few different streams of {self.sequence_length} tokens with blocks of "
                 f"{self._counts} "
                 f"numbers to hold any out; {told}"
@@ -84,7 +84,7 @@ class RaspCounting(Task):
     def _counts(self) -> Span:
         return Span.of(self.count if self.eval_count is None else self.eval_count)
 
-    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
         rows = len(index)
         if not self.packed:
             pairs = _pairs(self._counts, 1, self.max_number)
@@ -177,7 +177,7 @@ class RaspCounting(Task):
         if self.packed:
             return None
         pairs = _pairs(self._counts, 1, self.max_number)
-        return replace(self.blocks(pairs), chance=Draws(key(self, split, "whole")).words(len(pairs)))
+        return replace(self.blocks(pairs), chance=CounterRNG(key(self, split, "whole")).words(len(pairs)))
 
     def canonical(self, questions: Questions) -> NDArray[np.uint64]:
         """A hash of the whole row; of a block, of its numbers."""
@@ -200,13 +200,13 @@ class RaspCounting(Task):
         return None if self.packed else self.blocks(np.array([[1, self._counts.high]]))
 
     def read(self, text: str) -> Questions:
-        """From `3 5`, or `<sos> 3 5 <`: one block. Raises `Mistake` for anything else."""
+        """From `3 5`, or `<sos> 3 5 <`: one block. Raises `UserError` for anything else."""
         found = re.fullmatch(r"\s*(?:<sos>\s+)?(\d+)\s+(\d+)\s*(?:<\s*)?", text)
         if found is None:
-            raise Mistake(f"question: {text!r} is no question of this task; it reads like 3 5")
+            raise UserError(f"question: {text!r} is no question of this task; it reads like 3 5")
         first, last = int(found[1]), int(found[2])
         if not first < last <= self.max_number:
-            raise Mistake(f"question: {first} to {last} does not go upwards and to at most {self.max_number}")
+            raise UserError(f"question: {first} to {last} does not go upwards and to at most {self.max_number}")
         return replace(self, packed=False, targets="determined").blocks(np.array([[first, last]]))
 
 

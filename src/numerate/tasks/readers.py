@@ -62,7 +62,7 @@ def utf8(content: bytes) -> str:
         raise ValueError(f"is no text in UTF-8 ({error.reason})") from error
 
 
-class Reader(ABC):
+class RecordReader(ABC):
     """How one record of a file becomes a question with its answer. A frozen dataclass."""
 
     lines: ClassVar[int] = 1
@@ -84,7 +84,7 @@ class Reader(ABC):
 
 
 @dataclass(frozen=True)
-class JSONLines(Reader):
+class JSONLines(RecordReader):
     """A JSON object per line.
 
     >>> JSONLines().example('{"question": "1+1=", "answer": 2}')
@@ -101,7 +101,7 @@ class JSONLines(Reader):
 
 
 @dataclass(frozen=True)
-class TabSeparated(Reader):
+class TabSeparated(RecordReader):
     """A line per question, with tabs between its columns, of which two are meant (from 0). Nothing is quoted. With
     `rest` what comes behind the last of the two belongs to it. The first `heads` lines are no questions. `columns` is
     how many there are at most; None: any number.
@@ -133,7 +133,7 @@ class TabSeparated(Reader):
 
 
 @dataclass(frozen=True)
-class TwoLines(Reader):
+class TwoLines(RecordReader):
     """The question on a line, its answer on the next: the files of the mathematics dataset.
 
     >>> TwoLines().example("What is 7 + 5?\\n12\\n")

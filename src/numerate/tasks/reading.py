@@ -23,7 +23,7 @@ BETWEEN = " | "
 
 
 @dataclass(frozen=True)
-class Reading(TextTask):
+class MultiRC(TextTask):
     """A passage and a question are answered with all right answers: MultiRC, Khashabi et al. (2018).
 
     https://aclanthology.org/N18-1023/, as SuperGLUE hands it out (https://arxiv.org/abs/1905.00537), made a task of
@@ -61,7 +61,7 @@ class Reading(TextTask):
 
     @property
     def place(self) -> Path:
-        """The folder of its files. Raises `Mistake` that says how to get them."""
+        """The folder of its files. Raises `UserError` that says how to get them."""
         return dataset_folder(self.data_dir, "multirc", FOLDERS, ("train.jsonl", "train_clean.jsonl"))
 
     @property

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.tasks.readers import LONGEST
 from numerate.tasks.row_heads import HEAD, checked_head, files_of, written_folder
 from numerate.tasks.text_files import stamp
@@ -29,7 +29,7 @@ _FIRST = 4
 _CHUNK = 1 << 22
 
 
-class Characters(NamedTuple):
+class CharacterRows(NamedTuple):
     """Rows as code points `[rows, width]` (0 behind each row's end), and how many characters each has."""
 
     codes: NDArray[Any]
@@ -50,7 +50,7 @@ class RowFile(ABC):
     """No row has more characters."""
 
     @abstractmethod
-    def read(self, rows: NDArray[np.int64]) -> Characters:
+    def read(self, rows: NDArray[np.int64]) -> CharacterRows:
         """The rows with these indices."""
 
     @abstractmethod
@@ -75,16 +75,16 @@ def open_row_file(path: str | Path, split: str = "all", vocabulary: str = "pad")
     """Opens a text file, a folder of `*.txt`, a folder that `datasets` saved, or one that `numerate data write` wrote.
 
     `split` chooses one of a saved DatasetDict ("all": all of them); `vocabulary` names the ids of its tokens. Where a
-    folder has both text and `hf_tokenized_dataset`, the text is taken for split "all". Raises `Mistake` for anything
+    folder has both text and `hf_tokenized_dataset`, the text is taken for split "all". Raises `UserError` for anything
     else, for a folder without rows, and for a split that there is not.
     """
     place = Path(path)
     if vocabulary not in VOCABULARIES:
         names = ", ".join(VOCABULARIES)
         near = did_you_mean(vocabulary, VOCABULARIES)
-        raise Mistake(f"vocabulary: there is no {vocabulary!r}; there are: {names}.{near}")
+        raise UserError(f"vocabulary: there is no {vocabulary!r}; there are: {names}.{near}")
     if not place.exists():
-        raise Mistake(f"path: {place} is not there; a text file with a row per line, or a folder of rows, is right")
+        raise UserError(f"path: {place} is not there; a text file with a row per line, or a folder of rows, is right")
     return _opened(place, tuple(map(stamp, _files(place, split))), vocabulary)
 
 
@@ -104,16 +104,18 @@ def _files(place: Path, split: str) -> list[Path]:
         if tokenised.is_dir() and (split != "all" or not texts):
             return _files(tokenised, split)
         if not texts:
-            raise Mistake(f"path: {place} holds no rows: no *.txt, no saved dataset, nothing of `numerate data write`")
+            raise UserError(
+                f"path: {place} holds no rows: no *.txt, no saved dataset, nothing of `numerate data write`"
+            )
     if split != "all":
-        raise Mistake(f"split: {place} is not divided into splits, so there is no {split!r}; split=all is right")
+        raise UserError(f"split: {place} is not divided into splits, so there is no {split!r}; split=all is right")
     return texts
 
 
 def _of_splits(place: Path, split: str) -> list[Path]:
     known = _json(place / "dataset_dict.json").get("splits") or []
     if split != "all" and split not in known:
-        raise Mistake(
+        raise UserError(
             f"split: {place} has no {split!r}; there are: {', '.join(known)}, and all.{did_you_mean(split, known)}"
         )
     return [file for name in (known if split == "all" else [split]) for file in _arrow_files(place / name)]
@@ -122,7 +124,7 @@ def _of_splits(place: Path, split: str) -> list[Path]:
 def _arrow_files(place: Path) -> list[Path]:
     state = _json(place / "state.json")
     if state.get("_indices_files") or state.get("_indices_data_files"):
-        raise Mistake(f"path: {place} is an index into another dataset; save it after flatten_indices()")
+        raise UserError(f"path: {place} is an index into another dataset; save it after flatten_indices()")
     return [place / item["filename"] for item in state.get("_data_files") or []]
 
 
@@ -130,9 +132,9 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise Mistake(f"path: {file} cannot be read as JSON ({error})") from error
+        raise UserError(f"path: {file} cannot be read as JSON ({error})") from error
     if not isinstance(found, dict):
-        raise Mistake(f"path: {file} is not what `datasets` or `numerate data write` writes")
+        raise UserError(f"path: {file} is not what `datasets` or `numerate data write` writes")
     return found
 
 
@@ -150,7 +152,7 @@ def _opened(place: Path, stamps: tuple[tuple[str, int, int], ...], vocabulary: s
                 files.append(TextFile(file))
     files = [file for file in files if file.count]
     if not files:
-        raise Mistake(f"path: {place} holds no rows")
+        raise UserError(f"path: {place} holds no rows")
     return files[0] if len(files) == 1 else RowFiles(files)
 
 
@@ -163,7 +165,7 @@ class RowFiles(RowFile):
         self.count = int(self._ends[-1])
         self.longest = max(part.longest for part in parts)
 
-    def read(self, rows: NDArray[np.int64]) -> Characters:
+    def read(self, rows: NDArray[np.int64]) -> CharacterRows:
         which = np.searchsorted(self._ends, rows, side="right")
         found = []
         for number in np.unique(which).tolist():
@@ -175,7 +177,7 @@ class RowFiles(RowFile):
         for chosen, part in found:
             codes[chosen, : part.codes.shape[1]] = part.codes
             lengths[chosen] = part.lengths
-        return Characters(codes, lengths)
+        return CharacterRows(codes, lengths)
 
     def _begin(self, number: int) -> int:
         return int(self._ends[number]) - self._parts[number].count
@@ -218,20 +220,20 @@ class TextFile(RowFile):
         self.longest = self._checked(bool(used[0]))
 
     def _checked(self, nul: bool) -> int:
-        """The bytes of the longest line. Raises `Mistake` for one that is too long, and for one with NUL."""
+        """The bytes of the longest line. Raises `UserError` for one that is too long, and for one with NUL."""
         sizes = np.diff(self._starts) - 1
         longest = int(sizes.max(initial=0))
         if longest > (LONGEST if self._plain else 4 * LONGEST):  # a character has up to four bytes
-            raise Mistake(
+            raise UserError(
                 f"{self.path}, line {int(sizes.argmax()) + 1}: has {longest:,} bytes; a row has at most {LONGEST:,} "
                 "characters"
             )
         if nul:
             line = int(np.searchsorted(self._starts, int((self._bytes == 0).argmax()), side="right"))
-            raise Mistake(f"{self.path}, line {line}: has the character NUL, which no text has; is the file damaged?")
+            raise UserError(f"{self.path}, line {line}: has the character NUL, which no text has; is the file damaged?")
         return longest
 
-    def read(self, rows: NDArray[np.int64]) -> Characters:
+    def read(self, rows: NDArray[np.int64]) -> CharacterRows:
         lines = rows if self._lines is None else self._lines[rows]
         starts, ends = self._starts[lines], self._starts[lines + 1] - 1
         if self._returns:
@@ -250,23 +252,23 @@ class TextFile(RowFile):
         for row in np.flatnonzero(starts + 8 * words > len(self._bytes)).tolist():
             codes[row, : lengths[row]] = self._bytes[starts[row] : ends[row]]
         codes *= np.arange(8 * words) < lengths[:, None]
-        return Characters(codes[:, :width], lengths)
+        return CharacterRows(codes[:, :width], lengths)
 
-    def _decoded(self, rows: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Characters:
+    def _decoded(self, rows: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> CharacterRows:
         texts = []
         for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
             try:
                 texts.append(self._bytes[start:end].tobytes().decode())
             except UnicodeDecodeError as error:
-                raise Mistake(f"{self.where(row)}: is no text in UTF-8 ({error.reason})") from error
+                raise UserError(f"{self.where(row)}: is no text in UTF-8 ({error.reason})") from error
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
         if int(lengths.max(initial=0)) > LONGEST:
             where = self.where(int(rows[lengths.argmax()]))
-            raise Mistake(f"{where}: has {int(lengths.max()):,} characters; a row has at most {LONGEST:,}")
+            raise UserError(f"{where}: has {int(lengths.max()):,} characters; a row has at most {LONGEST:,}")
         codes = np.zeros((len(texts), int(lengths.max(initial=0))), dtype=np.uint32)
         there = np.arange(codes.shape[1]) < lengths[:, None]
         codes[there] = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype="<u4")
-        return Characters(codes, lengths)
+        return CharacterRows(codes, lengths)
 
     def where(self, row: int) -> str:
         return f"{self.path}, line {(row if self._lines is None else int(self._lines[row])) + 1}"
@@ -284,7 +286,7 @@ class TextFile(RowFile):
         return "".join(chr(i) for i in np.flatnonzero(used) if i)
 
 
-class Piece(NamedTuple):
+class TokenRun(NamedTuple):
     """Tokens of consecutive rows: row i has `ids[starts[i]:starts[i + 1]]`."""
 
     starts: NDArray[Any]
@@ -297,7 +299,7 @@ class TokenFile(RowFile):
     An id 0 inside a row is a space, as the published tokenizer writes it; what was [UNK] is lost, and refused.
     """
 
-    def __init__(self, path: Path, pieces: Sequence[Piece], symbols: str, name: str) -> None:
+    def __init__(self, path: Path, pieces: Sequence[TokenRun], symbols: str, name: str) -> None:
         self.path, self.pieces, self.name = path, pieces, name
         self._symbols = symbols
         plain = symbols.isascii()
@@ -306,9 +308,9 @@ class TokenFile(RowFile):
         self.count = int(self._ends[-1]) if len(pieces) else 0
         self.longest = max((int(np.diff(piece.starts).max(initial=0)) for piece in pieces), default=0)
         if self.longest > LONGEST:
-            raise Mistake(f"{path}: has a row of {self.longest:,} ids; a row has at most {LONGEST:,}")
+            raise UserError(f"{path}: has a row of {self.longest:,} ids; a row has at most {LONGEST:,}")
 
-    def read(self, rows: NDArray[np.int64]) -> Characters:
+    def read(self, rows: NDArray[np.int64]) -> CharacterRows:
         which = np.searchsorted(self._ends, rows, side="right")
         order = np.argsort(which, kind="stable")
         parts = []
@@ -325,21 +327,21 @@ class TokenFile(RowFile):
             ids[chosen] = piece.ids[np.where(there, starts[:, None] + columns, starts[:, None])] * there
         return self._characters(ids, rows)
 
-    def _characters(self, ids: NDArray[np.int64], rows: NDArray[np.int64]) -> Characters:
+    def _characters(self, ids: NDArray[np.int64], rows: NDArray[np.int64]) -> CharacterRows:
         if not ids.size:
-            return Characters(ids.astype(np.uint32), np.zeros(len(rows), dtype=np.int64))
+            return CharacterRows(ids.astype(np.uint32), np.zeros(len(rows), dtype=np.int64))
         wrong = (ids < 0) | (ids >= len(self._table))
         if wrong.any():
             row = int(wrong.any(axis=1).argmax())
             others = ", ".join(name for name in VOCABULARIES if name != self.name)
-            raise Mistake(
+            raise UserError(
                 f"{self.where(int(rows[row]))}: the id {int(ids[row][wrong[row]][0])} is none of the "
                 f"{len(self._table)} of vocabulary {self.name}; others are: {others}"
             )
         lost = (ids == UNKNOWN).any(axis=1)
         if lost.any():
             where = self.where(int(rows[lost.argmax()]))
-            raise Mistake(f"{where}: holds [UNK], a character that its vocabulary had not; what it was is lost")
+            raise UserError(f"{where}: holds [UNK], a character that its vocabulary had not; what it was is lost")
         begun = ids[:, 0] == BEGIN
         if begun.any():
             ids = np.where(begun[:, None], np.pad(ids[:, 1:], ((0, 0), (0, 1))), ids)
@@ -348,7 +350,7 @@ class TokenFile(RowFile):
         last = np.where((ids != PAD).any(axis=1), last, 0)
         lengths = np.where(ended.any(axis=1), ended.argmax(axis=1), last).astype(np.int64)
         width = int(lengths.max(initial=0))
-        return Characters(self._table[ids[:, :width]] * (np.arange(width) < lengths[:, None]), lengths)
+        return CharacterRows(self._table[ids[:, :width]] * (np.arange(width) < lengths[:, None]), lengths)
 
     def where(self, row: int) -> str:
         return f"{self.path}, row {row}"
@@ -360,42 +362,42 @@ class TokenFile(RowFile):
         return "".join(sorted(self._symbols))
 
 
-def _arrow_pieces(file: Path) -> list[Piece]:
+def _arrow_pieces(file: Path) -> list[TokenRun]:
     """The `input_ids` of every record batch, left on the disk."""
     try:
         import pyarrow as arrow
     except ImportError as error:
-        raise Mistake(f"path: {file} is Arrow, which pyarrow reads: pip install 'numerate[data]'") from error
+        raise UserError(f"path: {file} is Arrow, which pyarrow reads: pip install 'numerate[data]'") from error
     try:
         source = arrow.memory_map(str(file))
         batches = list(arrow.ipc.open_stream(source))
     except (arrow.ArrowInvalid, OSError) as error:
-        raise Mistake(
+        raise UserError(
             f"path: {file} is no Arrow stream as `datasets` saves it ({str(error).splitlines()[0]})"
         ) from error
     pieces = []
     for batch in batches:
         if "input_ids" not in batch.schema.names:
-            raise Mistake(f"path: {file} has no column input_ids; it has: {', '.join(batch.schema.names)}")
+            raise UserError(f"path: {file} has no column input_ids; it has: {', '.join(batch.schema.names)}")
         column = batch.column("input_ids")
         if column.null_count or not hasattr(column, "offsets"):
-            raise Mistake(f"path: {file}: the column input_ids is no list of token ids per row, but {column.type}")
+            raise UserError(f"path: {file}: the column input_ids is no list of token ids per row, but {column.type}")
         try:
             column.validate(full=True)
         except arrow.ArrowInvalid as error:
-            raise Mistake(f"path: {file} is damaged ({str(error).splitlines()[0]}); save it anew") from error
-        pieces.append(Piece(column.offsets.to_numpy(), column.values.to_numpy()))
+            raise UserError(f"path: {file} is damaged ({str(error).splitlines()[0]}); save it anew") from error
+        pieces.append(TokenRun(column.offsets.to_numpy(), column.values.to_numpy()))
     return pieces
 
 
 def _of_ours(folder: Path) -> RowFile:
-    """What `numerate data write` wrote. Raises `Mistake` where it is not as it was written."""
+    """What `numerate data write` wrote. Raises `UserError` where it is not as it was written."""
     told = checked_head(folder)
     if "rows.txt" in told["files"]:
         return TextFile(folder / "rows.txt")
     symbols = told["vocabulary"][_FIRST:]
     if any(len(symbol) != 1 for symbol in symbols):
-        raise Mistake(f"path: {folder} has tokens of several characters; format=text can be read instead")
+        raise UserError(f"path: {folder} has tokens of several characters; format=text can be read instead")
     ids = np.memmap(folder / "ids.bin", dtype=told["ids"], mode="r")
     starts = np.memmap(folder / "offsets.bin", dtype="<i8", mode="r")
-    return TokenFile(folder / "ids.bin", [Piece(starts, ids)], "".join(symbols), HEAD)
+    return TokenFile(folder / "ids.bin", [TokenRun(starts, ids)], "".join(symbols), HEAD)

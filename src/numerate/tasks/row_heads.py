@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.contents import sha256_of
 
 FORMAT = "numerate rows 1"
@@ -40,17 +40,17 @@ def head_bytes(head: Mapping[str, Any]) -> bytes:
 def checked_head(folder: Path) -> dict[str, Any]:
     """What the head of a folder says, where its files are as they were written: of the same size and sha256.
 
-    Raises `Mistake` that names the file where one is not, and for what `numerate data write` did not write.
+    Raises `UserError` that names the file where one is not, and for what `numerate data write` did not write.
     """
     head = _head(folder)
     for name, told in head["files"].items():
         path = folder / name
         if not path.is_file():
-            raise Mistake(f"{path}: is missing, which `numerate data write` wrote; {_AGAIN}")
+            raise UserError(f"{path}: is missing, which `numerate data write` wrote; {_AGAIN}")
         if (size := path.stat().st_size) != told["bytes"]:
-            raise Mistake(f"{path}: is not as it was written ({size:,} bytes instead of {told['bytes']:,}); {_AGAIN}")
+            raise UserError(f"{path}: is not as it was written ({size:,} bytes instead of {told['bytes']:,}); {_AGAIN}")
         if sha256_of(path) != told["sha256"]:
-            raise Mistake(
+            raise UserError(
                 f"{path}: is not as it was written (its sha256 is another than {HEAD} says); {_AGAIN}; rows that were "
                 f"changed on purpose are read from a text file of their own, without {HEAD} beside it"
             )
@@ -62,15 +62,15 @@ def _head(folder: Path) -> dict[str, Any]:
     try:
         head = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise Mistake(f"{folder}: has no {HEAD}, so `numerate data write` did not write it") from None
+        raise UserError(f"{folder}: has no {HEAD}, so `numerate data write` did not write it") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise Mistake(f"{path}: cannot be read ({error}); {_AGAIN}") from error
+        raise UserError(f"{path}: cannot be read ({error}); {_AGAIN}") from error
     if not isinstance(head, dict) or head.get("format") != FORMAT:
-        raise Mistake(f"{path}: says nothing of {FORMAT!r}, so `numerate data write` did not write it")
+        raise UserError(f"{path}: says nothing of {FORMAT!r}, so `numerate data write` did not write it")
     if head.get("sum") != _sum(head):
-        raise Mistake(f"{path}: is not as it was written (its checksum is another); {_AGAIN}")
+        raise UserError(f"{path}: is not as it was written (its checksum is another); {_AGAIN}")
     if set(head["files"]) - set(FILES) or np.dtype(head["ids"]).kind != "u":
-        raise Mistake(f"{path}: tells of files that are no rows; {_AGAIN}")
+        raise UserError(f"{path}: tells of files that are no rows; {_AGAIN}")
     return head
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.tasks.draws import Draws, key, mix
+from numerate.tasks.draws import CounterRNG, key, mix
 
 
 def shuffled(places: NDArray[np.int64], count: int, key: int) -> NDArray[np.int64]:
@@ -19,7 +19,7 @@ def shuffled(places: NDArray[np.int64], count: int, key: int) -> NDArray[np.int6
     """
     half = np.uint64(max(1, ((count - 1).bit_length() + 1) // 2))
     mask = (np.uint64(1) << half) - np.uint64(1)
-    rounds = Draws(key).words(8)
+    rounds = CounterRNG(key).words(8)
     found = places.astype(np.uint64)
     moving = np.arange(len(found))
     while len(moving):
@@ -47,5 +47,5 @@ def in_order(index: NDArray[np.int64], count: int, name: Sequence[object]) -> ND
 
 def chances(index: NDArray[np.int64], split: str, seed: int) -> NDArray[np.uint64]:
     """The `chance` of the example at each index of a split."""
-    (word,) = Draws(key("chance", split, seed)).words(1)
+    (word,) = CounterRNG(key("chance", split, seed)).words(1)
     return mix(mix(index.astype(np.uint64) + word) ^ word)

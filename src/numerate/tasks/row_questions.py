@@ -6,13 +6,13 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks import decimals
 from numerate.tasks.draws import mix
 from numerate.tasks.labelled_files import LabelledFile
 from numerate.tasks.questions import EMPTY, Numbers, Questions, text_hash
 from numerate.tasks.readers import is_object
-from numerate.tasks.row_files import Characters, RowFile
+from numerate.tasks.row_files import CharacterRows, RowFile
 
 _SUM = re.compile(r"([0-9]+)([^0-9=])([0-9]+)=(-?[0-9]+-?)")
 
@@ -28,7 +28,7 @@ _ZEROS = np.uint64(0x3030303030303030)
 
 
 def questions_of(file: RowFile | LabelledFile, rows: NDArray[np.int64], order: str) -> Questions:
-    """The rows with these indices, in the order of the file. Raises `Mistake` with the file and line of a row that
+    """The rows with these indices, in the order of the file. Raises `UserError` with the file and line of a row that
     does not read like the others."""
     way, sign = way_of(file, order)
     if isinstance(file, LabelledFile):
@@ -42,12 +42,12 @@ def way_of(rows: RowFile | LabelledFile, order: str) -> tuple[str, str]:
     """How the rows are read: "reversed", "normal", "text" or "labels", and the operator of sums."""
     if isinstance(rows, LabelledFile):
         if order in WAYS:
-            raise Mistake(f"order: rows with a label per word have no sums to read {order}; order=auto is right")
+            raise UserError(f"order: rows with a label per word have no sums to read {order}; order=auto is right")
         return "labels", ""
     if order == "text":
         return "text", ""
     if rows.count and is_object(rows.text(0)):
-        raise Mistake(
+        raise UserError(
             f"{rows.where(0)}: this is a record of JSON, not a row of text; "
             f"task=QuestionFiles(train_file={rows.files()[0]}) reads questions and answers from such a file"
         )
@@ -57,7 +57,7 @@ def way_of(rows: RowFile | LabelledFile, order: str) -> tuple[str, str]:
         if order == "auto":
             return "text", ""
         line = first.index(None) if None in first else 0
-        raise Mistake(
+        raise UserError(
             f"{rows.where(line)}: {rows.text(line)!r} is no {order} sum like those beside it; order=text takes any row"
         )
     sums = [found for found in first if found is not None]
@@ -89,19 +89,19 @@ def _labelled(file: LabelledFile, rows: NDArray[np.int64]) -> Questions:
     )
 
 
-def _texts(file: RowFile, rows: NDArray[np.int64], characters: Characters) -> Questions:
+def _texts(file: RowFile, rows: NDArray[np.int64], characters: CharacterRows) -> Questions:
     """Rows as text, one piece per character."""
     codes, lengths = characters
     equals = codes == ord("=")
     wrong = equals.sum(axis=1) != 1
     if wrong.any():
         row = int(rows[wrong.argmax()])
-        raise Mistake(f"{file.where(row)}: {file.text(row)!r} has not exactly one '=' between question and answer")
+        raise UserError(f"{file.where(row)}: {file.text(row)!r} has not exactly one '=' between question and answer")
     found = np.stack([codes[:, 0] == ord("="), codes[np.arange(len(rows)), lengths - 1] == ord("=")])
     if found.any():
         which, place = divmod(int(found.argmax()), len(rows))
         row = int(rows[place])
-        raise Mistake(f"{file.where(row)}: {file.text(row)!r} has no {('question', 'answer')[which]} beside its '='")
+        raise UserError(f"{file.where(row)}: {file.text(row)!r} has no {('question', 'answer')[which]} beside its '='")
     alphabet = tuple(file.alphabet())
     points = np.array(list(map(ord, alphabet)), dtype=np.int64)
     symbols = np.searchsorted(points, codes).astype(np.int16)
@@ -110,7 +110,7 @@ def _texts(file: RowFile, rows: NDArray[np.int64], characters: Characters) -> Qu
     return Questions(alphabet, symbols, Numbers.none(len(rows)), prompts, facts={"question_length": prompts})
 
 
-def _sums(file: RowFile, rows: NDArray[np.int64], characters: Characters, order: str, sign: str) -> Questions:
+def _sums(file: RowFile, rows: NDArray[np.int64], characters: CharacterRows, order: str, sign: str) -> Questions:
     """Rows as two numbers, an operator and a third number."""
     lengths, turned = characters.lengths, WAYS[order]
     width = decimals.width(max(1, characters.codes.shape[1]))
@@ -145,7 +145,7 @@ def _sums(file: RowFile, rows: NDArray[np.int64], characters: Characters, order:
     wrong |= (decimals.length(numbers) != sizes).any(axis=1)
     if wrong.any():
         row = int(rows[wrong.argmax()])
-        raise Mistake(
+        raise UserError(
             f"{file.where(row)}: {file.text(row)!r} is no sum in {order} order like the first rows (whole numbers "
             f"without leading zeros, {sign!r}, one '='); order=text takes any row"
         )

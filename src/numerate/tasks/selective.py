@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.compositions import Compositions
 from numerate.tasks.counting import HELPERS, MOST_NUMBER, check_begin, check_modulus
-from numerate.tasks.draws import Draws
+from numerate.tasks.draws import CounterRNG
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import feasible, next_counts
 from numerate.tasks.task import Task, large_enough
@@ -60,30 +60,30 @@ class SelectiveCounting(Task):
     def __post_init__(self) -> None:
         for name, known in (("symbols", tuple(_TEXTS)), ("helper", tuple(HELPERS)), ("composition", COMPOSITION)):
             if getattr(self, name) not in known:
-                raise Mistake(f"{name}: there is no {getattr(self, name)!r}; there are: {', '.join(known)}")
+                raise UserError(f"{name}: there is no {getattr(self, name)!r}; there are: {', '.join(known)}")
         if not 2 <= self.num_symbols <= len(_TEXTS[self.symbols]):
-            raise Mistake(
+            raise UserError(
                 f"num_symbols: there are 2 to {len(_TEXTS[self.symbols])} kinds of {self.symbols}, not "
                 f"{self.num_symbols}"
             )
         if self.max_count is not None and not 1 <= self.max_count <= MOST_NUMBER:
-            raise Mistake(f"max_count: {self.max_count} is not from 1 to {MOST_NUMBER}")
+            raise UserError(f"max_count: {self.max_count} is not from 1 to {MOST_NUMBER}")
         check_modulus(self.modulus)
         if self.max_count is None and (self.modulus is None or self.composition == "even"):
-            raise Mistake("max_count: counts that have no largest cannot all be said; 10 is published")
+            raise UserError("max_count: counts that have no largest cannot all be said; 10 is published")
         if self.composition == "pairs" and (self.num_symbols != 2 or self.max_count is None):
-            raise Mistake(
+            raise UserError(
                 "composition: pairs are of two kinds and have a most; num_symbols=2 and max_count=50 are published"
             )
         check_begin(self.prefix, self._kinds, "<bos> is")
         for name, span in (("count", Span.of(self.count)), ("eval_count", self.asked)):
             if span.low < 1:
-                raise Mistake(f"{name}: {span.low} items are no list; 1 or more is right")
+                raise UserError(f"{name}: {span.low} items are no list; 1 or more is right")
             if span.high > self._furthest:
                 why = "the longest list there is"
                 if self.max_count is not None and self._furthest == self.num_symbols * self.max_count:
                     why = f"which is what {self.num_symbols} kinds have together with max_count={self.max_count}"
-                raise Mistake(f"{name}: a list of {span.high} has more than {self._furthest} items, {why}")
+                raise UserError(f"{name}: a list of {span.high} has more than {self._furthest} items, {why}")
 
     @property
     def asked(self) -> Span:
@@ -98,7 +98,7 @@ class SelectiveCounting(Task):
     def _kinds(self) -> tuple[str, ...]:
         return tuple(_TEXTS[self.symbols][: self.num_symbols])
 
-    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
         if self.composition == "pairs":
             pairs = _pairs(self.asked, self.max_count or 0)
             parts = pairs[index % len(pairs)]
@@ -106,7 +106,7 @@ class SelectiveCounting(Task):
             parts = self._parts(draws, self.asked.low + index % len(self.asked))
         return self.rows(self._shuffled(draws, parts), parts.sum(axis=1))
 
-    def _parts(self, draws: Draws, count: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _parts(self, draws: CounterRNG, count: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many of each kind, `[rows, items]`."""
         most, largest = self.max_count or self.asked.high, self.asked.high
         if self.composition == "any":
@@ -122,7 +122,7 @@ class SelectiveCounting(Task):
                 parts[row] = most - found if gaps else found
         return parts
 
-    def _shuffled(self, draws: Draws, parts: NDArray[np.int64]) -> NDArray[np.int16]:
+    def _shuffled(self, draws: CounterRNG, parts: NDArray[np.int64]) -> NDArray[np.int16]:
         """Lists of so many of each kind in random order, `[rows, places]`, `EMPTY` behind the end of each."""
         rows, width = len(parts), self.asked.high
         ends, place = parts.cumsum(axis=1).astype(np.int16), np.arange(width, dtype=np.int16)
@@ -221,16 +221,16 @@ class SelectiveCounting(Task):
     def read(self, text: str) -> Questions:
         """From `7 5 7 7`, as a person types it: what begins a row and the helpers may be left out.
 
-        Raises `Mistake` for a list that this task never has.
+        Raises `UserError` for a list that this task never has.
         """
         pieces = [piece for piece in text.split() if piece != HELPERS[self.helper]]
         pieces = pieces[1:] if self.prefix and pieces[:1] == [self.prefix] else pieces
         if not pieces or any(piece not in self._kinds for piece in pieces):
             example = " ".join(self._kinds[kind] for kind in (1, 0, 1, 1))
-            raise Mistake(f"question: {text!r} is no question of this task; it reads like {example}")
+            raise UserError(f"question: {text!r} is no question of this task; it reads like {example}")
         often = max(pieces.count(kind) for kind in self._kinds)
         if often > (self.max_count or MOST_NUMBER):
-            raise Mistake(f"question: one kind comes {often} times, and at most {self.max_count} are right")
+            raise UserError(f"question: one kind comes {often} times, and at most {self.max_count} are right")
         listed = np.array([[self._kinds.index(piece) for piece in pieces]], dtype=np.int16)
         return self.rows(listed, np.array([len(pieces)]))
 

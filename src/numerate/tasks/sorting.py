@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks import decimals
-from numerate.tasks.draws import Draws, mix
+from numerate.tasks.draws import CounterRNG, mix
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.task import Task, large_enough
 from numerate.vocabulary import LABELS
@@ -45,23 +45,23 @@ class Sorting(Task):
 
     def __post_init__(self) -> None:
         if self.lengths not in ("cycle", "uniform"):
-            raise Mistake(f"lengths: {self.lengths!r} is neither 'cycle' nor 'uniform'")
+            raise UserError(f"lengths: {self.lengths!r} is neither 'cycle' nor 'uniform'")
         digits, items = self.spans
         if digits.low < 1:
-            raise Mistake(f"digits: a number has at least 1 digit, not {digits.low}")
+            raise UserError(f"digits: a number has at least 1 digit, not {digits.low}")
         if digits.high > MOST_DIGITS:
-            raise Mistake(f"digits: numbers of {digits.high} digits are too long; up to {MOST_DIGITS} are right")
+            raise UserError(f"digits: numbers of {digits.high} digits are too long; up to {MOST_DIGITS} are right")
         if items.low < 1:
-            raise Mistake(f"items: a list has at least 1 item, not {items.low}")
+            raise UserError(f"items: a list has at least 1 item, not {items.low}")
         if items.high > len(LABELS):
-            raise Mistake(f"items: {items.high} items have no labels of their own; there are {len(LABELS)} labels")
+            raise UserError(f"items: {items.high} items have no labels of their own; there are {len(LABELS)} labels")
 
     @property
     def spans(self) -> tuple[Span, Span]:
         """The most digits of a list, and its number of items."""
         return Span.of(self.digits), Span.of(self.items)
 
-    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
         rows = len(index)
         digits, items = self.spans
         if self.lengths == "cycle":
@@ -133,16 +133,16 @@ class Sorting(Task):
         pairs = [piece.strip().partition(":") for piece in pieces]
         names, values = [name.strip() for name, _, _ in pairs], [value.strip() for _, _, value in pairs]
         if not all(value.isascii() and value.isdigit() for value in values):
-            raise Mistake(f"question: {text!r} is no question of this task; it reads like A:21,B:7,C:9=")
+            raise UserError(f"question: {text!r} is no question of this task; it reads like A:21,B:7,C:9=")
         for name in names:
             if len(name) != 1 or name not in LABELS:
-                raise Mistake(f"question: {name!r} is no label; a label is one character of {LABELS}")
+                raise UserError(f"question: {name!r} is no label; a label is one character of {LABELS}")
         if len(set(names)) < len(names):
-            raise Mistake(f"question: the labels {' '.join(names)} are not all different")
+            raise UserError(f"question: the labels {' '.join(names)} are not all different")
         values = [value.lstrip("0") or "0" for value in values]
         most = max(map(len, values))
         if most > MOST_DIGITS:
-            raise Mistake(f"question: a number of {most} digits is too long; up to {MOST_DIGITS} are right")
+            raise UserError(f"question: a number of {most} digits is too long; up to {MOST_DIGITS} are right")
         width = decimals.width(most)
         return _questions(
             np.stack([decimals.parse(value, width) for value in values])[None],

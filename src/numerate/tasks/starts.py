@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.draws import mix
 from numerate.tasks.task import SPLITS
 
@@ -60,29 +60,30 @@ class Starts:
         return cells
 
     def check_ends(self, counts: Span) -> None:
-        """Raises `Mistake` where no count of these ends at the one number that they shall end at."""
+        """Raises `UserError` where no count of these ends at the one number that they shall end at."""
         if self.end is None:
             return
         if not 1 <= self.end <= self.max_number:
-            raise Mistake(f"end: {self.end} is not from 1 to max_number={self.max_number}")
+            raise UserError(f"end: {self.end} is not from 1 to max_number={self.max_number}")
         low, high = self.span.low + counts.low, self.span.high + counts.high
         if not low <= self.end <= high:
-            raise Mistake(
+            raise UserError(
                 f"end: no count of {counts} from a start of {self.span} ends at {self.end}; "
                 f"{low} to {min(high, self.max_number)} can be reached"
             )
 
     def check(self, counts: Span, name: str) -> None:
-        """Raises `Mistake` for a count that has no start."""
+        """Raises `UserError` for a count that has no start."""
         if counts.low < 1:
-            raise Mistake(f"{name}: {counts.low} symbols are no count; 1 or more is right")
+            raise UserError(f"{name}: {counts.low} symbols are no count; 1 or more is right")
         if self.furthest() < 1:
-            raise Mistake(
-                f"starts: {self.span.low} leaves no number to count to, with max_number={self.max_number}; up to {self.max_number - 1} "
+            raise UserError(
+                f"starts: {self.span.low} leaves no number to count to, with max_number={self.max_number}; up to "
+                f"{self.max_number - 1} "
                 f"can be counted from, or max_number={counts.high + self.span.low} is right"
             )
         if counts.high > self.furthest():
-            raise Mistake(
+            raise UserError(
                 f"{name}: {counts.high} counted on from {self.span.low} ends above max_number={self.max_number}; "
                 f"up to {self.furthest()} can be counted, or max_number={counts.high + self.span.low} is right"
             )

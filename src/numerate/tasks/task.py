@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.tasks.contents import named, sha256_of
-from numerate.tasks.draws import Draws, key
+from numerate.tasks.draws import CounterRNG, key
 from numerate.tasks.questions import EMPTY as EMPTY
 from numerate.tasks.questions import Example as Example
 from numerate.tasks.questions import Numbers as Numbers
@@ -73,15 +73,15 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         if cls.draw is Task.draw and cls.example is Task.example:
             raise TypeError(f"{cls.__name__}: a task gives draw(self, draws, index) or example(self, rng)")
 
-    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
         """One question for each of these global indices. A function of its two arguments and the fields alone; an index
         may come more than once and must then give another question. Unless a task gives its own, it loops over
-        `example`, and raises `Mistake` where an example does not say its size along each axis."""
+        `example`, and raises `UserError` where an example does not say its size along each axis."""
         drawn = [self.example(random.Random(key(draws.key, row, i))) for row, i in enumerate(index)]
         for example in drawn:
             if not isinstance(example, Example | Questions):
                 given = type(example).__name__
-                raise Mistake(f"example: {type(self).__name__} gives a {given}; Example(question, answer) is right")
+                raise UserError(f"example: {type(self).__name__} gives a {given}; Example(question, answer) is right")
             self._refuse_missing_facts(example)
         texts = [example for example in drawn if isinstance(example, Example)]
         if len(texts) == len(drawn):
@@ -94,7 +94,7 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         missing = [axis for axis in self.axes() if axis not in example.facts]
         if missing:
             sizes = ", ".join(f'"{axis}": 4' for axis in self.axes())
-            raise Mistake(
+            raise UserError(
                 f"example: {type(self).__name__} has the axes {', '.join(self.axes())}, and an example of it does "
                 f"not say its {' and '.join(missing)}; Example(question, answer, {{{sizes}}}) gives the size "
                 "along each axis as a fact"
@@ -105,7 +105,7 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         raise NotImplementedError(f"{type(self).__name__} draws whole blocks")
 
     def pinned(self, **cell: Any) -> Self:
-        """The same task with fields pinned: a cell of a grid. Raises `Mistake` for a field that there is not.
+        """The same task with fields pinned: a cell of a grid. Raises `UserError` for a field that there is not.
 
         >>> Arithmetic().pinned(first_digits=3, second_digits=4).space()
         8100000
@@ -113,7 +113,7 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         names = [f.name for f in fields(self)]  # type: ignore[arg-type]
         for name in cell:
             if name not in names:
-                raise Mistake(
+                raise UserError(
                     f"{name}: {type(self).__name__} has no setting {name!r}; it has: {', '.join(names)}."
                     + did_you_mean(name, names)
                 )
@@ -169,7 +169,7 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         return None
 
     def ready(self) -> None:
-        """Raises `Mistake` that says how to get them, where files that it reads are not there."""
+        """Raises `UserError` that says how to get them, where files that it reads are not there."""
         self.cells()
 
     def files(self) -> dict[str, Path]:
@@ -179,7 +179,7 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
 
     def contents(self) -> dict[str, str]:
         """What tells the contents of its files from others, by the same names: a sha256 of each. A run goes on, and is
-        evaluated, with what it began with. Raises `Mistake` where a file cannot be read."""
+        evaluated, with what it began with. Raises `UserError` where a file cannot be read."""
         return {name: sha256_of(path) for name, path in self.files().items()}
 
     def _tasks_inside(self) -> "Iterator[Task]":
@@ -206,8 +206,8 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         return tuple(dict.fromkeys(texts))
 
     def read(self, text: str) -> Questions:
-        """The question that a person writes, with its answer worked out. Raises `Mistake` for any other text."""
-        raise Mistake(f"question: {type(self).__name__} does not read questions from text")
+        """The question that a person writes, with its answer worked out. Raises `UserError` for any other text."""
+        raise UserError(f"question: {type(self).__name__} does not read questions from text")
 
     def held_out(self, split: str) -> bool:
         """Whether every question drawn for this split is new to training: the split is not training itself, and every
@@ -222,17 +222,17 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
 
     def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
         """The data: examples `start` .. `start + count - 1` of a split. A function of the fields, the split, the seed
-        and the index: asked for in other portions, the same examples come. Raises `Mistake` for an unknown split.
+        and the index: asked for in other portions, the same examples come. Raises `UserError` for an unknown split.
         """
         if split not in SPLITS:
-            raise Mistake(
+            raise UserError(
                 f"split: there is no {split!r}; there are: {', '.join(SPLITS)}." + did_you_mean(split, SPLITS)
             )
         task: Task = self
         if split == "beyond-development":
             band = self.beyond()
             if band is None:
-                raise Mistake(f"split: {type(self).__name__} has no OOD validation ('beyond-development')")
+                raise UserError(f"split: {type(self).__name__} has no OOD validation ('beyond-development')")
             task = band
         size = self.block if split == "train" else HELD_OUT_BLOCK
         blocks = []
@@ -261,7 +261,7 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
             # Several questions for each that is missing, of which the first right one is taken: nearly all first ones
             # are right for training, one in twenty for a test.
             tries = 1 if split == "train" and attempt == 0 else max(4, round(1.5 / (high - low)))
-            draws = Draws(key(self, split, seed, block, attempt))
+            draws = CounterRNG(key(self, split, seed, block, attempt))
             drawn = self._attempt(draws, np.repeat(block * size + missing, tries), split, seed)
             if drawn.chance is None:
                 drawn = replace(drawn, chance=draws.words(len(drawn)))
@@ -274,11 +274,11 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
             missing = missing[~found]
             if not len(missing):
                 return Questions.concatenate(chosen).take(np.argsort(np.concatenate(places), kind="stable"))
-        raise Mistake(
+        raise UserError(
             f"split: {type(self).__name__} has too few questions for {split!r}; its space() must say how many it has"
         )
 
-    def _attempt(self, draws: Draws, index: NDArray[np.int64], split: str, seed: int) -> Questions:
+    def _attempt(self, draws: CounterRNG, index: NDArray[np.int64], split: str, seed: int) -> Questions:
         """One attempt at the questions of these indices, some of which may be of another split."""
         return self.draw(draws, index)
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.contents import sha256_of
 from numerate.tasks.fetched_files import refuse_edited
-from numerate.tasks.file_sources import FileSource, Held, characters_of, of_hashes
-from numerate.tasks.readers import BYTE_ORDER_MARK, LONGEST, Reader, TwoLines, checked, decoded
+from numerate.tasks.file_sources import FileSource, WholeFile, characters_of, of_hashes
+from numerate.tasks.readers import BYTE_ORDER_MARK, LONGEST, RecordReader, TwoLines, checked, decoded
 from numerate.tasks.texts import Example
 
 _CHUNK = 1 << 22
@@ -39,7 +39,7 @@ class LineFile(FileSource):
     """The records of a file of lines.
 
     With `skip_bad` those that cannot be read are left out, and a warning says how many and which is the first. Raises
-    `Mistake` with file and line for one that cannot be read: at once in files of up to 64 MB, when it is asked for in
+    `UserError` with file and line for one that cannot be read: at once in files of up to 64 MB, when it is asked for in
     larger ones.
     """
 
@@ -47,7 +47,7 @@ class LineFile(FileSource):
     def place(self) -> str:
         return str(self.path)
 
-    def __init__(self, path: Path, reader: Reader, skip_bad: bool = False) -> None:
+    def __init__(self, path: Path, reader: RecordReader, skip_bad: bool = False) -> None:
         self.path, self.reader, self._skip_bad = path, reader, skip_bad
         self._bad, self._reason = 0, ""
         self._held: list[Example] | None = None
@@ -104,10 +104,10 @@ class LineFile(FileSource):
             self._held = held
 
     def _refuse(self, line: int, reason: str) -> None:
-        """Counts a record that cannot be read. Raises `Mistake` where none may be."""
+        """Counts a record that cannot be read. Raises `UserError` where none may be."""
         told = f"{self.path}, line {line + 1}: {reason}"
         if not self._skip_bad:
-            raise Mistake(f"{told}. {SKIPPING}")
+            raise UserError(f"{told}. {SKIPPING}")
         self._bad, self._reason = self._bad + 1, self._reason or told
 
     def _line(self, row: int) -> int:
@@ -129,7 +129,7 @@ class LineFile(FileSource):
             try:
                 found.append(self._example(row))
             except ValueError as error:
-                raise Mistake(f"{self.where(row)}: {error}") from error
+                raise UserError(f"{self.where(row)}: {error}") from error
         return found
 
     def where(self, row: int) -> str:
@@ -233,28 +233,28 @@ def left_out(count: int, first: str) -> str:
 
 
 def stamp(path: Path) -> tuple[str, int, int]:
-    """What tells whether a file is still the same: its path, size and time of change. Raises `Mistake` where it is not
-    there."""
+    """What tells whether a file is still the same: its path, size and time of change. Raises `UserError` where it is
+    not there."""
     try:
         found = path.stat()
     except OSError as error:
-        raise Mistake(f"{path}: cannot be read ({error.strerror})") from error
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     if not path.is_file():
-        raise Mistake(f"{path}: is no file")
+        raise UserError(f"{path}: is no file")
     return str(path), found.st_size, found.st_mtime_ns
 
 
-def open_lines(path: Path, reader: Reader, skip_bad: bool = False) -> LineFile:
-    """A file of lines, opened once as long as it does not change. Raises `Mistake` for one without any record."""
+def open_lines(path: Path, reader: RecordReader, skip_bad: bool = False) -> LineFile:
+    """A file of lines, opened once as long as it does not change. Raises `UserError` for one without any record."""
     return _opened(stamp(path), reader, skip_bad)
 
 
 @lru_cache(maxsize=256)
-def _opened(stamp: tuple[str, int, int], reader: Reader, skip_bad: bool) -> LineFile:
+def _opened(stamp: tuple[str, int, int], reader: RecordReader, skip_bad: bool) -> LineFile:
     refuse_edited(Path(stamp[0]))
     found = LineFile(Path(stamp[0]), reader, skip_bad)
     if not found.count:
-        raise Mistake(f"{stamp[0]}: has no question that can be read")
+        raise UserError(f"{stamp[0]}: has no question that can be read")
     return found
 
 
@@ -264,12 +264,12 @@ def read_whole(
     skip_bad: bool = False,
     *,
     answered: bool = True,
-) -> Held:
+) -> WholeFile:
     """A file that is read as a whole. `parse` gives each question with its line, or in its place what is wrong with it.
     Unless they are `answered` an answer may be empty.
 
-    Raises `Mistake` with file and line for one that cannot be read (with `skip_bad` a warning says how many there are),
-    and for a file without any.
+    Raises `UserError` with file and line for one that cannot be read (with `skip_bad` a warning says how many there
+    are), and for a file without any.
     """
     refuse_edited(path)
     found: list[tuple[int, Example]] = []
@@ -281,12 +281,12 @@ def read_whole(
             found.append((line, checked(one, answered=answered)))
         except ValueError as error:
             if not skip_bad:
-                raise Mistake(f"{path}, line {line}: {error}. {SKIPPING}") from error
+                raise UserError(f"{path}, line {line}: {error}. {SKIPPING}") from error
             wrong.append((line, error))
     if wrong:
         warnings.warn(left_out(len(wrong), f"{path}, line {wrong[0][0]}: {wrong[0][1]}"), stacklevel=2)
     if not found:
-        raise Mistake(f"{path}: has no question that can be read")
+        raise UserError(f"{path}: has no question that can be read")
     parser = f"{parse.__module__}.{getattr(parse, '__qualname__', repr(parse))}"
     name = of_hashes([sha256_of(path), parser, str(skip_bad)])
-    return Held(path, tuple(one for _, one in found), tuple(line for line, _ in found), name, len(wrong))
+    return WholeFile(path, tuple(one for _, one in found), tuple(line for line, _ in found), name, len(wrong))

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.tasks.contents import named
-from numerate.tasks.draws import Draws, key
-from numerate.tasks.file_sources import FileSource, Joined
+from numerate.tasks.draws import CounterRNG, key
+from numerate.tasks.file_sources import FileSource, JoinedSources
 from numerate.tasks.questions import Questions
 from numerate.tasks.row_orders import chances, in_order, shuffled
 from numerate.tasks.task import SPLITS, Task
@@ -42,13 +42,13 @@ class Stock:
     @classmethod
     def of(cls, source: FileSource, part: int = 1, cut: Cut = "end") -> "Stock":
         """All rows of a source, as one part; `cut` is what goes of questions that are too long."""
-        source = source if source.cut == cut else Joined((source,), cut)
+        source = source if source.cut == cut else JoinedSources((source,), cut)
         return cls(source, np.arange(source.count, dtype=np.uint32), np.full(source.count, part, dtype=np.int16))
 
     @classmethod
     def of_parts(cls, sources: Sequence[FileSource], parts: Sequence[int] | None = None, cut: Cut = "end") -> "Stock":
         """All rows of several sources, each with its part; one part for each where nothing is said."""
-        joined = Joined(sources, cut)
+        joined = JoinedSources(sources, cut)
         numbers = np.arange(1, len(sources) + 1) if parts is None else np.array(parts)
         part = np.repeat(numbers.astype(np.int16), [source.count for source in sources])
         return cls(joined, np.arange(joined.count, dtype=np.uint32), part)
@@ -166,7 +166,7 @@ class TextTask(Task):
     @property
     @abstractmethod
     def holdings(self) -> Holdings:
-        """What the files hold, read once. Raises `Mistake` where they are not there, and says how to get them."""
+        """What the files hold, read once. Raises `UserError` where they are not there, and says how to get them."""
 
     @property
     def _parts(self) -> Span | None:
@@ -177,7 +177,7 @@ class TextTask(Task):
         names, span = self.holdings.names, Span.of(pinned)
         if span.low < 1 or span.high > len(names):
             told = ", ".join(f"{number} {name}" for number, name in enumerate(names, start=1))
-            raise Mistake(f"{self.axis}: there is no {pinned}; there are: {told}")
+            raise UserError(f"{self.axis}: there is no {pinned}; there are: {told}")
         return span
 
     def _stock(self, split: str) -> Stock:
@@ -188,19 +188,19 @@ class TextTask(Task):
         mine = stock if parts is None else stock.within(parts)
         found = mine if len(mine) else stock
         if not len(found) and split in holdings.emptied:
-            raise Mistake(
+            raise UserError(
                 f"split: {type(self).__name__} has no question left for {split!r}: all of it is in "
                 f"{holdings.emptied[split]} too; other files are right, or repeats=true, which keeps such rows"
             )
         if not len(found):
-            raise Mistake(f"split: {type(self).__name__} has no question for {split!r}; its files have too few")
+            raise UserError(f"split: {type(self).__name__} has no question for {split!r}; its files have too few")
         return found
 
     def _questions(self, split: str, index: NDArray[np.int64], name: tuple[object, ...]) -> Questions:
         stock = self._stock(split)
         return stock.questions(in_order(index, len(stock), name), self.axis)
 
-    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
         """Rows that training has of the part pinned, or where it has none, of its test: for a look, not to train on."""
         parts = self._parts
         tested_alone = parts is not None and not len(self.holdings.train.within(parts))
@@ -209,11 +209,11 @@ class TextTask(Task):
     def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
         """Examples `start` .. `start + count - 1` of a split: every row of it once, then all again in another order."""
         if split not in SPLITS:
-            raise Mistake(
+            raise UserError(
                 f"split: there is no {split!r}; there are: {', '.join(SPLITS)}." + did_you_mean(split, SPLITS)
             )
         if split == "beyond-development":
-            raise Mistake("split: files have no OOD validation ('beyond-development')")
+            raise UserError("split: files have no OOD validation ('beyond-development')")
         index = np.arange(start, start + count)
         return replace(self._questions(split, index, ("texts", split, seed)), chance=chances(index, split, seed))
 
@@ -279,9 +279,9 @@ class TextTask(Task):
 def as_question(text: str, answer: str, cut: Cut = "end") -> Questions:
     """A text that a person writes as a question, with an answer that tells no more than how long one may be.
 
-    Raises `Mistake` for one without a word."""
+    Raises `UserError` for one without a word."""
     if not text.strip():
-        raise Mistake("question: is empty; any text that is one is right")
+        raise UserError("question: is empty; any text that is one is right")
     return Questions.of_source(Listed((Example(text, answer),), cut), np.zeros(1, dtype=np.int64), {})
 
 
@@ -298,27 +298,27 @@ def divided(count: int, sizes: tuple[int, int], name: Sequence[object]) -> tuple
 
 
 def refuse_cut(cut: str) -> None:
-    """Raises `Mistake` for what cannot be cut."""
+    """Raises `UserError` for what cannot be cut."""
     if cut not in CUTS:
-        raise Mistake(f"cut: {cut!r} is neither 'beginning' nor 'end'")
+        raise UserError(f"cut: {cut!r} is neither 'beginning' nor 'end'")
 
 
 def refuse_share(name: str, share: float) -> None:
-    """Raises `Mistake` for a share of the rows that leaves nothing to train on, or is none."""
+    """Raises `UserError` for a share of the rows that leaves nothing to train on, or is none."""
     if not 0 <= share < 1:
-        raise Mistake(f"{name}: {share} is no share that leaves rows to train on; 0.1 is one row in ten")
+        raise UserError(f"{name}: {share} is no share that leaves rows to train on; 0.1 is one row in ten")
 
 
 def refuse_part(name: str, part: int | Span | None) -> None:
-    """Raises `Mistake` for a number that no part has. How many there are only the files say."""
+    """Raises `UserError` for a number that no part has. How many there are only the files say."""
     if part is not None and Span.of(part).low < 1:
-        raise Mistake(f"{name}: parts have numbers from 1 on, not {Span.of(part).low}")
+        raise UserError(f"{name}: parts have numbers from 1 on, not {Span.of(part).low}")
 
 
 def refuse_unknown(name: str, chosen: Sequence[str], known: Mapping[str, object] | Sequence[str]) -> None:
-    """Raises `Mistake` for a name that there is not, or that comes twice."""
+    """Raises `UserError` for a name that there is not, or that comes twice."""
     for number, one in enumerate(chosen):
         if one not in known:
-            raise Mistake(f"{name}: there is no {one!r}; there are: {', '.join(known)}.{did_you_mean(one, known)}")
+            raise UserError(f"{name}: there is no {one!r}; there are: {', '.join(known)}.{did_you_mean(one, known)}")
         if one in chosen[:number]:
-            raise Mistake(f"{name}: {one!r} stands there twice; once is right")
+            raise UserError(f"{name}: {one!r} stands there twice; once is right")

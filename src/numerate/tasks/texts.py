@@ -44,7 +44,7 @@ class TextSource(ABC):
 
     @abstractmethod
     def pairs(self, rows: NDArray[np.int64]) -> list[Example]:
-        """The questions with these indices. Raises `Mistake`, with file and line, for one that cannot be read."""
+        """The questions with these indices. Raises `UserError`, with file and line, for one that cannot be read."""
 
     def where(self, row: int) -> str:
         """Where a question stands, for people: a file and a line."""

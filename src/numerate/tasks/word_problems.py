@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from numerate.config import Span, setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.file_sources import FileSource
 from numerate.tasks.folders import dataset_file, dataset_folder
-from numerate.tasks.readers import Reader, json_object, json_value, kind_of, text_of, utf8
+from numerate.tasks.readers import RecordReader, json_object, json_value, kind_of, text_of, utf8
 from numerate.tasks.text_files import open_lines, read_whole, stamp
 from numerate.tasks.text_task import Holdings, Stock, TextTask, divided, refuse_part, refuse_share, refuse_unknown
 from numerate.tasks.texts import Example
@@ -32,7 +32,7 @@ MARK = "####"
 
 
 @dataclass(frozen=True)
-class WordProblems(TextTask):
+class GSM8K(TextTask):
     """Word problems with their solutions, `... so she sold 24 clips.\\n#### 72`: GSM8K, Cobbe et al. (2021).
 
     "Training Verifiers to Solve Math Word Problems", https://arxiv.org/abs/2110.14168: 7,473 problems of training, of
@@ -63,7 +63,7 @@ class WordProblems(TextTask):
 
     def __post_init__(self) -> None:
         if self.answer_format not in ("solution", "number"):
-            raise Mistake(f"answer_format: {self.answer_format!r} is neither 'solution' nor 'number'")
+            raise UserError(f"answer_format: {self.answer_format!r} is neither 'solution' nor 'number'")
         refuse_unknown("extra_tests", self.extra_tests, FURTHER)
         refuse_share("development_fraction", self.development_fraction)
         refuse_part("test", self.test)
@@ -87,7 +87,7 @@ class WordProblems(TextTask):
 
     @property
     def place(self) -> Path:
-        """The folder of GSM8K. Raises `Mistake` that says how to get it."""
+        """The folder of GSM8K. Raises `UserError` that says how to get it."""
         return dataset_folder(self.data_dir, "gsm8k", FOLDERS, ("train.jsonl", PREPARED[0]))
 
     def _further(self, name: str) -> Path:
@@ -127,7 +127,7 @@ def _read(
 
 
 @dataclass(frozen=True)
-class Solved(Reader):
+class Solved(RecordReader):
     """A line of GSM8K.
 
     >>> Solved("number").example('{"question": "How many?", "answer": "500+500=<<500+500=1000>>1,000\\n#### 1,000"}')
@@ -149,7 +149,7 @@ class Solved(Reader):
 
 
 @dataclass(frozen=True)
-class Larger(Reader):
+class Larger(RecordReader):
     """A line of GSM-Hard: a question, and its answer as a number.
 
     >>> Larger("number").example('{"input": "How many?", "code": "", "target": -9867630.0}')
@@ -165,7 +165,7 @@ class Larger(Reader):
 
 
 @dataclass(frozen=True)
-class Perturbed(Reader):
+class Perturbed(RecordReader):
     """A line of GSM-Plus: a question, a solution, and the answer as text."""
 
     answer: Form = "solution"

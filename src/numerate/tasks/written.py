@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
-from numerate.errors import Mistake, did_you_mean
+from numerate.errors import UserError, did_you_mean
 from numerate.tasks.arithmetic import OPERATORS, Arithmetic
 from numerate.tasks.contents import named
-from numerate.tasks.draws import Draws, mix
+from numerate.tasks.draws import CounterRNG, mix
 from numerate.tasks.labelled_files import LabelledFile, open_rows
 from numerate.tasks.questions import Questions
 from numerate.tasks.row_files import VOCABULARIES, RowFile, rows_at_once
@@ -25,7 +25,7 @@ _WHOLE = 1 << 28
 
 
 @dataclass(frozen=True)
-class Written(Task):
+class ExampleFile(Task):
     """Rows of a file, such as `321+654=975`, split at the equals sign into question and answer.
 
     `path` is a text file with a row per line, a folder of `*.txt`, a folder that Hugging Face `datasets` saved (tokens
@@ -48,7 +48,7 @@ class Written(Task):
     `numerate evaluate latest task.path=other.txt` asks the rows of another file, all but those whose question the run
     was trained on.
 
-    >>> task = Written(path="sums.txt")  # three lines: 321+654=975, 9+1=01 and 21+9=12
+    >>> task = ExampleFile(path="sums.txt")  # three lines: 321+654=975, 9+1=01 and 21+9=12
     >>> task.space(), task.alphabet()
     (3, ('+', '='))
     """
@@ -74,36 +74,36 @@ class Written(Task):
         for name, known in (("vocabulary", tuple(VOCABULARIES)), ("digit_order", ("auto", *WAYS, "text"))):
             value = getattr(self, name)
             if value not in known:
-                raise Mistake(
+                raise UserError(
                     f"{name}: there is no {value!r}; there are: {', '.join(known)}.{did_you_mean(value, known)}"
                 )
 
     @property
     def rows(self) -> RowFile | LabelledFile:
-        """The rows of the file. Raises `Mistake` where there are none."""
+        """The rows of the file. Raises `UserError` where there are none."""
         if self.path is None:
-            raise Mistake("path: which rows? path=rows.txt names a file with a row per line, or a folder of rows")
+            raise UserError("path: which rows? path=rows.txt names a file with a row per line, or a folder of rows")
         return open_rows(self.path, self.split, self.vocabulary)
 
     def files(self) -> dict[str, Path]:
         return named(self.rows.files())
 
-    def of_file(self, path: str) -> "Written":
+    def of_file(self, path: str) -> "ExampleFile":
         """The rows of another file, of every size, for a model that was trained on these."""
         known = self if self.trained_on is None else self.trained_on
         return replace(self._whole(), path=path, trained_on=known)
 
-    def draw(self, draws: Draws, index: NDArray[np.int64]) -> Questions:
+    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
         return self._questions(None, index, ("draw", draws.key))
 
     def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
         """Examples `start` .. `start + count - 1` of a split: every row of it once, then all again in another order."""
         if split not in SPLITS:
-            raise Mistake(
+            raise UserError(
                 f"split: there is no {split!r}; there are: {', '.join(SPLITS)}." + did_you_mean(split, SPLITS)
             )
         if split == "beyond-development":
-            raise Mistake("split: rows of a file have no OOD validation ('beyond-development')")
+            raise UserError("split: rows of a file have no OOD validation ('beyond-development')")
         index = np.arange(start, start + count)
         return replace(self._questions(split, index, ("written", split, seed)), chance=chances(index, split, seed))
 
@@ -113,8 +113,8 @@ class Written(Task):
         return self.questions(places if mine is None else mine[places].astype(np.int64))
 
     def questions(self, rows: NDArray[np.int64]) -> Questions:
-        """The rows with these indices, in the order of the file. Raises `Mistake` with the file and line of a row that
-        does not read like the others."""
+        """The rows with these indices, in the order of the file. Raises `UserError` with the file and line of a row
+        that does not read like the others."""
         return questions_of(self.rows, rows, self.digit_order)
 
     def whole(self, split: str = "test") -> Questions | None:
@@ -134,7 +134,7 @@ class Written(Task):
 
     def _rows_of(self, split: str | None) -> NDArray[np.uint32] | None:
         """The rows of a split (None: of all) that have the sizes wanted; None for every row of the file. Where a split
-        has none of them, all of them: they are seen. Raises `Mistake` where the file has none."""
+        has none of them, all of them: they are seen. Raises `UserError` where the file has none."""
         wanted = {name: Span.of(size) for name in SIZES if (size := getattr(self, name)) is not None}
         if not wanted and split is None:
             return None
@@ -142,7 +142,7 @@ class Written(Task):
         divided = split if scan.divided else None
         return _chosen(scan, tuple(wanted.items()), divided, str(self.path)) if wanted or divided else None
 
-    def _whole(self) -> "Written":
+    def _whole(self) -> "ExampleFile":
         """The same without any size wanted."""
         return replace(self, first_digits=None, second_digits=None, question_length=None)
 
@@ -168,7 +168,7 @@ class Written(Task):
         """The sizes of the rows of its file along the axes, each once: also of those that are longer than what it is
         trained on, of which an evaluation may ask.
 
-        >>> Written(path="sums.txt").cells()  # 321+654=975, 9+1=01 and 21+9=12 have questions of 8, 4 and 5 characters
+        >>> ExampleFile(path="sums.txt").cells()  # questions of 8, 4 and 5 characters
         [(4,), (5,), (8,)]
         """
         scan = self._scan
@@ -201,19 +201,19 @@ class Written(Task):
         return tuple(found.alphabet()) if order == "text" else (sign, "=")
 
     def _alphabet_of_training(self, known: tuple[str, ...]) -> tuple[str, ...]:
-        """What the model reads. Raises `Mistake` where this file has anything else."""
+        """What the model reads. Raises `UserError` where this file has anything else."""
         other = [text for text in replace(self, trained_on=None).alphabet() if text not in known]
         if other:
             told = ", ".join(map(repr, other[:5]))
-            raise Mistake(f"path: {self.path} has {told}{' ...' * (len(other) > 5)}, which no row of training has")
+            raise UserError(f"path: {self.path} has {told}{' ...' * (len(other) > 5)}, which no row of training has")
         return known
 
     def read(self, text: str) -> Questions:
-        """A sum as a person types it, whatever the order of the file. Raises `Mistake` where rows are no sums, or of an
-        operator that no other task can work out."""
+        """A sum as a person types it, whatever the order of the file. Raises `UserError` where rows are no sums, or of
+        an operator that no other task can work out."""
         _, sign = way_of(self.rows, self.digit_order)
         if sign not in OPERATORS:
-            raise Mistake("question: the answers of these rows are written, not worked out; only sums can be asked")
+            raise UserError("question: the answers of these rows are written, not worked out; only sums can be asked")
         return Arithmetic(operator=sign).read(text)
 
 
@@ -227,7 +227,7 @@ SIZES = ("first_digits", "second_digits", "question_length")
 class _Scan:
     """What one pass over all rows of a file finds: the split of each by the hash of its question, and its sizes."""
 
-    def __init__(self, rows: RowFile | LabelledFile, task: Written) -> None:
+    def __init__(self, rows: RowFile | LabelledFile, task: ExampleFile) -> None:
         self.split = np.full(rows.count, -1, dtype=np.int8)
         known = None if task.trained_on is None else _questions_of_training(task.trained_on)
         self.sizes: dict[str, NDArray[np.uint16]] = {}
@@ -253,11 +253,11 @@ class _Scan:
         if task.trained_on is not None:
             self.axes = task.trained_on.axes()
             if not self.sizes.keys() >= set(self.axes):
-                raise Mistake(f"path: rows of {task.path} are no sums of two numbers, as those of training are")
+                raise UserError(f"path: rows of {task.path} are no sums of two numbers, as those of training are")
 
     @staticmethod
     @lru_cache(maxsize=4)
-    def of(rows: RowFile | LabelledFile, task: Written) -> "_Scan":
+    def of(rows: RowFile | LabelledFile, task: ExampleFile) -> "_Scan":
         return _Scan(rows, task)
 
     def _has_every_pair(self) -> bool:
@@ -270,7 +270,7 @@ class _Scan:
 
 def _questions_of_training(task: Task) -> NDArray[np.uint64]:
     """The hashes of all questions that a task of rows is trained on."""
-    assert isinstance(task, Written), "rows of files are evaluated for a model that was trained on rows of files"
+    assert isinstance(task, ExampleFile), "rows of files are evaluated for a model that was trained on rows of files"
     mine = task._rows_of("train")
     rows = np.arange(task.rows.count) if mine is None else mine.astype(np.int64)
     size = rows_at_once(task.rows.longest)
@@ -282,11 +282,13 @@ def _chosen(scan: _Scan, wanted: tuple[tuple[str, Span], ...], split: str | None
     mask = np.ones(len(scan.split), dtype=np.bool_)
     for name, span in wanted:
         if name not in scan.sizes:
-            raise Mistake(f"{name}: rows of {path} are text, which is no sum of two numbers; question_length is right")
+            raise UserError(
+                f"{name}: rows of {path} are text, which is no sum of two numbers; question_length is right"
+            )
         mask &= (scan.sizes[name] >= span.low) & (scan.sizes[name] <= span.high)
     if not mask.any():
         told = ", ".join(f"{name}={span if len(span) > 1 else span.low}" for name, span in wanted)
-        raise Mistake(f"{wanted[0][0]}: no row of {path} has {told}")
+        raise UserError(f"{wanted[0][0]}: no row of {path} has {told}")
     if split is not None and (here := mask & (scan.split == list(SPLITS).index(split))).any():
         mask = here
     return np.flatnonzero(mask).astype(np.uint32)

@@ -3,8 +3,8 @@
 from numerate.catalogue import lazily
 
 CATALOGUE = {
-    "NumberSpelling": {"Digits": "numbers"},
-    "TextSpelling": {
+    "NumberFormat": {"Digits": "numbers"},
+    "TextNumberFormat": {
         "AsIs": "text_spellings",
         "PerDigit": "text_spellings",
         "Groups": "text_spellings",
@@ -16,10 +16,10 @@ CATALOGUE = {
     "Tokenizer": {"Characters": "tokenizer", "Words": "words", "Subwords": "subwords", "TokenIds": "token_ids"},
     "Layout": {
         "Continuation": "layout",
-        "Aligned": "layout",
-        "Pair": "layout",
+        "TokenClassification": "layout",
+        "Seq2Seq": "layout",
         "Masked": "layout",
-        "Text": "layout",
+        "NextToken": "layout",
     },
 }
 __getattr__ = lazily("tokens", CATALOGUE)

@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tokens import found_numbers
-from numerate.tokens.text_spellings import NUM, TEN, Meaning, TextSpelling, Written, carried, numbers_read
+from numerate.tokens.text_spellings import NUM, TEN, Meaning, NumberSymbols, TextNumberFormat, carried, numbers_read
 from numerate.vocabulary import NUMBER, TEXT
 
 
 @dataclass(frozen=True)
-class FoNE(TextSpelling):
+class FoNE(TextNumberFormat):
     """One token `[NUM]` per number, which carries the number; a model reads it as waves: Fourier number embedding.
 
     A number x is read as the cosines and sines of 2 pi x / 10^i, two entries per digit, and each digit can be said from
@@ -31,7 +31,7 @@ class FoNE(TextSpelling):
 
     def __post_init__(self) -> None:
         if self.integer_digits < 1 or self.fraction_digits < 0:
-            raise Mistake(
+            raise UserError(
                 f"integer_digits: {self.integer_digits} digits and {self.fraction_digits} decimals cannot be; 1 "
                 f"or more and 0 or more can"
             )
@@ -43,10 +43,12 @@ class FoNE(TextSpelling):
     def symbols(self) -> tuple[str, ...]:
         return (*TEN, NUM)
 
-    def write(self, found: Sequence[str]) -> Written:
+    def write(self, found: Sequence[str]) -> NumberSymbols:
         values, beyond = carried(found)
         ones = np.ones(len(found), np.int64)
-        return Written(10 * ones, ones, values, beyond | np.fromiter(map(self._long, found), np.bool_, len(found)))
+        return NumberSymbols(
+            10 * ones, ones, values, beyond | np.fromiter(map(self._long, found), np.bool_, len(found))
+        )
 
     def _long(self, number: str) -> bool:
         whole, _, fraction = (number if number.isdigit() else found_numbers.plain(number)).partition(".")
@@ -54,7 +56,7 @@ class FoNE(TextSpelling):
 
     def spell(self, number: str) -> list[str]:
         if self._long(number) or carried([number])[1][0]:
-            raise Mistake(
+            raise UserError(
                 f"numbers: {number} has more than {self.integer_digits} digits or {self.fraction_digits} "
                 f"decimals, or more than "
                 "float32 holds"

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tokens import found_numbers
 from numerate.tokens.numbers import Ids, id_type
-from numerate.tokens.text_spellings import TextSpelling, Written, digits_of, sizes_of
+from numerate.tokens.text_spellings import NumberSymbols, TextNumberFormat, digits_of, sizes_of
 from numerate.tokens.tokenizer_files import TokenizerFile
 from numerate.vocabulary import (
     BEGIN,
@@ -67,7 +67,9 @@ def per_digit(tokenizer: Any) -> Any:
     return copy
 
 
-def _keeping(found: Sequence[str], written: Written, beyond: NDArray[np.bool_], mark: str) -> tuple[list[str], Written]:
+def _keeping(
+    found: Sequence[str], written: NumberSymbols, beyond: NDArray[np.bool_], mark: str
+) -> tuple[list[str], NumberSymbols]:
     """The mark of each number, and all numbers as symbols, where those `beyond` a spelling keep their characters: each
     run of their digits is then a number that is written digit by digit."""
     marks = [mark] * len(found)
@@ -85,10 +87,10 @@ def _keeping(found: Sequence[str], written: Written, beyond: NDArray[np.bool_], 
     codes = np.empty(len(inside), dtype=np.int64)
     codes[inside], codes[~inside] = digits_of(runs), written.codes[np.repeat(~beyond, written.counts)]
     if written.values is None:
-        return marks, Written(codes, counts)
+        return marks, NumberSymbols(codes, counts)
     values = np.ones(len(kept), dtype=np.float32)
     values[~kept] = written.values[~beyond]
-    return marks, Written(codes, counts, values)
+    return marks, NumberSymbols(codes, counts, values)
 
 
 def _marking(own: Any, text: str) -> tuple[Any, str]:
@@ -143,7 +145,7 @@ class Encoded(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def speller(file: TokenizerFile, spelling: TextSpelling) -> "Speller":
+def speller(file: TokenizerFile, spelling: TextNumberFormat) -> "Speller":
     """A tokenizer with a spelling, made once."""
     return Speller(file, spelling)
 
@@ -151,7 +153,7 @@ def speller(file: TokenizerFile, spelling: TextSpelling) -> "Speller":
 class Speller:
     """A tokenizer with a spelling of numbers. `vocabulary` has all that it can write."""
 
-    def __init__(self, file: TokenizerFile, spelling: TextSpelling) -> None:
+    def __init__(self, file: TokenizerFile, spelling: TextNumberFormat) -> None:
         from tokenizers import Tokenizer
 
         self.file, self.spelling = file, spelling
@@ -160,7 +162,7 @@ class Speller:
             self.text = without_control(file)
             own = Tokenizer.from_str(self.text)
         except Exception as error:  # what the library raises is an Exception
-            raise Mistake(f"tokenizer: the library tokenizers cannot read it: {error}") from error
+            raise UserError(f"tokenizer: the library tokenizers cannot read it: {error}") from error
         own.no_truncation()
         own.no_padding()
         self.vocabulary = _vocabulary(theirs, dict(file.roles), spelling)
@@ -172,7 +174,7 @@ class Speller:
     def _prepare(self, own: Any) -> None:
         for digit in "0123456789":
             if own.token_to_id(digit) is None:
-                raise Mistake(
+                raise UserError(
                     f"tokenizer: it has no token {digit!r}, which every spelling of numbers but AsIs needs; "
                     "a tokenizer with the ten digits, or numbers=AsIs, is right"
                 )
@@ -205,7 +207,7 @@ class Speller:
         mark = flat == self.marked
         counts = np.ones(len(flat), dtype=np.int64)
         if np.count_nonzero(mark) != len(written.counts):
-            raise Mistake(
+            raise UserError(
                 f"tokenizer: of {len(written.counts)} numbers it keeps {np.count_nonzero(mark)} apart; "
                 "numbers=AsIs leaves them to it"
             )
@@ -225,13 +227,13 @@ class Speller:
         try:
             each = [one.ids for one in self.own.encode_batch_fast(list(texts), add_special_tokens=False)]
         except (TypeError, UnicodeError) as error:
-            raise Mistake(
+            raise UserError(
                 "tokenizer: a text is not Unicode (half of a surrogate pair); its file is not UTF-8"
             ) from error
         lengths = np.fromiter(map(len, each), np.int64, len(each))
         return np.fromiter(chain.from_iterable(each), np.int64, int(lengths.sum())), lengths
 
-    def _marked(self, texts: Sequence[str]) -> tuple[list[str], Written]:
+    def _marked(self, texts: Sequence[str]) -> tuple[list[str], NumberSymbols]:
         """The texts with a 0 for each number, and the numbers of all of them as symbols."""
         if not texts:
             return [], self.spelling.write([])
@@ -308,7 +310,7 @@ class Speller:
         return "".join(chain.from_iterable(zip(between, [*texts, ""], strict=True)))
 
 
-def _vocabulary(theirs: Mapping[str, int], roles: Mapping[str, str], spelling: TextSpelling) -> Vocabulary:
+def _vocabulary(theirs: Mapping[str, int], roles: Mapping[str, str], spelling: TextNumberFormat) -> Vocabulary:
     """All that a tokenizer and a spelling write."""
     by_id = sorted(theirs.items(), key=lambda item: item[1])
     special = {*roles.values(), *SPECIALS}
@@ -340,7 +342,7 @@ def _ours(theirs: Mapping[str, int], vocabulary: Vocabulary) -> Ids:
     return ours
 
 
-def _meaning(symbol: str, spelling: TextSpelling, spelled: frozenset[str]) -> tuple[int, float, int]:
+def _meaning(symbol: str, spelling: TextNumberFormat, spelled: frozenset[str]) -> tuple[int, float, int]:
     """Kind, value and power of ten of a token."""
     if symbol in spelled:
         return spelling.meaning(symbol)

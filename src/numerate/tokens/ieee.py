@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tokens import found_numbers
-from numerate.tokens.text_spellings import TEN, Meaning, TextSpelling, Written, as_decimal, carried
+from numerate.tokens.text_spellings import TEN, Meaning, NumberSymbols, TextNumberFormat, as_decimal, carried
 from numerate.vocabulary import TEXT
 
 BITS = ("[BIT0]", "[BIT1]")
@@ -24,7 +24,7 @@ _KINDS: dict[str, tuple[type[np.floating], str]] = {
 
 
 @dataclass(frozen=True)
-class IEEEBits(TextSpelling):
+class IEEEBits(TextNumberFormat):
     """The bits of a floating-point number (IEEE 754), one token each: sign, exponent, fraction.
 
     -2 in float16 is `1 10000 0000000000`, with the tokens `[BIT0]` and `[BIT1]`. Kreitner et al. (2025),
@@ -37,7 +37,7 @@ class IEEEBits(TextSpelling):
 
     def __post_init__(self) -> None:
         if self.dtype not in _KINDS:
-            raise Mistake(f"dtype: {self.dtype!r} is none of: {', '.join(_KINDS)}")
+            raise UserError(f"dtype: {self.dtype!r} is none of: {', '.join(_KINDS)}")
 
     @property
     def pattern(self) -> re.Pattern[str]:
@@ -51,18 +51,18 @@ class IEEEBits(TextSpelling):
     def symbols(self) -> tuple[str, ...]:
         return (*TEN, *BITS)
 
-    def write(self, found: Sequence[str]) -> Written:
+    def write(self, found: Sequence[str]) -> NumberSymbols:
         kind, stored = _KINDS[self.dtype]
         values, beyond = carried(found, kind)
         bits = np.unpackbits(values.astype(stored).view(np.uint8))
-        return Written(10 + bits.astype(np.int64), np.full(len(found), self.bits), beyond=beyond)
+        return NumberSymbols(10 + bits.astype(np.int64), np.full(len(found), self.bits), beyond=beyond)
 
     def spell(self, number: str) -> list[str]:
         kind, stored = _KINDS[self.dtype]
         with np.errstate(over="ignore"):
             value = kind(float(number.replace(",", "")))
         if not np.isfinite(value) or found_numbers.value_of(as_decimal(value)) != found_numbers.value_of(number):
-            raise Mistake(f"numbers: {number} is not a number that {self.dtype} holds")
+            raise UserError(f"numbers: {number} is not a number that {self.dtype} holds")
         return [BITS[int(bit)] for byte in np.array(value, stored).tobytes() for bit in f"{byte:08b}"]
 
     def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:

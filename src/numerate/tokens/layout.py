@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from numerate.batch import IGNORE, Batch, Tokens
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tokens.numbers import Ids
 from numerate.tokens.tokenizer import Rows
 from numerate.vocabulary import BEGIN, END, PAD, UNKNOWN
@@ -27,7 +27,7 @@ class Layout(ABC):
 
     @abstractmethod
     def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
-        """The batch of these rows; `row_index` is the global index of each. Raises `Mistake` for rows of another
+        """The batch of these rows; `row_index` is the global index of each. Raises `UserError` for rows of another
         kind."""
 
 
@@ -43,11 +43,11 @@ class Continuation(Layout):
 
     def __post_init__(self) -> None:
         if self.targets not in ("answer", "all"):
-            raise Mistake(f"targets: {self.targets!r} is neither 'answer' nor 'all'")
+            raise UserError(f"targets: {self.targets!r} is neither 'answer' nor 'all'")
 
     def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
-            raise Mistake(
+            raise UserError(
                 "layout: a Continuation lays out answers that follow their questions; for labels take Aligned"
             )
         lengths = rows.lengths - 1
@@ -62,21 +62,21 @@ class Continuation(Layout):
 
 
 @dataclass(frozen=True)
-class Text(Layout):
+class NextToken(Layout):
     """Running text: each token says the next one, and all of them are asked.
 
     `[BOS] Once upon a time` is read without its last token, and its four places must say `Once`, `upon`, `a` and
     `time`. Rows are chunks of a corpus, of which stories run across the ends; nothing is hidden between two stories.
 
-    Raises `Mistake` for questions with answers, whose questions are not asked.
+    Raises `UserError` for questions with answers, whose questions are not asked.
     """
 
     def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
-            raise Mistake("layout: Text lays out running text; for labels take Aligned")
+            raise UserError("layout: Text lays out running text; for labels take Aligned")
         lengths = rows.lengths - 1
         if int(rows.asked.sum()) < int(lengths.sum()):
-            raise Mistake(
+            raise UserError(
                 "layout: Text lays out running text, of which every token is asked; for questions with answers "
                 "layout=Continuation is right"
             )
@@ -99,7 +99,7 @@ class Text(Layout):
 
 
 @dataclass(frozen=True)
-class Pair(Layout):
+class Seq2Seq(Layout):
     """An encoder reads the question and a decoder says the answer, as in T5.
 
     Raffel et al. (2020), https://arxiv.org/abs/1910.10683: `2 1 + 9 = 1 2 [EOS]` becomes the source `2 1 + 9 = [EOS]`
@@ -107,7 +107,7 @@ class Pair(Layout):
     which `decoder_start_token="begin"` makes [BOS]. `source_eos=False` leaves out the source's [EOS].
 
     `sentinel="<extra_id_0>"` is the masked form that T5 was pretrained in: the source has this text of the vocabulary
-    behind the question, and the answer begins with it. Raises `Mistake` for a text that the vocabulary has not.
+    behind the question, and the answer begins with it. Raises `UserError` for a text that the vocabulary has not.
     """
 
     decoder_start_token: Literal["pad", "begin"] = setting(
@@ -118,11 +118,11 @@ class Pair(Layout):
 
     def __post_init__(self) -> None:
         if self.decoder_start_token not in ("pad", "begin"):
-            raise Mistake(f"decoder_start_token: {self.decoder_start_token!r} is neither 'pad' nor 'begin'")
+            raise UserError(f"decoder_start_token: {self.decoder_start_token!r} is neither 'pad' nor 'begin'")
 
     def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
-            raise Mistake("layout: a Pair lays out answers that follow their questions; for labels take Aligned")
+            raise UserError("layout: a Pair lays out answers that follow their questions; for labels take Aligned")
         mask = [] if self.sentinel is None else [_id_of(rows, self.sentinel, "sentinel")]
         asked_first = np.where(rows.asked.any(axis=1), rows.asked.argmax(axis=1), rows.lengths)
         answers = rows.lengths - asked_first
@@ -154,7 +154,7 @@ class Masked(Layout):
     neither; each place is said by itself, not one after the other.
 
     The number of masks tells how long the answer is, unless `num_masks=8` puts eight behind every question, of which
-    those behind the answer's end are not asked. Raises `Mistake` for longer answers.
+    those behind the answer's end are not asked. Raises `UserError` for longer answers.
     """
 
     continues: ClassVar[bool] = False
@@ -165,18 +165,22 @@ class Masked(Layout):
 
     def __post_init__(self) -> None:
         if self.num_masks is not None and self.num_masks < 1:
-            raise Mistake(f"num_masks: {self.num_masks} masks leave no room for an answer; 1 or more is right, or null")
+            raise UserError(
+                f"num_masks: {self.num_masks} masks leave no room for an answer; 1 or more is right, or null"
+            )
 
     def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
-            raise Mistake("layout: Masked masks answers that follow their questions; for labels take Aligned")
+            raise UserError("layout: Masked masks answers that follow their questions; for labels take Aligned")
         mask = UNKNOWN if self.mask_token is None else _id_of(rows, self.mask_token, "mask_token")
         said, masked, ends = rows.ids, rows.asked, rows.lengths
         if self.num_masks is not None:
             first = np.where(rows.asked.any(axis=1), rows.asked.argmax(axis=1), rows.lengths)
             longest = int((ends - first).max(initial=0))
             if longest > self.num_masks:
-                raise Mistake(f"layout.num_masks: an answer has {longest} tokens, and there are {self.num_masks} masks")
+                raise UserError(
+                    f"layout.num_masks: an answer has {longest} tokens, and there are {self.num_masks} masks"
+                )
             ends = first + self.num_masks
             said = np.pad(said, ((0, 0), (0, max(0, int(ends.max(initial=0)) - said.shape[1]))))
             columns = np.arange(said.shape[1])
@@ -191,7 +195,7 @@ class Masked(Layout):
 
 
 @dataclass(frozen=True)
-class Aligned(Layout):
+class TokenClassification(Layout):
     """Each token is answered at its own place by a label, as in counting or in tagging.
 
     `blocked_tokens` names texts that nobody may attend to. A hidden token is still read where it stands and may be
@@ -205,7 +209,7 @@ class Aligned(Layout):
 
     def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is None:
-            raise Mistake("layout: Aligned lays out a label per token, which this task has not; take Continuation")
+            raise UserError("layout: Aligned lays out a label per token, which this task has not; take Continuation")
         batch = _batch(rows.ids, rows.lengths, rows.asked, rows.labels, row_index)
         if not self.blocked_tokens:
             return batch
@@ -221,12 +225,12 @@ class Aligned(Layout):
 def _id_of(rows: Rows, text: str, field: str) -> int:
     """The id of a text of the rows' vocabulary."""
     if rows.vocabulary is None:
-        raise Mistake(f"layout.{field}: these rows do not say which texts their tokens are, so {text!r} is not known")
+        raise UserError(f"layout.{field}: these rows do not say which texts their tokens are, so {text!r} is not known")
     known = rows.vocabulary.ids
     if text not in known:
         names = rows.vocabulary.symbols[4:]
         some = f"{', '.join(names[:100])}{' ...' if len(names) > 100 else ''}"
-        raise Mistake(f"layout.{field}: the task has no text {text!r}; it has: {some}")
+        raise UserError(f"layout.{field}: the task has no text {text!r}; it has: {some}")
     return known[text]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks import decimals
 from numerate.tasks.questions import Numbers
 from numerate.tokens import insertion
@@ -26,7 +26,7 @@ def id_type(vocabulary: Vocabulary) -> type[np.uint8] | type[np.uint16] | type[n
     return np.uint8 if vocabulary.size <= 256 else np.uint16 if vocabulary.size <= 65_536 else np.int32
 
 
-class NumberSpelling(ABC):
+class NumberFormat(ABC):
     """How numbers become tokens. `write` does it for whole blocks, `spell` for one number, and they agree; `read` is
     the way back. `answer` says whether a number stands in the answer, `chance` is the random word of its question."""
 
@@ -61,7 +61,7 @@ class NumberSpelling(ABC):
 
 
 @dataclass(frozen=True)
-class Digits(NumberSpelling):
+class Digits(NumberFormat):
     """One token per digit, least significant first or as people write them.
 
     With `digit_order="reversed"` 123 reads `321`, -7 reads `7-` and 1.5 reads `5.1`: the carry of a sum then moves in
@@ -71,7 +71,7 @@ class Digits(NumberSpelling):
     Zeros in front, all from McLeish et al. (2024), https://arxiv.org/abs/2405.17399: `leading_zeros=2` writes 7 as
     `007`, reversed `700`; `answer_leading_zeros=3` gives those of the answer three (their `prepend_zeros` of 2 is the
     two together); `min_digits=4` fills the numbers of the question up to four digits (their `keep_places`), and longer
-    ones do not fit: writing them raises `Mistake`.
+    ones do not fit: writing them raises `UserError`.
 
     `index_hints=True` puts one of 102 characters before each digit (Zhou et al. 2024,
     https://arxiv.org/abs/2402.09371), the same for the same power of ten in all numbers of a question, and the next one
@@ -93,12 +93,14 @@ class Digits(NumberSpelling):
 
     def __post_init__(self) -> None:
         if self.digit_order not in ("reversed", "normal", "answer reversed"):
-            raise Mistake(f"digit_order: {self.digit_order!r} is neither 'reversed' nor 'normal' nor 'answer reversed'")
+            raise UserError(
+                f"digit_order: {self.digit_order!r} is neither 'reversed' nor 'normal' nor 'answer reversed'"
+            )
         for name in ("leading_zeros", "answer_leading_zeros"):
             if (getattr(self, name) or 0) < 0:
-                raise Mistake(f"{name}: {getattr(self, name)} zeros cannot be written; 0 or more can")
+                raise UserError(f"{name}: {getattr(self, name)} zeros cannot be written; 0 or more can")
         if self.min_digits < 0:
-            raise Mistake(f"min_digits: {self.min_digits} places cannot be filled; 0 or more can")
+            raise UserError(f"min_digits: {self.min_digits} places cannot be filled; 0 or more can")
 
     def texts(self) -> tuple[str, ...]:
         return ("-", ".", *HINTS) if self.index_hints else ("-", ".")
@@ -146,7 +148,7 @@ class Digits(NumberSpelling):
 
     def _check_fits(self, digits: int) -> None:
         if digits > self.min_digits:
-            raise Mistake(
+            raise UserError(
                 f"min_digits: a number of {digits} digits does not fit into {self.min_digits} places; "
                 f"tokenizer.number_format.min_digits={digits} holds it"
             )

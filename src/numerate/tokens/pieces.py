@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.folders import corpora_folder, data_folder
 from numerate.tokens import tokenizer_files
 from numerate.tokens.foreign import without_control
@@ -23,12 +23,12 @@ _MODELS = ("tokenizer.model", "tokenizer.model.v1", "spiece.model")
 """What SentencePiece models are called in a folder that has no tokenizer.json."""
 
 
-def pieces(name: str) -> "Pieces":
+def pieces(name: str) -> "StoredTokenizer":
     """The tokenizer of a folder, a tokenizer.json, a SentencePiece model, or a name that `stored` knows.
 
-    Raises `Mistake` where there is none, and where the library tokenizers is not installed.
+    Raises `UserError` where there is none, and where the library tokenizers is not installed.
     """
-    return Pieces(stored_or_model(name))
+    return StoredTokenizer(stored_or_model(name))
 
 
 def stored_or_model(name: str) -> TokenizerFile:
@@ -50,18 +50,18 @@ def _place(name: str) -> Path:
     return path
 
 
-class Pieces:
+class StoredTokenizer:
     """A tokenizer with its own ids.
 
     With Mistral's first one `begin` is 1 (`<s>`), `size` 32,000, and `encode(["Once upon"])` gives the ids of `▁Once`
-    and `▁upon`. Names of special tokens that stand in a text are text. Raises `Mistake` for one that cannot be read.
+    and `▁upon`. Names of special tokens that stand in a text are text. Raises `UserError` for one that cannot be read.
     """
 
     def __init__(self, file: TokenizerFile) -> None:
         try:
             from tokenizers import Tokenizer
         except ImportError as error:
-            raise Mistake(
+            raise UserError(
                 "tokenizer: the package tokenizers is not here: pip install 'numerate[huggingface]'"
             ) from error
         self.file = file
@@ -69,7 +69,7 @@ class Pieces:
             theirs = Tokenizer.from_str(file.text)
             self._own = Tokenizer.from_str(without_control(file))
         except Exception as error:  # what the library raises is an Exception
-            raise Mistake(f"tokenizer: the library tokenizers cannot read it: {error}") from error
+            raise UserError(f"tokenizer: the library tokenizers cannot read it: {error}") from error
         self._theirs = theirs
         self._own.no_truncation()
         self._own.no_padding()
@@ -95,11 +95,11 @@ class Pieces:
     def begin(self) -> int:
         """The id in front of every document: of the beginning of a text, else of its end (GPT-2 has one for both).
 
-        Raises `Mistake` for a tokenizer without either.
+        Raises `UserError` for a tokenizer without either.
         """
         found = self.roles.get("bos", self.roles.get("eos"))
         if found is None:
-            raise Mistake(
+            raise UserError(
                 "tokenizer: it has no token that begins a text (<s>, <bos>, <|endoftext|> ...), and documents would "
                 "run together; bos_token in a tokenizer_config.json beside it names one"
             )
@@ -205,7 +205,7 @@ def _same_within(one: NDArray[np.integer], other: NDArray[np.integer]) -> bool:
     return False
 
 
-def opened(name: str) -> Pieces:
+def opened(name: str) -> StoredTokenizer:
     """`pieces`, made once in a process for each file as long as it does not change."""
     place = _place(name)
     files = sorted(place.iterdir()) if place.is_dir() else [place]
@@ -214,5 +214,5 @@ def opened(name: str) -> Pieces:
 
 
 @lru_cache(maxsize=4)
-def _opened(name: str, stamps: tuple[tuple[str, int], ...]) -> Pieces:
+def _opened(name: str, stamps: tuple[tuple[str, int], ...]) -> StoredTokenizer:
     return pieces(name)

@@ -8,10 +8,10 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 import numpy as np
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.number_tables import ORDERS, digit_and_order
 from numerate.tokens import found_numbers
-from numerate.tokens.text_spellings import TEN, Meaning, TextSpelling, Written, characters_of, sizes_of
+from numerate.tokens.text_spellings import TEN, Meaning, NumberSymbols, TextNumberFormat, characters_of, sizes_of
 from numerate.vocabulary import DIGIT, TEXT
 
 _DECIMALS = -ORDERS.start
@@ -19,7 +19,7 @@ _LONGEST = ORDERS.stop
 
 
 @dataclass(frozen=True)
-class RegressionTransformer(TextSpelling):
+class RegressionTransformer(TextNumberFormat):
     """A token per digit that says its power of ten: 54.2 is `_5_1_ _4_0_ _2_-1_`.
 
     320 tokens, the digits 0 to 9 with the powers -12 to 19 (Born and Manica, 2023, https://arxiv.org/abs/2202.01338, in
@@ -40,7 +40,7 @@ class RegressionTransformer(TextSpelling):
     def symbols(self) -> tuple[str, ...]:
         return (*TEN, *(f"_{digit}_{order}_" for digit in range(10) for order in ORDERS))
 
-    def write(self, found: Sequence[str]) -> Written:
+    def write(self, found: Sequence[str]) -> NumberSymbols:
         texts = [*map(rounded, found)]
         sizes = sizes_of(texts)
         whole = np.fromiter((len(text.partition(".")[0]) for text in texts), np.int64, len(texts))
@@ -50,12 +50,12 @@ class RegressionTransformer(TextSpelling):
         before = whole[number]
         order = before - place - (place < before)
         codes = 10 + (written - ord("0")) * len(ORDERS) + order + _DECIMALS
-        return Written(codes[place != before], sizes - (sizes > whole), beyond=whole > _LONGEST)
+        return NumberSymbols(codes[place != before], sizes - (sizes > whole), beyond=whole > _LONGEST)
 
     def spell(self, number: str) -> list[str]:
         whole, _, fraction = rounded(number).partition(".")
         if len(whole) > _LONGEST:
-            raise Mistake(f"numbers: {number} has {len(whole)} digits before the point; there are tokens for 20")
+            raise UserError(f"numbers: {number} has {len(whole)} digits before the point; there are tokens for 20")
         orders = range(len(whole) - 1, -1 - len(fraction), -1)
         return [f"_{digit}_{order}_" for digit, order in zip(whole + fraction, orders, strict=True)]
 
@@ -91,7 +91,7 @@ def read_numbers(symbols: Sequence[str]) -> tuple[list[Decimal], int]:
     """The numbers that tokens say, and how many of them are not written as numbers are.
 
     A number ends where the next token does not have a smaller power of ten. One is invalid that leaves out a power, or
-    that ends above the units; powers that are left out have the digit 0. Raises `Mistake` for another token.
+    that ends above the units; powers that are left out have the digit 0. Raises `UserError` for another token.
 
     >>> read_numbers(["_5_1_", "_4_0_", "_2_-1_", "_3_2_", "_1_0_"])
     ([Decimal('54.2'), Decimal('301')], 1)
@@ -100,7 +100,7 @@ def read_numbers(symbols: Sequence[str]) -> tuple[list[Decimal], int]:
     for symbol in symbols:
         known = digit_and_order(symbol)
         if known is None:
-            raise Mistake(f"numbers: {symbol!r} is no token of the regression transformer, such as _5_2_")
+            raise UserError(f"numbers: {symbol!r} is no token of the regression transformer, such as _5_2_")
         if not numbers or known[1] >= numbers[-1][-1][1]:
             numbers.append([])
         numbers[-1].append(known)

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tokens.tokenizer_files import TokenizerFile
 
 SPACE = "\u2581"
@@ -55,7 +55,7 @@ def sentencepiece(path: Path) -> TokenizerFile:
     """The fast tokenizer of a SentencePiece model; its ids are the model's.
 
     With Mistral's first one `Once upon a time,` is `▁Once ▁upon ▁a ▁time ,` and `42` is `▁ 4 2`. What is called `<s>`
-    in a text is text, as there. Raises `Mistake` for a file that is no such model, or of a kind that the library
+    in a text is text, as there. Raises `UserError` for a file that is no such model, or of a kind that the library
     tokenizers has not.
     """
     stamp = path.stat()
@@ -67,11 +67,11 @@ def _read(path: Path, _changed: int, _size: int) -> TokenizerFile:
     try:
         model = _model(path.read_bytes())
     except (ValueError, IndexError, TypeError, struct.error) as error:
-        raise Mistake(f"tokenizer: {path} is no whole SentencePiece model ({error}); fetch it anew") from error
+        raise UserError(f"tokenizer: {path} is no whole SentencePiece model ({error}); fetch it anew") from error
     if model.kind not in (_UNIGRAM, _BPE):
-        raise Mistake(f"tokenizer: {path} is a SentencePiece model of words or characters; BPE or Unigram is right")
+        raise UserError(f"tokenizer: {path} is a SentencePiece model of words or characters; BPE or Unigram is right")
     if any(kind == _USER_DEFINED for _, _, kind in model.pieces):
-        raise Mistake(
+        raise UserError(
             f"tokenizer: {path} has pieces that users defined, which are cut by rules of their own; the tokenizer.json "
             "of the same model is right"
         )

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.task import Task
 from numerate.tasks.texts import Listed, Texts, TextSource
 from numerate.tokens import foreign, tokenizer_files
 from numerate.tokens.foreign import per_digit as per_digit
 from numerate.tokens.numbers import Digits, Ids, id_type
-from numerate.tokens.text_spellings import AsIs, TextSpelling
+from numerate.tokens.text_spellings import AsIs, TextNumberFormat
 from numerate.tokens.tokenised import Tokenised, tokenised
 from numerate.tokens.tokenizer import Characters, Rows, Tokenizer
 from numerate.vocabulary import BEGIN, END, PAD, POINT, SIGN, SPECIAL, UNKNOWN, Vocabulary
@@ -45,14 +45,14 @@ class Subwords(Tokenizer):
     have at most `max_length` tokens each. Of a longer answer the end goes; of a longer question what its task says
     (`cut`), with a warning that says how many of the data they are.
 
-    Raises `Mistake` for a tokenizer that cannot be read, and for one without the ten digits unless
+    Raises `UserError` for a tokenizer that cannot be read, and for one without the ten digits unless
     `number_format=AsIs`.
     """
 
     unique: ClassVar[bool] = False
 
     tokenizer: str = setting("google-t5/t5-small", "a folder, a tokenizer.json, a model of the hub, or characters")
-    number_format: TextSpelling = setting(AsIs(), "how the numbers in texts are spelled")
+    number_format: TextNumberFormat = setting(AsIs(), "how the numbers in texts are spelled")
     vocabulary: Literal["all", "occurring"] = setting(
         "all", "the tokenizer's whole vocabulary, or what training has of it"
     )
@@ -63,9 +63,9 @@ class Subwords(Tokenizer):
 
     def __post_init__(self) -> None:
         if self.vocabulary not in ("all", "occurring"):
-            raise Mistake(f"vocabulary: {self.vocabulary!r} is neither 'all' nor 'occurring'")
+            raise UserError(f"vocabulary: {self.vocabulary!r} is neither 'all' nor 'occurring'")
         if self.max_length < 1:
-            raise Mistake(f"max_length: {self.max_length} tokens are nothing to read; 1 or more are")
+            raise UserError(f"max_length: {self.max_length} tokens are nothing to read; 1 or more are")
 
     @property
     def speller(self) -> foreign.Speller:
@@ -222,9 +222,9 @@ def _listed(examples: Sequence[Example]) -> Texts:
 
 
 def _texts(questions: Questions) -> Texts:
-    """Questions with number slots as texts, with numbers as people write them. Raises `Mistake` for labels."""
+    """Questions with number slots as texts, with numbers as people write them. Raises `UserError` for labels."""
     if questions.labels is not None:
-        raise Mistake("tokenizer: Subwords writes texts, and these questions have a label per token; take Words")
+        raise UserError("tokenizer: Subwords writes texts, and these questions have a label per token; take Words")
     writer = Characters(Digits("normal"))
     vocabulary = writer.build_vocabulary(questions.alphabet)
     rows = writer.rows(questions, vocabulary)

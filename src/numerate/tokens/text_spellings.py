@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tokens import found_numbers
 from numerate.vocabulary import DIGIT, NUMBER, POINT, TEXT
 
 Codes = NDArray[np.int64]
-"""Symbols by their index in `TextSpelling.symbols()`."""
+"""Symbols by their index in `TextNumberFormat.symbols()`."""
 
 
-class Written(NamedTuple):
+class NumberSymbols(NamedTuple):
     """Numbers as symbols, one number after the other.
 
     `codes` int64 `[symbols]`; `counts` int64 `[numbers]`: how many of them each number has; `values` float32
@@ -40,7 +40,7 @@ class Meaning(NamedTuple):
     significance: int = -1000
 
 
-class TextSpelling(ABC):
+class TextNumberFormat(ABC):
     """How the numbers in a text are written as symbols. All else in it is left to the tokenizer.
 
     `write` does it for many numbers, `spell` for one, and they agree; `read` is the way back. A number that a spelling
@@ -60,12 +60,12 @@ class TextSpelling(ABC):
         """All symbols that it may write. The first ten are the digits, unless it leaves numbers to the tokenizer."""
 
     @abstractmethod
-    def write(self, found: Sequence[str]) -> Written:
+    def write(self, found: Sequence[str]) -> NumberSymbols:
         """The symbols of numbers as they were found in texts."""
 
     @abstractmethod
     def spell(self, number: str) -> list[str]:
-        """The symbols of one number as it stands in a text. Raises `Mistake` for one that it cannot write."""
+        """The symbols of one number as it stands in a text. Raises `UserError` for one that it cannot write."""
 
     @abstractmethod
     def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:
@@ -84,7 +84,7 @@ TEN = tuple("0123456789")
 
 
 @dataclass(frozen=True)
-class AsIs(TextSpelling):
+class AsIs(TextNumberFormat):
     """Numbers as the tokenizer itself writes them: `2019` may be one token, or `20` and `19`."""
 
     pattern: ClassVar[None] = None
@@ -92,18 +92,18 @@ class AsIs(TextSpelling):
     def symbols(self) -> tuple[str, ...]:
         return ()
 
-    def write(self, found: Sequence[str]) -> Written:
-        raise Mistake("numbers: AsIs leaves numbers to the tokenizer and writes none")
+    def write(self, found: Sequence[str]) -> NumberSymbols:
+        raise UserError("numbers: AsIs leaves numbers to the tokenizer and writes none")
 
     def spell(self, number: str) -> list[str]:
-        raise Mistake("numbers: AsIs leaves numbers to the tokenizer and writes none")
+        raise UserError("numbers: AsIs leaves numbers to the tokenizer and writes none")
 
     def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:
         return "".join(symbols)
 
 
 @dataclass(frozen=True)
-class PerDigit(TextSpelling):
+class PerDigit(TextNumberFormat):
     """One token a digit, the letters around it untouched: `a12.5b` is `a 1 2 . 5 b`.
 
     Nothing is parsed, so nothing is lost: signs, points, thousands and powers of ten are texts of the tokenizer. The
@@ -116,8 +116,8 @@ class PerDigit(TextSpelling):
     def symbols(self) -> tuple[str, ...]:
         return TEN
 
-    def write(self, found: Sequence[str]) -> Written:
-        return Written(digits_of(found), sizes_of(found))
+    def write(self, found: Sequence[str]) -> NumberSymbols:
+        return NumberSymbols(digits_of(found), sizes_of(found))
 
     def spell(self, number: str) -> list[str]:
         return [*number]
@@ -127,7 +127,7 @@ class PerDigit(TextSpelling):
 
 
 @dataclass(frozen=True)
-class Groups(TextSpelling):
+class Groups(TextNumberFormat):
     """One token per group of digits, cut from the left or from the right: 12345 is `123 45` or `12 345`.
 
     Groups of three are how Llama 3 and GPT-4 write numbers, from the left; from the right they stand for the same
@@ -143,15 +143,15 @@ class Groups(TextSpelling):
 
     def __post_init__(self) -> None:
         if not 1 <= self.group_size <= 5:
-            raise Mistake(f"group_size: groups of {self.group_size} digits cannot be; 1 to 5 digits can")
+            raise UserError(f"group_size: groups of {self.group_size} digits cannot be; 1 to 5 digits can")
         if self.side not in ("left", "right"):
-            raise Mistake(f"side: {self.side!r} is neither 'left' nor 'right'")
+            raise UserError(f"side: {self.side!r} is neither 'left' nor 'right'")
 
     def symbols(self) -> tuple[str, ...]:
         groups = [f"{value:0{size}}" for size in range(1, self.group_size + 1) for value in range(10**size)]
         return (*groups, ".")
 
-    def write(self, found: Sequence[str]) -> Written:
+    def write(self, found: Sequence[str]) -> NumberSymbols:
         lengths = sizes_of(found)
         number = np.repeat(np.arange(len(found)), lengths)
         place = np.arange(len(number)) - np.repeat(lengths.cumsum() - lengths, lengths)
@@ -167,7 +167,7 @@ class Groups(TextSpelling):
         values = np.add.reduceat(digit * 10**power, begins) if len(begins) else digit
         codes = values + (10**sizes - 10) // 9
         codes[written[begins] == ord(".")] = (10 ** (self.group_size + 1) - 10) // 9
-        return Written(codes, np.bincount(number[begins], minlength=len(found)))
+        return NumberSymbols(codes, np.bincount(number[begins], minlength=len(found)))
 
     def spell(self, number: str) -> list[str]:
         point, digits = (["."], number[1:]) if number.startswith(".") else ([], number)
@@ -185,7 +185,7 @@ class Groups(TextSpelling):
 
 
 @dataclass(frozen=True)
-class XVal(TextSpelling):
+class XVal(TextNumberFormat):
     """One token `[NUM]` per number, which carries the number itself: xVal.
 
     The model multiplies the token's embedding by the number, and a head of its own says numbers (Golkar et al., 2023,
@@ -216,15 +216,15 @@ class XVal(TextSpelling):
     def symbols(self) -> tuple[str, ...]:
         return (*TEN, NUM)
 
-    def write(self, found: Sequence[str]) -> Written:
+    def write(self, found: Sequence[str]) -> NumberSymbols:
         values, beyond = carried(found)
         if self.published or self.round_to_float32:
             beyond = ~np.isfinite(values)
-        return Written(np.full(len(found), 10), np.ones(len(found), np.int64), values, beyond)
+        return NumberSymbols(np.full(len(found), 10), np.ones(len(found), np.int64), values, beyond)
 
     def spell(self, number: str) -> list[str]:
         if self.write([number]).beyond[0]:  # type: ignore[index]
-            raise Mistake(f"numbers: {number} is not a number that float32 holds, which xVal's values are")
+            raise UserError(f"numbers: {number} is not a number that float32 holds, which xVal's values are")
         return [NUM]
 
     def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:

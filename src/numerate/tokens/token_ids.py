@@ -8,11 +8,11 @@ from typing import ClassVar
 import numpy as np
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.task import Task
 from numerate.tokens.numbers import id_type
-from numerate.tokens.pieces import Pieces, opened
+from numerate.tokens.pieces import StoredTokenizer, opened
 from numerate.tokens.tokenizer import Rows, Tokenizer
 from numerate.vocabulary import DIGIT, NUMBER, POINT, SIGN, SPECIAL, TEXT, Vocabulary
 
@@ -21,7 +21,7 @@ from numerate.vocabulary import DIGIT, NUMBER, POINT, SIGN, SPECIAL, TEXT, Vocab
 class TokenIds(Tokenizer):
     """The ids of a corpus as they are, in the vocabulary of the tokenizer that it was written with.
 
-    The vocabulary has exactly the ids of `LanguageModelling.tokenizer`, 32,000 of Llama's, and none of the house's:
+    The vocabulary has exactly the ids of `LanguageModeling.tokenizer`, 32,000 of Llama's, and none of the house's:
     what ids 0 to 3 are is the tokenizer's affair. Behind the end of a row stands 0, which is never asked.
 
     With `pad_to_multiple_of` there are further ids, which no text has, up to a multiple of it: tables of such sizes are
@@ -34,24 +34,26 @@ class TokenIds(Tokenizer):
 
     def __post_init__(self) -> None:
         if self.pad_to_multiple_of < 1:
-            raise Mistake(
+            raise UserError(
                 f"pad_to_multiple_of: {self.pad_to_multiple_of} has no multiples; 1 or more is right, 1 for no "
                 f"further ids"
             )
 
     def build_vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
-        """The vocabulary of a task's tokenizer. Raises `Mistake` for a task that is no running text."""
+        """The vocabulary of a task's tokenizer. Raises `UserError` for a task that is no running text."""
         if not isinstance(task, Task) or not hasattr(task, "pieces"):
             what = type(task).__name__ if isinstance(task, Task) else "a text"
-            raise Mistake(
-                f"tokenizer: TokenIds takes running text as it is, and {what} is none; task=LanguageModelling, or "
+            raise UserError(
+                f"tokenizer: TokenIds takes running text as it is, and {what} is none; task=LanguageModeling, or "
                 "another tokenizer such as Characters, is right"
             )
         return vocabulary_of(task.pieces(), self.pad_to_multiple_of)
 
     def rows(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> Rows:
         if not isinstance(questions, Questions) or questions.tokens is None:
-            raise Mistake("tokenizer: TokenIds takes running text alone, and these are questions; Characters is right")
+            raise UserError(
+                "tokenizer: TokenIds takes running text alone, and these are questions; Characters is right"
+            )
         rows = questions.tokens
         ids = rows.ids.astype(id_type(vocabulary))
         places = np.arange(ids.shape[1])
@@ -67,13 +69,13 @@ class TokenIds(Tokenizer):
         return pieces_of(vocabulary).decode([*ids])
 
     @staticmethod
-    def stored(name: str) -> Pieces:
+    def stored(name: str) -> StoredTokenizer:
         """The stored tokenizer of a name, opened once: for tasks, which stand below tokens. Raises as `pieces` does."""
         return opened(name)
 
 
 @lru_cache(maxsize=4)
-def vocabulary_of(known: Pieces, multiple: int = 1) -> Vocabulary:
+def vocabulary_of(known: StoredTokenizer, multiple: int = 1) -> Vocabulary:
     """The vocabulary of a stored tokenizer: its ids, its pieces as symbols, and which of them are digits; then ids
     without a piece up to a multiple."""
     symbols = list(known.symbols)
@@ -91,19 +93,19 @@ def vocabulary_of(known: Pieces, multiple: int = 1) -> Vocabulary:
             kinds[i] = SIGN if bare == "-" else POINT
     theirs = np.arange(len(symbols), dtype=np.int64)
     theirs[known.size :] = -1
-    found = Known(tuple(symbols), kinds, values, np.full(len(symbols), -1000, np.int64), theirs)
+    found = TokenizerVocabulary(tuple(symbols), kinds, values, np.full(len(symbols), -1000, np.int64), theirs)
     object.__setattr__(found, "pieces", known)
     return found
 
 
-class Known(Vocabulary):
+class TokenizerVocabulary(Vocabulary):
     """A vocabulary that knows its tokenizer."""
 
-    pieces: Pieces
+    pieces: StoredTokenizer
 
 
-def pieces_of(vocabulary: Vocabulary) -> Pieces:
-    """The stored tokenizer of a vocabulary that `TokenIds` made. Raises `Mistake` for any other."""
-    if not isinstance(vocabulary, Known):
-        raise Mistake("tokenizer: TokenIds knows the vocabularies alone that it made; of a LanguageModelling is right")
+def pieces_of(vocabulary: Vocabulary) -> StoredTokenizer:
+    """The stored tokenizer of a vocabulary that `TokenIds` made. Raises `UserError` for any other."""
+    if not isinstance(vocabulary, TokenizerVocabulary):
+        raise UserError("tokenizer: TokenIds knows the vocabularies alone that it made; of a LanguageModeling is right")
     return vocabulary.pieces

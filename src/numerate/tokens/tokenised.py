@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import Fault
+from numerate.errors import OperationalError
 from numerate.tasks.corpus_files import block_sum
 from numerate.tasks.folders import numerate_cache
 from numerate.tasks.texts import TextSource
@@ -67,7 +67,7 @@ _fingerprints: "WeakKeyDictionary[TextSource, str]" = WeakKeyDictionary()
 def tokenised(source: TextSource, speller: Speller, before_answer: str = "") -> Tokenised:
     """The tokens of all questions of a source, made at the first time that they are asked for.
 
-    `before_answer` is a text in front of every answer. Raises `Fault` where the folder cannot be written.
+    `before_answer` is a text in front of every answer. Raises `OperationalError` where the folder cannot be written.
     """
     key = _key(source, speller, before_answer)
     if key not in _known:
@@ -136,12 +136,12 @@ def _kept(source: TextSource, speller: Speller, before_answer: str, key: str) ->
                 _make(folder, source, speller, before_answer)
                 found = _opened(folder, speller)
     except OSError as error:
-        raise Fault(
+        raise OperationalError(
             f"{folder.parent}: the tokens of {source.count:,} questions cannot be kept there ({error}); "
             "NUMERATE_CACHE names another folder"
         ) from error
     if found is None:
-        raise Fault(f"{folder}: what was written there cannot be read again; is the disk sound?")
+        raise OperationalError(f"{folder}: what was written there cannot be read again; is the disk sound?")
     return found
 
 

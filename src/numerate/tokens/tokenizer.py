@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.draws import mix
 from numerate.tasks.questions import EMPTY, Example, Questions
 from numerate.tasks.task import Task
 from numerate.tokens import insertion
-from numerate.tokens.numbers import Digits, Ids, NumberSpelling, id_type
+from numerate.tokens.numbers import Digits, Ids, NumberFormat, id_type
 from numerate.vocabulary import BEGIN, END, PAD, PUBLISHED, UNKNOWN, Vocabulary
 
 HOUSE_TEXTS = ("+", "-", "x", "=", " ", ".")
@@ -87,7 +87,7 @@ class Tokenizer(ABC):
         return self.decode(ids, vocabulary)
 
     def fingerprint(self) -> str | None:
-        """A hash of the file that it reads; None where it reads none. Raises `Mistake` where that is not there."""
+        """A hash of the file that it reads; None where it reads none. Raises `UserError` where that is not there."""
         return None
 
 
@@ -108,7 +108,7 @@ class Characters(Tokenizer):
     3 2 4 =` (here as people write them). Both need as many digits, which `Digits(min_digits=...)` gives them.
     """
 
-    number_format: NumberSpelling = setting(Digits(), "how numbers are spelled")
+    number_format: NumberFormat = setting(Digits(), "how numbers are spelled")
     add_bos_token: bool = setting(False, "whether every row begins with [BOS]")
     vocabulary: Literal["house", "pad", "index", "sort"] = setting(
         "house", "which vocabulary: the house's, or a published one with 19, 121 or 118 ids", later=True
@@ -120,29 +120,29 @@ class Characters(Tokenizer):
 
     def __post_init__(self) -> None:
         if self.vocabulary not in ("house", *PUBLISHED):
-            raise Mistake(f"vocabulary: {self.vocabulary!r} is none of: house, {', '.join(PUBLISHED)}")
+            raise UserError(f"vocabulary: {self.vocabulary!r} is none of: house, {', '.join(PUBLISHED)}")
         if not 0 <= self.space_probability <= 1:
-            raise Mistake(f"space_probability: {self.space_probability} is no probability; 0 to 1 are")
+            raise UserError(f"space_probability: {self.space_probability} is no probability; 0 to 1 are")
         if isinstance(self.number_format, Digits) and self.number_format.index_hints:
             if self.vocabulary in ("pad", "sort"):
-                raise Mistake(
+                raise UserError(
                     f"vocabulary: the published vocabulary {self.vocabulary!r} has no index hints; 'index' and "
                     f"'house' have"
                 )
             if self.interleave_operands:
-                raise Mistake(
+                raise UserError(
                     "interleave_operands: operands with index hints cannot alternate; leave one of the two out"
                 )
 
     def build_vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
-        """The vocabulary for a task, or for texts. Raises `Mistake` for a task with characters that a published one
+        """The vocabulary for a task, or for texts. Raises `UserError` for a task with characters that a published one
         has not; of texts, these are unknown."""
         texts = task.alphabet() if isinstance(task, Task) else task
         if self.vocabulary != "house":
             published = Vocabulary.published(self.vocabulary)
             missing = {character for text in texts for character in text} - set(published.ids)
             if missing and isinstance(task, Task):
-                raise Mistake(
+                raise UserError(
                     f"vocabulary: the published vocabulary {self.vocabulary!r} has no "
                     f"{' '.join(sorted(missing))}, which "
                     f"{type(task).__name__} needs; 'house' has whatever a task needs"
@@ -227,7 +227,7 @@ def _by_character(questions: Questions) -> Questions:
         said = [questions.alphabet[i] for i in np.unique(questions.labels[questions.labels >= 0])]
         for text in said:
             if len(text) != 1:
-                raise Mistake(f"tokenizer: the label {text!r} is no single character, and a label is one token")
+                raise UserError(f"tokenizer: the label {text!r} is no single character, and a label is one token")
         at_end = np.full(symbols.shape, EMPTY, dtype=np.int16)
         at_end[..., -1] = np.where(questions.labels >= 0, table[np.maximum(questions.labels, -1), -1], EMPTY)
         labels = at_end.reshape(len(at_end), symbols.shape[1] * widest)
@@ -248,7 +248,7 @@ class _Writer:
     """
 
     def __init__(
-        self, questions: Questions, spelling: NumberSpelling, vocabulary: Vocabulary, begin: bool, interleave: bool
+        self, questions: Questions, spelling: NumberFormat, vocabulary: Vocabulary, begin: bool, interleave: bool
     ) -> None:
         self.questions, self.begin = questions, int(begin)
         self.type = np.dtype(id_type(vocabulary))
@@ -268,11 +268,11 @@ class _Writer:
         """The operands as one number whose digits are theirs in turn; the operator is left out."""
         operands = symbols.shape[1] > 2 and bool(((symbols[:, [0, 2]] == (-1, -2)).all(1) & (symbols[:, 1] >= 0)).all())
         if not operands:
-            raise Mistake("interleave: only questions of two operands with an operator between them can alternate")
+            raise UserError("interleave: only questions of two operands with an operator between them can alternate")
         (first, lengths), (second, others) = self.spelled[:2]
         unequal = np.flatnonzero(lengths != others)
         if len(unequal):
-            raise Mistake(
+            raise UserError(
                 f"interleave: operands of {lengths[unequal[0]]} and {others[unequal[0]]} digits could not be told "
                 "apart when they alternate; give them as many with tokenizer.number_format.min_digits"
             )

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.folders import data_folder
 
 CHARACTERS = "characters"
@@ -59,7 +59,7 @@ def stored(name: str, revision: str | None = None) -> TokenizerFile:
     A folder has a tokenizer.json, or the vocab.json and merges.txt of GPT-2. A model's name is looked for in the user's
     data before the hub is asked (not with a `revision`, which only the hub knows): `google-t5/t5-small` is
     `tokenizers/google-t5/t5-small` there, else `tokenizers/t5-small`, which serves the other sizes of T5 too.
-    `characters` is one of the house's, for whoever has none: a token for each character of ASCII. Raises `Mistake`
+    `characters` is one of the house's, for whoever has none: a token for each character of ASCII. Raises `UserError`
     where there is none.
     """
     _library()
@@ -74,7 +74,7 @@ def stored(name: str, revision: str | None = None) -> TokenizerFile:
         return _byte_level(path, *(stamp.st_mtime_ns for stamp in stamps))
     if not file.is_file():
         known = sorted(one.name for one in path.iterdir())[:8]
-        raise Mistake(
+        raise UserError(
             f"tokenizer: {path} has no tokenizer.json (it has: {', '.join(known) or 'nothing'}); transformers writes "
             "one: AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
         )
@@ -88,7 +88,7 @@ def _read(file: Path, _changed: int, _size: int) -> TokenizerFile:
         text = file.read_text(encoding="utf-8")
         known = _tokens_of(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Mistake(f"tokenizer: {file} is no tokenizer.json of the library tokenizers") from error
+        raise UserError(f"tokenizer: {file} is no tokenizer.json of the library tokenizers") from error
     told: dict[str, Any] = {}
     for beside in ("special_tokens_map.json", "tokenizer_config.json"):
         if (file.parent / beside).is_file():
@@ -162,7 +162,7 @@ def _shared(name: str) -> str:
 def _fetched(name: str, revision: str | None) -> Path:
     """The folder of the local cache that a hub name's tokenizer is in, fetched where it is not."""
     if not _HUB_NAME.fullmatch(name):
-        raise Mistake(f"tokenizer: {name} is not there; a folder, a tokenizer.json or a name of the hub is right")
+        raise UserError(f"tokenizer: {name} is not there; a folder, a tokenizer.json or a name of the hub is right")
     try:
         from huggingface_hub import hf_hub_download
 
@@ -172,7 +172,7 @@ def _fetched(name: str, revision: str | None) -> Path:
         place = data_folder() / TOKENIZERS / short / "tokenizer.json"
         fetched = FETCHED.get(_shared(name))
         way = f"`numerate data fetch {fetched}` gets it, or a copy" if fetched else "a copy of it"
-        raise Mistake(
+        raise UserError(
             f"tokenizer: {name} is no folder here, and the Hugging Face hub did not give its tokenizer.json "
             f"({type(error).__name__}); {way} at {place} is read without the hub; the path of a folder that has one is "
             "right too"
@@ -204,6 +204,6 @@ def _library() -> None:
     try:
         import tokenizers  # noqa: F401
     except ImportError as error:
-        raise Mistake(
+        raise UserError(
             "tokenizer: Subwords needs the package tokenizers: pip install 'numerate[huggingface]'"
         ) from error

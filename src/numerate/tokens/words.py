@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.tasks.questions import EMPTY, Example, Questions
 from numerate.tasks.task import Task
 from numerate.tokens.numbers import id_type
@@ -25,7 +25,7 @@ class Words(Tokenizer):
     tokens and then the texts in the task's order; the padding of a batch is [PAD], id 0, and the helper `<pad>` is a
     text of its own. In text, a space stands between tokens.
 
-    Raises `Mistake` for questions with number slots, which Characters spells, and for a label that the vocabulary has
+    Raises `UserError` for questions with number slots, which Characters spells, and for a label that the vocabulary has
     not. A text of the question that it has not is read as [UNK], and so is the name of a special token: no text ends
     a row or pads it.
     """
@@ -58,7 +58,7 @@ class Words(Tokenizer):
             said = _ids(labels, questions.alphabet, vocabulary)
             if bool((said == UNKNOWN).any()):
                 text = questions.alphabet[labels[said == UNKNOWN][0]]
-                raise Mistake(
+                raise UserError(
                     f"tokenizer: the label {text!r} is not in the vocabulary; the task's alphabet must have it"
                 )
         if self.add_bos_token:
@@ -79,7 +79,7 @@ class Words(Tokenizer):
 
 def _no_numbers(questions: Questions) -> None:
     if questions.numbers.lengths.shape[1] and bool(((questions.symbols < 0) & (questions.symbols > EMPTY)).any()):
-        raise Mistake(
+        raise UserError(
             "tokenizer: Words writes texts of the alphabet, and these questions have numbers; take Characters"
         )
 

@@ -9,8 +9,8 @@ CATALOGUE = {
         "Constant": "schedule",
         "Linear": "schedule",
         "Cosine": "schedule",
-        "Trapezoid": "schedule",
-        "Triangle": "schedule",
+        "WarmupStableDecay": "schedule",
+        "OneCycle": "schedule",
         "Plateau": "schedule",
     },
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from numerate.evaluation.exam import Exam
+from numerate.evaluation.exam import EvaluationData
 
 By = Literal["accuracy", "loss"]
 
@@ -32,7 +32,7 @@ class Criterion:
     ties: bool = False
 
     @classmethod
-    def of(cls, wanted: By | None, exam: Exam) -> "Criterion":
+    def of(cls, wanted: By | None, exam: EvaluationData) -> "Criterion":
         """As wanted; where nothing is, by the loss for answers with numbers beside their tokens, which are hardly ever
         right to the last place, and for running text; else by accuracy, with ties for answers that are texts."""
         by: By = wanted or ("loss" if exam.carries or exam.running else "accuracy")

@@ -3,13 +3,13 @@
 import math
 from functools import cached_property
 
-from numerate.batch import Batch, Draw, Model
-from numerate.errors import Mistake
+from numerate.batch import Batch, Model, StepContext
+from numerate.errors import UserError
 from numerate.tasks.task import Task
 from numerate.training.objective import ObjectivePart
 from numerate.training.recipe import Training
-from numerate.training.state import Progress
-from numerate.training.stream import Place, Stream
+from numerate.training.state import TrainingState
+from numerate.training.stream import Stream, StreamPosition
 
 _EDGE = 1e-9
 """What is a whole number but for rounding is one."""
@@ -42,17 +42,17 @@ class Budget:
 
     # What is used --------------------------------------------------------------------------------------------------
 
-    def used(self, spent: Progress) -> float:
+    def used(self, spent: TrainingState) -> float:
         """The share of the budget that is used, as schedules and ramps go by it: from 0 up to 1, or beyond."""
         if self._goes_by_examples:
             return spent.examples / self._examples
         return spent.step / max(1, self.steps)
 
-    def position(self, spent: Progress) -> float:
+    def position(self, spent: TrainingState) -> float:
         """The same in steps of `steps`: how many are done, unless batches grow."""
         return self.used(spent) * self.steps if self._goes_by_examples else spent.step
 
-    def is_spent(self, spent: Progress) -> bool:
+    def is_spent(self, spent: TrainingState) -> bool:
         """Whether the budget is used up."""
         training = self.training
         if training.tokens is not None and spent.tokens >= training.tokens:
@@ -97,17 +97,17 @@ class Budget:
     def operations_per_example(self) -> float:
         """Floating-point operations of training on an example, padding included: the mean over the first window."""
         stream = self.stream
-        batches = (stream.batch(Place(number * stream.batch_size)) for number in range(stream.window))
+        batches = (stream.batch(StreamPosition(number * stream.batch_size)) for number in range(stream.window))
         return self._mean([self.objective.operations(self.model, batch) for batch in batches]) / stream.batch_size
 
-    def operations_of(self, batch: Batch, draw: Draw) -> int:
+    def operations_of(self, batch: Batch, draw: StepContext) -> int:
         """What a part of a step costs, padding included."""
         return self.objective.operations(self.model, batch, draw)
 
     @cached_property
     def _tokens_per_batch(self) -> float:
         stream = self.stream
-        return self._mean([stream.batch(Place(n * stream.batch_size)).real for n in range(stream.window)])
+        return self._mean([stream.batch(StreamPosition(n * stream.batch_size)).real for n in range(stream.window)])
 
     @staticmethod
     def _mean(values: list[int]) -> float:
@@ -117,7 +117,7 @@ class Budget:
     def _epoch(self) -> int:
         epoch = self.task.space()
         if epoch is None:
-            raise Mistake(
+            raise UserError(
                 f"training.epochs: {type(self.task).__name__} does not say how many different questions it has, so "
                 "there are no epochs; training.steps would do"
             )

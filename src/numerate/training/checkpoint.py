@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.records.reading import record_of
 from numerate.training import disk
 
@@ -60,11 +60,11 @@ def write(
     `groups` is `{"weights": {name: tensor}, "optimizer": {...}}`, one file each; a tensor that stands under two names
     is stored once. `state` is anything that JSON keeps as it is (no tuples, text as keys). Kept are the last
     `keep_last` (None: all), the step `best`, and what each of these knew as the best, so that going back to one of them
-    finds it. Nothing is removed before the new checkpoint is safe. Raises `Fault` on a full disk, with the old
-    checkpoints unharmed.
+    finds it. Nothing is removed before the new checkpoint is safe. Raises `OperationalError` on a full disk, with the
+    old checkpoints unharmed.
     """
     if keep_last is not None and keep_last < 1:
-        raise Mistake(f"keep_last: {keep_last} checkpoints cannot be kept; at least 1, or null for all.")
+        raise UserError(f"keep_last: {keep_last} checkpoints cannot be kept; at least 1, or null for all.")
     there = steps(folder)
     safe = f"The checkpoints of step {there[-1]} and before are safe." if there else "No earlier checkpoint was harmed."
     place = folder / name_of(step)
@@ -143,7 +143,7 @@ def _remove_old(folder: Path, step: int, keep_last: int, best: int | None) -> No
     kept = set(before[-keep_last:])
     bests = {best}
     for at in kept:
-        with contextlib.suppress(Fault, Mistake):
+        with contextlib.suppress(OperationalError, UserError):
             bests.add(open_checkpoint(folder / name_of(at)).best)
     for at in before:
         if at not in kept | bests:
@@ -171,7 +171,8 @@ def steps(folder: Path) -> list[int]:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """A checkpoint by its folder, from its `state.json` alone. Raises `Fault` if that is missing or garbled."""
+    """A checkpoint by its folder, from its `state.json` alone. Raises `OperationalError` if that is missing or
+    garbled."""
     content = _content(path)
     return Checkpoint(path, content["step"], content["best"], content["state"])
 
@@ -179,7 +180,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
 def last_state(folder: Path) -> dict[str, Any]:
     """The state of the last checkpoint whose `state.json` is sound; {} where there is none. No tensor is read."""
     for step in reversed(steps(folder)):
-        with contextlib.suppress(Fault):
+        with contextlib.suppress(OperationalError):
             return open_checkpoint(folder / name_of(step)).state
     return {}
 
@@ -189,14 +190,14 @@ def _content(path: Path) -> dict[str, Any]:
     try:
         raw = where.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise Fault(f"{path}: this checkpoint is not whole: state.json is missing.") from error
+        raise OperationalError(f"{path}: this checkpoint is not whole: state.json is missing.") from error
     except OSError as error:
         raise disk.explain(error, where) from error
     content = record_of(raw)
     if content is None or content.pop("sha256", None) != _own_digest(content):
-        raise Fault(f"{path}: this checkpoint is not whole: state.json does not have its checksum.")
+        raise OperationalError(f"{path}: this checkpoint is not whole: state.json does not have its checksum.")
     if content.get("format") != FORMAT:
-        raise Mistake(f"{path}: is of format {content.get('format')}, this version reads {FORMAT}; update numerate.")
+        raise UserError(f"{path}: is of format {content.get('format')}, this version reads {FORMAT}; update numerate.")
     return content
 
 
@@ -216,11 +217,13 @@ def _check(path: Path, name: str, wanted: Mapping[str, Any]) -> None:
     file = path / name
     try:
         if (size := file.stat().st_size) != wanted["bytes"]:
-            raise Fault(f"{path}: this checkpoint is not whole: {name} has {size} bytes of {wanted['bytes']}.")
+            raise OperationalError(
+                f"{path}: this checkpoint is not whole: {name} has {size} bytes of {wanted['bytes']}."
+            )
         if _digest_of(file) != wanted["sha256"]:
-            raise Fault(f"{path}: this checkpoint is not whole: {name} does not have its checksum.")
+            raise OperationalError(f"{path}: this checkpoint is not whole: {name} does not have its checksum.")
     except FileNotFoundError as error:
-        raise Fault(f"{path}: this checkpoint is not whole: {name} is missing.") from error
+        raise OperationalError(f"{path}: this checkpoint is not whole: {name} is missing.") from error
     except OSError as error:
         raise disk.explain(error, file) from error
 
@@ -230,8 +233,8 @@ def read(
 ) -> "tuple[dict[str, dict[str, Tensor]], dict[str, Any]]":
     """The tensors of a checkpoint by group and name, and its state. Every file read is held against its checksum.
 
-    `only=["weights"]` reads one group. Raises `Fault` for a checkpoint that is not whole, `Mistake` for a group that
-    it does not have.
+    `only=["weights"]` reads one group. Raises `OperationalError` for a checkpoint that is not whole, `UserError` for a
+    group that it does not have.
     """
     from safetensors.torch import load_file
 
@@ -240,7 +243,7 @@ def read(
     for group in content["tensors"] if only is None else only:
         name = f"{group}.safetensors"
         if name not in content["files"]:
-            raise Mistake(f"{path}: has no {group!r}; there are: {', '.join(content['tensors'])}.")
+            raise UserError(f"{path}: has no {group!r}; there are: {', '.join(content['tensors'])}.")
         _check(path, name, content["files"][name])
         tensors = load_file(path / name, device=device)
         groups[group] = {name: tensors[entry["under"]] for name, entry in content["tensors"][group].items()}
@@ -250,12 +253,12 @@ def read(
 def torn(path: Path) -> str | None:
     """Why a checkpoint cannot be used, or None if it is sound. Reads all of it.
 
-    Raises `Fault` or `Mistake` where it cannot be judged: no permission, a failing disk, a later format.
+    Raises `OperationalError` or `UserError` where it cannot be judged: no permission, a failing disk, a later format.
     """
     try:
         for name, wanted in _content(path)["files"].items():
             _check(path, name, wanted)
-    except Fault as fault:
+    except OperationalError as fault:
         missing = isinstance(fault.__cause__, FileNotFoundError | NotADirectoryError)
         if isinstance(fault.__cause__, OSError) and not missing:
             raise
@@ -298,7 +301,8 @@ def set_aside(path: Path) -> Path:
 def by_name(folder: Path, name: str) -> tuple[list[Checkpoint], list[str]]:
     """The checkpoints meant by `final` (the last sound one), `best`, `all` or a step such as `500`, with warnings.
 
-    Raises `Mistake` for one that is not there, with those that are; `Fault` for a named one that is not whole.
+    Raises `UserError` for one that is not there, with those that are; `OperationalError` for a named one that is not
+    whole.
     """
     there = steps(folder)
     shown = ", ".join(map(str, there)) or "none yet"
@@ -311,21 +315,23 @@ def by_name(folder: Path, name: str) -> tuple[list[Checkpoint], list[str]]:
         good = [last] if last else []
         if last and name == "best":
             if last.best is None:
-                raise Mistake(f"{folder}: no best checkpoint was chosen in this run; there are final, all and {shown}.")
+                raise UserError(
+                    f"{folder}: no best checkpoint was chosen in this run; there are final, all and {shown}."
+                )
             good = [open_checkpoint(_existing(folder, last.best, shown))]
     elif re.fullmatch(r"(step-)?\d+", name):
         good, warnings = [open_checkpoint(_existing(folder, int(name.removeprefix("step-")), shown))], []
     else:
-        raise Mistake(f"checkpoint: {name!r} is none of final, best, all or a step ({shown}).")
+        raise UserError(f"checkpoint: {name!r} is none of final, best, all or a step ({shown}).")
     if not good:
-        raise Mistake(f"{folder}: holds no sound checkpoint (steps: {shown}); train the run first.")
+        raise UserError(f"{folder}: holds no sound checkpoint (steps: {shown}); train the run first.")
     return good, warnings
 
 
 def _existing(folder: Path, step: int, shown: str) -> Path:
     path = folder / name_of(step)
     if not path.exists():
-        raise Mistake(f"{folder}: has no checkpoint of step {step}; there are: {shown}.")
+        raise UserError(f"{folder}: has no checkpoint of step {step}; there are: {shown}.")
     return path
 
 

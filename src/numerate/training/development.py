@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from numerate.batch import Batch, Draw, Model
-from numerate.errors import Mistake
-from numerate.evaluation.exam import Exam, at_most, pieces
+from numerate.batch import Batch, Model, StepContext
+from numerate.errors import UserError
+from numerate.evaluation.exam import EvaluationData, at_most, pieces
 from numerate.evaluation.language import chunks_of, portions, read_chunks
 from numerate.evaluation.likelihoods import Likelihoods
-from numerate.evaluation.marks import Marks, mark
+from numerate.evaluation.marks import MatchCounts, mark
 from numerate.evaluation.statistics import wilson
 from numerate.training.best import Criterion, Score
 from numerate.training.objective import ObjectivePart
@@ -26,7 +26,7 @@ Between = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Standing:
+class DevelopmentResult:
     """How far a run is at one step, the same on every process.
 
     `records` are lines for `metrics.jsonl`; `score` is what the step is judged by; `right` is the share of the
@@ -63,24 +63,24 @@ class Development:
     """
 
     def __init__(
-        self, recipe: Recipe, exam: Exam, objective: ObjectivePart, splits: Sequence[str], world: World
+        self, recipe: Recipe, exam: EvaluationData, objective: ObjectivePart, splits: Sequence[str], world: World
     ) -> None:
         self.recipe, self.exam, self.objective, self.splits, self.world = recipe, exam, objective, splits, world
         self.criterion = Criterion.of(recipe.training.best_metric, exam)
         if exam.running and recipe.training.target_accuracy is not None:
-            raise Mistake(
+            raise UserError(
                 "training.target_accuracy: is a share of right answers, and running text has none; null is right"
             )
         self._drawn: list[_Share] = []
 
-    def ask(self, model: Model, step: int, between: Between = lambda: None) -> Standing:
+    def ask(self, model: Model, step: int, between: Between = lambda: None) -> DevelopmentResult:
         """Every process must call it, with the model in evaluation.
 
         `between` is called between batches, equally often in every process: what it raises leaves the evaluation.
         """
         return (self._running if self.exam.running else self._answers)(model, step, between)
 
-    def _running(self, model: Model, step: int, between: Between) -> Standing:
+    def _running(self, model: Model, step: int, between: Between) -> DevelopmentResult:
         """How well running text is foretold, over the same chunks each time.
 
         Of several processes each reads its share of every batch; means over batches are those of whole batches.
@@ -93,7 +93,7 @@ class Development:
         watched = self.recipe.schedule.watches()
         value = None if watched is None else found.loss if watched == "loss" else found.accuracy
         record["tokens"] = found.tokens
-        return Standing([record], self.criterion.score(judged, found.loss), 0.0, value)
+        return DevelopmentResult([record], self.criterion.score(judged, found.loss), 0.0, value)
 
     def _foretold(self, model: Model, between: Between = lambda: None) -> Likelihoods:
         rank, size = self.world.rank, self.world.size
@@ -133,7 +133,7 @@ class Development:
         )
         return portions(min(wanted, chunks_of(self.recipe.task, "development")), rows)
 
-    def _answers(self, model: Model, step: int, between: Between) -> Standing:
+    def _answers(self, model: Model, step: int, between: Between) -> DevelopmentResult:
         """Exact match.
 
         Of labels accuracy is the share of them that is right: as long as each row of OOD validation has one that is
@@ -167,7 +167,7 @@ class Development:
                 record["unseen"] = short(counts["unseen right"] / counts["unseen"])
             records.append(record)
         found = None if watched is None else loss if watched == "loss" else judged["development"]
-        return Standing(records, self.criterion.score(judged, loss), scores["development"], found)
+        return DevelopmentResult(records, self.criterion.score(judged, loss), scores["development"], found)
 
     def _counts(self, model: Model, share: _Share, between: Between) -> dict[str, int]:
         """How much of a split was answered, and how much of that is right, summed over all processes."""
@@ -197,13 +197,13 @@ class Development:
         sums: dict[str, float] = {}
         for piece, counted in share.pieces():
             between()
-            placed = replace(piece, tokens=model.place(piece.tokens, Draw.fixed()))
-            for term, value in self.objective(model, placed, Draw(self.recipe.seed, 0)).items():
+            placed = replace(piece, tokens=model.place(piece.tokens, StepContext.fixed()))
+            for term, value in self.objective(model, placed, StepContext(self.recipe.seed, 0)).items():
                 sums[term] = sums.get(term, 0.0) + (float(value) if counted else 0.0)
         sums = self.world.sum_values(sums)
         return sum(self.objective.weights[term] * value / max(1, counts[term]) for term, value in sums.items())
 
-    def _labels(self, marks: Marks) -> dict[str, int]:
+    def _labels(self, marks: MatchCounts) -> dict[str, int]:
         """How many labels were asked and right, and of those beyond the places that training has; 0 for no labels."""
         asked, right = marks.asked, marks.said_right
         first = 0 if self.exam.labelled else asked.shape[1]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.records.reading import record_of
 
 BESIDE = ".tmp-"
@@ -27,10 +27,10 @@ _WRAPPED = re.compile(r"\(os error (\d+)\)")  # an error of the system as safete
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
-def explain(error: OSError, path: Path, safe: str = "") -> Mistake | Fault:
+def explain(error: OSError, path: Path, safe: str = "") -> UserError | OperationalError:
     """The error of ours that says what an `OSError` means for the user. `safe` says what is not harmed.
 
-    A full disk, a quota and a size limit are Faults; a place that may not be written is a Mistake (choose another).
+    A full disk, a quota and a size limit are Faults; a place that may not be written is a UserError (choose another).
     """
     where, end = f"{path}: ", f" {safe}" if safe else ""
     if error.errno in _FULL:
@@ -40,17 +40,17 @@ def explain(error: OSError, path: Path, safe: str = "") -> Mistake | Fault:
         except OSError:
             free = ""
         what = "the disk is full" if error.errno == errno.ENOSPC else "the disk quota is used up"
-        return Fault(f"{where}{what}{free}.{end} Make room and give the same command again.")
+        return OperationalError(f"{where}{what}{free}.{end} Make room and give the same command again.")
     if error.errno == errno.EFBIG:
-        return Fault(f"{where}the file would be larger than this process may write (see `ulimit -f`).{end}")
+        return OperationalError(f"{where}the file would be larger than this process may write (see `ulimit -f`).{end}")
     if error.errno in _REFUSED:
-        return Mistake(
+        return UserError(
             f"{where}cannot be written ({error.strerror}). Another place for runs is given by runs_dir= or "
             f"NUMERATE_RUNS.{end}"
         )
     if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG):
-        return Mistake(f"{where}is not a place for this ({error.strerror}).{end}")
-    return Fault(f"{where}{error.strerror or error}.{end}")
+        return UserError(f"{where}is not a place for this ({error.strerror}).{end}")
+    return OperationalError(f"{where}{error.strerror or error}.{end}")
 
 
 def is_full(error: BaseException) -> bool:
@@ -76,7 +76,7 @@ def explained(path: Path, safe: str = "") -> Iterator[None]:
         raise explain(error, path, safe) from error
     except Exception as error:
         number = _WRAPPED.search(str(error))
-        if number is None or isinstance(error, Mistake | Fault):
+        if number is None or isinstance(error, UserError | OperationalError):
             raise
         code = int(number[1])
         raise explain(OSError(code, os.strerror(code)), path, safe) from error

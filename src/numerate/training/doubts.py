@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses.number_token import NumberTokenPart
 from numerate.losses.number_tokens import NumberTable
 from numerate.losses.token_level import outweighs
-from numerate.tasks.language_modelling import LanguageModelling
+from numerate.tasks.language_modelling import LanguageModeling
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Example
 from numerate.tasks.task import Task
@@ -52,7 +52,7 @@ def rows_left_out(task: Task) -> list[str]:
 def validation_trained_on(task: Task) -> list[str]:
     """That running text held out stands in what is trained on, where half or more of some passages from all over it
     do. At most 8 million tokens of training are looked through, so that of a larger corpus a part may be missed."""
-    if not isinstance(task, LanguageModelling):
+    if not isinstance(task, LanguageModeling):
         return []
     train, held = task.corpus("train"), task.corpus("test")
     passages = [
@@ -97,7 +97,7 @@ def numbers_uncovered(recipe: Recipe, objective: ObjectivePart) -> list[str]:
     told += f" ({missed})" if missed else ""
     try:
         better = _coverage(recipe.task, replace(tokenizer, number_format=PerDigit(), vocabulary="all"), None, examples)
-    except Mistake:  # a tokenizer without digits spells none
+    except UserError:  # a tokenizer without digits spells none
         return [told]
     if better.share > found.share:
         told += f"; tokenizer.number_format=PerDigit makes it {better.share:.0%}".replace("%", " %")

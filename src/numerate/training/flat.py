@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.training.optimizer import AdamW
 
 
@@ -33,7 +33,8 @@ class Flat:
 
     The parameters of each model, and the state of its optimiser, become views of it: who evaluates a model or saves it
     finds what is here. Parameters stand in the order of their settings (factor of the rate, whether they decay), so
-    that a step of AdamW is one call on a few long vectors. Raises `Mistake` for parameters of several types or devices.
+    that a step of AdamW is one call on a few long vectors. Raises `UserError` for parameters of several types or
+    devices.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Flat:
         self.parameters = [[own[name] for name in self.names] for own in every]
         self.optimizers = optimizers
         if len({(p.dtype, p.device) for own in self.parameters for p in own}) > 1:
-            raise Mistake("stack: the parameters are of several types, or on several devices")
+            raise UserError("stack: the parameters are of several types, or on several devices")
         with torch.no_grad():
             self.weights = torch.stack([torch.cat([p.detach().flatten() for p in own]) for own in self.parameters])
         self.gradients, self.means, self.squares = (torch.zeros_like(self.weights) for _ in range(3))

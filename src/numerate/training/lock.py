@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.records.reading import record_of
 from numerate.training import disk
 
@@ -20,7 +20,7 @@ _BUSY = {errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK}
 _CANNOT = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
-class Locked(Mistake):
+class Locked(UserError):
     """Another process writes the folder at this moment; the same may be right a little later."""
 
 
@@ -41,7 +41,7 @@ class Lock:
 
     @contextlib.contextmanager
     def hold(self, doing: str) -> Iterator[bool]:
-        """Holds the lock; yields True for the outermost hold of this object. Raises `Mistake` naming who has it."""
+        """Holds the lock; yields True for the outermost hold of this object. Raises `UserError` naming who has it."""
         if self._depth == 0:
             with disk.explained(self.path):
                 self._take(doing)
@@ -69,7 +69,7 @@ class Lock:
                 _take_soon(number)
             except OSError as error:
                 if error.errno in _CANNOT:
-                    raise Fault(
+                    raise OperationalError(
                         f"{self.path}: this file system cannot lock files, so two processes could write one run; "
                         "give runs_dir= on another one."
                     ) from error

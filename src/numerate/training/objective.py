@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from numerate.batch import Batch, Draw, Model, Turns
+from numerate.batch import Batch, Model, StepContext, Turns
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.loss import Loss
 from numerate.positions.counter import drawn
@@ -27,15 +27,15 @@ class ObjectivePart(nn.Module, ABC):
         """Per term: what its sum is divided by, for this part of a batch, known before the forward."""
 
     @abstractmethod
-    def forward(self, model: nn.Module, batch: Batch, draw: Draw) -> dict[str, Tensor]:
+    def forward(self, model: nn.Module, batch: Batch, draw: StepContext) -> dict[str, Tensor]:
         """Per term: the sum over this part of a batch. The batch's tokens have been placed."""
 
-    def form(self, model: Model, draw: Draw) -> Hashable:
+    def form(self, model: Model, draw: StepContext) -> Hashable:
         """What the forwards of a step are, whatever the weights and tokens: steps of several runs that have it in
         common can be made as one. Unless an objective says more, the steps of no two runs have."""
         return draw
 
-    def operations(self, model: Model, batch: Batch, draw: Draw | None = None) -> int:
+    def operations(self, model: Model, batch: Batch, draw: StepContext | None = None) -> int:
         """Floating-point operations of a step on this part of a batch, padding included: a forward, and a backward that
         costs twice as much. With `draw` those of that step, without it what is to be expected of a step."""
         rows, time = batch.tokens.ids.shape
@@ -73,10 +73,10 @@ class SupervisedPart(ObjectivePart):
     def counts(self, batch: Batch) -> dict[str, int]:
         return self.loss.counts(batch)
 
-    def form(self, model: Model, draw: Draw) -> Hashable:
+    def form(self, model: Model, draw: StepContext) -> Hashable:
         return None
 
-    def forward(self, model: nn.Module, batch: Batch, draw: Draw) -> dict[str, Tensor]:
+    def forward(self, model: nn.Module, batch: Batch, draw: StepContext) -> dict[str, Tensor]:
         output = model(batch.tokens, batch.source, asked=batch.fewer if self.asked_only else None)
         terms: dict[str, Tensor] = self.loss(output, batch)
         return terms
@@ -116,11 +116,11 @@ class Progressive(Objective):
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
-            raise Mistake(
+            raise UserError(
                 f"alpha: {self.alpha} is not a share; from 0 (all turns only) to 1 (drawn turns only) is right"
             )
         if self.max_grad_loops is not None and self.max_grad_loops < 1:
-            raise Mistake(f"max_grad_loops: with {self.max_grad_loops} turns nothing learns; 1 or more, or null")
+            raise UserError(f"max_grad_loops: with {self.max_grad_loops} turns nothing learns; 1 or more, or null")
 
     def build(self, vocabulary: Vocabulary) -> "ProgressivePart":
         return ProgressivePart(self, vocabulary)
@@ -129,7 +129,7 @@ class Progressive(Objective):
         """How many turns have a gradient at most, of so many."""
         return min(self.max_grad_loops or max(turns // 2, 1), turns)
 
-    def some(self, turns: int, draw: Draw) -> tuple[int, int]:
+    def some(self, turns: int, draw: StepContext) -> tuple[int, int]:
         """The turns without and with a gradient of one step."""
         nothing = torch.zeros(1, dtype=torch.long)
         without = int(drawn(draw, nothing, turns, salt=0x20))
@@ -153,10 +153,10 @@ class ProgressivePart(ObjectivePart):
     def counts(self, batch: Batch) -> dict[str, int]:
         return self.loss.counts(batch)
 
-    def form(self, model: Model, draw: Draw) -> Hashable:
+    def form(self, model: Model, draw: StepContext) -> Hashable:
         return tuple(self._forwards(model.turns(), draw))
 
-    def forward(self, model: nn.Module, batch: Batch, draw: Draw) -> dict[str, Tensor]:
+    def forward(self, model: nn.Module, batch: Batch, draw: StepContext) -> dict[str, Tensor]:
         asked, all_turns = batch.fewer if self.spec.targets_only else None, turns_of(model)
         factor, terms = self.spec.factor(all_turns), dict[str, Tensor]()
         for share, turns in self._forwards(all_turns, draw):
@@ -167,7 +167,7 @@ class ProgressivePart(ObjectivePart):
                 terms[term] = terms[term] + part if term in terms else part
         return terms
 
-    def operations(self, model: Model, batch: Batch, draw: Draw | None = None) -> int:
+    def operations(self, model: Model, batch: Batch, draw: StepContext | None = None) -> int:
         rows, time = batch.tokens.ids.shape
         all_turns, one = model.turns(), model.operations(rows, time, 1)
         if all_turns == 1:
@@ -179,7 +179,7 @@ class ProgressivePart(ObjectivePart):
         # A forward of all turns, and twice as much back through those with a gradient.
         return round(sum(3 * one + each * (without + 3 * (learning - 1)) for without, learning in made))
 
-    def _forwards(self, turns: int, draw: Draw) -> list[tuple[float, tuple[int, int]]]:
+    def _forwards(self, turns: int, draw: StepContext) -> list[tuple[float, tuple[int, int]]]:
         """The forwards of a step: the share of each in the loss, and its turns without and with a gradient."""
         alpha, most = self.spec.alpha, self.spec.most(turns)
         if turns == 1:

@@ -9,7 +9,7 @@ from torch import nn
 
 from numerate.batch import Model
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 
 
 class Optimizer(ABC):
@@ -35,7 +35,7 @@ class AdamW(Optimizer):
 
     Matrices and tables decay, embeddings among them; biases and norms do not, nor what a part exempts. With
     `decay_parameters="matrices"` every parameter of two dimensions or more decays and no other, whatever a part says:
-    as in nanoGPT and llama2.c, and so in the published dual attention, whose symbol libraries decay. Raises `Mistake`
+    as in nanoGPT and llama2.c, and so in the published dual attention, whose symbol libraries decay. Raises `UserError`
     for settings that cannot be.
     """
 
@@ -50,18 +50,18 @@ class AdamW(Optimizer):
 
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate < float("inf"):
-            raise Mistake(
+            raise UserError(
                 f"learning_rate: {self.learning_rate} learns nothing; a number above 0 is right, 1e-3 is usual "
                 f"for small ones"
             )
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise Mistake(f"betas: {self.betas}: each is from 0 to below 1")
+            raise UserError(f"betas: {self.betas}: each is from 0 to below 1")
         if self.eps < 0:
-            raise Mistake(f"eps: {self.eps} is negative; 0 or more is right, 1e-8 is usual")
+            raise UserError(f"eps: {self.eps} is negative; 0 or more is right, 1e-8 is usual")
         if self.weight_decay < 0:
-            raise Mistake(f"weight_decay: {self.weight_decay} is negative; 0 or more is right")
+            raise UserError(f"weight_decay: {self.weight_decay} is negative; 0 or more is right")
         if self.max_grad_norm is not None and self.max_grad_norm <= 0:
-            raise Mistake(
+            raise UserError(
                 f"max_grad_norm: {self.max_grad_norm} would stop all learning; a number above 0, or null for none"
             )
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from numerate.batch import Model
 from numerate.models.block import Block
-from numerate.models.held import Held
+from numerate.models.held import HuggingFaceModel
 from numerate.models.strict_weights import weights_of
 from numerate.models.trunk import LoopPart
 from numerate.training.world import World
@@ -84,7 +84,7 @@ class Parallel:
         return dict(self.model.state_dict())
 
     def load_weights(self, weights: Mapping[str, Tensor], where: str) -> None:
-        """Takes whole weights. Raises `Mistake` where they are another model's."""
+        """Takes whole weights. Raises `UserError` where they are another model's."""
         self.model.load_state_dict(weights_of(self.model, weights, where))
 
     def moments(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -133,7 +133,7 @@ class Replicated(Parallel):
         """The buckets are summed by then."""
 
 
-class Spread(Parallel):
+class FullySharded(Parallel):
     """PyTorch's FSDP2 (`fsdp`): each process holds a share of every weight, gradient and moment.
 
     Blocks are gathered one by one. Embedding, final norm and head stay gathered from the forward to the end of the
@@ -268,7 +268,7 @@ def _whole(tensor: Tensor) -> Tensor:
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
     """The layers of a model: the house's blocks, or those of a held one."""
-    if isinstance(model, Held):
+    if isinstance(model, HuggingFaceModel):
         return model.blocks()
     return [module for module in model.modules() if isinstance(module, Block)]
 
@@ -282,5 +282,5 @@ def shared_by_blocks(model: nn.Module) -> list[str]:
 
 def make_parallel(kind: str, model: Model, world: World, *, compiled: bool = False) -> Parallel:
     """`flat`, `ddp` or `fsdp`; alone, a process needs none of them."""
-    ways: dict[str, type[Parallel]] = {"flat": Parallel, "ddp": Replicated, "fsdp": Spread}
+    ways: dict[str, type[Parallel]] = {"flat": Parallel, "ddp": Replicated, "fsdp": FullySharded}
     return (ways[kind] if world.size > 1 else Parallel)(model, world, compiled=compiled)

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from numerate import terminal
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.training import disk
 
 
@@ -22,7 +22,7 @@ class Nowhere(io.StringIO):
         return len(text)
 
 
-class Progress:
+class ProgressBar:
     """Shows how far a run of `total` steps is.
 
     On a terminal a bar; elsewhere a line at the first step, then one every `every` seconds and one at the end:
@@ -138,7 +138,7 @@ class Progress:
                 self._bar.close()
             self._bar = None
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressBar":
         return self
 
     def __exit__(
@@ -168,7 +168,7 @@ class Progress:
             return
         try:
             disk.append_text(self.log, f"{_clock_time()}  {text}\n")
-        except (Mistake, Fault) as error:
+        except (UserError, OperationalError) as error:
             self.log = None
             self.say(f"warning: the log is not written any more: {error}")
 

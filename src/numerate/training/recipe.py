@@ -5,7 +5,7 @@ from typing import Literal
 
 from numerate.batch import ModelSpec
 from numerate.config import refuse_other_words, setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.models.decoder import Decoder
 from numerate.tasks.arithmetic import Arithmetic
@@ -15,7 +15,7 @@ from numerate.tokens.tokenizer import Characters, Tokenizer
 from numerate.training.objective import Objective, Supervised
 from numerate.training.optimizer import AdamW, Optimizer
 from numerate.training.samples import Samples
-from numerate.training.schedule import Schedule, Trapezoid
+from numerate.training.schedule import Schedule, WarmupStableDecay
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,14 @@ class Training:
     def __post_init__(self) -> None:
         budgets = ("steps", "examples", "tokens", "flops", "epochs")
         if all(getattr(self, budget) is None for budget in budgets):
-            raise Mistake("steps: a run needs a budget: steps, examples, tokens, flops or epochs")
+            raise UserError("steps: a run needs a budget: steps, examples, tokens, flops or epochs")
         for name in (*budgets, "minutes", "checkpoint_minutes"):
             value = getattr(self, name)
             if value is not None and not value > 0 and not (name == "steps" and value == 0):
-                raise Mistake(f"{name}: {value} is nothing; a number above 0, or null for none")
+                raise UserError(f"{name}: {value} is nothing; a number above 0, or null for none")
         for name in ("flops", "epochs"):
             if getattr(self, name) == float("inf"):
-                raise Mistake(f"{name}: a budget has an end; training.steps= or a number of {name} would do")
+                raise UserError(f"{name}: a budget has an end; training.steps= or a number of {name} would do")
         counts = (
             "batch_size",
             "batch_tokens",
@@ -99,26 +99,26 @@ class Training:
         for name in (*counts, *every):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise Mistake(f"{name}: {value} is too few; 1 or more is right")
+                raise UserError(f"{name}: {value} is too few; 1 or more is right")
         if (self.steps or 0) > 10**15:
-            raise Mistake(f"steps: {self.steps} would take longer than anybody has; fewer are right")
+            raise UserError(f"steps: {self.steps} would take longer than anybody has; fewer are right")
         if self.target_accuracy is not None and not 0 < self.target_accuracy <= 1:
-            raise Mistake(f"target_accuracy: {self.target_accuracy} is not a share; above 0 up to 1 is right")
+            raise UserError(f"target_accuracy: {self.target_accuracy} is not a share; above 0 up to 1 is right")
         self._refuse_ramp()
         if self.batch_tokens is not None:  # the recipe knows how many examples that is
             return
         if self.smallest % self.gradient_accumulation_steps:
-            raise Mistake(
+            raise UserError(
                 f"gradient_accumulation_steps: {self.smallest} examples cannot be cut into "
                 f"{self.gradient_accumulation_steps} equal parts"
             )
         if self.micro_batch_size is not None and self.gradient_accumulation_steps > 1:
-            raise Mistake(
+            raise UserError(
                 f"gradient_accumulation_steps: {self.gradient_accumulation_steps} parts, and "
                 f"micro_batch_size={self.micro_batch_size} says how many there are; one of both"
             )
         if self.micro_batch_size is not None and self.smallest % self.micro_batch_size:
-            raise Mistake(
+            raise UserError(
                 f"micro_batch_size: {self.smallest} examples cannot be cut into parts of "
                 f"{self.micro_batch_size}; a divisor is right"
             )
@@ -129,7 +129,7 @@ class Training:
         >>> Training(batch_size=512, micro_batch_size=16).parts(8)
         4
 
-        Raises `Mistake` where the examples do not divide among them.
+        Raises `UserError` where the examples do not divide among them.
         """
         each = processes * (
             self.gradient_accumulation_steps if self.micro_batch_size is None else self.micro_batch_size
@@ -139,7 +139,7 @@ class Training:
             cut = f"{processes} processes x {self.gradient_accumulation_steps} parts"
             if self.micro_batch_size is not None:
                 cut = f"parts of {self.micro_batch_size} on {processes} processes"
-            raise Mistake(f"training.{name}: {self.smallest} examples cannot be cut equally into {cut}")
+            raise UserError(f"training.{name}: {self.smallest} examples cannot be cut equally into {cut}")
         return self.gradient_accumulation_steps if self.micro_batch_size is None else self.smallest // each
 
     @property
@@ -149,23 +149,23 @@ class Training:
 
     def _refuse_ramp(self) -> None:
         if not 0 <= self.batch_size_warmup <= 1:
-            raise Mistake(
+            raise UserError(
                 f"batch_size_warmup: {self.batch_size_warmup} is not a share of the budget; 0 (none) to 1 is right"
             )
         if self.initial_batch_size is None:
             if self.batch_size_warmup:
-                raise Mistake(
+                raise UserError(
                     f"batch_size_warmup: {self.batch_size_warmup} needs ramp_from, the examples of the first "
                     f"steps; 512 was published"
                 )
             return
         if not self.batch_size_warmup:
-            raise Mistake(
+            raise UserError(
                 f"initial_batch_size: {self.initial_batch_size} has no ramp to begin; batch_size_warmup=0.6 was "
                 f"published, or null for none"
             )
         if self.initial_batch_size < 1 or self.batch_size % self.initial_batch_size:
-            raise Mistake(
+            raise UserError(
                 f"initial_batch_size: {self.initial_batch_size}: {self.batch_size} examples are no multiple of "
                 f"it; a divisor is right"
             )
@@ -190,7 +190,7 @@ class Recipe:
     model: ModelSpec = setting(Decoder(), "what answers")
     objective: Objective = setting(Supervised(), "which forwards are made, and how far off they are")
     optimizer: Optimizer = setting(AdamW(), "how weights are changed")
-    schedule: Schedule = setting(Trapezoid(), "the learning rate over the budget")
+    schedule: Schedule = setting(WarmupStableDecay(), "the learning rate over the budget")
     training: Training = setting(Training(), "budget, batch, precision, checkpoints")
     evaluation: Evaluation = setting(Evaluation(), "what is measured")
     samples: Samples = setting(Samples(), "texts that are said during training", identity=False, later=True)
@@ -208,9 +208,9 @@ class Recipe:
         refuse_other_words(self)
         object.__setattr__(self, "training", self._in_examples())
         if not 0 <= self.seed < 2**63:
-            raise Mistake(f"seed: {self.seed} is out of range; a whole number from 0 to 2^63 - 1 is right")
+            raise UserError(f"seed: {self.seed} is out of range; a whole number from 0 to 2^63 - 1 is right")
         if self.name is not None and (not self.name.strip() or self.name == "latest" or {"/", "\\"} & set(self.name)):
-            raise Mistake(
+            raise UserError(
                 f"name: {self.name!r} could not be found again: it may not be empty, `latest`, or look like a path; "
                 "null is no name"
             )
@@ -221,10 +221,10 @@ class Recipe:
         if tokens is None:
             return self.training
         if not self.task.running or not isinstance(context, int):
-            raise Mistake(
+            raise UserError(
                 f"training.batch_tokens: the examples of {type(self.task).__name__} are no rows of equal length; "
                 "training.batch_size= in examples is right"
             )
         if tokens % context:
-            raise Mistake(f"training.batch_tokens: {tokens:,} are no whole number of examples of {context:,} tokens")
+            raise UserError(f"training.batch_tokens: {tokens:,} are no whole number of examples of {context:,} tokens")
         return replace(self.training, batch_size=tokens // context, batch_tokens=None)

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from numerate.batch import Model, Tokens
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import grid_of, replaced_grid
-from numerate.evaluation.exam import Exam
-from numerate.tasks.language_modelling import LanguageModelling
+from numerate.evaluation.exam import EvaluationData
+from numerate.tasks.language_modelling import LanguageModeling
 from numerate.tasks.task import Task
 from numerate.tokens.subwords import Subwords
 from numerate.tokens.tokenizer import Tokenizer
@@ -20,15 +20,15 @@ from numerate.training.world import World
 
 
 def refuse_precision(precision: str, device: torch.device) -> None:
-    """Raises `Mistake` for a precision that the device does not have."""
+    """Raises `UserError` for a precision that the device does not have."""
     if precision == "fp16" and device.type == "cpu":
-        raise Mistake("training.precision: fp16 needs a GPU; bf16 or fp32 are right for device=cpu")
+        raise UserError("training.precision: fp16 needs a GPU; bf16 or fp32 are right for device=cpu")
     if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        raise Mistake("training.precision: this GPU has no bf16; fp16 or fp32 are right")
+        raise UserError("training.precision: this GPU has no bf16; fp16 or fp32 are right")
 
 
-def refuse_grid(recipe: Recipe, exam: Exam, model: Model, longest: Tokens) -> list[str]:
-    """Raises `Mistake` for a grid that could not be evaluated afterwards. Returns warnings."""
+def refuse_grid(recipe: Recipe, exam: EvaluationData, model: Model, longest: Tokens) -> list[str]:
+    """Raises `UserError` for a grid that could not be evaluated afterwards. Returns warnings."""
     text, task, device = recipe.evaluation.grid, recipe.task, longest.ids.device
     if text is None and not task.trained():
         return []
@@ -40,19 +40,19 @@ def refuse_grid(recipe: Recipe, exam: Exam, model: Model, longest: Tokens) -> li
             asked = tuple(dict(corner).values())
             largest = exam.longest(task.pinned(**dict(corner)), split="test").to(device)
             found += model.check(largest, longest)
-    except Mistake as mistake:
+    except UserError as mistake:
         reason = str(mistake).removeprefix("grid: ")
         if text is not None:
             there = task.cells() if asked else None
             all_of_them = "" if there is None or asked in there else "; evaluation.grid=null takes all parts there are"
-            raise Mistake(f"evaluation.grid: {reason}{all_of_them}") from mistake
+            raise UserError(f"evaluation.grid: {reason}{all_of_them}") from mistake
         found = [f"{reason}; evaluation.grid= names a smaller one"]
     replaced = replaced_grid(task, text)
     told = [] if replaced is None else [replaced]
     return told + [f"evaluation.grid {text or '(by default)'}: {warning}" for warning in found]
 
 
-def splits_of(recipe: Recipe, exam: Exam, model: Model, device: torch.device) -> tuple[list[str], list[str]]:
+def splits_of(recipe: Recipe, exam: EvaluationData, model: Model, device: torch.device) -> tuple[list[str], list[str]]:
     """What is evaluated during training: the trained sizes, and OOD validation where the model can read it. And
     warnings."""
     if recipe.task.running:  # what is held out is what the files say
@@ -68,7 +68,7 @@ def splits_of(recipe: Recipe, exam: Exam, model: Model, device: torch.device) ->
         return ["development"], warnings
     try:
         model.check(exam.longest(beyond).to(device))
-    except Mistake as mistake:
+    except UserError as mistake:
         warnings.append(f"OOD validation cannot be read, so the best step is chosen in distribution: {mistake}")
         return ["development"], warnings
     return ["development", "beyond-development"], warnings
@@ -77,23 +77,23 @@ def splits_of(recipe: Recipe, exam: Exam, model: Model, device: torch.device) ->
 def fingerprint_of(tokenizer: Tokenizer, task: Task) -> str | None:
     """What tells the file of a tokenizer from another one of its name; None for one that is all in the recipe. That of
     running text is the task's."""
-    return task.pieces().fingerprint if isinstance(task, LanguageModelling) else tokenizer.fingerprint()
+    return task.pieces().fingerprint if isinstance(task, LanguageModeling) else tokenizer.fingerprint()
 
 
 def refuse_other_tokenizer(tokenizer: Tokenizer, task: Task, found: Checkpoint) -> None:
-    """Raises `Mistake` where a checkpoint was trained with another tokenizer file of the same name, whose ids mean
+    """Raises `UserError` where a checkpoint was trained with another tokenizer file of the same name, whose ids mean
     something else. Checkpoints written before this was kept are taken as they are."""
     before = found.state.get("tokenizer")
     if before is not None and before != (now := fingerprint_of(tokenizer, task)):
         name = tokenizer.tokenizer if isinstance(tokenizer, Subwords) else type(tokenizer).__name__
-        raise Mistake(
+        raise UserError(
             f"tokenizer: {found.path} was trained with another tokenizer file called {name} (fingerprint {before[:8]}, "
             f"this one {(now or 'none')[:8]}), so that its ids mean other tokens; the file it was trained with is right"
         )
 
 
 def refuse_other_contents(task: Task, head: Mapping[str, Any], path: Path) -> None:
-    """Raises `Mistake` where the files of a task have changed since the run was begun whose `head` and `path` these
+    """Raises `UserError` where the files of a task have changed since the run was begun whose `head` and `path` these
     are: its place in the data means other questions there, and its results are about others.
 
     Runs that were begun before contents were kept are taken as they are.
@@ -107,7 +107,7 @@ def refuse_other_contents(task: Task, head: Mapping[str, Any], path: Path) -> No
     file = task.files().get(name, f"task.{name}")
     then, here = (sums[name][:8] if name in sums else "none" for sums in (before, now))
     more = f", and of {len(changed) - 1} more" if len(changed) > 1 else ""
-    raise Mistake(
+    raise UserError(
         f"task: the contents of {file}{more} have changed since {path} was begun{f' on {created}' if created else ''} "
         f"(sha256 {then} then, {here} now), and it cannot go on with others; restore them, or train a run of its own "
         "on the new ones (another runs_dir= or seed=)"
@@ -115,12 +115,12 @@ def refuse_other_contents(task: Task, head: Mapping[str, Any], path: Path) -> No
 
 
 def refuse_broken_weights(model: Model, world: World) -> None:
-    """Raises `Fault`, in every process, for weights that are not finite before any training."""
+    """Raises `OperationalError`, in every process, for weights that are not finite before any training."""
     own = [getattr(weight, "to_local", lambda weight=weight: weight)() for _, weight in model.named_parameters()]
     broken = [name for (name, _), part in zip(model.named_parameters(), own, strict=True) if not _finite(part)]
     if world.sum_counts({"broken": len(broken)})["broken"]:
         some = f": {', '.join(broken[:3])}{' ...' if len(broken) > 3 else ''}" if broken else " in another process"
-        raise Fault(
+        raise OperationalError(
             f"step 0: the model begins with weights that are not finite{some}; nothing can be trained from them, so "
             "the file that they come from is to be replaced"
         )

@@ -26,7 +26,7 @@ from typing import Any
 import yaml
 
 from numerate.config import approve_imported
-from numerate.errors import Fault, Mistake, did_you_mean
+from numerate.errors import OperationalError, UserError, did_you_mean
 from numerate.records import heads
 from numerate.records.kinds import OF_A_RUN
 from numerate.records.reading import content_of, read, scan
@@ -55,8 +55,8 @@ class RunFolder:
     def create(cls, runs: Path, recipe_name: str, id: str, head: Mapping[str, Any]) -> "RunFolder":
         """The folder of a run, made if it is not there yet; one that is there stays as it is.
 
-        It comes into being with its `recipe.yaml` by one rename, so that no run is ever without. Raises `Mistake`
-        where it may not be written or something else is in its place, `Fault` on a full disk.
+        It comes into being with its `recipe.yaml` by one rename, so that no run is ever without. Raises `UserError`
+        where it may not be written or something else is in its place, `OperationalError` on a full disk.
         """
         recipe_name = folder_name(recipe_name)
         path = runs / recipe_name / folder_name(id)
@@ -72,24 +72,24 @@ class RunFolder:
                     disk.sync(path.parent)
             except BaseException as error:
                 shutil.rmtree(new, ignore_errors=True)
-                made_by_another = isinstance(error, Mistake | Fault) and (path / "recipe.yaml").exists()
+                made_by_another = isinstance(error, UserError | OperationalError) and (path / "recipe.yaml").exists()
                 if not made_by_another:
                     if isinstance(error.__cause__, OSError) and error.__cause__.errno in _TAKEN:
-                        raise Mistake(
+                        raise UserError(
                             f"{path}: is in the place of this run but holds no recipe.yaml; move it away, or give "
                             "another runs_dir=."
                         ) from error
                     raise
-        with contextlib.suppress(Mistake, Fault):  # only `latest` is the poorer for it
+        with contextlib.suppress(UserError, OperationalError):  # only `latest` is the poorer for it
             disk.append_text(runs / _STARTS, f"\n{recipe_name}/{path.name}\n")  # the first line end is for a torn line
         return cls(path)
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """A run's folder that is there already. Raises `Mistake` if it is none."""
+        """A run's folder that is there already. Raises `UserError` if it is none."""
         if not (path / "recipe.yaml").is_file():
             what = "is no run: it has no recipe.yaml" if path.is_dir() else "there is no such folder"
-            raise Mistake(f"{path}: {what}.{did_you_mean(path.name, _runs_in(path.parent))}")
+            raise UserError(f"{path}: {what}.{did_you_mean(path.name, _runs_in(path.parent))}")
         return cls(path)
 
     @property
@@ -108,7 +108,7 @@ class RunFolder:
         return self.path / name
 
     def head(self) -> dict[str, Any]:
-        """What `recipe.yaml` holds. Raises `Mistake` where it was damaged or a later version wrote it."""
+        """What `recipe.yaml` holds. Raises `UserError` where it was damaged or a later version wrote it."""
         return heads.read_head(self.file(heads.HEAD))
 
     def begin(self, head: Mapping[str, Any]) -> None:
@@ -142,7 +142,7 @@ class RunFolder:
     def records(self, name: str) -> list[dict[str, Any]]:
         """The records of one of the run's `.jsonl` files, or of a piece's; none if there is no such file.
 
-        Raises `Mistake` where it was damaged, or warns, by the kind of record: see `numerate.records.kinds`.
+        Raises `UserError` where it was damaged, or warns, by the kind of record: see `numerate.records.kinds`.
         """
         return read(self.file(name), OF_A_RUN[Path(name).name])
 
@@ -183,7 +183,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def lock(self, doing: str = "training") -> Iterator[None]:
-        """Holds the folder for writing; may be nested. Raises `Mistake` that names the process that holds it already.
+        """Holds the folder for writing; may be nested. Raises `UserError` that names the process that holds it already.
 
         The lock belongs to the process and dies with it, also by `kill -9`. What an earlier holder left unfinished is
         put right first.
@@ -233,20 +233,20 @@ def folder_name(text: str) -> str:
     """A text as one folder's name: `folder_name("my.py:small add")` is `"my.py-small-add"`."""
     name = re.sub(r"[^\w.+=-]+", "-", text).lstrip(".-")
     if not name:
-        raise Mistake(f"{text!r} cannot name a folder; use letters and digits.")
+        raise UserError(f"{text!r} cannot name a folder; use letters and digits.")
     return name[:100]
 
 
 def runs_directory(given: str | os.PathLike[str] | None = None) -> Path:
     """Where runs are: `given` (the setting runs_dir=), else NUMERATE_RUNS, else `./runs`.
 
-    Raises `Mistake` for a file, and for an empty text.
+    Raises `UserError` for a file, and for an empty text.
     """
     if given is not None and not os.fspath(given).strip():
-        raise Mistake("runs_dir: is empty; runs_dir=FOLDER is right, or none for NUMERATE_RUNS or ./runs")
+        raise UserError("runs_dir: is empty; runs_dir=FOLDER is right, or none for NUMERATE_RUNS or ./runs")
     runs = Path(os.path.expanduser(given or os.environ.get("NUMERATE_RUNS") or "runs"))
     if runs.is_file():
-        raise Mistake(f"runs_dir: {runs} is a file, a folder is needed; runs_dir= or NUMERATE_RUNS names another")
+        raise UserError(f"runs_dir: {runs} is a file, a folder is needed; runs_dir= or NUMERATE_RUNS names another")
     return runs
 
 
@@ -285,7 +285,7 @@ def _newest_first(runs: Path) -> Iterator[RunFolder]:
 def find(address: str | os.PathLike[str], runs: Path) -> RunFolder:
     """The run that is meant: a path, `latest`, a `name=` label, an id or the beginning of one, a recipe with one run.
 
-    Raises `Mistake` that lists the runs meant when there are several, or the nearest name when there is none.
+    Raises `UserError` that lists the runs meant when there are several, or the nearest name when there is none.
     """
     text = os.fspath(address)
     path = Path(os.path.expanduser(text))
@@ -298,7 +298,7 @@ def find(address: str | os.PathLike[str], runs: Path) -> RunFolder:
     every = all_runs(runs)
     if text == "latest":
         if (last := latest(runs)) is None:
-            raise Mistake(f"{runs}: there is no run here yet; `numerate train RECIPE` makes one.")
+            raise UserError(f"{runs}: there is no run here yet; `numerate train RECIPE` makes one.")
         return last
     named = {run.path: _quick(run, "name") for run in every}
     for fits in (
@@ -312,13 +312,13 @@ def find(address: str | os.PathLike[str], runs: Path) -> RunFolder:
             return fits[0]
         if fits:
             shown = ", ".join(f"{run.recipe_name}/{run.id}" for run in fits[:8]) + (", ..." if len(fits) > 8 else "")
-            raise Mistake(f"{text!r} may mean {len(fits)} runs in {runs}: {shown}. Give one of these, or a path.")
+            raise UserError(f"{text!r} may mean {len(fits)} runs in {runs}: {shown}. Give one of these, or a path.")
     if os.path.isdir(path):
-        raise Mistake(f"{path}: is no run: it has no recipe.yaml.{_instead(path)}")
+        raise UserError(f"{path}: is no run: it has no recipe.yaml.{_instead(path)}")
     if os.sep in text:
-        raise Mistake(f"{path}: there is no such folder.{did_you_mean(path.name, _runs_in(path.parent))}")
+        raise UserError(f"{path}: there is no such folder.{did_you_mean(path.name, _runs_in(path.parent))}")
     known = [run.id for run in every] + [name for name in named.values() if name] + ["latest"]
-    raise Mistake(f"no run in {runs} has the id, name or path {text!r}.{did_you_mean(text, known)}")
+    raise UserError(f"no run in {runs} has the id, name or path {text!r}.{did_you_mean(text, known)}")
 
 
 def _instead(path: Path) -> str:

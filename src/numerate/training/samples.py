@@ -8,8 +8,8 @@ import torch
 
 from numerate.batch import Model
 from numerate.config import setting
-from numerate.errors import Mistake
-from numerate.evaluation.exam import Exam
+from numerate.errors import UserError
+from numerate.evaluation.exam import EvaluationData
 from numerate.evaluation.passages import passages_after
 from numerate.evaluation.prompts import Prompt, context_of, most_of, writing_of
 from numerate.evaluation.sampling import Sampling
@@ -51,21 +51,21 @@ class Samples:
 
     def __post_init__(self) -> None:
         if self.when not in (None, "evaluation", "end", "never"):
-            raise Mistake(f"when: {self.when!r} is no time; evaluation, end or never is right, or null")
+            raise UserError(f"when: {self.when!r} is no time; evaluation, end or never is right, or null")
         if self.max_new_tokens < 1:
-            raise Mistake(f"max_new_tokens: {self.max_new_tokens} are nothing to say; 1 or more is right")
+            raise UserError(f"max_new_tokens: {self.max_new_tokens} are nothing to say; 1 or more is right")
         if not self.prompts and self.when in ("evaluation", "end"):
-            raise Mistake("prompts: there are none to go on with; [''] is the beginning of a document")
+            raise UserError("prompts: there are none to go on with; [''] is the beginning of a document")
 
 
 class Sampler:
     """Says the samples of a run and keeps them in its folder.
 
     Prompts longer than the context are left out; `warnings` name them where somebody asked for them, and characters
-    that the tokenizer does not know. Raises `Mistake` where the run continues no texts, or cannot read a prompt.
+    that the tokenizer does not know. Raises `UserError` where the run continues no texts, or cannot read a prompt.
     """
 
-    def __init__(self, samples: Samples, exam: Exam, precision: str) -> None:
+    def __init__(self, samples: Samples, exam: EvaluationData, precision: str) -> None:
         self.samples, self.precision = samples, precision
         self.when = samples.when or ("end" if exam.running else "never")
         self.warnings: list[str] = []

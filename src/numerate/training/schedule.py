@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from numerate.config import setting
-from numerate.errors import Mistake
+from numerate.errors import UserError
 
 Rise = Literal["between", "from_zero", "to_one"]
 """The factor at step s (from 0) of a warm-up of w steps: (s + 1) / (w + 1); `from_zero` s / w, so that the first is
@@ -68,11 +68,11 @@ class Schedule(ABC):
 
     def _refuse(self) -> None:
         if self.warmup < 0:
-            raise Mistake(f"warmup: {self.warmup} is negative; a share below 1 or a number of steps is right")
+            raise UserError(f"warmup: {self.warmup} is negative; a share below 1 or a number of steps is right")
         if self.rise not in ("between", "from_zero", "to_one"):
-            raise Mistake(f"rise: {self.rise!r} is none; between, from_zero and to_one are")
+            raise UserError(f"rise: {self.rise!r} is none; between, from_zero and to_one are")
         if self.decay_until is not None and not self.decay_until > 0:
-            raise Mistake(f"until: {self.decay_until} is over before it began; a share up to 1, a step, or null")
+            raise UserError(f"until: {self.decay_until} is over before it began; a share up to 1, a step, or null")
 
 
 @dataclass(frozen=True)
@@ -159,13 +159,13 @@ class Plateau(Schedule):
         self._refuse()
         _refuse_floor(self.min_lr_ratio)
         if not 0 < self.factor < 1:
-            raise Mistake(f"factor: {self.factor} does not make a rate smaller; above 0 and below 1 is right")
+            raise UserError(f"factor: {self.factor} does not make a rate smaller; above 0 and below 1 is right")
         if self.patience < 0:
-            raise Mistake(f"patience: {self.patience} is negative; 0 cuts at the first that is no better")
+            raise UserError(f"patience: {self.patience} is negative; 0 cuts at the first that is no better")
         if not 0 <= self.threshold < 1:
-            raise Mistake(f"threshold: {self.threshold} is no share of the best; from 0 to below 1 is right")
+            raise UserError(f"threshold: {self.threshold} is no share of the best; from 0 to below 1 is right")
         if self.monitor not in ("loss", "score"):
-            raise Mistake(f"monitor: {self.monitor!r} is neither 'loss' nor 'score'")
+            raise UserError(f"monitor: {self.monitor!r} is neither 'loss' nor 'score'")
 
     def after(self, progress: float, warm: float) -> float:
         return 1.0
@@ -192,7 +192,7 @@ class Plateau(Schedule):
 
 
 @dataclass(frozen=True)
-class Trapezoid(Schedule):
+class WarmupStableDecay(Schedule):
     """Warm-up, full rate, then straight down from `decay_from` on: the shape of the published Abacus runs."""
 
     warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
@@ -204,20 +204,20 @@ class Trapezoid(Schedule):
         self._refuse()
         _refuse_floor(self.min_lr_ratio)
         if not 0 <= self.decay_from <= 1:
-            raise Mistake(f"decay_from: {self.decay_from} is not a share of the budget; 0 to 1 is right")
+            raise UserError(f"decay_from: {self.decay_from} is not a share of the budget; 0 to 1 is right")
 
     def after(self, progress: float, warm: float) -> float:
         return _down(progress, max(warm, self.decay_from), self.min_lr_ratio)
 
 
 @dataclass(frozen=True)
-class Triangle(Schedule):
+class OneCycle(Schedule):
     """Linear from `initial_lr_ratio` up to the full learning rate at `peak`, then down to `min_lr_ratio`: one cycle.
 
     Smith (2017), https://arxiv.org/abs/1506.01186. With `peak=0.75, initial_lr_ratio=0.25` it is the late triangle that
     the published Abacus code calls `triangle2`.
 
-    >>> [round(Triangle().factor(step, 8), 2) for step in range(9)]
+    >>> [round(OneCycle().factor(step, 8), 2) for step in range(9)]
     [0.2, 0.4, 0.6, 0.8, 1.0, 0.75, 0.5, 0.25, 0.0]
     """
 
@@ -227,9 +227,9 @@ class Triangle(Schedule):
 
     def __post_init__(self) -> None:
         if self.peak < 0:
-            raise Mistake(f"peak: {self.peak} is negative; a share below 1 or a number of steps is right")
+            raise UserError(f"peak: {self.peak} is negative; a share below 1 or a number of steps is right")
         if not 0 <= self.initial_lr_ratio <= 1:
-            raise Mistake(f"initial_lr_ratio: {self.initial_lr_ratio} is not a share of the rate; 0 to 1 is right")
+            raise UserError(f"initial_lr_ratio: {self.initial_lr_ratio} is not a share of the rate; 0 to 1 is right")
         _refuse_floor(self.min_lr_ratio)
 
     @property
@@ -242,7 +242,7 @@ class Triangle(Schedule):
 
 def _refuse_floor(floor: float) -> None:
     if not 0 <= floor <= 1:
-        raise Mistake(f"floor: {floor} is not a share of the rate; 0 to 1 is right")
+        raise UserError(f"floor: {floor} is not a share of the rate; 0 to 1 is right")
 
 
 def _down(progress: float, start: float, floor: float) -> float:

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from numerate.batch import IGNORE, Batch, Draw, Model, Tokens
-from numerate.errors import Mistake
+from numerate.batch import IGNORE, Batch, Model, StepContext, Tokens
+from numerate.errors import UserError
 from numerate.tokens.tokenizer import Rows
 from numerate.training.flat import Flat
 from numerate.training.folding import Folding
 from numerate.training.objective import ObjectivePart
 from numerate.training.optimizer import AdamW
 from numerate.training.stopping import Stop
-from numerate.training.stream import Place
+from numerate.training.stream import StreamPosition
 from numerate.training.trainer import Outcome, Trainer
 from numerate.vocabulary import PAD
 
@@ -37,8 +37,8 @@ class StackedTrainer:
     step of all optimisers. Shorter batches are padded to the longest. What comes of each run is what training it alone
     gives, but for rounding.
 
-    A run that is over, or whose loss is not finite, leaves; the others go on. Raises `Mistake` for models that are not
-    of one shape, and whatever goes wrong with the step of all.
+    A run that is over, or whose loss is not finite, leaves; the others go on. Raises `UserError` for models that are
+    not of one shape, and whatever goes wrong with the step of all.
     """
 
     def __init__(self, trainers: Sequence[Trainer]) -> None:
@@ -98,7 +98,7 @@ class _Step:
     """
 
     batches: list[Batch]
-    draws: list[Draw]
+    draws: list[StepContext]
     forms: list[Hashable]
     operations: list[int]
     fields: dict[str, Tensor]
@@ -153,15 +153,15 @@ class _Pile:
 
     def _drawn(self) -> _Step:
         """The next batch of each, laid out and placed together."""
-        parts = [trainer.stream.rows(Place(trainer.progress.examples)) for trainer in self.trainers]
+        parts = [trainer.stream.rows(StreamPosition(trainer.progress.examples)) for trainer in self.trainers]
         index = np.concatenate([index for _, index in parts])
         batch = self.trainers[0].stream.layout.batch(_joined([rows for rows, _ in parts]), index)
-        draws = [Draw(trainer.recipe.seed, trainer.progress.step) for trainer in self.trainers]
+        draws = [StepContext(trainer.recipe.seed, trainer.progress.step) for trainer in self.trainers]
         forms = [self.objective.form(self.model, draw) for draw in draws]
         members, rows = len(parts), len(parts[0][1])
         batches = _apart(batch, members)
         moved = batch.to(self.device)
-        placed = self.model.place(moved.tokens, Draw.of_several(draws, rows)).places or ()
+        placed = self.model.place(moved.tokens, StepContext.of_several(draws, rows)).places or ()
         tokens, many = moved.tokens, members * rows
         fields = {
             "ids": tokens.ids,
@@ -180,7 +180,7 @@ class _Pile:
             tuple(x.view(members, rows, *x.shape[1:]) if len(x) == many else x for x in placed),
         )
 
-    def _operations(self, batch: Batch, draw: Draw, form: Hashable) -> int:
+    def _operations(self, batch: Batch, draw: StepContext, form: Hashable) -> int:
         """What a step of one member costs, worked out once for each length and form."""
         at = (batch.tokens.ids.shape[1], form)
         if at not in self.operations:
@@ -262,7 +262,7 @@ class _Forward(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
 
-    def forward(self, batch: Batch, draw: Draw) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, draw: StepContext) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = self.objective(self.model, batch, draw)
         return terms
 
@@ -270,7 +270,7 @@ class _Forward(nn.Module):
 def _adamw(trainer: Trainer) -> AdamW:
     spec = trainer.recipe.optimizer
     if not isinstance(spec, AdamW):
-        raise Mistake(f"optimizer: {type(spec).__name__} has no step for several models at once; AdamW has")
+        raise UserError(f"optimizer: {type(spec).__name__} has no step for several models at once; AdamW has")
     return spec
 
 
@@ -295,12 +295,12 @@ def _joined(parts: Sequence[Rows]) -> Rows:
 
 
 def _apart(batch: Batch, members: int) -> list[Batch]:
-    """The batch of each member as it would be by itself, from one of all of them. Raises `Mistake` for a batch with
+    """The batch of each member as it would be by itself, from one of all of them. Raises `UserError` for a batch with
     more in it than members can be told apart in."""
     if batch.source is not None or batch.target_values is not None or set(batch.counts) != {"tokens", "examples"}:
-        raise Mistake("layout: its batches hold more than tokens and targets, and those cannot be stacked")
+        raise UserError("layout: its batches hold more than tokens and targets, and those cannot be stacked")
     if batch.tokens.values is not None or batch.tokens.hidden is not None:
-        raise Mistake("tokenizer: tokens with values, or hidden ones, cannot be stacked")
+        raise UserError("tokenizer: tokens with values, or hidden ones, cannot be stacked")
     rows = len(batch.tokens.ids) // members
     each = (batch.asked_targets != IGNORE).sum(1).view(members, rows)
     lengths = batch.tokens.lengths.view(members, rows)
@@ -362,15 +362,15 @@ def _tensor(model: nn.Module, name: str) -> Tensor:
 
 
 def _refuse_unlike(first: nn.Module, other: nn.Module) -> None:
-    """Raises `Mistake` for modules that are not of one shape, or differ in a number that is no tensor."""
+    """Raises `UserError` for modules that are not of one shape, or differ in a number that is no tensor."""
     if _shapes(first) != _shapes(other):
-        raise Mistake("stack: the models are not of one shape")
+        raise UserError("stack: the models are not of one shape")
     for (name, ours), (_, theirs) in zip(first.named_modules(), other.named_modules(), strict=True):
         for attribute, value in vars(ours).items():
             found = vars(theirs).get(attribute)
             if isinstance(value, bool | int | float | str) and found != value:
                 where = f"{name}.{attribute}".lstrip(".")
-                raise Mistake(f"stack: {where} is {value!r} in one model and {found!r} in another, and is no tensor")
+                raise UserError(f"stack: {where} is {value!r} in one model and {found!r} in another, and is no tensor")
 
 
 def _shapes(model: nn.Module) -> list[tuple[str, torch.Size, bool]]:

@@ -7,7 +7,7 @@ from numerate.training.best import Score
 
 
 @dataclass
-class Progress:
+class TrainingState:
     """Where a run is: everything that a checkpoint holds besides tensors.
 
     `best_score` is the share right, or the development loss where the best step is chosen `best_by` that; `best_loss`

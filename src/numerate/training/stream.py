@@ -6,22 +6,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.batch import Batch
-from numerate.errors import Mistake
-from numerate.tasks.draws import Draws, key
+from numerate.errors import UserError
+from numerate.tasks.draws import CounterRNG, key
 from numerate.tasks.task import Task
 from numerate.tokens.layout import Layout
 from numerate.tokens.tokenizer import Rows, Tokenizer
 
 
 @dataclass(frozen=True)
-class Place:
+class StreamPosition:
     """Where a run stands in its data: how many examples it has seen. All that a resumed run needs to know."""
 
     examples: int = 0
 
-    def next(self, batch_size: int) -> "Place":
+    def next(self, batch_size: int) -> "StreamPosition":
         """The place after one more global batch."""
-        return Place(self.examples + batch_size)
+        return StreamPosition(self.examples + batch_size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,32 +58,32 @@ class Stream:
     ) -> None:
         for name, value in (("batch_size", batch_size), ("window", window)):
             if value < 1:
-                raise Mistake(f"{name}: {value} is too small; at least 1")
+                raise UserError(f"{name}: {value} is too small; at least 1")
         self.task, self.tokenizer, self.layout = task, tokenizer, layout
         self.seed, self.split, self.batch_size, self.window = seed, split, batch_size, window
         self.vocabulary = tokenizer.build_vocabulary(task)
         self._held: _Window | None = None
         self._read: tuple[int, Rows] | None = None
 
-    def batch(self, place: Place, rank: int = 0, ranks: int = 1, part: int = 0, parts: int = 1) -> Batch:
+    def batch(self, place: StreamPosition, rank: int = 0, ranks: int = 1, part: int = 0, parts: int = 1) -> Batch:
         """The batch at a place, or the slice of it that part `part` of rank `rank` computes. Raises as `rows` does."""
         return self.layout.batch(*self.rows(place, rank, ranks, part, parts))
 
     def rows(
-        self, place: Place, rank: int = 0, ranks: int = 1, part: int = 0, parts: int = 1
+        self, place: StreamPosition, rank: int = 0, ranks: int = 1, part: int = 0, parts: int = 1
     ) -> tuple[Rows, NDArray[np.int64]]:
         """What `batch` lays out: rows and the global index of each.
 
-        Raises `Mistake` where the global batch does not divide into the slices, or where the place is between two
+        Raises `UserError` where the global batch does not divide into the slices, or where the place is between two
         batches of this size.
         """
         if self.batch_size % (ranks * parts):
-            raise Mistake(
+            raise UserError(
                 f"batch_size: {self.batch_size} examples do not divide among {ranks} processes with {parts} parts "
                 f"each; take a multiple of {ranks * parts}"
             )
         if place.examples % self.batch_size:
-            raise Mistake(
+            raise UserError(
                 f"batch_size: {place.examples} examples have been seen, which is no whole number of batches of "
                 f"{self.batch_size}; keep the batch size of the run"
             )
@@ -96,7 +96,9 @@ class Stream:
         chosen = slice(start, start + share)
         return held.rows.take(chosen), held.index[chosen]
 
-    def _in_order(self, place: Place, share: int, rank: int, ranks: int, part: int) -> tuple[Rows, NDArray[np.int64]]:
+    def _in_order(
+        self, place: StreamPosition, share: int, rank: int, ranks: int, part: int
+    ) -> tuple[Rows, NDArray[np.int64]]:
         """The examples of a slice in the task's own order, read when they are asked for."""
         of_rank = self.batch_size // ranks
         start = place.examples + rank * of_rank + part * share
@@ -117,7 +119,7 @@ class Stream:
             count = self.window * self.batch_size
             rows = self._rows_of(number, count)
             by_length = np.argsort(rows.lengths, kind="stable")
-            order = Draws(key("window", self.seed, self.split, number)).permutation(self.window)
+            order = CounterRNG(key("window", self.seed, self.split, number)).permutation(self.window)
             self._held = _Window(number, rows.take(by_length), number * count + by_length, order)
         return self._held
 

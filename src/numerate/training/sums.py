@@ -6,16 +6,16 @@ from typing import Any
 
 import torch
 
-from numerate.errors import Fault
+from numerate.errors import OperationalError
 from numerate.training import checkpoint
 from numerate.training.development import short
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder
-from numerate.training.state import Progress
+from numerate.training.state import TrainingState
 from numerate.training.world import World
 
 
-class Sums:
+class RunningSums:
     """Sums by name, which nothing waits for until a line is logged or a checkpoint written."""
 
     def __init__(self, recipe: Recipe, world: World) -> None:
@@ -30,7 +30,7 @@ class Sums:
     def settle(self, into: dict[str, float], step: int, folder: RunFolder | None) -> None:
         """Adds what was summed up since the last time to the plain numbers `into`, the same on every process.
 
-        Raises `Fault` if the loss or its gradient is not finite: nothing is written after that.
+        Raises `OperationalError` if the loss or its gradient is not finite: nothing is written after that.
         """
         new = {name: float(self._running[name]) for name in sorted(self._running)}
         self._running.clear()
@@ -44,7 +44,7 @@ class Sums:
             kept = "there is no checkpoint yet"
             if folder and good:
                 kept = f"the last good checkpoint is {checkpoint.name_of(good[-1])} in {folder.checkpoints}"
-            raise Fault(f"step {step}: the {what} is not finite; {kept}. {self._advice(step)}")
+            raise OperationalError(f"step {step}: the {what} is not finite; {kept}. {self._advice(step)}")
 
     def _advice(self, step: int) -> str:
         """What may help where a loss is not finite: nothing that changes updates, before there was one."""
@@ -68,7 +68,7 @@ LAYER = "gradient norm of "
 """What the sum of a layer's gradient norms is called, before its name."""
 
 
-def line(sums: Mapping[str, float], spent: Progress, rate: float) -> dict[str, Any]:
+def line(sums: Mapping[str, float], spent: TrainingState, rate: float) -> dict[str, Any]:
     """A line of `metrics.jsonl`: means per step since the line before, and what the run has used."""
     taken = sums["steps"]
     layers = {name.removeprefix(LAYER): short(value / taken) for name, value in sums.items() if name.startswith(LAYER)}

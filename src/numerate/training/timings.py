@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from numerate.training.limits import Products, limit_of
-from numerate.training.state import Progress
+from numerate.training.state import TrainingState
 from numerate.training.world import World
 
 
@@ -39,7 +39,7 @@ class Timings:
         finally:
             self._paused += time.monotonic() - began
 
-    def line(self, spent: Progress) -> dict[str, Any] | None:
+    def line(self, spent: TrainingState) -> dict[str, Any] | None:
         """The line since the last one; None for the first."""
         now, before, paused = time.monotonic(), self._before, self._paused
         self._before, self._paused = (now, spent.tokens, spent.operations), 0.0

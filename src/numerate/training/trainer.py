@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from numerate.batch import Batch, Draw, Model
-from numerate.errors import Fault
+from numerate.batch import Batch, Model, StepContext
+from numerate.errors import OperationalError
 from numerate.evaluation.evaluator import refuse_ahead
-from numerate.evaluation.exam import Exam
+from numerate.evaluation.exam import EvaluationData
 from numerate.models.held import build, origin_of, without_memory
 from numerate.training import checkpoint
 from numerate.training.budget import Budget
@@ -32,10 +32,10 @@ from numerate.training.refusals import (
 )
 from numerate.training.run import RunFolder
 from numerate.training.samples import Sampler, cut
-from numerate.training.state import Progress
+from numerate.training.state import TrainingState
 from numerate.training.stopping import Stop, Stopped
-from numerate.training.stream import Place, Stream, places_of
-from numerate.training.sums import LAYER, Sums, line
+from numerate.training.stream import Stream, StreamPosition, places_of
+from numerate.training.sums import LAYER, RunningSums, line
 from numerate.training.timings import Timings
 from numerate.training.world import World
 
@@ -48,7 +48,7 @@ Listener = Callable[[str, Mapping[str, Any]], None]
 class Outcome:
     """How a start of training ended: `why` is `budget`, `target`, `minutes` or `stopped`."""
 
-    progress: Progress
+    progress: TrainingState
     why: str
     status: int = 0
 
@@ -59,7 +59,8 @@ class Trainer:
     `origin` is what the run's last checkpoint says of pretrained weights, which are then not needed again. With
     `counting` the model has no memory for its weights: everything is checked and counted, and nothing can be trained.
 
-    Raises `Mistake` for what cannot be trained (before anything is written), `Fault` when the loss is not finite.
+    Raises `UserError` for what cannot be trained (before anything is written), `OperationalError` when the loss is not
+    finite.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Trainer:
     ) -> None:
         self.recipe, self.world, self.folder, self.listen = recipe, world, folder, listen
         self.training = recipe.training
-        self.exam = Exam(recipe.task, recipe.tokenizer, recipe.layout)
+        self.exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
         vocabulary = self.exam.vocabulary
         self.origin = origin
         self.model: Model
@@ -115,8 +116,8 @@ class Trainer:
         self.parallel = make_parallel(self.training.parallel, self.model, world, compiled=self.training.compile)
         self.optimizer = recipe.optimizer.build(self.model, self.settings)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.training.precision == "fp16")
-        self.progress = Progress()
-        self._sums = Sums(recipe, world)
+        self.progress = TrainingState()
+        self._sums = RunningSums(recipe, world)
         self.timings = Timings(world, products_of(self.training.precision, self.training.tf32, world.device))
         self._rate = 0.0  # of the last step
         self._began = self._saved_at = 0.0
@@ -168,7 +169,9 @@ class Trainer:
         last, warnings = self.world.said_by_first(found)
         if last is None:
             if self.origin is not None:
-                raise Fault(f"{self.folder.checkpoints}: the checkpoint to go on from has just gone; start once more")
+                raise OperationalError(
+                    f"{self.folder.checkpoints}: the checkpoint to go on from has just gone; start once more"
+                )
             return warnings  # type: ignore[no-any-return]
         self.load(last)
         before = last.state.get("processes", self.world.size)
@@ -180,12 +183,12 @@ class Trainer:
         return warnings  # type: ignore[no-any-return]
 
     def load(self, last: checkpoint.Checkpoint) -> None:
-        """Weights, moments and place of a checkpoint. Raises `Mistake` for one of another tokenizer file."""
+        """Weights, moments and place of a checkpoint. Raises `UserError` for one of another tokenizer file."""
         refuse_other_tokenizer(self.recipe.tokenizer, self.recipe.task, last)
         tensors = last.read()
         self.parallel.load_weights(tensors["weights"], str(last.path))
         self.parallel.load_moments(self.optimizer, tensors["optimizer"])
-        self.progress = Progress(**last.state["progress"])
+        self.progress = TrainingState(**last.state["progress"])
         self._earlier = last.state.get("seconds", 0.0)
         if "operations" not in last.state["progress"]:  # written before operations were counted
             self.progress.operations = round(self.progress.examples * self.budget.operations_per_example)
@@ -272,10 +275,10 @@ class Trainer:
     def one_step(self, steps: int) -> None:
         """One optimiser step on the next global batch."""
         training, progress = self.training, self.progress
-        draw, rate = Draw(self.recipe.seed, progress.step), self.rate(steps)
+        draw, rate = StepContext(self.recipe.seed, progress.step), self.rate(steps)
         examples = training.smallest * self.budget.multiples(self.budget.used(progress))
         parts = [
-            self.stream.batch(Place(place), self.world.rank, self.world.size, part, self.parts)
+            self.stream.batch(StreamPosition(place), self.world.rank, self.world.size, part, self.parts)
             for place in range(progress.examples, progress.examples + examples, training.smallest)
             for part in range(self.parts)
         ]
@@ -325,7 +328,7 @@ class Trainer:
         self.add("steps", 1)
         self.listen("step", {"step": progress.step, "steps": self.steps, "tokens": real})
 
-    def _part(self, batch: Batch, draw: Draw, counts: Mapping[str, int], *, last: bool) -> None:
+    def _part(self, batch: Batch, draw: StepContext, counts: Mapping[str, int], *, last: bool) -> None:
         batch = replace(batch, tokens=self.model.place(batch.tokens, draw))
         with self.parallel.backward(last):
             with autocast(self.world.device, self.training.precision):
@@ -345,7 +348,8 @@ class Trainer:
         self._sums.add(name, value)
 
     def _settle(self) -> dict[str, float]:
-        """The sums since the last line as plain numbers. Raises `Fault` if the loss or its gradient is not finite."""
+        """The sums since the last line as plain numbers. Raises `OperationalError` if the loss or its gradient is not
+        finite."""
         self.settling()
         self._sums.settle(self.progress.sums, self.progress.step, self.folder)
         return self.progress.sums

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from numerate.errors import Fault, Mistake
+from numerate.errors import OperationalError, UserError
 
 _ENDED = "ended"
 _joins = 0
@@ -36,7 +36,7 @@ class World:
     def join(cls, device: str = "auto") -> "World":
         """Meets the other processes that `torchrun` started (RANK and WORLD_SIZE in the environment), if any.
 
-        Raises `Mistake`, in all of them, where the device is not there in one of them.
+        Raises `UserError`, in all of them, where the device is not there in one of them.
         """
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return cls(device_of(device))
@@ -44,7 +44,7 @@ class World:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
         try:
             found, mistake = device_of(device, int(os.environ.get("LOCAL_RANK", "0"))), ""
-        except Mistake as error:
+        except UserError as error:
             found, mistake = torch.device("cpu"), str(error)
         world = cls(found, rank, size, None, store, os.getppid())
         kinds: list[tuple[str, str]] = world.said_by_all((found.type, mistake))
@@ -52,7 +52,7 @@ class World:
         if not mistakes and len({kind for kind, _ in kinds}) > 1:
             mistakes = [f"device: the processes have different ones ({', '.join(kind for kind, _ in kinds)})"]
         if mistakes:
-            told = world.told(Mistake(mistakes[0]))
+            told = world.told(UserError(mistakes[0]))
             world.leave()
             raise told
         if found.type == "cuda":
@@ -80,10 +80,10 @@ class World:
         first to tell; else what the first one told, which is not to be said twice (`error.speaker` is False)."""
         if self.size == 1:
             return error
-        kind = "Mistake" if isinstance(error, Mistake) else "Fault"
-        text = str(error) if isinstance(error, Mistake | Fault) else f"{type(error).__name__}: {error}"
+        kind = "UserError" if isinstance(error, UserError) else "OperationalError"
+        text = str(error) if isinstance(error, UserError | OperationalError) else f"{type(error).__name__}: {error}"
         if _is_lost(error):
-            error = Fault(
+            error = OperationalError(
                 f"another of the {self.size} processes ended without a word (killed? out of memory?); "
                 "the same command goes on from the last checkpoint"
             )
@@ -95,8 +95,8 @@ class World:
         speaker = said == own
         if not speaker:
             _, kind, text = json.loads(said)
-            error = Mistake(text) if kind == "Mistake" else Fault(text)
-        if isinstance(error, Mistake | Fault):
+            error = UserError(text) if kind == "UserError" else OperationalError(text)
+        if isinstance(error, UserError | OperationalError):
             error.speaker = speaker
         return error
 
@@ -193,17 +193,17 @@ def _is_lost(error: BaseException) -> bool:
 def device_of(text: str, local: int | None = None) -> torch.device:
     """The device a setting names; with `local`, the device of that process of several on a machine.
 
-    Raises `Mistake` if it is not there.
+    Raises `UserError` if it is not there.
     """
     if text == "auto":
         text = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(text)
     except RuntimeError as error:
-        raise Mistake(f"device: {text!r} is no device; cpu, cuda, cuda:1 and mps are, or auto") from error
+        raise UserError(f"device: {text!r} is no device; cpu, cuda, cuda:1 and mps are, or auto") from error
     if device.type == "cuda":
         if local is not None and device.index is not None:
-            raise Mistake(f"device: {text} is one device for several processes; device=cuda gives each its own")
+            raise UserError(f"device: {text} is one device for several processes; device=cuda gives each its own")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         index = device.index if device.index is not None else (local or 0)
         if index >= count:
@@ -211,12 +211,12 @@ def device_of(text: str, local: int | None = None) -> torch.device:
             if count:
                 there = f"there are {count} CUDA devices (cuda:0 to cuda:{count - 1})"
             many = f" for process {index} of this machine" if local else ""
-            raise Mistake(f"device: {text}{many}: {there}; device=cpu works everywhere")
+            raise UserError(f"device: {text}{many}: {there}; device=cpu works everywhere")
         return torch.device("cuda", index)
     if device.type == "mps" and local is not None:
-        raise Mistake("device: mps is one device, and several processes cannot share it; device=cpu works everywhere")
+        raise UserError("device: mps is one device, and several processes cannot share it; device=cpu works everywhere")
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise Mistake("device: mps: this machine has no Apple GPU that torch can use; device=cpu works everywhere")
+        raise UserError("device: mps: this machine has no Apple GPU that torch can use; device=cpu works everywhere")
     if device.type not in ("cpu", "cuda", "mps"):
-        raise Mistake(f"device: {text!r} is not supported; cpu, cuda, cuda:1 and mps are")
+        raise UserError(f"device: {text!r} is not supported; cpu, cuda, cuda:1 and mps are")
     return device
