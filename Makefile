@@ -8,13 +8,14 @@ export OMP_NUM_THREADS ?= 1
 READY := $(VENV)/.ready
 READY_TO_TEST := $(VENV)/.ready-to-test
 
-.PHONY: demo test check golden test-oldest test-newest clean help
+.PHONY: demo test check golden golden-outside test-oldest test-newest clean help
 
 help:
 	@echo "make demo    installs into $(VENV) if need be, then: numerate run quickstart"
 	@echo "make test    installs into $(VENV) if need be, then the whole test suite"
 	@echo "make check   installs into $(VENV) if need be, then the linters, the type checker and the import contracts"
 	@echo "make golden BASE=COMMIT   compares what 70 recipes compute here and there, to the last bit"
+	@echo "make golden-outside BASE=COMMIT   compares what 130 commands print and write here and there"
 	@echo "make test-oldest   the whole test suite with the oldest versions that pyproject.toml promises, in $(VENV)-oldest"
 	@echo "make test-newest   the whole test suite with the newest version of everything, in $(VENV)-newest"
 	@echo "make clean   removes these environments; runs are left alone"
@@ -33,6 +34,9 @@ check: $(READY_TO_TEST)
 
 golden: $(READY_TO_TEST)
 	$(VENV)/bin/python tools/golden/compare.py $(or $(BASE),$(error name the commit to compare with: make golden BASE=main))
+
+golden-outside: $(READY_TO_TEST)
+	$(VENV)/bin/python tools/golden/outside.py $(or $(BASE),$(error name the commit to compare with: make golden-outside BASE=main))
 
 # By hand: each installs several gigabytes into an environment of its own, which can be removed afterwards.
 test-oldest:
