@@ -17,7 +17,8 @@ import numerate
 from numerate import catalogue, cli
 from numerate.config import identity
 
-GOLDEN = Path(__file__).resolve().parents[1] / "tools" / "golden"
+TOP = Path(__file__).resolve().parents[1]
+GOLDEN = TOP / "tools" / "golden"
 NOT_IN_RECIPES = {"Recipe", "Study", "Executor"}
 
 
@@ -27,8 +28,14 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return loaded("outside")
 
 
-def loaded(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"golden_{name}", GOLDEN / f"{name}.py")
+@pytest.fixture
+def against(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(GOLDEN)
+    return loaded("against", TOP / "benchmarks")
+
+
+def loaded(name: str, folder: Path = GOLDEN) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"golden_{name}", folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -144,3 +151,30 @@ def test_a_base_that_has_renamed_words_already_is_asked_in_its_own(outside: Modu
     base = {"most": "max_new_tokens", "rate": "lr"}
     assert outside.renamed_since(base, here) == {"lr": "learning_rate", "width": "hidden_size"}
     assert outside.renamed_since({}, here) == here
+
+
+def test_figures_of_a_benchmark_are_named_by_what_is_measured_and_more_is_better(against: ModuleType) -> None:
+    lines = [
+        "a warning",
+        '{"benchmark": "step", "contender": "ours", "stack": 4, "tokens_per_second": 50, "against": "x", "ratio": 2}',
+        '{"benchmark": "step", "contender": "ours", "stack": 8, "milliseconds": 4, "at_most": 3}',
+    ]
+    assert against.figures("training", lines) == {
+        "training, step, ours, stack 4, tokens_per_second": 50,
+        "training, step, ours, stack 8, milliseconds": 0.25,
+    }
+
+
+def test_the_interval_of_a_ratio_is_that_of_scipy_over_logarithms(against: ModuleType) -> None:
+    # By hand: logarithms -0.1, 0, 0.1 have the standard error 0.1 / root 3; t of 0.975 at 2 degrees is 4.302653.
+    middle, low, high = against.interval([0.904837418, 1.0, 1.105170918])
+    assert (middle, low, high) == pytest.approx((1.0, 0.78004, 1.28199), rel=1e-4)
+    assert against.interval([0.9]) == pytest.approx((0.9, 0.0, float("inf")))
+
+
+def test_only_a_figure_whose_interval_lies_below_the_bound_is_called_slower(against: ModuleType) -> None:
+    base = [{"quick": 100.0, "slow": 100.0, "noisy": 100.0, "gone": 1.0}] * 3
+    here = [{"quick": 101.0, "slow": value, "noisy": noisy} for value, noisy in ((90, 70), (91, 100), (90.5, 80))]
+    slower = {line.split()[-1]: is_slower for line, is_slower in against.compared(base, here)}
+    assert slower == {"quick": False, "slow": True, "noisy": False, "gone": False}
+    assert any("only in the base" in line for line, _ in against.compared(base, here))

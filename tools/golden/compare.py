@@ -33,13 +33,13 @@ def recorded(tree: Path, out: Path, *options: str) -> dict[str, Any]:
     return dict(json.loads((out / "record.json").read_text()))
 
 
-def base_tree(base: str, place: Path) -> Path:
-    """The files of a commit, with the first version of `tools/golden` where it has none."""
+def base_tree(base: str, place: Path, *more: str) -> Path:
+    """The files of a commit, `more` folders among them, with the first version of `tools/golden` where it has none."""
     place.mkdir()
     commits = [git("rev-parse", "--verify", f"{base}^{{commit}}")]
     if not git("ls-tree", commits[0], "tools/golden"):
         commits += git("log", "--reverse", "--diff-filter=A", "--format=%H", "--", "tools/golden/record.py").split()[:1]
-    for commit, paths in zip(commits, (["src", "tests"], ["tools/golden"]), strict=False):
+    for commit, paths in zip(commits, (["src", "tests", *more], ["tools/golden"]), strict=False):
         whole = [*paths, "tools/golden"] if len(commits) == 1 else paths
         archive = subprocess.run(["git", "-C", str(TOP), "archive", commit, *whole], check=True, capture_output=True)
         subprocess.run(["tar", "-x", "-C", str(place)], check=True, input=archive.stdout)
