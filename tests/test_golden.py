@@ -132,7 +132,7 @@ def test_of_an_export_each_tensor_is_compared(outside: ModuleType, tmp_path: Pat
 def test_each_command_that_differs_is_listed_with_its_differences(outside: ModuleType) -> None:
     base = {"list": "exit status 0\nLSTM", "show": "exit status 0", "old": "exit status 0"}
     here = {"list": "exit status 0\nGRU", "show": "exit status 0"}
-    found = outside.differences(base, here)
+    found = outside.differences(base, here, {})
     assert found.keys() == {"list", "old"}
     assert found["list"].splitlines()[2:] == ["@@ -1,2 +1,2 @@", " exit status 0", "-LSTM", "+GRU"]
 
@@ -144,6 +144,11 @@ def test_a_renamed_word_is_understood_by_the_base_and_is_no_difference(outside: 
     assert outside.replaced("Mistake: model.width, my.model.width, Mistakes", renamed) == (
         "UserError: model.hidden_size, my.model.width, Mistakes"
     )
+    base = {"results": "width  final\n-----  -----\n   32   12 %\n"}
+    here = {"results": "hidden_size  final\n-----------  -----\n         32   12 %\n"}
+    assert not outside.differences(base, here, {"width": "hidden_size"})
+    here["results"] = here["results"].replace("12", "13")
+    assert outside.differences(base, here, {"width": "hidden_size"})
 
 
 def test_a_base_that_has_renamed_words_already_is_asked_in_its_own(outside: ModuleType) -> None:

@@ -140,7 +140,7 @@ def prepare(folder: Path) -> None:
 def numerate(tree: Path, folder: Path, words: str) -> subprocess.CompletedProcess[str]:
     """One command with the code of a tree, in a folder which is also the home."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NUMERATE_", "XDG_", "SLURM_"))}
-    own = {"PYTHONPATH": tree / "src", "HOME": folder / ".cache", "COLUMNS": 120, "TZ": "UTC", "LC_ALL": "C.UTF-8"}
+    own = {"PYTHONPATH": tree / "src", "HOME": folder / ".cache", "COLUMNS": 400, "TZ": "UTC", "LC_ALL": "C.UTF-8"}
     own |= {"OMP_NUM_THREADS": 1, "NO_COLOR": 1, "GIT_DIR": os.devnull}  # runs record the commit of a work tree
     environment = kept | {name: str(value) for name, value in own.items()}
     command = [sys.executable, "-m", "numerate", *shlex.split(words)]
@@ -171,13 +171,15 @@ def transcripts(tree: Path, folder: Path, cases: dict[str, str]) -> Iterator[tup
         yield label, normalised("\n".join(told), places)
 
 
-def differences(base: dict[str, str], here: dict[str, str]) -> dict[str, str]:
-    """Unified differences of the transcripts that differ, by command."""
+def differences(base: dict[str, str], here: dict[str, str], words: dict[str, str]) -> dict[str, str]:
+    """Unified differences of the transcripts that differ, by command, with the base in today's words."""
     found = {}
     for label in base | here:
-        pair = [texts.get(label, "").splitlines(keepends=True) for texts in (base, here)]
-        if lines := list(unified_diff(*pair, "base", "here", n=1)):
-            found[label] = "".join(line if line.endswith("\n") else line + "\n" for line in lines)
+        then, now = base.get(label, ""), here.get(label, "")
+        if (today := replaced(then, words)) != then:  # longer words make columns wider
+            then, now = (re.sub(r"-{2,}", "--", re.sub(r" {2,}", "  ", text)) for text in (today, now))
+        if lines := list(unified_diff(then.splitlines(), now.splitlines(), "base", "here", n=1, lineterm="")):
+            found[label] = "\n".join(lines) + "\n"
     return found
 
 
@@ -191,8 +193,7 @@ def main() -> int:
         tree = base_tree(given.base, place / "tree")
         words = renamed_in(tree)
         old = {new: old for old, new in words.items()}
-        found = dict(transcripts(tree, place / "base", {case: replaced(case, old) for case in CASES}))
-        base = {label: replaced(text, words) for label, text in found.items()}
+        base = dict(transcripts(tree, place / "base", {case: replaced(case, old) for case in CASES}))
         here = dict(transcripts(TOP, place / "here", {case: case for case in CASES}))
         for side, texts in {"base": base, "here": here}.items() if given.keep else ():
             shutil.rmtree(given.keep / side, ignore_errors=True)
@@ -200,7 +201,7 @@ def main() -> int:
             for number, (label, text) in enumerate(texts.items()):
                 short = re.sub(r"\W+", "-", label)[:60]
                 (given.keep / side / f"{number:03} {short}.txt").write_text(text)
-    differ = differences(base, here)
+    differ = differences(base, here, words)
     for label, text in differ.items():
         print(f"numerate {label}\n{text}")
     print(f"{len(here)} commands, {len(differ)} differ from {given.base}")
