@@ -233,7 +233,7 @@ def questions(digits: int, count: int = QUESTIONS) -> Batch:
 def both(model: DecoderModel, batch: Batch) -> tuple[Tensor, Tensor]:
     """Which rows of a cell are right, by us and the published way."""
     prompts, width = prompts_of(batch)
-    gold = torch.where(batch.asked_targets == IGNORE, PAD, batch.asked_targets)
+    gold = torch.where(batch.target_ids == IGNORE, PAD, batch.target_ids)
     ours = mark(model, exam_of(100), batch).right
     return ours, verdicts(decoded(Published(model), prompts.ids, width), gold)
 
@@ -254,7 +254,7 @@ def assert_agreement(model: DecoderModel) -> dict[str, object]:
     batch = questions(20)
     assert columns(20) == 64
     assert batch.tokens.ids.shape[1] <= 63, "a row without its last token fits the published columns"
-    ours = model.place(batch.tokens, StepContext.fixed()).places
+    ours = model.assign_positions(batch.tokens, StepContext.fixed()).position_ids
     assert ours is not None
     assert torch.equal(ours[0], abacus_ids(batch.tokens.ids))
     for fused in (False, True):
@@ -276,7 +276,7 @@ def _steps_agree() -> dict[str, float]:
     chosen = recipe(20)
     trainer, theirs = Trainer(chosen, World.join("cpu")), PublishedStep(chosen)
     batch, draw = trainer.stream.batch(StreamPosition()), StepContext.fixed()
-    placed = replace(batch, tokens=trainer.model.place(batch.tokens, draw))
+    placed = replace(batch, tokens=trainer.model.assign_positions(batch.tokens, draw))
     (term,) = trainer.objective(trainer.model, placed, draw).values()
     ours = term / batch.counts["tokens"]
     ours.backward()

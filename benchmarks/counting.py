@@ -127,7 +127,7 @@ def stepping(model: DecoderModel, task: Task, batches: Sequence[Batch], asked_on
     def step(number: int) -> None:
         batch, draw = batches[number % len(batches)], StepContext(0, number)
         optimizer.zero_grad(set_to_none=True)
-        batch = replace(batch, tokens=model.place(batch.tokens, draw))
+        batch = replace(batch, tokens=model.assign_positions(batch.tokens, draw))
         terms, counts = objective(model, batch, draw), objective.counts(batch)
         sum((terms[term] / counts[term] for term in terms), torch.zeros(())).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -93,8 +93,8 @@ def uncached_last_place(batch: Batch) -> Score:
     def score() -> object:
         ids, lengths = prompts.ids, prompts.lengths
         for _ in range(most):
-            tokens = model.place(replace(prompts, ids=ids, lengths=lengths), StepContext.fixed())
-            chosen = model(tokens, asked=(lengths - 1)[:, None]).logits.argmax(-1)
+            tokens = model.assign_positions(replace(prompts, ids=ids, lengths=lengths), StepContext.fixed())
+            chosen = model(tokens, target_positions=(lengths - 1)[:, None]).logits.argmax(-1)
             ids, lengths = torch.cat([ids, chosen], dim=1), lengths + 1
         return ids
 

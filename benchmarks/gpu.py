@@ -123,7 +123,7 @@ def measured(recipe: Recipe, steps: int) -> dict[str, float]:
             "seconds_per_step": statistics.median(times),
             "real_tokens_per_second": (after.tokens - before.tokens) / seconds,
             "examples_per_second": (after.examples - before.examples) / seconds,
-            "operations_per_second": (after.operations - before.operations) / seconds,
+            "operations_per_second": (after.flops - before.flops) / seconds,
         }
 
 

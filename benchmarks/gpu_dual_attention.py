@@ -88,7 +88,7 @@ def lines(device: torch.device, limit: float | None, steps: int, smoke: bool) ->
                 torch.cuda.reset_peak_memory_stats(device)
             found = seconds_of(model, device, rows, time_, words, steps)
             alone = found if alone is None else alone
-            speed = 3 * model.operations(rows, time_) / found
+            speed = 3 * model.flops(rows, time_) / found
             line: dict[str, object] = {
                 "benchmark": f"dual attention, width {width}, bf16",
                 "smoke": smoke,

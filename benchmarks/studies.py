@@ -47,7 +47,9 @@ def tiny(steps: int) -> Recipe:
         target_accuracy=None,
     )
     evaluation = replace(one.evaluation, grid="1:4x1:4", examples_per_cell=20, validation_examples=32)
-    return replace(one, model=replace(one.model, width=16), training=training, evaluation=evaluation, title="tiny")
+    return replace(
+        one, model=replace(one.model, hidden_size=16), training=training, evaluation=evaluation, title="tiny"
+    )
 
 
 def seconds_of(recipe: Recipe, runs: Path) -> float:

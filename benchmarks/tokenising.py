@@ -84,8 +84,8 @@ def main() -> None:
         lambda drawn: [one.ids for one in own.encode_batch(drawn, add_special_tokens=False)], told.repetitions, shapes
     )
     print(json.dumps({"what": "the tokenizer alone", "milliseconds": round(alone, 2), "least": round(least, 2)}))
-    for spelling in SPELLINGS:
-        tokenizer = Subwords(tokenizer=told.tokenizer, number_format=spelling)
+    for number_format in SPELLINGS:
+        tokenizer = Subwords(tokenizer=told.tokenizer, number_format=number_format)
         speller = tokenizer.speller
         found, least = median(speller.encode, told.repetitions, shapes)
         vocabulary = tokenizer.build_vocabulary([])
@@ -94,9 +94,9 @@ def main() -> None:
             return tokenizer.rows([Example(text, "") for text in drawn], vocabulary)
 
         written, _ = median(rows, told.repetitions, shapes)
-        line = {"what": repr(spelling), "milliseconds": round(found, 2), "least": round(least, 2)}
+        line = {"what": repr(number_format), "milliseconds": round(found, 2), "least": round(least, 2)}
         line |= {"as_rows": round(written, 2), "ratio": round(found / alone, 2)}
-        if isinstance(spelling, AsIs | PerDigit | RegressionTransformer | XVal):
+        if isinstance(number_format, AsIs | PerDigit | RegressionTransformer | XVal):
             line["at_most"] = CLAIMED
         print(json.dumps(line), flush=True)
 

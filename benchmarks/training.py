@@ -64,7 +64,7 @@ def ours(batches: Sequence[Batch], asked_only: bool) -> Step:
     def step(number: int) -> int:
         batch, draw = batches[number % len(batches)], StepContext(0, number)
         optimizer.zero_grad(set_to_none=True)
-        batch = replace(batch, tokens=model.place(batch.tokens, draw))
+        batch = replace(batch, tokens=model.assign_positions(batch.tokens, draw))
         terms = objective(model, batch, draw)
         counts = objective.counts(batch)
         total = sum((terms[term] / counts[term] for term in terms), torch.zeros(()))

@@ -1,7 +1,7 @@
 """Every test runs on one thread, off the network, with shapes checked; and on every variant of what it names.
 
 A test that takes `any_mixer` runs on every Mixer of the catalogue with its defaults, and on the further settings that
-`FURTHER` lists; `any_numbering`, `any_position`, `any_loss` and so on alike, `any_part` on every class of every kind.
+`FURTHER` lists; `any_position_ids`, `any_position`, and so on alike, `any_part` on every class of every kind.
 So a part is covered by the promises of its abstraction as soon as its folder's catalogue names it.
 """
 
@@ -191,7 +191,7 @@ FURTHER: dict[str, list[Any]] = {
         Slope(),
         Slope(position_ids=DigitIndex()),
         FIRE(shared=True, hidden_size=4, threshold=3.0),
-        T5Bias(position_ids=Coupled(max_offset=3), num_buckets=8, max_distance=6, bidirectional="two", shared=True),
+        T5Bias(position_ids=Coupled(max_offset=3), num_buckets=8, max_distance=6, bidirectional=True, shared=True),
     ],
     "Mixer": [
         Attention(num_heads=1),
@@ -217,7 +217,7 @@ FURTHER: dict[str, list[Any]] = {
         DeltaProduct(num_heads=2, num_householder=3, gated=True, eigenvalue_range="[0,1]"),
         DualAttention(2, 2, PositionRelativeSymbols(max_distance=3), symmetric=True, num_key_value_heads=1, bias=True),
         DualAttention(0, 2, PositionalSymbols(), num_relations=4, activation="softmax"),
-        DualAttention(2, 2, PositionalSymbols("waves"), variant="rca", shared_queries=True, out_bias=True),
+        DualAttention(2, 2, PositionalSymbols("sinusoidal"), variant="rca", shared_queries=True, out_bias=True),
         DualAttention(1, 3, SymbolicAttention(5, sharing="library"), variant="rca", activation="gelu"),
         DualAttention(2, 2, PositionRelativeSymbols(future_distances=True), variant="disrca", num_key_value_heads=2),
         DualAttention(2, 2, SymbolicAttention(trainable=False, normalized=True), relation_dim=8, backend="plain"),
@@ -242,11 +242,11 @@ FURTHER: dict[str, list[Any]] = {
         CrossEntropy(mean_over="examples", label_smoothing=0.1),
         NumberToken("mse"),
         NumberToken("mae", fused="none"),
-        NumberToken("huber", mean_over="labels", digit_weight_ratio=10.0, digit_order="low"),
+        NumberToken("huber", mean_over="labels", digit_weight_ratio=10.0, digit_order="reversed"),
         NumberToken("was-cdf", gaussian_sigma=1.0),
         NumberToken(reweigh=True, squash_factor=2.0, digit_weight_ratio=2.0),
         GaussianCrossEntropy(sigma=2.0, fused="none"),
-        NumberLevel(reweigh=True, digit_order="low"),
+        NumberLevel(reweigh=True, digit_order="reversed"),
         NumberLevel(published="yes"),
         SoftLabels("del"),
         XValLoss(scale="number", token="+"),
@@ -274,7 +274,7 @@ BY_DEFAULT: dict[str, Callable[[], Any]] = {
     "GSM8K": lambda: GSM8K(answer_format="number", data_dir=str(TEXTS)),
     "Regression": lambda: Regression(token="+"),
     "Subwords": lambda: Subwords(tokenizer=TINY_TOKENIZER),
-    "XVal": lambda: XValLoss(token="+"),
+    "XValLoss": lambda: XValLoss(token="+"),
     "ExampleFile": lambda: ExampleFile(path=str(Path(__file__).parent / "tasks" / "sums.txt")),
 }
 """What stands for the defaults of a part that does nothing by itself, such as a task that reads a file."""
@@ -356,10 +356,12 @@ def every_model() -> list[Any]:
     models: list[Any] = [part() for part in catalogue.variants("ModelSpec") if part.__name__ not in HELD]
     plain = every("Position")
     numbered = [
-        replace(position(), numbering=numbering)
+        replace(position(), position_ids=position_ids)
         for position in catalogue.variants("Position")
-        for numbering in [part() for part in catalogue.variants("PositionIds")] + [DigitIndex(max_offset=7)]
-        if "numbering" in position.__dataclass_fields__ and numbering != position().numbering and numbering.causal
+        for position_ids in [part() for part in catalogue.variants("PositionIds")] + [DigitIndex(max_offset=7)]
+        if "position_ids" in position.__dataclass_fields__
+        and position_ids != position().position_ids
+        and position_ids.causal
     ]
     models += [
         Decoder(hidden_size=16),
@@ -389,8 +391,9 @@ def _of_a_kind(kind: str) -> Callable[[], list[Any]]:
 VARIANTS: dict[str, Callable[[], list[Any]]] = {
     **{
         f"any_{kind.lower()}": _of_a_kind(kind)
-        for kind in ("Task", "Layout", "Tokenizer", "PositionIds", "Position", "Mixer", "Backbone", "Loss", "Schedule")
+        for kind in ("Task", "Layout", "Tokenizer", "Position", "Mixer", "Backbone", "Loss", "Schedule")
     },
+    "any_position_ids": _of_a_kind("PositionIds"),
     "any_initialisation": _of_a_kind("Initialization"),
     "any_optimizer": _of_a_kind("Optimizer"),
     "any_mixing": every_mixing,

@@ -22,24 +22,24 @@ def batch(**more: Any) -> Batch:
 def test_an_evaluation_is_no_training_step() -> None:
     assert not StepContext.fixed().training
     assert not StepContext.fixed(2).training
-    assert StepContext.fixed(2).placement == 2
+    assert StepContext.fixed(2).position_offset == 2
     assert StepContext(seed=0, step=0).training
 
 
 def test_shapes_are_checked_while_tests_run() -> None:
     with pytest.raises(jaxtyping.TypeCheckError, match="lengths"):
         replace(tokens(), lengths=torch.ones(3, dtype=torch.long))
-    with pytest.raises(jaxtyping.TypeCheckError, match="hidden"):
-        tokens(hidden=torch.zeros(2, 4, dtype=torch.bool))
+    with pytest.raises(jaxtyping.TypeCheckError, match="blocked_keys"):
+        tokens(blocked_keys=torch.zeros(2, 4, dtype=torch.bool))
 
 
 def test_everything_moves_to_a_device_together() -> None:
     """On the device `meta`, which every machine has."""
-    whole = batch(source=tokens(values=torch.ones(2, 3), places=(torch.zeros(1, 3, dtype=torch.long),)))
+    whole = batch(source=tokens(values=torch.ones(2, 3), position_ids=(torch.zeros(1, 3, dtype=torch.long),)))
     moved = whole.to(torch.device("meta"))
-    held = [moved.targets, moved.asked, moved.asked_targets, *vars(moved.tokens).values()]
+    held = [moved.targets, moved.target_positions, moved.target_ids, *vars(moved.tokens).values()]
     assert moved.source is not None
-    held += [*vars(moved.source).values(), *(moved.source.places or ())]
+    held += [*vars(moved.source).values(), *(moved.source.position_ids or ())]
     tensors = [value for value in held if isinstance(value, torch.Tensor)]
     assert len(tensors) == 3 + 3 + 4 + 1
     assert {tensor.device.type for tensor in tensors} == {"meta"}
@@ -66,8 +66,8 @@ def test_an_output_makes_logits_only_when_asked() -> None:
 def test_targets_are_those_of_the_places_an_output_covers() -> None:
     one = batch()
     assert one.targets_of(Output(torch.ones(2, 3, 4), lambda hidden: hidden)) is one.targets
-    there = Output(torch.ones(2, 1, 4), lambda hidden: hidden, asked=one.asked)
-    assert one.targets_of(there) is one.asked_targets
+    there = Output(torch.ones(2, 1, 4), lambda hidden: hidden, target_positions=one.target_positions)
+    assert one.targets_of(there) is one.target_ids
 
 
 def test_batches_are_frozen() -> None:

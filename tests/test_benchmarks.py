@@ -95,9 +95,9 @@ def test_the_benchmark_of_a_gpu_measures_the_recipe_of_8_x_2_and_its_published_s
     model = gpu.published(compiled=False, smoke=False)
     shipped = recipe("addition_lt_abacus_8x2")
     assert (model.model, model.objective, model.optimizer) == (shipped.model, shipped.objective, shipped.optimizer)
-    assert (model.training.batch_size, model.training.operations) == (
+    assert (model.training.batch_size, model.training.flops) == (
         shipped.training.batch_size,
         shipped.training.flops,
     )
-    built = model.model.build(model.tokenizer.vocabulary(model.task), 0)
+    built = model.model.build(model.tokenizer.build_vocabulary(model.task), 0)
     assert sum(p.numel() for p in built.parameters()) == pytest.approx(63.5e6, rel=0.02)

@@ -137,7 +137,7 @@ def made_small(line: str) -> list[str]:
     if words[0] == "train" and "model.mixer.num_relations=128" in words:
         words.append("model.mixer.num_relations=2")
     untrained = [word for word in line.split() if word == "training.steps=0"]
-    return [re.sub(r"^most=\d+$", "most=4", word) for word in words] + untrained
+    return [re.sub(r"^max_new_tokens=\d+$", "max_new_tokens=4", word) for word in words] + untrained
 
 
 def imported(words: list[str]) -> Recipe:
@@ -176,7 +176,7 @@ def test_a_published_checkpoint_is_a_run_with_its_weights(there: Path, capsys: p
         written = torch.load(words[1], weights_only=True)["model"]
         kept = numerate.to_published(run.model().state_dict(), recipe.model)
         assert all(torch.equal(kept[name], written[name]) for name in written)
-        assert len(run.generate("Once upon", most=3)) == 1
+        assert len(run.generate("Once upon", max_new_tokens=3)) == 1
 
 
 def test_the_program_of_the_page_loads_a_checkpoint(there: Path) -> None:

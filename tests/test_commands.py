@@ -244,7 +244,7 @@ def test_show_gives_every_setting_its_meaning_and_the_papers_bibtex(shell: Shell
     text = shell("show", "addition_abacus", "model.hidden_size=64").out
     width = next(line for line in text.splitlines() if line.startswith("model.hidden_size "))
     assert width.split()[1] == "64"
-    assert "width of the residual stream" in width
+    assert "hidden size of the residual stream" in width
     assert "@inproceedings{mcleish2024transformers" in text
 
 
@@ -273,7 +273,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("sample Arithmatic", ("'Arithmatic'", "Did you mean 'Arithmetic'?")),
     ("list mixesr", ("'mixesr'", "Did you mean 'mixers'?")),
     ("train addition_abacus modle.width=64", ("modle", "Did you mean 'model'?")),
-    ("train addition_abacus model.widht=64", ("model.widht", "Did you mean 'width'?")),
+    ("train addition_abacus model.hiddn_size=64", ("model.hiddn_size", "Did you mean 'hidden_size'?")),
     ("train addition_abacus model.mixer=LTSM", ("model.mixer", "no Mixer is named 'LTSM'", "Did you mean 'LSTM'?")),
     ("train addition_abacus model.positions=[Rotery]", ("model.positions", "Did you mean 'Rotary'?")),
     ("train addition_abacus model.positions.3.base=5", ("model.positions",)),
@@ -306,7 +306,10 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("train addition_abacus task.digits=5:1", ("task.digits", "5:1", "1:5")),
     ("train addition_abacus task.digits=0:3", ("task.digits", "at least 1")),
     ("train addition_abacus task.operator=%", ("task.operator", "'%'")),
-    ("train addition_abacus model.positions.0.max_position_embeddings=4", ("model.positions.0", "table=")),
+    (
+        "train addition_abacus model.positions.0.max_position_embeddings=4",
+        ("model.positions.0", "max_position_embeddings="),
+    ),
     ("train addition_rotary model.mixer=LSTM", ("model.positions.0", "LSTM")),
     ("train addition_abacus training.steps=-1", ("training.steps",)),
     ("train addition_abacus training.steps=null", ("training.steps", "budget")),
@@ -339,7 +342,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("train addition_abacus --dryrun", ("--dryrun", "Did you mean '--dry-run'?")),
     ("train addition_abacus --steps 5", ("'--steps'", "without dashes: training.steps=5")),
     ("train --steps=5 addition_abacus", ("'--steps=5'", "without dashes: training.steps=5")),
-    ("run quickstart --width 64", ("'--width'", "without dashes: model.hidden_size=64")),
+    ("run quickstart --hidden_size 64", ("'--hidden_size'", "without dashes: model.hidden_size=64")),
     ("evaluate latest --count 200", ("'--count'", "without dashes: count=200")),
 ]
 
@@ -353,7 +356,7 @@ def test_a_mistake_is_told_in_a_line_or_two_and_nothing_is_written(
 
 
 BAD_OF_A_RUN: list[tuple[str, tuple[str, ...]]] = [
-    ("evaluate RUN grid=1:100x1:100", ("grid", "1:100x1:100", "64 places", "table=")),
+    ("evaluate RUN grid=1:100x1:100", ("grid", "1:100x1:100", "64 places", "max_position_embeddings=")),
     ("evaluate RUN grid=1:2x1:2x1:2", ("grid", "first_digits, second_digits")),
     ("evaluate RUN grid=3:1x1:2", ("grid", "empty")),
     ("evaluate RUN grid=twelve", ("grid", "1:12x1:12")),
@@ -367,7 +370,7 @@ BAD_OF_A_RUN: list[tuple[str, tuple[str, ...]]] = [
     ("evaluate RUN shard=half", ("shard", "1/4")),
     ("evaluate RUN method=guessing", ("method", "decoding")),
     ("evaluate RUN predictions=perhaps", ("predictions", "true or false")),
-    ("evaluate RUN grid=equal:101:160", ("grid", "equal:101:160", "64 places", "table=162")),
+    ("evaluate RUN grid=equal:101:160", ("grid", "equal:101:160", "64 places", "max_position_embeddings=162")),
     ("evaluate RUN grid=1:5,7:9", ("grid", "parts are joined by +")),
     ("evaluate RUN model.hidden_size=64", ("model.hidden_size=64", "other weights")),
     ("evaluate RUN task.digits=1:9", ("task.digits", "below model.")),
@@ -433,11 +436,11 @@ def with_an_unknown_setting(head: dict[str, Any]) -> None:
 
 
 def with_a_value_of_another_type(head: dict[str, Any]) -> None:
-    head["recipe"]["model"]["width"] = "wide"
+    head["recipe"]["model"]["hidden_size"] = "wide"
 
 
 def with_an_impossible_value(head: dict[str, Any]) -> None:
-    head["recipe"]["model"]["mixer"]["heads"] = 0
+    head["recipe"]["model"]["mixer"]["num_heads"] = 0
 
 
 @pytest.mark.parametrize(
@@ -676,8 +679,8 @@ class Narrow(Decoder):
         ("sample busy.py:recipe task.how=half", "TypeError in helper.py, line 2: unsupported operand"),
         ("train busy.py:recipe task.how=key", "KeyError in busy.py, line 18: 'no such key'"),
         ("train busy.py:recipe task.how=torch", "RuntimeError in busy.py, line 19: "),
-        ("show busy.py:broken", "TypeError in busy.py, line 25: unsupported operand type(s) for +"),
-        ("train addition_rotary --parts busy.py model=Narrow", "ValueError in busy.py, line 30: too narrow"),
+        ("show busy.py:broken", "TypeError in busy.py, line 26: unsupported operand type(s) for +"),
+        ("train addition_rotary --parts busy.py model=Narrow", "ValueError in busy.py, line 31: too narrow"),
         ("run busy.py:recipe workers=1", "TypeError in helper.py, line 2: unsupported operand"),
     ],
 )
@@ -726,8 +729,8 @@ def made_up_study(runs: Path, accuracies: Mapping[int, float], title: str = "add
     negative. Beside the runs lie the files that a command leaves in a study's folder."""
     folder = StudyFolder.of(title, runs)
     trees = [
-        {"kind": "Recipe", "title": "addition_abacus", "model": {"kind": "Decoder", "width": 32 if share < 0 else 64},
-         "seed": seed}
+        {"kind": "Recipe", "title": "addition_abacus",
+         "model": {"kind": "Decoder", "hidden_size": 32 if share < 0 else 64}, "seed": seed}
         for seed, share in accuracies.items()
     ]  # fmt: skip
     asked = [RequestedRun(f"addition_abacus/{tree['seed']:012x}", f"key{tree['seed']}", tree) for tree in trees]
@@ -742,7 +745,7 @@ def made_up_study(runs: Path, accuracies: Mapping[int, float], title: str = "add
             at = {
                 "checkpoint": "final",
                 "step": 1,
-                "placement": 0,
+                "position_offset": 0,
                 "region": "ood_test",
                 "seen": False,
                 "seed": one.seed,

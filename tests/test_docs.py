@@ -169,7 +169,9 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
         running = (
             {"train", "validation", "tokenizer", "context_length", "order"} if given.words[0] == "stats" else set()
         )
-        assert keys <= {*OWN, "format", "digits", "vocabulary", "answer"} | own.get(given.words[0], set()) | running
+        assert (
+            keys <= {*OWN, "format", "digits", "vocabulary", "answer_format"} | own.get(given.words[0], set()) | running
+        )
         if given.words[0] == "fetch":
             assert {word for word in given.words[1:] if "=" not in word} <= set(DATASETS)
     elif given.command in ("export", "import"):
@@ -238,7 +240,7 @@ def test_the_mixer_on_the_page_keeps_the_promise_that_both_its_forms_agree(folde
     ids = torch.tensor([[4, 5, 14, 6, 17, 9], [5, 14, 6, 17, 0, 0]])
     tokens = Tokens(ids, torch.tensor([6, 4]), torch.arange(2))
     with torch.no_grad():
-        whole = model(model.place(tokens, StepContext.fixed())).logits
+        whole = model(model.assign_positions(tokens, StepContext.fixed())).logits
         prompts = Tokens(ids[:, :5], torch.tensor([5, 4]), torch.arange(2))
         started = model.start(prompts, capacity=6)
         torch.testing.assert_close(started.output.logits[:, 0], torch.stack([whole[0, 4], whole[1, 3]]))
@@ -334,7 +336,7 @@ HOMES = (
     "tokens.tokenizer",
     "tokens.layout",
     "losses.loss",
-    "positions.position_ids",
+    "positions.numbering",
     "positions.position",
     "mixers.mixer",
     "models.trunk",

@@ -60,20 +60,24 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
 
 
 def test_one_prompt_is_gone_on_with_and_printed_with_its_text(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = said(capsys, str(run.path), "Once upon", "tokens=8", "greedy=true")
+    status, out, err = said(capsys, str(run.path), "Once upon", "max_new_tokens=8", "do_sample=false")
     assert (status, err) == (0, "")
-    [passage] = run.generate("Once upon", most=8, greedy=True)
+    [passage] = run.generate("Once upon", max_new_tokens=8, do_sample=False)
     assert out == f"{passage}\n"
-    _, again, _ = said(capsys, str(run.path), "Once upon", "most=8", "top_k=1", "top-p=0.9", "min_p=0.1", "seed=7")
+    _, again, _ = said(
+        capsys, str(run.path), "Once upon", "max_new_tokens=8", "top_k=1", "top-p=0.9", "min_p=0.1", "seed=7"
+    )
     assert again == out
-    assert said(capsys, str(run.path), "most=5", "seed=1") == said(capsys, str(run.path), "", "most=5", "seed=1")
+    assert said(capsys, str(run.path), "max_new_tokens=5", "seed=1") == said(
+        capsys, str(run.path), "", "max_new_tokens=5", "seed=1"
+    )
 
 
 def test_several_come_as_blocks_and_all_of_them_go_to_a_file(
     run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "said.jsonl"
-    status, out, err = said(capsys, str(run.path), "Once", "a dög", "count=2", "most=4", f"out={file}")
+    status, out, err = said(capsys, str(run.path), "Once", "a dög", "count=2", "max_new_tokens=4", f"out={file}")
     assert status == 0
     assert f"4 passages are in {file}" in err
     records = [json.loads(line) for line in file.read_text().splitlines()]
@@ -89,10 +93,10 @@ def test_prompts_come_from_files_and_from_standard_input(
 ) -> None:
     (tmp_path / "plain.txt").write_text("Once\nupon a\n")
     (tmp_path / "lines.jsonl").write_text('{"prompt": "Once"}\n{"prompt": "upon a"}\n')
-    _, plain, _ = said(capsys, str(run.path), f"prompts={tmp_path / 'plain.txt'}", "most=3")
-    _, lines, _ = said(capsys, str(run.path), f"prompts={tmp_path / 'lines.jsonl'}", "most=3")
+    _, plain, _ = said(capsys, str(run.path), f"prompts={tmp_path / 'plain.txt'}", "max_new_tokens=3")
+    _, lines, _ = said(capsys, str(run.path), f"prompts={tmp_path / 'lines.jsonl'}", "max_new_tokens=3")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Once\nupon a\n")))
-    _, piped, _ = said(capsys, str(run.path), "-", "most=3")
+    _, piped, _ = said(capsys, str(run.path), "-", "max_new_tokens=3")
     assert plain == lines == piped
     assert plain.count("===") == 4
     (tmp_path / "empty.txt").write_text("\n")
@@ -115,8 +119,8 @@ def test_prompts_come_from_files_and_from_standard_input(
         (("top_p=2",), "top_p"),
         (("temperature=hot",), "temperature: 'hot' is not right"),
         (("topk=5",), "top_k= is"),
-        (("most=0",), "most"),
-        (("max_new_tokens=5",), "most= is"),
+        (("max_new_tokens=0",), "max_new_tokens"),
+        (("most=5",), "max_new_tokens= is"),
         (("checkpoint=step-9",), "9"),
         (("temprature=0.5",), "temperature= is"),
         (("checkpoint=all",), "final, best or a step"),
@@ -142,7 +146,7 @@ def test_a_run_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_text_streams_and_ctrl_c_ends_with_what_was_said(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "said.jsonl"
-    words = [sys.executable, "-m", "numerate", "generate", str(run.path), "Once", "most=20000", f"out={file}"]
+    words = [sys.executable, "-m", "numerate", "generate", str(run.path), "Once", "max_new_tokens=20000", f"out={file}"]
     process = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}, bufsize=0
     )

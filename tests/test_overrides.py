@@ -216,8 +216,8 @@ def test_a_value_is_read_by_the_type_of_its_setting(path: str, text: str, value:
         ("betas.+=1", "betas: takes 2 items and no more: [float, float]"),
         ("model.mixer.heads=0", "model.mixer.heads: 0 does not divide the width 128"),
         ("model.width=0", "model.width: 0 is too small; it is at least 1"),
-        ("model.width", "'model.width' changes no setting; write path=value, for example model.width=64"),
-        ("model..width=3", "'model..width=3' changes no setting; write path=value, for example model.width=64"),
+        ("model.width", "'model.width' changes no setting; write path=value, for example model.hidden_size=64"),
+        ("model..width=3", "'model..width=3' changes no setting; write path=value, for example model.hidden_size=64"),
     ],
 )
 def test_a_refusal_says_what_where_and_what_would_be_right(text: str, message: str) -> None:

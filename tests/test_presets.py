@@ -23,7 +23,7 @@ def test_a_published_name_stands_for_a_part_with_its_settings() -> None:
 
 
 def test_what_is_given_with_the_name_changes_those_settings_alone() -> None:
-    made = override(Recipe(), ["task=long_sums(zero=true)", "task.no_carry=true"])
+    made = override(Recipe(), ["task=long_sums(include_zero=true)", "task.no_carry=true"])
     assert made.task == Arithmetic("+", digits=Span(1, 20), include_zero=True, no_carry=True)
 
 

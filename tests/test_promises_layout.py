@@ -20,7 +20,10 @@ COUNT = 60
 def laid_out(task: Any, tokenizer: Any, layout: Any) -> tuple[Any, Any, Any]:
     questions, _, rows = written(task, tokenizer)
     if isinstance(layout, TokenClassification) == (rows.labels is None):
-        with pytest.raises(UserError, match=r"Aligned.*Continuation|Continuation.*Aligned|for labels take Aligned"):
+        with pytest.raises(
+            UserError,
+            match=r"TokenClassification.*Continuation|Continuation.*TokenClassification|take TokenClassification",
+        ):
             layout.batch(rows, np.arange(COUNT))
         pytest.skip("this layout is for questions of the other kind, and says so")
     return questions, rows, batch_of(task, tokenizer, layout)
@@ -46,7 +49,7 @@ def questions_of(task: Any) -> Any:
 @cache
 def rows_of(task: Any, tokenizer: Any) -> tuple[Any, Any, Any]:
     """The rows of a block; tokenizers write questions of their own sort, and say so of others: None."""
-    questions, vocabulary = questions_of(task), tokenizer.vocabulary(task)
+    questions, vocabulary = questions_of(task), tokenizer.build_vocabulary(task)
     numbers = questions.numbers.lengths.shape[1] > 0
     labels = questions.labels is not None and any(
         len(questions.alphabet[i]) > 1 for i in np.unique(questions.labels[questions.labels >= 0])
@@ -67,10 +70,10 @@ def test_what_is_asked_is_exactly_the_answer_with_its_end(any_task: Any, any_tok
         places = [t for t, target in enumerate(targets) if target != IGNORE]
         wanted = [targets[t] for t in places]
         if rows.labels is not None:
-            assert wanted == rows.labels[row][rows.asked[row]].tolist()
+            assert wanted == rows.labels[row][rows.target_mask[row]].tolist()
             continue
         text = rows.ids[row, : rows.lengths[row]].tolist()
-        answer = rows.ids[row][rows.asked[row]].tolist()
+        answer = rows.ids[row][rows.target_mask[row]].tolist()
         assert answer[-1] == END
         if isinstance(any_layout, Seq2Seq):
             assert wanted == answer
@@ -80,7 +83,7 @@ def test_what_is_asked_is_exactly_the_answer_with_its_end(any_task: Any, any_tok
             assert places == list(range(len(text) - len(answer), len(text)))
             assert batch.tokens.ids[row, places].tolist() == [UNKNOWN] * len(answer)
             assert batch.tokens.ids[row, : places[0]].tolist() == text[: -len(answer)]
-        elif getattr(any_layout, "ask", "answer") == "all":
+        elif getattr(any_layout, "targets", "answer") == "all":
             assert wanted == text[1:]
             assert places == list(range(len(text) - 1))
         else:
@@ -95,7 +98,7 @@ def test_the_answer_asked_for_is_the_right_one(any_task: Any, any_tokenizer: Any
         return
     for row in range(COUNT):
         question, gold = plain_text(questions, row)
-        said = any_tokenizer.decode(rows.ids[row][rows.asked[row]], vocabulary)
+        said = any_tokenizer.decode(rows.ids[row][rows.target_mask[row]], vocabulary)
         if isinstance(any_tokenizer, Words | Subwords):
             assert said.replace(" ", "") == gold.replace(" ", "")
             continue
@@ -103,8 +106,8 @@ def test_the_answer_asked_for_is_the_right_one(any_task: Any, any_tokenizer: Any
             assert said == gold
             continue
         chance = int(questions.chance[row])
-        assert said == "".join(any_tokenizer.numbers.spell(int(gold), answer=True, chance=chance))
-        assert any_tokenizer.numbers.plain(said, answer=True) == gold
+        assert said == "".join(any_tokenizer.number_format.spell(int(gold), answer=True, chance=chance))
+        assert any_tokenizer.number_format.plain(said, answer=True) == gold
         assert int(gold) == eval(_sum_of(question))
 
 
@@ -132,7 +135,7 @@ def test_asked_places_and_counts_say_the_same_as_the_targets(
     _, _, batch = laid_out(any_task, any_tokenizer, any_layout)
     for row, targets in enumerate(batch.targets.tolist()):
         places = [t for t, target in enumerate(targets) if target != IGNORE]
-        asked, said = batch.asked[row].tolist(), batch.asked_targets[row].tolist()
+        asked, said = batch.target_positions[row].tolist(), batch.target_ids[row].tolist()
         assert asked[: len(places)] == places
         assert set(asked[len(places) :]) <= {places[-1]}
         assert said == [targets[t] for t in places] + [IGNORE] * (len(asked) - len(places))

@@ -38,7 +38,7 @@ def trained(mixer: Any) -> tuple[Any, EvaluationData, list[float]]:
     for step in range(STEPS):
         batch = stream.batch(place)
         place = place.next(BATCH)
-        tokens = model.place(batch.tokens, StepContext(seed=0, step=step))
+        tokens = model.assign_positions(batch.tokens, StepContext(seed=0, step=step))
         sums = objective(model, type(batch)(**{**vars(batch), "tokens": tokens}), StepContext(seed=0, step=step))
         loss = sums["cross_entropy"] / objective.counts(batch)["cross_entropy"]
         optimizer.zero_grad()

@@ -166,9 +166,7 @@ def test_what_is_no_setting_is_refused_with_a_likely_one(any_part: Any) -> None:
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
-        ("lr", "optimizer.learning_rate"),
         ("learning_rate", "optimizer.learning_rate"),
-        ("optimizer.lr", "optimizer.learning_rate"),
         ("batch_size", "training.batch_size"),
         ("per-device-train-batch-size", "training.batch_size"),
         ("hidden_size", "model.hidden_size"),

@@ -27,7 +27,7 @@ def warm(schedule: Schedule) -> int:
 
 
 def test_a_schedule_warms_up_from_above_nothing_to_one(any_schedule: Any) -> None:
-    factors = [any_schedule.factor(step, STEPS) for step in range(STEPS)]
+    factors = [any_schedule.multiplier(step, STEPS) for step in range(STEPS)]
     assert all(0 <= factor <= 1 for factor in factors)
     assert 0 < factors[0] < 0.02
     assert warm(any_schedule) in (100, 200)
@@ -39,21 +39,21 @@ def test_a_schedule_warms_up_from_above_nothing_to_one(any_schedule: Any) -> Non
 
 
 def test_a_schedule_never_rises_after_its_warm_up(any_schedule: Any) -> None:
-    factors = [any_schedule.factor(step, STEPS) for step in range(warm(any_schedule), STEPS + 1)]
+    factors = [any_schedule.multiplier(step, STEPS) for step in range(warm(any_schedule), STEPS + 1)]
     assert factors == sorted(factors, reverse=True)
 
 
 def test_a_schedule_is_defined_between_two_steps(any_schedule: Any) -> None:
     """A step of a growing batch is a share of the budget, which need not be a whole number of steps."""
     for step in (0, 50, 150, 300):
-        one, other = (any_schedule.factor(at, STEPS) for at in (step, step + 1))
-        assert min(one, other) <= any_schedule.factor(step + 0.5, STEPS) <= max(one, other)
+        one, other = (any_schedule.multiplier(at, STEPS) for at in (step, step + 1))
+        assert min(one, other) <= any_schedule.multiplier(step + 0.5, STEPS) <= max(one, other)
 
 
 def test_a_schedule_stays_defined_beyond_and_without_a_budget(any_schedule: Any) -> None:
-    assert any_schedule.factor(10 * STEPS, STEPS) == any_schedule.factor(STEPS, STEPS)
+    assert any_schedule.multiplier(10 * STEPS, STEPS) == any_schedule.multiplier(STEPS, STEPS)
     for steps in (1, 50, 100):
-        assert all(0 <= any_schedule.factor(step, steps) <= 1 for step in range(steps + 1))
+        assert all(0 <= any_schedule.multiplier(step, steps) <= 1 for step in range(steps + 1))
     name = "peak" if isinstance(any_schedule, OneCycle) else "warmup"
     with pytest.raises(UserError, match=f"^{name}: -1 is negative"):
         type(any_schedule)(**{name: -1})
@@ -106,7 +106,7 @@ def published(shared: Path, name: str) -> dict[str, Any]:
 )
 def test_a_schedule_by_hand(schedule: Any, expected: dict[int, float]) -> None:
     for step, factor in expected.items():
-        assert schedule.factor(step, 100) == pytest.approx(factor, abs=1e-12), step
+        assert schedule.multiplier(step, 100) == pytest.approx(factor, abs=1e-12), step
 
 
 def groups(spec: AdamW, model: Any) -> dict[str, dict[str, Any]]:
@@ -166,14 +166,21 @@ def test_one_step_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "field"),
-    [({"rate": 0.0}, "rate"), ({"betas": (0.9, 1.0)}, "betas"), ({"decay": -0.1}, "decay"), ({"clip": 0.0}, "clip")],
+    [
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"betas": (0.9, 1.0)}, "betas"),
+        ({"weight_decay": -0.1}, "weight_decay"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm"),
+    ],
 )
 def test_impossible_values_are_refused_by_name(settings: dict[str, Any], field: str) -> None:
     with pytest.raises(UserError, match=f"^{field}: "):
         AdamW(**settings)
 
 
-@pytest.mark.parametrize(("settings", "field"), [({"start": 1.5}, "start"), ({"floor": -0.1}, "floor")])
+@pytest.mark.parametrize(
+    ("settings", "field"), [({"initial_lr_ratio": 1.5}, "initial_lr_ratio"), ({"min_lr_ratio": -0.1}, "min_lr_ratio")]
+)
 def test_a_triangle_has_factors_between_none_and_all(settings: dict[str, float], field: str) -> None:
     with pytest.raises(UserError, match=f"^{field}: .* is not a share of the rate"):
         OneCycle(**settings)

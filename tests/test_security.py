@@ -207,7 +207,7 @@ def poisoned(evil: Path, **kinds: Any) -> None:
 KINDS = [
     {"mixer": "evil.py:Evil"},
     {"mixer_text": "evil.py:Evil"},
-    {"mixer_text": "evil.py:Evil(heads=2)"},
+    {"mixer_text": "evil.py:Evil(num_heads=2)"},
     {"model": "evil.py:EvilDecoder"},
     {"recipe": "evil.py:EvilRecipe"},
     {"mixer": "evil:Evil"},

@@ -20,10 +20,10 @@ def recipe(name: str, *settings: str) -> Recipe:
 
 
 def test_show_tells_how_many_parameters_a_model_has(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "addition_abacus", "model.width=64"]) == 0
+    assert main(["show", "addition_abacus", "model.hidden_size=64"]) == 0
     told = capsys.readouterr().out
-    one = recipe("addition_abacus", "model.width=64")
-    model = one.model.build(one.tokenizer.vocabulary(one.task), one.seed)
+    one = recipe("addition_abacus", "model.hidden_size=64")
+    model = one.model.build(one.tokenizer.build_vocabulary(one.task), one.seed)
     count = sum(parameter.numel() for parameter in model.parameters())
     assert f"parameters: {count:,}\n" in told
 
@@ -58,11 +58,12 @@ def test_show_tells_the_settings_of_a_part_and_how_a_recipe_takes_it(capsys: pyt
     assert main(["show", "LSTM"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("LSTM, Mixer: Long short-term memory.")
-    assert "memory cells per layer; the model's width if not given" in out
+    assert "hidden size of the recurrent layer" in out
     assert "use: numerate train RECIPE 'model.mixer=LSTM'" in out
-    assert main(["show", "LSTM", "cells=3"]) == 2
-    assert main(["show", "XVal"]) == 0
-    assert capsys.readouterr().out.count("use: numerate train") == 2, "a loss and a spelling"
+    assert main(["show", "LSTM", "hidden_size=3"]) == 2
+    for name in ("XVal", "XValLoss"):
+        assert main(["show", name]) == 0
+        assert capsys.readouterr().out.count("use: numerate train") == 1, "a spelling, and a loss"
 
 
 @pytest.mark.parametrize(("words", "same"), [(["help"], ["--help"]), (["help", "train"], ["train", "--help"])])

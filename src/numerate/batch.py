@@ -3,8 +3,8 @@
 The wing that asks (tasks, tokens, losses, evaluation) makes a `Batch`; the wing that thinks (positions, mixers, models)
 answers its `Tokens` with an `Output`. Neither imports the other: both import this file.
 
-Dimension names, the same everywhere: `rows` (examples of a batch), `time` (places), `asked` (places where something is
-asked), `width` (of the model), `vocabulary`, `heads`, `head_width`.
+Dimension names, the same everywhere: `rows` (examples of a batch), `time` (places), `target_positions` (places where
+something is asked), `width` (of the model), `vocabulary`, `heads`, `head_width`.
 """
 
 from abc import ABC, abstractmethod
@@ -36,13 +36,13 @@ class StepContext:
 
     seed: int = 0
     step: int | None = None
-    placement: int = 0
+    position_offset: int = 0
     several: tuple["StepContext", ...] = ()
     rows: int = 0
 
     @classmethod
-    def fixed(cls, placement: int = 0) -> "StepContext":
-        return cls(placement=placement)
+    def fixed(cls, position_offset: int = 0) -> "StepContext":
+        return cls(position_offset=position_offset)
 
     @classmethod
     def of_several(cls, draws: Sequence["StepContext"], rows: int) -> "StepContext":
@@ -60,16 +60,17 @@ class Tokens:
     - `ids` are token ids (PAD beyond a row's length); `lengths` are the numbers of real tokens of each row.
     - `row` is the global index of each example in its stream of data: what per-row draws are keyed by.
     - `values` is the number that a token carries (xVal), None where the tokenizer has none.
-    - `hidden` is True at keys that nobody may attend to, None where there are none.
-    - `places` is the number that each place gets, one tensor per numbering of the model, filled in by `Model.place`.
+    - `blocked_keys` is True at keys that nobody may attend to, None where there are none.
+    - `position_ids` are the numbers that each place gets, one tensor per numbering of the model, filled in by
+      `Model.assign_positions`.
     """
 
     ids: Int[Tensor, "rows time"]
     lengths: Int[Tensor, " rows"]
     row: Int[Tensor, " rows"]
     values: Float[Tensor, "rows time"] | None = None
-    hidden: Bool[Tensor, "rows time"] | None = None
-    places: tuple[Tensor, ...] | None = None
+    blocked_keys: Bool[Tensor, "rows time"] | None = None
+    position_ids: tuple[Tensor, ...] | None = None
 
     def to(self, device: torch.device) -> "Tokens":
         return replace(self, **_moved(self, device))
@@ -80,18 +81,18 @@ class Batch:
     """Questions with what must be said to them.
 
     - `targets[r, t]` is what the output at place t must say (already shifted); `IGNORE` where nothing is asked.
-    - `asked` lists the places of each row where something is asked, in order; rows that ask less than others are filled
-      up with their last place, and `asked_targets` is IGNORE there.
+    - `target_positions` lists the places of each row where something is asked, in order; rows that ask less than others
+      are filled up with their last place, and `target_ids` is IGNORE there.
     - `target_values` are the numbers behind the targets where the tokenizer has values.
-    - `source` is what an encoder reads (layout Pair), None elsewhere.
+    - `source` is what an encoder reads (layout Seq2Seq), None elsewhere.
     - `counts` are what sums are divided by, known before any forward: `{"tokens": places asked, "examples": rows}`.
     - `real` is the number of input tokens that are not padding.
     """
 
     tokens: Tokens
     targets: Int[Tensor, "rows time"]
-    asked: Int[Tensor, "rows asked"]
-    asked_targets: Int[Tensor, "rows asked"]
+    target_positions: Int[Tensor, "rows asked"]
+    target_ids: Int[Tensor, "rows asked"]
     counts: Mapping[str, int]
     real: int
     target_values: Float[Tensor, "rows time"] | None = None
@@ -102,12 +103,13 @@ class Batch:
 
     @property
     def fewer(self) -> Tensor | None:
-        """`asked`, None where a row asks something at every place: nothing is then saved by asking for some."""
-        return self.asked if self.asked.shape[1] < self.tokens.ids.shape[1] else None
+        """`target_positions`, None where a row asks something at every place: nothing is then saved by asking
+        for some."""
+        return self.target_positions if self.target_positions.shape[1] < self.tokens.ids.shape[1] else None
 
     def targets_of(self, output: "Output") -> Tensor:
         """The targets at the places that an output covers: all of them, or only those asked."""
-        return self.targets if output.asked is None else self.asked_targets
+        return self.targets if output.target_positions is None else self.target_ids
 
 
 def _moved(holder: Any, device: torch.device) -> dict[str, Any]:
@@ -124,7 +126,7 @@ class Output:
     """What a model says: hidden states and the head that would turn them into logits.
 
     Logits are made when asked for, so that a loss may take `hidden` and `head` and fuse the two without ever holding
-    rows x time x vocabulary. With `asked` given, `hidden` covers only those places of each row.
+    rows x time x vocabulary. With `target_positions` given, `hidden` covers only those places of each row.
     """
 
     def __init__(
@@ -132,13 +134,13 @@ class Output:
         hidden: Float[Tensor, "rows places width"],
         head: Callable[[Tensor], Tensor],
         *,
-        asked: Int[Tensor, "rows asked"] | None = None,
+        target_positions: Int[Tensor, "rows asked"] | None = None,
         number_head: Callable[[Tensor], Tensor] | None = None,
         unscaled: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.hidden = hidden
         self.head = head
-        self.asked = asked
+        self.target_positions = target_positions
         self.number_head = number_head
         self.unscaled = unscaled
 
@@ -158,30 +160,30 @@ class Output:
         return numbers if numbers is None or self.unscaled is None else self.unscaled(numbers)
 
 
-class Turns(NamedTuple):
-    """How often a looped model goes round: `without` times without a gradient, then `learning` times with one.
+class Loops(NamedTuple):
+    """How often a looped model goes round: `no_grad_loops` times without a gradient, then `grad_loops` with one.
 
-    With `divided` the gradient of the looped parameters, and of no others, is divided by `learning`.
+    With `divided` the gradient of the looped parameters, and of no others, is divided by `grad_loops`.
 
-    >>> Turns.of(None, default=4)
-    Turns(without=0, learning=4, divided=False)
-    >>> Turns.of((3, 1), default=4).whole
+    >>> Loops.of(None, default=4)
+    Loops(no_grad_loops=0, grad_loops=4, divided=False)
+    >>> Loops.of((3, 1), default=4).whole
     4
     """
 
-    without: int
-    learning: int
+    no_grad_loops: int
+    grad_loops: int
     divided: bool = False
 
     @classmethod
-    def of(cls, turns: "Turns | tuple[int, int] | int | None", default: int) -> "Turns":
+    def of(cls, loops: "Loops | tuple[int, int] | int | None", default: int) -> "Loops":
         """From what a forward may be given. Raises `UserError` for no turn at all, or a negative number of them."""
-        if turns is None:
-            turns = default
-        found = turns if isinstance(turns, Turns) else cls(*turns) if isinstance(turns, tuple) else cls(0, turns)
-        if found.without < 0 or found.learning < 1:
+        if loops is None:
+            loops = default
+        found = loops if isinstance(loops, Loops) else cls(*loops) if isinstance(loops, tuple) else cls(0, loops)
+        if found.no_grad_loops < 0 or found.grad_loops < 1:
             raise UserError(
-                f"turns: {found.without} without a gradient and {found.learning} with one cannot be; "
+                f"loops: {found.no_grad_loops} without a gradient and {found.grad_loops} with one cannot be; "
                 "0 or more and 1 or more can"
             )
         return found
@@ -189,7 +191,7 @@ class Turns(NamedTuple):
     @property
     def whole(self) -> int:
         """All turns, with a gradient or without."""
-        return self.without + self.learning
+        return self.no_grad_loops + self.grad_loops
 
 
 class Model(nn.Module, ABC):
@@ -199,7 +201,7 @@ class Model(nn.Module, ABC):
     """The id of the token whose number is the whole answer, of a model with a regression head; None of all others."""
 
     @abstractmethod
-    def place(self, tokens: Tokens, draw: StepContext) -> Tokens:
+    def assign_positions(self, tokens: Tokens, draw: StepContext) -> Tokens:
         """Gives every token its place numbers. All randomness of a forward is here, before anything compiled."""
 
     @abstractmethod
@@ -208,16 +210,18 @@ class Model(nn.Module, ABC):
         tokens: Tokens,
         source: Tokens | None = None,
         *,
-        turns: Turns | tuple[int, int] | int | None = None,
-        asked: Int[Tensor, "rows asked"] | None = None,
+        loops: Loops | tuple[int, int] | int | None = None,
+        target_positions: Int[Tensor, "rows asked"] | None = None,
     ) -> Output:
-        """Reads whole rows. Tokens without `places` are placed as in evaluation.
+        """Reads whole rows. Tokens without `position_ids` are placed as in evaluation.
 
-        `turns` is for models with loops: how often they go round, as a number or as (without, with a gradient); None is
+        `loops` is for models with loops: how often they go round, as a number or as (without, with a gradient); None is
         as often as the recipe says."""
 
     @abstractmethod
-    def start(self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, placement: int = 0) -> "Started":
+    def start(
+        self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
+    ) -> "Started":
         """Reads prompts of different lengths and returns the output at each row's last token, with the state to go on
         from. `capacity` is the longest a row may become."""
 
@@ -226,7 +230,7 @@ class Model(nn.Module, ABC):
         """Reads one more token per row."""
 
     @abstractmethod
-    def placements(self) -> int:
+    def position_offsets(self) -> int:
         """How many fixed placements there are to evaluate at: 1 unless a numbering shifts or samples its places."""
 
     @abstractmethod
@@ -239,13 +243,13 @@ class Model(nn.Module, ABC):
         """Per parameter name: (factor of the learning rate, whether weight decay applies)."""
 
     @abstractmethod
-    def operations(self, rows: int, time: int, turns: Turns | tuple[int, int] | int | None = None) -> int:
-        """Floating-point operations of one forward, a multiply-add counted as two; `turns` as in `forward`.
+    def flops(self, rows: int, time: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
+        """Floating-point operations of one forward, a multiply-add counted as two; `loops` as in `forward`.
 
-        Its backward costs twice what it goes back through: 2 * operations(rows, time, learning).
+        Its backward costs twice what it goes back through: 2 * flops(rows, time, grad_loops).
         """
 
-    def source_operations(self, rows: int, time: int, source: int) -> int:
+    def source_flops(self, rows: int, time: int, source: int) -> int:
         """Floating-point operations that a source of so many places adds to a forward; 0 for a model without an
         encoder."""
         return 0
@@ -256,11 +260,11 @@ class Model(nn.Module, ABC):
         then read again."""
         return None
 
-    def turns(self) -> int:
+    def loops(self) -> int:
         """How often a forward goes round its looped blocks by default; 1 for a model without a loop."""
         return 1
 
-    def looks_ahead(self) -> str | None:
+    def sees_future(self) -> str | None:
         """Why what it says at a place depends on what comes later, in words; None for a causal model.
 
         One that does knows something of the answer when it is scored at every place of a whole row, so nothing that is

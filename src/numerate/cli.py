@@ -179,21 +179,24 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "generate": (
         "go on with texts: what a run says after prompts, as it comes",
-        "RUN [PROMPT ...|-] [most=200] [temperature=1] [top_k=..] [top_p=..] [min_p=..] [greedy=true] [seed=0]\n"
-        "                         [repetition_penalty=1] [count=1] [stop=TEXT] [window=..] [checkpoint=..]\n"
+        "RUN [PROMPT ...|-] [max_new_tokens=200] [temperature=1] [top_k=..] [top_p=..] [min_p=..] "
+        "[do_sample=false] [seed=0]\n"
+        "                         [repetition_penalty=1] [count=1] [stop=TEXT] [context_length=..] [checkpoint=..]\n"
         "                         [prompts=FILE] [out=FILE.jsonl] [model.SETTING=.. ...]",
         "numerate generate latest 'Once upon a time'\n"
-        "numerate generate latest 'Once upon a time' temperature=0.8 top_p=0.95 most=300 seed=1\n"
-        "numerate generate latest greedy=true   (from the beginning of a document)\n"
+        "numerate generate latest 'Once upon a time' temperature=0.8 top_p=0.95 max_new_tokens=300 seed=1\n"
+        "numerate generate latest do_sample=false   (from the beginning of a document)\n"
         "numerate generate latest 'Emma went to' 'On a rainy day,' count=3 out=said.jsonl\n"
         "numerate generate mine prompts=prompts.txt checkpoint=best stop='The end'\n"
         "echo 'Once upon a time' | numerate generate latest -\n"
-        "numerate generate latest 'Once upon a time' most=2000 window=256   (the last 256 tokens are read)\n"
+        "numerate generate latest 'Once upon a time' max_new_tokens=2000 context_length=256   (the last 256 "
+        "tokens are read)\n"
         "numerate generate latest '12+34='   (a run on sums)",
     ),
     "maps": (
         "who attends to whom when a run reads a prompt: a page with every head of every layer",
-        "RUN [PROMPT] [checkpoint=..] [layer=..] [answer=true|false] [most=256] [out=FILE] [model.SETTING=.. ...]",
+        "RUN [PROMPT] [checkpoint=..] [layer=..] [answer=true|false] [max_tokens=256] [out=FILE] "
+        "[model.SETTING=.. ...]",
         "numerate maps latest '321+654='\nnumerate maps latest '321+654=' checkpoint=best layer=0,1 out=maps.html\n"
         "numerate maps latest '321+654=' answer=false   (the prompt alone, without what the model says)\n"
         "numerate maps latest   (a question of the test split, or the beginning of the text held out)",

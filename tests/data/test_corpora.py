@@ -112,7 +112,7 @@ def test_what_is_whole_is_not_written_again_and_what_is_not_is(
     monkeypatch.setattr(corpora, "documents", lambda part, read: (written.append(part), wanted(part, read))[1])
     told: list[tuple[int, int]] = []
     corpus = write_corpus(
-        [texts], out, CHARACTERS, processes=1, portion=700, heard=lambda done, total: told.append((done, total))
+        [texts], out, CHARACTERS, processes=1, portion=700, on_progress=lambda done, total: told.append((done, total))
     )
     assert len(written) == 2
     assert ids(corpus) == expected(characters, STORIES)
@@ -130,7 +130,7 @@ def test_a_killed_run_goes_on_and_its_folder_is_not_taken_for_whole(
     os.mkfifo(folder / "data03.json")  # never comes to an end, so that the run is killed while it waits
     program = f"""
 from numerate.data import corpora, documents
-corpora.part_of = lambda path, field, separator: documents.Part(path, "list", "story", separator, 0, 100)
+corpora.part_of = lambda path, field, separator: documents.FileSpan(path, "list", "story", separator, 0, 100)
 corpora.write_corpus([{str(folder)!r}], {str(out)!r}, "characters", processes=1)
 """
     running = subprocess.Popen([sys.executable, "-c", program])

@@ -62,14 +62,14 @@ def test_a_task_that_lists_its_questions_is_written_as_a_whole(here: Path) -> No
     assert main(["data", "write", "BitwiseOr", "digits=1:5", "out=all", "format=text"]) == 0
     rows = (here / "all" / "rows.txt").read_text().splitlines()
     assert len(set(rows)) == len(rows) == 55
-    assert main(["data", "write", "BitwiseOr", "digits=1:5", "most=10", "out=some"]) == 0
+    assert main(["data", "write", "BitwiseOr", "digits=1:5", "max_examples=10", "out=some"]) == 0
     assert len(open_rows("some")) == 10
 
 
 def test_the_few_rows_of_a_labelled_task_are_written_once_unless_count_draws_them(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["data", "write", "Counting", "number=before", "held=6"]
+    words = ["data", "write", "Counting", "number=before", "held_out_starts=6"]
     whole = {}
     for split in ("train", "test", "development"):
         assert main([*words, f"split={split}", f"out={split}"]) == 0
@@ -92,8 +92,8 @@ def test_the_few_rows_of_a_labelled_task_are_written_once_unless_count_draws_the
 @pytest.mark.parametrize(
     "task",
     [
-        ["Counting", "number=before", "begin=<bos>", "helper=pad"],
-        ["SelectiveCounting", "items=4", "most=null", "modulus=4"],
+        ["Counting", "number=before", "prefix=<bos>", "helper=pad"],
+        ["SelectiveCounting", "num_symbols=4", "max_count=null", "modulus=4"],
         ["counting_samesymbol_plain3_addbigram_nullseq"],
         ["RaspCounting", "tokenizer.add_bos_token=true"],
     ],
@@ -139,7 +139,7 @@ def test_a_task_over_files_is_looked_at_and_written_with_the_files_that_its_sett
     assert re.search(r"the first: [^\n]*\? -> \d", capsys.readouterr().out), "a question apart from its answer"
     assert main(["data", "write", *mine, "out=q"]) == 0, capsys.readouterr().err
     assert len(open_rows("q")) > 0
-    assert main(["data", "stats", "gsm8k", f"folder={texts}", "tokenizer.number_format.digit_order=normal"]) == 0
+    assert main(["data", "stats", "gsm8k", f"data_dir={texts}", "tokenizer.number_format.digit_order=normal"]) == 0
 
 
 def test_several_files_are_drawn_in_folders_of_their_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,12 +118,12 @@ def left(place: Path) -> set[str]:
 
 
 def test_a_file_comes_whole_and_is_compared_with_what_is_pinned(server: Server, place: Path) -> None:
-    heard: list[tuple[str, int, int | None]] = []
-    said = fetched(pinned(server), heard=lambda *told: heard.append(told))
+    on_progress: list[tuple[str, int, int | None]] = []
+    said = fetched(pinned(server), on_progress=lambda *told: on_progress.append(told))
     assert (place / "thing/f.bin").read_bytes() == CONTENT
     assert said == [f"{place}/thing/f.bin: 512.0 kB, sha256 {SHA256[:16]} is the pinned one"]
     assert left(place) == {"f.bin"}
-    assert heard[-1] == ("f.bin", len(CONTENT), len(CONTENT))
+    assert on_progress[-1] == ("f.bin", len(CONTENT), len(CONTENT))
 
 
 def test_what_is_there_is_not_fetched_again(server: Server, place: Path) -> None:

@@ -42,7 +42,7 @@ def written(path: Path, texts: list[str]) -> list[FileSpan]:
 
 
 def read(corpus: object, known: object) -> set[str]:
-    return {known.decode(one) for shard in corpus.shards for one in known.documents(shard.vocabulary)}  # type: ignore[attr-defined]
+    return {known.decode(one) for shard in corpus.shards for one in known.documents(shard.ids)}  # type: ignore[attr-defined]
 
 
 def test_a_document_is_in_one_part_and_the_same_ones_are_held_out_whatever_stands_beside_them(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_text_without_separators_is_divided_by_position_trained_on_and_continu
         "name=play",
     ]
     assert main(["train", "tiny_stories_laptop_width", *settings, *small]) == 0
-    assert main(["generate", "play", "ROMEO:", "tokens=5"]) == 0
+    assert main(["generate", "play", "ROMEO:", "max_new_tokens=5"]) == 0
     assert "ROMEO:" in capsys.readouterr().out
 
 
@@ -271,7 +271,7 @@ def test_texts_of_ones_own_are_prepared_counted_and_shown(
     assert "task.train=mine/train task.validation=mine/validation" in said
     assert main(words) == 2
     assert "is there already and is not overwritten" in capsys.readouterr().err
-    settings = ["train=mine/train", "validation=mine/validation", "context=24"]
+    settings = ["train=mine/train", "validation=mine/validation", "context_length=24"]
     assert main(["data", "stats", "LanguageModeling", *settings]) == 0
     said = capsys.readouterr().out
     made = sum(int(line.split()[2].replace(",", "")) for line in said.splitlines() if line[:5] in ("train", "valid"))

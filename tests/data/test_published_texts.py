@@ -11,7 +11,7 @@ import pytest
 from numerate.cli import main
 from numerate.data import published_texts
 from numerate.errors import UserError
-from numerate.tasks import GSM8K, Jokes, Mathematics, Reading
+from numerate.tasks import GSM8K, Mathematics, MultiRC, RJokes
 from numerate.tasks.multiplication import Multiplication
 from numerate.tasks.plain import plain_text
 from numerate.tasks.text_task import TextTask
@@ -41,11 +41,11 @@ WRITTEN: list[tuple[Any, str, list[str]]] = [
         ["test_clean.jsonl", "train_t_clean.jsonl", "val_t_clean.jsonl"],
     ),
     (
-        Reading(data_dir=str(TEXTS), development_fraction=0.0),
+        MultiRC(data_dir=str(TEXTS), development_fraction=0.0),
         "multirc/data/preprocessed",
         ["test_clean.jsonl", "train_clean.jsonl", "val_clean.jsonl"],
     ),
-    (Jokes(data_dir=str(TEXTS)), "rjokes-dataset/data", ["dev.jsonl", "test.jsonl", "train.jsonl"]),
+    (RJokes(data_dir=str(TEXTS)), "rjokes-dataset/data", ["dev.jsonl", "test.jsonl", "train.jsonl"]),
 ]
 
 
@@ -88,7 +88,7 @@ def test_lines_are_those_of_the_published_programs() -> None:
     (lines,) = published_texts.files(MATHEMATICS)["mathematics_dataset-v1.0/test_extrapolate.txt"]()
     assert lines[0].decode().split("\n")[0].startswith("What is ")
     assert lines[0].count(b"\n") == 2
-    (jokes,) = published_texts.files(Jokes(data_dir=str(TEXTS)))["rjokes-dataset/data/dev.jsonl"]()
+    (jokes,) = published_texts.files(RJokes(data_dir=str(TEXTS)))["rjokes-dataset/data/dev.jsonl"]()
     assert json.loads(jokes[0]) == {"question": "Why did number 40 cross the road? It was odd.", "answer": "0"}
 
 
@@ -118,7 +118,7 @@ def test_the_command_writes_them_and_says_the_sizes(
     assert "ready/grade_school_math/data/preprocessed/train_t_clean.jsonl  17 questions" in said
     assert "read: train 17, development 3, test gsm8k 6" in said
     assert main(["data", "write", "gsm8k", "--as", "published", "out=ready"]) == 2
-    assert main(["data", "stats", "gsm8k", "answer=number", "count=10"]) == 0
+    assert main(["data", "stats", "gsm8k", "answer_format=number", "count=10"]) == 0
     assert "splits: train 17, development 3, test gsm8k 6" in capsys.readouterr().out
     assert main(["data", "write", "svamp", "--as", "published", "out=x"]) == 2
     assert main(["sample", "gsm8k", "count=1", "split=test"]) == 0

@@ -106,10 +106,12 @@ def test_a_file_of_sums_says_what_the_sums_say(drawn: Any, tmp_path: Path) -> No
 
 def test_blocks_of_any_size_say_the_same(drawn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Source.blocks, "__defaults__", (37,))
-    heard: list[int] = []
-    again = statistics(Source("sums", Arithmetic(digits=Span(1, 3)), Characters(), 2000, "train", 1), heard.append)
+    on_progress: list[int] = []
+    again = statistics(
+        Source("sums", Arithmetic(digits=Span(1, 3)), Characters(), 2000, "train", 1), on_progress.append
+    )
     assert again.tree() == drawn[1].tree()
-    assert heard == [*range(37, 2000, 37), 2000]
+    assert on_progress == [*range(37, 2000, 37), 2000]
 
 
 @pytest.mark.parametrize("held", [10, 1000, 10**6])

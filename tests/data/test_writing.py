@@ -80,7 +80,7 @@ def test_what_is_written_is_what_a_run_sees(split: str, tokenizer: Characters, t
     for row in range(500):
         ids = seen.ids[row, : seen.lengths[row]]
         assert np.array_equal(found[row], ids)
-        assert np.array_equal(found.answer(row), seen.ids[row][seen.asked[row]])
+        assert np.array_equal(found.answer(row), seen.ids[row][seen.target_mask[row]])
         assert lines[row] == found.text(row) == tokenizer.decode(ids, vocabulary)
     assert found.symbols == vocabulary.symbols
     assert np.array_equal(found[-1], found[499])
@@ -108,10 +108,10 @@ def test_the_files_are_plain_arrays_and_the_head_says_which(tmp_path: Path) -> N
     [("text", {"rows.txt"}), ("memmap", {"ids.bin", "offsets.bin", "answers.bin"})],
 )
 def test_a_format_is_what_is_written(format: Any, files: set[str], tmp_path: Path) -> None:
-    heard: list[int] = []
-    folder = write(source(), tmp_path / "deep" / "rows", format, heard.append)
+    on_progress: list[int] = []
+    folder = write(source(), tmp_path / "deep" / "rows", format, on_progress.append)
     assert {path.name for path in folder.iterdir()} == files | {"head.json"}
-    assert heard == [*range(64, 500, 64), 500]
+    assert on_progress == [*range(64, 500, 64), 500]
     if format == "text":
         with pytest.raises(UserError, match="was written as text; format=memmap"):
             open_rows(folder)
@@ -188,13 +188,13 @@ def test_a_folder_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full")])
 def test_nothing_half_written_is_left(error: BaseException, tmp_path: Path) -> None:
-    def heard(done: int) -> None:
+    def on_progress(done: int) -> None:
         assert not (tmp_path / "rows").exists(), "it has no name before it is whole"
         if done > 200:
             raise error
 
     with pytest.raises((KeyboardInterrupt, OperationalError)):
-        write(source(), tmp_path / "rows", heard=heard)
+        write(source(), tmp_path / "rows", on_progress=on_progress)
     assert list(tmp_path.iterdir()) == []
 
 

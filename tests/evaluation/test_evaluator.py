@@ -50,17 +50,19 @@ class Knowing(Model):
                 self.answers[row, t] = spoil(row, place, gold)
         self.weight = torch.nn.Parameter(torch.zeros(1))
 
-    def place(self, tokens: Tokens, draw: Any) -> Tokens:
+    def assign_positions(self, tokens: Tokens, draw: Any) -> Tokens:
         return tokens
 
-    def forward(self, tokens: Tokens, source: Any = None, *, turns: Any = None, asked: Any = None) -> Output:
-        said = self.answers[: len(tokens.ids)].gather(1, asked)
-        return Output(torch.nn.functional.one_hot(said, 19).float(), lambda hidden: hidden, asked=asked)
+    def forward(self, tokens: Tokens, source: Any = None, *, loops: Any = None, target_positions: Any = None) -> Output:
+        said = self.answers[: len(tokens.ids)].gather(1, target_positions)
+        return Output(
+            torch.nn.functional.one_hot(said, 19).float(), lambda hidden: hidden, target_positions=target_positions
+        )
 
     def start(self, *given: Any, **more: Any) -> Any:
         raise NotImplementedError
 
-    step = check = placements = settings_by_parameter = operations = start
+    step = check = position_offsets = settings_by_parameter = flops = start
 
 
 def asked(exam: EvaluationData, text: str) -> Batch:
@@ -108,7 +110,7 @@ def test_one_pass_and_decoding_leave_the_same_record_but_for_the_digits(exam: Ev
     one = evaluate_cell(model, exam, CELL, count=60)
     decoded = evaluate_cell(model, exam, CELL, count=60, method="decoding")
     assert decoded["method"] == "decoding"
-    for name in ("cell", "correct", "count", "low", "high", "first_wrong", "seen", "placement"):
+    for name in ("cell", "correct", "count", "low", "high", "first_wrong", "seen", "position_offset"):
         assert one[name] == decoded[name], name
 
 
@@ -130,8 +132,8 @@ def test_chunks_hold_every_question_once_in_order(
     assert len(parts) > 3
     assert torch.cat([part.tokens.row for part in parts]).tolist() == list(range(37))
     whole = exam.batch(questions)
-    found = [row[row != IGNORE].tolist() for part in parts for row in part.asked_targets]
-    assert found == [row[row != IGNORE].tolist() for row in whole.asked_targets]
+    found = [row[row != IGNORE].tolist() for part in parts for row in part.target_ids]
+    assert found == [row[row != IGNORE].tolist() for row in whole.target_ids]
 
 
 def test_cells_too_small_to_hold_anything_out_are_called_seen(exam: EvaluationData, model: Any) -> None:
@@ -142,8 +144,8 @@ def test_cells_too_small_to_hold_anything_out_are_called_seen(exam: EvaluationDa
 def test_each_placement_is_measured_at_its_own_places(exam: EvaluationData) -> None:
     spec = Decoder(hidden_size=16, positions=(Learned(position_ids=Shifted(max_shift=30, num_eval_offsets=2)),))
     model = spec.build(exam.vocabulary, 0).eval()
-    records = [evaluate_cell(model, exam, CELL, count=60, placement=i) for i in range(model.placements())]
-    assert [record["placement"] for record in records] == [0, 1]
+    records = [evaluate_cell(model, exam, CELL, count=60, position_offset=i) for i in range(model.position_offsets())]
+    assert [record["position_offset"] for record in records] == [0, 1]
     assert records[0]["first_wrong"] != records[1]["first_wrong"]
 
 
@@ -175,7 +177,7 @@ def test_prompts_are_the_questions_without_their_answers(exam: EvaluationData) -
         assert prompts.ids[row, length - 1] == equals
         assert not bool((prompts.ids[row, : length - 1] == equals).any())
         assert bool((prompts.ids[row, length:] == 0).all())
-    assert most == int((batch.asked_targets != IGNORE).sum(1).max())
+    assert most == int((batch.target_ids != IGNORE).sum(1).max())
 
 
 def test_an_exam_asks_for_answers_whatever_training_asked(exam: EvaluationData) -> None:
@@ -213,7 +215,9 @@ def test_labels_are_read_off_one_forward_and_decoding_is_refused(any_task: Any) 
     model = Decoder(hidden_size=16).build(exam.vocabulary, 0).eval()
     record = evaluate_cell(model, exam, {}, count=30)
     assert record["method"] == "one pass"
-    with pytest.raises(UserError, match=r"^method: 'decoding' is for answers said token by token; layout=Aligned has"):
+    with pytest.raises(
+        UserError, match=r"^method: 'decoding' is for answers said token by token; layout=TokenClassification has"
+    ):
         evaluate_cell(model, exam, {}, count=30, method="decoding")
     batch = exam.batch(questions)
     with torch.no_grad():
@@ -222,7 +226,7 @@ def test_labels_are_read_off_one_forward_and_decoding_is_refused(any_task: Any) 
     assert record["correct"] == int(right.sum())
 
 
-@pytest.mark.parametrize("field", ["count", "during"])
+@pytest.mark.parametrize("field", ["examples_per_cell", "validation_examples"])
 def test_nothing_to_measure_is_refused(field: str) -> None:
     with pytest.raises(UserError, match=f"^{field}: 0 questions measure nothing"):
         Evaluation(**{field: 0})

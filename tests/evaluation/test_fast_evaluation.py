@@ -50,14 +50,14 @@ def with_some_right(model: Model, batch: Batch) -> Batch:
     """Every other row asks for exactly what the model says of its own accord, if it is as long."""
     prompts, most = prompts_of(batch)
     said = greedy_uncached(model, prompts, most, end=-1).ids
-    ids, targets, asked_targets = batch.tokens.ids.clone(), batch.targets.clone(), batch.asked_targets.clone()
+    ids, targets, target_ids = batch.tokens.ids.clone(), batch.targets.clone(), batch.target_ids.clone()
     for row in range(0, len(ids), 2):
-        first, count = int(batch.asked[row, 0]), int((batch.asked_targets[row] != IGNORE).sum())
+        first, count = int(batch.target_positions[row, 0]), int((batch.target_ids[row] != IGNORE).sum())
         answer = said[row, :count]
-        asked_targets[row, :count] = targets[row, first : first + count] = answer
+        target_ids[row, :count] = targets[row, first : first + count] = answer
         ids[row, first + 1 : first + count] = answer[:-1]
     tokens = replace(batch.tokens, ids=ids)
-    return replace(batch, tokens=tokens, targets=targets, asked_targets=asked_targets)
+    return replace(batch, tokens=tokens, targets=targets, target_ids=target_ids)
 
 
 def same(one: MatchCounts, other: MatchCounts) -> bool:
@@ -69,26 +69,26 @@ def same(one: MatchCounts, other: MatchCounts) -> bool:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("placement", [0, 1])
-def test_scoring_in_pieces_is_scoring_at_once(name: str, placement: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("position_offset", [0, 1])
+def test_scoring_in_pieces_is_scoring_at_once(name: str, position_offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sheet = exam()
     brain = model(name, sheet)
     batch = with_some_right(brain, questions(sheet))
-    at_once = mark(brain, sheet, batch, placement)
+    at_once = mark(brain, sheet, batch, position_offset)
     monkeypatch.setattr(exam_room, "PIECE", 3 * batch.tokens.ids.shape[1] + 1)
     assert len(pieces(batch)) == 14
-    assert same(mark(brain, sheet, batch, placement), at_once)
+    assert same(mark(brain, sheet, batch, position_offset), at_once)
 
 
 def test_pieces_hold_every_row_once_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = questions(exam())
-    batch = replace(batch, tokens=replace(batch.tokens, hidden=batch.tokens.ids == 5), source=batch.tokens)
+    batch = replace(batch, tokens=replace(batch.tokens, blocked_keys=batch.tokens.ids == 5), source=batch.tokens)
     monkeypatch.setattr(exam_room, "PIECE", 1)
     found = pieces(batch)
     assert len(found) == len(batch.tokens.ids)
-    for name in ("ids", "lengths", "row", "hidden"):
+    for name in ("ids", "lengths", "row", "blocked_keys"):
         assert torch.equal(torch.cat([getattr(piece.tokens, name) for piece in found]), getattr(batch.tokens, name))
-    for name in ("targets", "asked", "asked_targets"):
+    for name in ("targets", "target_positions", "target_ids"):
         assert torch.equal(torch.cat([getattr(piece, name) for piece in found]), getattr(batch, name))
     assert all(piece.source is not None for piece in found)
 

@@ -29,12 +29,12 @@ def row_of(prompts: Tokens, row: int) -> Tokens:
 
 
 @torch.no_grad()
-def by_hand(model: Any, prompt: Tokens, most: int, placement: int) -> tuple[list[int], float]:
+def by_hand(model: Any, prompt: Tokens, most: int, position_offset: int) -> tuple[list[int], float]:
     """One row, one token at a time, everything read again for each."""
     ids, said, total = prompt.ids, [], 0.0
     for _ in range(most):
         tokens = Tokens(ids, torch.tensor([ids.shape[1]]), prompt.row)
-        scores = model(model.place(tokens, StepContext.fixed(placement))).logits[0, -1].log_softmax(-1)
+        scores = model(model.assign_positions(tokens, StepContext.fixed(position_offset))).logits[0, -1].log_softmax(-1)
         said.append(int(scores.argmax()))
         total += float(scores.max())
         ids = torch.cat([ids, torch.tensor([[said[-1]]])], dim=1)
@@ -49,13 +49,13 @@ def rows(generated: Generated) -> list[list[int]]:
 
 def test_ragged_prompts_are_answered_as_each_row_alone_by_hand(any_model: Any, build: Any, make_tokens: Any) -> None:
     model, prompts = eager_to_end(build(any_model)), make_tokens(LENGTHS)
-    placement = model.placements() - 1
-    together = greedy(model, prompts, 6, placement=placement)
-    uncached = greedy_uncached(model, prompts, 6, placement=placement)
+    position_offset = model.position_offsets() - 1
+    together = greedy(model, prompts, 6, position_offset=position_offset)
+    uncached = greedy_uncached(model, prompts, 6, position_offset=position_offset)
     assert rows(together) == rows(uncached)
     torch.testing.assert_close(together.log_probability.double(), uncached.log_probability.double())
     for row in (0, 1, 3):
-        said, total = by_hand(model, row_of(prompts, row), 6, placement)
+        said, total = by_hand(model, row_of(prompts, row), 6, position_offset)
         assert rows(together)[row] == said
         assert float(together.log_probability[row]) == pytest.approx(total, rel=1e-4, abs=1e-6)
 

@@ -153,21 +153,25 @@ class Memoriser(Model):
 
     def __init__(self, exam: EvaluationData, batch: Batch, known: int) -> None:
         super().__init__()
-        self.known, self.size, self.targets = known, exam.vocabulary.size, batch.asked_targets
+        self.known, self.size, self.targets = known, exam.vocabulary.size, batch.target_ids
         self.weight = torch.nn.Parameter(torch.zeros(1))
 
-    def place(self, tokens: Tokens, draw: Any) -> Tokens:
+    def assign_positions(self, tokens: Tokens, draw: Any) -> Tokens:
         return tokens
 
-    def forward(self, tokens: Tokens, source: Any = None, *, turns: Any = None, asked: Any = None) -> Output:
+    def forward(self, tokens: Tokens, source: Any = None, *, loops: Any = None, target_positions: Any = None) -> Output:
         said = self.targets.clamp(min=0)
         said = torch.where(torch.arange(said.shape[1]) < self.known, said, (said + 1) % self.size)
-        return Output(torch.nn.functional.one_hot(said, self.size).float(), lambda hidden: hidden, asked=asked)
+        return Output(
+            torch.nn.functional.one_hot(said, self.size).float(),
+            lambda hidden: hidden,
+            target_positions=target_positions,
+        )
 
     def start(self, *given: Any, **more: Any) -> Any:
         raise NotImplementedError
 
-    step = check = placements = settings_by_parameter = operations = start
+    step = check = position_offsets = settings_by_parameter = flops = start
 
 
 def test_the_record_of_a_memoriser_stands_at_its_floor() -> None:
@@ -188,14 +192,14 @@ def test_the_record_of_a_memoriser_stands_at_its_floor() -> None:
         "prefix": 0.571429,
     }
     assert told["wanted"]["last"] == {"10": 1, "8": 1, "9": 1}
-    assert "looks_ahead" not in record
+    assert "sees_future" not in record
 
 
 def test_a_record_without_labels_is_as_it_always_was() -> None:
     exam = EvaluationData(Arithmetic(digits=Span(1, 2)), Characters(), Continuation())
     model = Decoder(hidden_size=16).build(exam.vocabulary, 0).eval()
     assert list(evaluate_cell(model, exam, {"first_digits": 1, "second_digits": 2}, count=4)) == [
-        "cell", "correct", "count", "low", "high", "first_correct", "digit_accuracy", "first_wrong", "placement",
+        "cell", "correct", "count", "low", "high", "first_correct", "digit_accuracy", "first_wrong", "position_offset",
         "seen", "method",
     ]  # fmt: skip
 
@@ -205,7 +209,7 @@ def test_a_model_that_looks_ahead_is_named_with_labels_and_refused_without() -> 
     counting = EvaluationData(Counting(count=Span(1, 4), modulus=3), Words(), TokenClassification())
     model = spec.build(counting.vocabulary, 0).eval()
     record = evaluate_cell(model, counting, {"count": 6}, count=4)
-    assert "Zooming" in record["looks_ahead"]
+    assert "Zooming" in record["sees_future"]
     adding = EvaluationData(Arithmetic(digits=2), Characters(), Continuation())
     with pytest.raises(UserError, match="cannot answer by continuing a text"):
         evaluate_cell(spec.build(adding.vocabulary, 0).eval(), adding, {}, count=4)

@@ -37,7 +37,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvaluationData, Any]
 def plainly(model: Any, batch: Any) -> torch.Tensor:
     """The loss of every token, by all logits at once."""
     with torch.no_grad():
-        logits = model(model.place(batch.tokens, StepContext.fixed())).logits
+        logits = model(model.assign_positions(batch.tokens, StepContext.fixed())).logits
     return cross_entropy(logits.flatten(0, 1).double(), batch.targets.flatten(), ignore_index=IGNORE, reduction="none")
 
 
@@ -57,7 +57,7 @@ def test_sums_are_those_of_all_logits_at_once_and_perplexity_is_weighed_by_token
     assert found.perplexity == pytest.approx(math.exp(float(plain.sum()) / tokens), rel=1e-6)
     assert found.bits_per_byte == pytest.approx(float(plain.sum()) / math.log(2) / found.bytes, rel=1e-6)
     with torch.no_grad():
-        likeliest = model(model.place(batch.tokens, StepContext.fixed())).logits.argmax(-1)
+        likeliest = model(model.assign_positions(batch.tokens, StepContext.fixed())).logits.argmax(-1)
     assert found.right == int((likeliest == batch.targets).sum())
 
 

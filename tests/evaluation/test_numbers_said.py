@@ -49,7 +49,7 @@ def test_a_number_beside_a_token_is_right_if_it_is_the_number_asked_for(said: fl
     rows = replace(rows, values=np.where(rows.ids == x, 2.5, 1.0).astype(np.float32))
     batch = Continuation().batch(rows, np.arange(1))
     values = None if said is None else torch.tensor([[said, 9.0]])
-    assert marked(exam, batch.asked_targets.clone(), batch, values).right.tolist() == [right]
+    assert marked(exam, batch.target_ids.clone(), batch, values).right.tolist() == [right]
 
 
 def test_of_tokens_that_carry_none_it_is_the_plain_text() -> None:

@@ -33,7 +33,10 @@ def eager_to_end(model: Any) -> dict[int, Asked]:
     for factor in (4.0, 2.0, 1.0, 8.0, 0.5, -1.0, -4.0):
         with torch.no_grad():
             model.head.weight[END] = factor * own
-        found = {placement: questions_for(model, placement) for placement in {0, model.placements() - 1}}
+        found = {
+            position_offset: questions_for(model, position_offset)
+            for position_offset in {0, model.position_offsets() - 1}
+        }
         if all(set(sorts) == SORTS for _, sorts, _ in found.values()):
             break
     return found
@@ -51,14 +54,14 @@ def batch_of(prompts: list[list[int]], golds: list[list[int]]) -> Batch:
     return Continuation().batch(Rows(ids, lengths, asked), np.arange(len(whole)))
 
 
-def questions_for(model: Any, placement: int) -> Asked:
+def questions_for(model: Any, position_offset: int) -> Asked:
     """Questions whose right answer is what the model says, and questions that differ from it somewhere: at the first
     token, in the middle with the first right, at the end token alone, or in the middle with all that follows right."""
     generator = torch.Generator().manual_seed(0)
     sizes = torch.randint(1, 8, (ROWS,), generator=generator).tolist()
     prompts = [torch.randint(4, 19, (size,), generator=generator).tolist() for size in sizes]
     asking = batch_of(prompts, [[4] * MOST] * ROWS)
-    spoken = greedy_uncached(model, prompts_of(asking)[0], MOST, placement=placement)
+    spoken = greedy_uncached(model, prompts_of(asking)[0], MOST, position_offset=position_offset)
     golds, sorts = [], []
     for row in range(ROWS):
         said = spoken.ids[row, : int(spoken.lengths[row])].tolist()
@@ -84,8 +87,11 @@ def questions_for(model: Any, placement: int) -> Asked:
 
 def test_one_pass_is_greedy_decoding(any_model: Any, build: Any) -> None:
     model = build(any_model)
-    for placement, (batch, sorts, uncached) in eager_to_end(model).items():
-        one, (decoded, said) = mark(model, EXAM, batch, placement), mark_by_decoding(model, EXAM, batch, placement)
+    for position_offset, (batch, sorts, uncached) in eager_to_end(model).items():
+        one, (decoded, said) = (
+            mark(model, EXAM, batch, position_offset),
+            mark_by_decoding(model, EXAM, batch, position_offset),
+        )
         expected = [sort == "right" for sort in sorts]
         assert one.right.tolist() == expected
         assert decoded.right.tolist() == expected
@@ -108,7 +114,7 @@ def test_answers_that_end_are_right_only_with_their_end(build: Any, any_mixer: A
 
     model = build(Decoder(hidden_size=16, mixer=any_mixer))
     batch, sorts, _ = eager_to_end(model)[0]
-    last = [[i for i in row if i != IGNORE][-1] for row in batch.asked_targets.tolist()]
+    last = [[i for i in row if i != IGNORE][-1] for row in batch.target_ids.tolist()]
     right = mark(model, EXAM, batch).right.tolist()
     ended = [row for row in range(ROWS) if last[row] == END]
     assert any(right[row] for row in ended)
@@ -125,7 +131,7 @@ def test_digits_are_counted_where_digits_are_asked(build: Any, any_mixer: Any) -
     batch, _, _ = questions_for(model, 0)
     marks = mark(model, EXAM, batch)
     with torch.no_grad():
-        best = model(model.place(batch.tokens, StepContext.fixed())).logits.argmax(-1)
+        best = model(model.assign_positions(batch.tokens, StepContext.fixed())).logits.argmax(-1)
     digits = (batch.targets >= 4) & (batch.targets <= 13)
     assert marks.digits == int(digits.sum())
     assert marks.digits_right == int((digits & (best == batch.targets)).sum())

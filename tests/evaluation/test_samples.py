@@ -107,7 +107,7 @@ def test_the_probability_is_the_product_over_all_that_was_said(model: Any) -> No
     prompts, _ = prompts_of(exam.batch(exam.task.read("12+9=")))
     read = torch.cat([prompts.ids, torch.tensor([ids])], dim=1)
     tokens = type(prompts)(read, torch.tensor([read.shape[1]]), torch.tensor([0]))
-    scores = model(model.place(tokens, StepContext.fixed())).logits[0].log_softmax(-1)
+    scores = model(model.assign_positions(tokens, StepContext.fixed())).logits[0].log_softmax(-1)
     start = prompts.ids.shape[1] - 1
     total = sum(float(scores[start + i, one]) for i, one in enumerate(ids))
     assert said.probability == pytest.approx(math.exp(total), rel=1e-4)
@@ -126,7 +126,7 @@ def test_labels_are_shown_where_they_are_asked_for() -> None:
     model = Decoder(hidden_size=16).build(exam.vocabulary, 0).eval()
     (said,) = answers(model, exam, task.read("5 <pad> a <pad>"))
     batch = exam.batch(task.read("5 <pad> a <pad>"))
-    best = model(model.place(batch.tokens, StepContext.fixed())).logits.argmax(-1)[0]
+    best = model(model.assign_positions(batch.tokens, StepContext.fixed())).logits.argmax(-1)[0]
     first, second = (exam.vocabulary.symbols[int(best[place])] for place in (2, 4))  # behind [BOS]
     assert (said.question, said.gold) == ("5 <pad> a <pad>", ". 5 . 6")
     assert said.said == said.as_written == f". {first} . {second}"
@@ -147,11 +147,11 @@ def test_the_number_that_was_said_stands_there_and_is_what_is_judged(monkeypatch
     questions = exam.task.pinned(**cell).examples("test", 0, 0, 6)
     batch = exam.batch(questions)
     assert batch.target_values is not None
-    right = batch.target_values.gather(1, batch.asked)
+    right = batch.target_values.gather(1, batch.target_positions)
     wrong = right * torch.tensor([1.0, 1.0, 1.5, 2.0, -1.0, 1.0])[:, None] + torch.arange(6)[:, None].eq(5)
 
     def greedy(model: Any, prompts: Any, most: int, **more: Any) -> Generated:
-        said = batch.asked_targets
+        said = batch.target_ids
         return Generated(said, (said != 0).sum(1), torch.zeros(6), wrong)
 
     for room in (marks, samples):
@@ -181,10 +181,10 @@ def test_masked_answers_say_the_number_of_their_head() -> None:
     )
     questions = exam.task.pinned(module=1).examples("test", 0, 0, 3)
     batch = exam.batch(questions)
-    carrier, end = batch.asked_targets[0, 0], batch.asked_targets[0, 1]
+    carrier, end = batch.target_ids[0, 0], batch.target_ids[0, 1]
     with torch.no_grad():
         model.held["head"].bias[carrier] += 100.0
-        meant = model(batch.tokens, asked=batch.asked).values[:, 0]
+        meant = model(batch.tokens, target_positions=batch.target_positions).values[:, 0]
     said = answers(model, exam, questions)
     assert int(end) == END
     assert [float(one.said.split()[0]) for one in said] == pytest.approx(meant.repeat_interleave(1).tolist(), rel=1e-3)

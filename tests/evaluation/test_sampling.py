@@ -62,7 +62,7 @@ def test_a_prompt_has_the_same_continuation_alone_and_among_others(
     assert together != rows(generate(model, prompts, 12, replace(sampling, seed=9), stop=()))
 
 
-@pytest.mark.parametrize("sampling", [Sampling(greedy=True), Sampling(temperature=0), Sampling(top_k=1)], ids=str)
+@pytest.mark.parametrize("sampling", [Sampling(do_sample=False), Sampling(temperature=0), Sampling(top_k=1)], ids=str)
 def test_temperature_0_and_one_likeliest_token_are_greedy_decoding(
     model: Any, make_tokens: Any, sampling: Sampling
 ) -> None:
@@ -172,11 +172,11 @@ def test_a_row_ends_with_any_of_its_stop_tokens_and_says_that_it_did(model: Any,
 def test_who_listens_hears_every_token_once_and_may_end_rows(model: Any, make_tokens: Any) -> None:
     told: list[list[int | None]] = []
 
-    def heard(said: Any) -> list[int]:
+    def on_progress(said: Any) -> list[int]:
         told.append(list(said))
         return [1] if len(told) == 3 else []
 
-    found = generate(model, make_tokens(LENGTHS), 7, Sampling(), stop=(7,), heard=heard)
+    found = generate(model, make_tokens(LENGTHS), 7, Sampling(), stop=(7,), on_progress=on_progress)
     assert int(found.lengths[1]) <= 3
     assert found.stopped is not None
     spoken = [[one for one in row if one is not None] for row in zip(*told, strict=True)]

@@ -71,7 +71,7 @@ def test_the_first_token_is_counted_as_decoding_says_it(task: Task) -> None:
     prompts, _ = prompts_of(batch)
     started = model.start(prompts, None, capacity=prompts.ids.shape[1] + 1)
     said = started.output.logits[:, -1].argmax(-1)
-    assert record["first_correct"] == int((said == batch.asked_targets[:, 0]).sum())
+    assert record["first_correct"] == int((said == batch.target_ids[:, 0]).sum())
     assert record["correct"] <= record["first_correct"] <= record["count"]
 
 
@@ -112,7 +112,7 @@ def test_an_answer_that_does_not_end_is_wrong_for_every_task(task: Task) -> None
     """The end token counts: a model that says the answer and goes on has it wrong."""
     exam = exam_of(task)
     batch = exam.batch(questions_of(task, cell_of(task, 3), count=8))
-    said = batch.asked_targets.clone()
+    said = batch.target_ids.clone()
     last = (said != -100).sum(1) - 1
     rows = torch.arange(len(said))
     assert bool(marks.marked(exam, said.clamp(min=0), batch).right.all())
@@ -128,9 +128,9 @@ def test_long_rows_are_read_in_pieces_that_change_nothing(monkeypatch: pytest.Mo
     widths: list[int] = []
     real = marks._said_in
 
-    def seen(model: Model, piece: Any, placement: int) -> Any:
+    def seen(model: Model, piece: Any, position_offset: int) -> Any:
         widths.append(piece.tokens.ids.numel())
-        return real(model, piece, placement)
+        return real(model, piece, position_offset)
 
     monkeypatch.setattr(marks, "_said_in", seen)
     record = evaluate_cell(model, exam, cell, count=3)

@@ -142,7 +142,7 @@ def test_arithmetic_has_the_errors_of_its_wrong_answers(monkeypatch: pytest.Monk
     batch = exam.batch(questions)
     right = [
         int(exam.tokenizer.decode([i for i in row if i != IGNORE], exam.vocabulary)[::-1])
-        for row in batch.asked_targets.tolist()
+        for row in batch.target_ids.tolist()
     ]
     said = [right[0], right[1] + 5, right[2] - 20]
     saying(monkeypatch, exam, [*(str(number)[::-1] for number in said), "1+1"])

@@ -132,7 +132,7 @@ class Deed:
         if began:
             Path(began).write_text(str(os.getpid()))
         end = time.monotonic() + 60
-        while not self.desk.stop.asked and time.monotonic() < end:
+        while not self.desk.stop.requested and time.monotonic() < end:
             time.sleep(0.01)
         if ended:
             Path(ended).write_text("well")
@@ -154,6 +154,6 @@ class Deed:
         """What `kill PID` does to a worker."""
         os.kill(os.getpid(), signal.SIGTERM)
         end = time.monotonic() + 10
-        while not self.desk.stop.asked and time.monotonic() < end:
+        while not self.desk.stop.requested and time.monotonic() < end:
             time.sleep(0.01)
         raise KeyboardInterrupt

@@ -40,7 +40,7 @@ class Diary(Work):
     def wait(self, name: str, desk: WorkerContext) -> None:
         end = time.monotonic() + 40
         while not (Path(self.folder) / name).exists():
-            if desk.stop.asked:
+            if desk.stop.requested:
                 self.note("checkpoint", name)
                 raise KeyboardInterrupt
             assert time.monotonic() < end, "nobody came"

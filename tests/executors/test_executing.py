@@ -38,7 +38,7 @@ def test_an_executor_goes_by_its_name_in_any_case_and_its_settings_in_any_order(
         "workers=null",
     ]
     assert executor_of(words) == ([], Ray(num_gpus=0.25, address="auto", memory=4e9))
-    assert executor_of(["executor=ray(cpus=0.5, gpus=1)", "timeout=9"])[1] == Ray(
+    assert executor_of(["executor=ray(num_cpus=0.5, num_gpus=1)", "timeout=9"])[1] == Ray(
         num_cpus=0.5, num_gpus=1.0, timeout=9.0
     )
 
@@ -48,7 +48,10 @@ def test_an_executor_goes_by_its_name_in_any_case_and_its_settings_in_any_order(
     [
         (["executor=rayy"], "executor: no Executor is named 'rayy'; there are: Local, Ray, Slurm. Did you mean 'Ray'?"),
         (["executor="], "executor: '' is no Executor"),
-        (["executor=ray", "executor.gpu=1"], "executor.gpu: Ray has no setting 'gpu'; it has: .* Did you mean 'gpus'?"),
+        (
+            ["executor=ray", "executor.num_gpu=1"],
+            "executor.num_gpu: Ray has no setting .* Did you mean 'num_gpus'?",
+        ),
         (["executor.worker=1"], "executor.worker: Local has no setting 'worker'; .* Did you mean 'workers'?"),
         (["executor.address=auto"], "executor.address: Local has no such setting, Ray has: executor=ray"),
         (["workers=0"], "workers: 0 is too few; 1 or more is right; for example workers=2$"),

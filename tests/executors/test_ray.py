@@ -141,7 +141,9 @@ def test_workers_that_find_no_place_are_spoken_of(monkeypatch: pytest.MonkeyPatc
     assert done(found) == {0: "not begun"}
 
 
-@pytest.mark.parametrize(("setting", "value"), [("cpus", -1.0), ("gpus", 1.5), ("cpus", float("inf")), ("workers", 0)])
+@pytest.mark.parametrize(
+    ("setting", "value"), [("num_cpus", -1.0), ("num_gpus", 1.5), ("num_cpus", float("inf")), ("workers", 0)]
+)
 def test_an_amount_that_cannot_be_reserved_is_refused(setting: str, value: float) -> None:
     with pytest.raises(UserError, match=f"^{setting}: "):
         Ray(**{setting: value})  # type: ignore[arg-type]

@@ -175,13 +175,13 @@ def test_tasks_are_as_many_as_keeps_every_worker_busy_for_a_while() -> None:
         return Slurm(**settings)._tasks(count)
 
     assert tasks(200, cpus_per_task=8) == 6  # 33 items for 8 workers
-    assert tasks(10, cpus=8) == 1
-    assert tasks(200, cpus=8, threads=4) == 25
-    assert tasks(40, cpus=8, gpus=1) == 10  # a worker per GPU
-    assert tasks(200, per_chunk=100) == 2
-    assert tasks(200, chunks=7) == 7
-    assert tasks(3, chunks=7) == 3
-    assert tasks(10**6, cpus=1) == 1000
+    assert tasks(10, cpus_per_task=8) == 1
+    assert tasks(200, cpus_per_task=8, threads=4) == 25
+    assert tasks(40, cpus_per_task=8, gpus_per_task=1) == 10  # a worker per GPU
+    assert tasks(200, items_per_task=100) == 2
+    assert tasks(200, array_tasks=7) == 7
+    assert tasks(3, array_tasks=7) == 3
+    assert tasks(10**6, cpus_per_task=1) == 1000
 
 
 def test_items_are_dealt_like_cards_so_that_long_ones_side_by_side_are_spread() -> None:
@@ -206,10 +206,10 @@ def test_what_is_missing_is_said_before_anything_is_written(tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"array_tasks": 0}, "chunks: 0 is too few"),
+        ({"array_tasks": 0}, "array_tasks: 0 is too few"),
         ({"minutes": 0}, "minutes: 0 is too few"),
-        ({"gpus_per_task": -1}, "gpus: -1"),
-        ({"mem_gb": 0}, "gigabytes: 0"),
+        ({"gpus_per_task": -1}, "gpus_per_task: -1"),
+        ({"mem_gb": 0}, "mem_gb: 0"),
         ({"setup": ("a\nb",)}, "no single line"),
         ({"cluster": "lokal"}, "Did you mean 'local'"),
     ],
@@ -380,7 +380,7 @@ SCRIPT = """
                 with open(Path(self.folder) / "notes.txt", "a") as file:
                     file.write(item)
                 while not (Path(self.folder) / item).exists():
-                    if desk.stop.asked:
+                    if desk.stop.requested:
                         raise KeyboardInterrupt
                     time.sleep(0.02)
                 return Letter(item)

@@ -248,12 +248,12 @@ def test_a_folder_whose_weights_are_not_all_taken_is_not_imported(capsys: pytest
 
     export(run_of(recipe_of()), "exported")
     whole = load_file("exported/model.safetensors")
-    symbols = "model.backbone.blocks.1.mixer.symbols.symbols"
+    symbols = "model.trunk.blocks.1.mixer.symbols.symbols"
     for name, value, told in (
         ("model.head.weight", whole["model.embedding.weight"] + 1, "head.weight differs from embedding.weight"),
         (symbols, whole[symbols] + 1, "blocks.1.mixer.symbols.symbols differs from trunk.blocks.0"),
         ("final_norm.weight", whole["model.final_norm.weight"] + 1, "final_norm.weight differs from"),
-        ("model.head_projection.lora_A", torch.ones(2), "the model does not have adapter.lora_A"),
+        ("model.adapter.lora_A", torch.ones(2), "the model does not have adapter.lora_A"),
     ):
         save_file({**whole, name: value}, "exported/model.safetensors", metadata={"format": "pt"})
         assert main(["import", "exported"]) == 2
@@ -394,7 +394,7 @@ def test_what_cannot_be_exported_is_refused_with_the_reason_and_nothing_is_left(
     before = sorted(Path().iterdir())
     with pytest.raises(UserError, match="is there already"):
         export(run, "exported")
-    with pytest.raises(UserError, match="layout Aligned"):
+    with pytest.raises(UserError, match="layout TokenClassification"):
         export(run_of(recipe_of(layout=TokenClassification())), "labels")
     spec = run_of(recipe_of(title="kept"))
     object.__setattr__(spec.recipe, "model", PretrainedDecoder())
@@ -430,11 +430,11 @@ def test_what_is_no_folder_of_ours_is_not_imported() -> None:
     Path("adapter/adapter_config.json").write_text("{}")
     with pytest.raises(UserError, match="merge_and_unload"):
         import_folder("adapter")
-    _changed(lambda config: config["recipe"]["model"].update(width=32))
+    _changed(lambda config: config["recipe"]["model"].update(hidden_size=32))
     with pytest.raises(UserError, match=r"embedding\.weight has the shape"):
         import_folder("exported")
-    _changed(lambda config: config["recipe"]["model"].update(width=16))
-    _changed(lambda config: config["recipe"]["tokenizer"].update(ids="index"))
+    _changed(lambda config: config["recipe"]["model"].update(hidden_size=16))
+    _changed(lambda config: config["recipe"]["tokenizer"].update(vocabulary="index"))
     with pytest.raises(UserError, match="other tokens"):
         import_folder("exported")
     _changed(lambda config: config.update(model_type="llama"))

@@ -17,7 +17,12 @@ from numerate.errors import UserError
 from numerate.integrations import trackers
 from numerate.integrations.trackers import Tracker, Trackers, TrackerSettings, flat, make, numbers, run_key, run_name
 
-HEAD = {"id": "3f2a9c01b7de", "name": None, "recipe": {"model": {"width": 64}}, "times": {"created": "2026-01-01"}}
+HEAD = {
+    "id": "3f2a9c01b7de",
+    "name": None,
+    "recipe": {"model": {"hidden_size": 64}},
+    "times": {"created": "2026-01-01"},
+}
 SAMPLES = [{"cell": {"first_digits": 3}, "question": "12+9=", "said": "21", "right": True}, {"question": "1+1="}]
 METRICS = {"step": 500, "loss": 0.25, "rate": 1e-3}
 DEVELOPMENT = {"step": 500, "split": "development", "exact": 0.75, "note": "text is left out", "done": True}
@@ -194,7 +199,7 @@ def test_a_run_keeps_its_key_in_a_tracker_and_another_folder_has_another() -> No
 
 
 def test_settings_and_records_become_flat() -> None:
-    assert flat({"model": {"width": 64, "positions": [{"base": 2}], "sizes": [1, 2]}}) == {
+    assert flat({"model": {"hidden_size": 64, "positions": [{"base": 2}], "sizes": [1, 2]}}) == {
         "model.hidden_size": 64,
         "model.positions.0.base": 2,
         "model.sizes": [1, 2],

@@ -62,7 +62,7 @@ def test_any_text_is_asked_by_the_command_and_nothing_is_judged(run: Run, capsys
 def test_an_answer_may_be_as_long_as_the_longest_and_is_neither_right_nor_wrong(run: Run) -> None:
     said = run.ask("What is 3 + 4?")
     assert (said.gold, said.right, said.first_wrong) == (None, None, None)
-    longest = run.exam.batch(run._longest()).asked_targets.shape[1]
+    longest = run.exam.batch(run._longest()).target_ids.shape[1]
     assert said.ended or len(said.as_written) >= len("What is 3 + 4?") + longest
 
 

@@ -68,7 +68,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_a_model_that_knows_a_text_goes_on_with_it(run: Run) -> None:
-    [passage] = run.generate("The 12 c", most=12, greedy=True)
+    [passage] = run.generate("The 12 c", max_new_tokens=12, do_sample=False)
     assert passage.prompt == "The 12 c"
     assert str(passage).startswith("The 12 cats")
     assert len(passage.tokens) == 12
@@ -77,20 +77,23 @@ def test_a_model_that_knows_a_text_goes_on_with_it(run: Run) -> None:
 
 
 def test_what_is_said_depends_on_prompt_sample_and_seed_and_not_on_what_else_is_asked(run: Run) -> None:
-    together = run.generate(["The ", "", "met 7 d", ""], most=9, count=2, temperature=3.0, seed=3)
+    together = run.generate(["The ", "", "met 7 d", ""], max_new_tokens=9, count=2, temperature=3.0, seed=3)
     assert [one.prompt for one in together] == ["The "] * 2 + [""] * 2 + ["met 7 d"] * 2 + [""] * 2
     assert [one.sample for one in together] == [0, 1, 0, 1, 0, 1, 2, 3]
-    alone = run.generate("met 7 d", most=9, count=2, temperature=3.0, seed=3)
+    alone = run.generate("met 7 d", max_new_tokens=9, count=2, temperature=3.0, seed=3)
     assert [one.tokens for one in alone] == [one.tokens for one in together[4:6]]
     assert len({one.tokens for one in together[2:4] + together[6:]}) == 4, "empty prompts go on differently"
-    again = run.generate("met 7 d", most=9, count=2, temperature=3.0, seed=4)
+    again = run.generate("met 7 d", max_new_tokens=9, count=2, temperature=3.0, seed=4)
     assert [one.tokens for one in alone] != [one.tokens for one in again]
 
 
 def test_a_text_is_told_piece_by_piece_and_half_characters_are_held_back(run: Run) -> None:
     told: list[tuple[int, str]] = []
     passages = run.generate(
-        ["met 7 d", "hello» "], most=16, greedy=True, told=lambda passage, text: told.append((passage, text))
+        ["met 7 d", "hello» "],
+        max_new_tokens=16,
+        do_sample=False,
+        told=lambda passage, text: told.append((passage, text)),
     )
     for number, passage in enumerate(passages):
         assert "".join(text for at, text in told if at == number) == passage.text
@@ -116,11 +119,11 @@ def test_telling_piece_by_piece_is_the_text_of_all_of_it() -> None:
 
 
 def test_a_passage_ends_behind_a_stop_text_and_at_the_end_of_a_document(run: Run) -> None:
-    [passage] = run.generate("The 12 c", most=30, greedy=True, stop="et 7", window=CONTEXT)
+    [passage] = run.generate("The 12 c", max_new_tokens=30, do_sample=False, stop="et 7", context_length=CONTEXT)
     assert passage.text.endswith("met 7")
     assert passage.stopped
     begin = pieces(TINY).begin
-    found = run.generate([""] * 40, most=CONTEXT, temperature=3.0)
+    found = run.generate([""] * 40, max_new_tokens=CONTEXT, temperature=3.0)
     ended = [one for one in found if begin in one.tokens]
     assert ended
     assert all(one.stopped and one.tokens[-1] == begin and one.tokens.count(begin) == 1 for one in ended)
@@ -130,7 +133,7 @@ def test_a_passage_ends_behind_a_stop_text_and_at_the_end_of_a_document(run: Run
 def test_it_may_be_stopped_and_says_what_was_said(run: Run) -> None:
     said: list[str] = []
     [passage] = run.generate(
-        "The ", most=20, greedy=True, told=lambda _, text: said.append(text), ended=lambda: len(said) >= 4
+        "The ", max_new_tokens=20, do_sample=False, told=lambda _, text: said.append(text), ended=lambda: len(said) >= 4
     )
     assert len(passage.tokens) < 20
     assert passage.text == "".join(said)
@@ -142,29 +145,29 @@ def test_beyond_the_context_is_warned_of_and_a_table_that_ends_is_refused_before
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert len(run.generate("The 12", greedy=True)[0].tokens) <= CONTEXT
-        run.generate("The 12", most=60, greedy=True, window=CONTEXT)
+        assert len(run.generate("The 12", do_sample=False)[0].tokens) <= CONTEXT
+        run.generate("The 12", max_new_tokens=60, do_sample=False, context_length=CONTEXT)
     with pytest.warns(UserWarning, match=f"rows of training had {CONTEXT}"):
-        assert len(run.generate("The 12", most=60, greedy=True)[0].tokens) > CONTEXT
+        assert len(run.generate("The 12", max_new_tokens=60, do_sample=False)[0].tokens) > CONTEXT
     recipe = replace(
         stories(tmp_path), model=Decoder(hidden_size=16, positions=(Learned(max_position_embeddings=CONTEXT),))
     )
     other = train(recipe, runs_dir=tmp_path, quiet=True).run
-    with pytest.raises(UserError, match=rf"do not fit.*table.*window={CONTEXT}"):
-        other.generate("The 12", most=60)
-    assert len(other.generate("The 12", most=60, window=CONTEXT, seed=1)[0].tokens) > 0
+    with pytest.raises(UserError, match=rf"do not fit.*table.*context_length={CONTEXT}"):
+        other.generate("The 12", max_new_tokens=60)
+    assert len(other.generate("The 12", max_new_tokens=60, context_length=CONTEXT, seed=1)[0].tokens) > 0
     with pytest.raises(UserError, match="do not fit"):
         other.generate(STORY)
-    assert other.generate(STORY, most=2, window=CONTEXT)
+    assert other.generate(STORY, max_new_tokens=2, context_length=CONTEXT)
 
 
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"most": 0}, "most"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"count": 0}, "count"),
-        ({"count": 2, "greedy": True}, "count"),
-        ({"window": 0}, "window"),
+        ({"count": 2, "do_sample": False}, "count"),
+        ({"context_length": 0}, "context_length"),
         ({"stop": ""}, "stop"),
         ({"temperature": -1.0}, "temperature"),
         ({"checkpoint": "step 77"}, "77"),
@@ -185,13 +188,13 @@ def test_a_run_on_sums_answers_questions_and_goes_on_with_texts(tmp_path: Path) 
         samples=Samples(when="end", prompts=("1+2=",), max_new_tokens=5),
     )
     run = train(recipe, runs_dir=tmp_path, quiet=True).run
-    [passage] = run.generate("12+34=", greedy=True)
+    [passage] = run.generate("12+34=", do_sample=False)
     assert run.ask("12+34=").said.startswith(passage.text)
-    assert run.generate("1", most=3, seed=1)[0].prompt == "1"
+    assert run.generate("1", max_new_tokens=3, seed=1)[0].prompt == "1"
     with pytest.raises(UserError, match="prompt: is empty"):
         run.generate()
     with pytest.warns(UserWarning, match="does not know 'é'"):
-        run.generate("é", most=2)
+        run.generate("é", max_new_tokens=2)
     drawn = [json.loads(line) for line in (run.path / "samples.jsonl").read_text().splitlines()]
     assert [one["prompt"] for one in drawn] == ["1+2="]
     run.evaluate()
@@ -210,7 +213,7 @@ def test_a_run_that_labels_places_has_nothing_to_go_on_with(tmp_path: Path) -> N
         evaluation=Evaluation(examples_per_cell=4, validation_examples=8),
     )
     run = train(recipe, runs_dir=tmp_path, quiet=True).run
-    with pytest.raises(UserError, match="Aligned has every place said by itself"):
+    with pytest.raises(UserError, match="TokenClassification has every place said by itself"):
         run.generate("a")
 
 
@@ -221,6 +224,6 @@ def test_a_passage_reads_on_from_its_prompt() -> None:
 
 
 def test_a_checkpoint_is_chosen_by_name(run: Run) -> None:
-    assert run.generate("The", most=3, greedy=True, checkpoint="best")[0].tokens == (
-        load(run.path).generate(["The"], most=3, greedy=True)[0].tokens
+    assert run.generate("The", max_new_tokens=3, do_sample=False, checkpoint="best")[0].tokens == (
+        load(run.path).generate(["The"], max_new_tokens=3, do_sample=False)[0].tokens
     )

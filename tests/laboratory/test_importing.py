@@ -69,17 +69,17 @@ NOT_THEIRS: dict[str, tuple[Decoder, Decoder, str]] = {
     "own symbols": (
         current(**SMALL, symbol_layers="own"),
         PLAIN,
-        r"symbol_retrievers\.1\.symbol_library differs.* model\.mixer\.symbols\.layers=own would",
+        r"symbol_retrievers\.1\.symbol_library differs.* model\.mixer\.symbols\.sharing=own would",
     ),
     "own symbols, one library": (
         current(**SMALL, symbol_layers="own"),
         current(**SMALL, symbol_layers="library"),
-        r"symbol_retrievers\.1\.symbol_library differs.* model\.mixer\.symbols\.layers=own would",
+        r"symbol_retrievers\.1\.symbol_library differs.* model\.mixer\.symbols\.sharing=own would",
     ),
     "own templates": (
         current(**SMALL, symbol_layers="library"),
         PLAIN,
-        r"symbol_retrievers\.1\.template_features differs.* model\.mixer\.symbols\.layers=library would",
+        r"symbol_retrievers\.1\.template_features differs.* model\.mixer\.symbols\.sharing=library would",
     ),
     "separate queries": (
         PLAIN,
@@ -89,12 +89,12 @@ NOT_THEIRS: dict[str, tuple[Decoder, Decoder, str]] = {
     "an untied head": (
         replace(PLAIN, tie_word_embeddings=False),
         PLAIN,
-        r"final_out\.weight differs.* model\.tied=false would take it",
+        r"final_out\.weight differs.* model\.tie_word_embeddings=false would take it",
     ),
     "more layers": (
         current(**SMALL | {"depth": 3}),
         PLAIN,
-        r"does not have blocks\.2\..* and \d+ more; model\.trunk\.depth=3 would take it",
+        r"does not have blocks\.2\..* and \d+ more; model\.backbone\.num_layers=3 would take it",
     ),
     "farther symbols": (
         current(**SMALL | {"context": 16}, symbols="position_relative"),

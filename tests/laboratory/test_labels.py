@@ -80,9 +80,9 @@ def test_the_choice_is_made_on_rows_of_the_grid_at_the_first_placement_and_the_c
     records = [one for one in run.evaluate(checkpoint="all") if one["region"] == "ood_validation"]
     drawn = SMALL.task.examples("beyond-development", SMALL.seed, 0, 8).facts["count"].tolist()
 
-    def score(step: int, placement: int) -> float:
+    def score(step: int, position_offset: int) -> float:
         """The share of labels right of what was drawn in training, by the rows of the grid."""
-        there = [one for one in records if (one["step"], one["placement"]) == (step, placement)]
+        there = [one for one in records if (one["step"], one["position_offset"]) == (step, position_offset)]
         found = {one["cell"]["count"]: one["labels"] for one in there}
         assert found.keys() == set(drawn)
         right, asked = (sum(sum(found[count][name]) for count in drawn) for name in ("right_at", "asked_at"))
@@ -102,14 +102,16 @@ def test_the_choice_is_made_on_rows_of_the_grid_at_the_first_placement_and_the_c
 def test_measures_of_a_region_are_of_all_its_labels_and_means_over_placements_are_said(run: Run) -> None:
     results = run.evaluate()
     beyond = [record for record in results if record["region"] == "ood_test"]
-    assert {record["placement"] for record in beyond} == {0, 1}
+    assert {record["position_offset"] for record in beyond} == {0, 1}
     (line,) = [line for line in results.over_placements() if line["region"] == "ood_test"]
-    assert line["placement"] == "mean of 2"
+    assert line["position_offset"] == "mean of 2"
     shares = []
-    for placement in (0, 1):
-        each = [Labels.read(record) for record in beyond if record["placement"] == placement]
+    for position_offset in (0, 1):
+        each = [Labels.read(record) for record in beyond if record["position_offset"] == position_offset]
         together = Labels.together(labels for labels in each if labels is not None)
-        (own,) = [one for one in results.regions() if (one["region"], one["placement"]) == ("ood_test", placement)]
+        (own,) = [
+            one for one in results.regions() if (one["region"], one["position_offset"]) == ("ood_test", position_offset)
+        ]
         for metric in METRICS:
             assert own["labels"][metric]["value"] == together.share(metric)
             assert own["labels"][metric]["floor"] == together.floor(metric)
@@ -148,4 +150,4 @@ def test_a_model_that_looks_ahead_is_refused_where_answers_continue_their_questi
         train(Recipe(task=Arithmetic(digits=1), model=zooming, training=SMALL.training), runs_dir=tmp_path, quiet=True)
     seen = train(replace(SMALL, model=zooming, title="zooming"), runs_dir=tmp_path, quiet=True).run.evaluate()
     assert "no claim: " in str(seen)
-    assert all("Zooming" in region["looks_ahead"] for region in regions(seen).values())
+    assert all("Zooming" in region["sees_future"] for region in regions(seen).values())

@@ -72,7 +72,7 @@ def test_an_evaluation_goes_on_where_it_was(run: Run, monkeypatch: pytest.Monkey
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run.evaluate(heard=stops)
+        run.evaluate(on_progress=stops)
     assert len(run.folder.records("evaluation.jsonl")) == 3
     counted: list[int] = []
     asked = EvaluatedModel.score

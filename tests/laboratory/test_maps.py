@@ -103,8 +103,8 @@ def test_without_a_prompt_a_question_of_the_test_split_is_read(run: Run) -> None
 
 
 def test_what_cannot_be_shown_is_refused_with_what_can(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^prompt: 6 tokens are more than 5, .*most=6"):
-        run.maps("12+34=", most=5)
+    with pytest.raises(UserError, match=r"^prompt: 6 tokens are more than 5, .*max_tokens=6"):
+        run.maps("12+34=", max_tokens=5)
     with pytest.raises(UserError, match=r"^layer: 7 has no maps; there are: 0, 1$"):
         run.maps("12+34=", layers=[7])
     other = trained(tmp_path, model=Decoder(hidden_size=16, mixer=LSTM()))
@@ -162,10 +162,10 @@ def promise_values(run: Run, symbols: tuple[str, ...]) -> None:
     ids = torch.tensor([[run.exam.vocabulary.ids[symbol] for symbol in symbols]])
     tokens = Tokens(ids, torch.tensor([ids.shape[1]]), torch.tensor([0]))
     attention = model.held.base_model.h[1].attn
-    heard: dict[str, torch.Tensor] = {}
+    on_progress: dict[str, torch.Tensor] = {}
     hooks = [
-        attention.c_attn.register_forward_hook(lambda _, __, out: heard.update(values=out.chunk(3, -1)[2])),
-        attention.c_proj.register_forward_hook(lambda _, given, __: heard.update(said=given[0])),
+        attention.c_attn.register_forward_hook(lambda _, __, out: on_progress.update(values=out.chunk(3, -1)[2])),
+        attention.c_proj.register_forward_hook(lambda _, given, __: on_progress.update(said=given[0])),
     ]
     before = model.held.config._attn_implementation
     weights = model.maps(tokens)[1].maps["attention"]
@@ -174,8 +174,8 @@ def promise_values(run: Run, symbols: tuple[str, ...]) -> None:
         model(tokens)  # as it is run, by another kernel
     for hook in hooks:
         hook.remove()
-    values = torch.unflatten(heard["values"], -1, (2, -1)).transpose(1, 2)
-    torch.testing.assert_close((weights @ values).transpose(1, 2).flatten(2), heard["said"])
+    values = torch.unflatten(on_progress["values"], -1, (2, -1)).transpose(1, 2)
+    torch.testing.assert_close((weights @ values).transpose(1, 2).flatten(2), on_progress["said"])
 
 
 def test_running_text_is_read_behind_its_beginning_and_without_a_prompt_as_it_is_held_out(tmp_path: Path) -> None:
@@ -190,4 +190,4 @@ def test_running_text_is_read_behind_its_beginning_and_without_a_prompt_as_it_is
     maps = run.maps("a cat")
     assert (maps.tokens[1:], maps.answered) == (("a", " ", "c", "a", "t"), None)
     assert run.maps().tokens[:6] == maps.tokens
-    assert len(run.maps(most=9).tokens) == 9
+    assert len(run.maps(max_tokens=9).tokens) == 9

@@ -158,7 +158,7 @@ def cut(run: Run, grid: str, workers: int, *, checkpoint: str = "all", settings:
 def test_pieces_hold_every_cell_of_every_model_once(run: Run) -> None:
     found = cut(run, "1:8", 3, settings=SWEEP)
     assert len(found) == 18
-    asked = [(s.plan, s.step, one.cell, one.placement) for piece in found for s in piece.shares for one in s.left]
+    asked = [(s.plan, s.step, one.cell, one.position_offset) for piece in found for s in piece.shares for one in s.left]
     assert set(Counter(asked).values()) == {1}
     assert len(asked) == 2 * 2 * 64
     assert [(p.number, p.of) for p in found] == [(number, 18) for number in range(1, 19)]
@@ -235,7 +235,7 @@ def test_all_placements_are_spread(tmp_path: Path) -> None:
 
     positions = (Learned(position_ids=Shifted(max_shift=10, num_eval_offsets=2), max_position_embeddings=40),)
     run = train(replace(SMALL, model=replace(SMALL.model, positions=positions)), runs_dir=tmp_path, quiet=True).run
-    assert {record["placement"] for record in run.evaluate("1x1", executor=Here(workers=1))} == {0, 1}
+    assert {record["position_offset"] for record in run.evaluate("1x1", executor=Here(workers=1))} == {0, 1}
 
 
 def test_what_is_known_needs_no_worker(run: Run) -> None:
@@ -252,11 +252,11 @@ def test_what_is_known_needs_no_worker(run: Run) -> None:
 
 def test_progress_counts_the_cells_of_all_workers_from_what_is_known(run: Run) -> None:
     run.evaluate("1:2")
-    heard: list[tuple[int, int]] = []
-    run.evaluate("1:3", heard=lambda *told: heard.append(told), executor=Here(workers=2), predictions=True)
-    assert heard[0] == (4, 18)
-    assert heard[-1] == (18, 18)
-    assert heard == sorted(heard)
+    on_progress: list[tuple[int, int]] = []
+    run.evaluate("1:3", on_progress=lambda *told: on_progress.append(told), executor=Here(workers=2), predictions=True)
+    assert on_progress[0] == (4, 18)
+    assert on_progress[-1] == (18, 18)
+    assert on_progress == sorted(on_progress)
 
 
 def test_an_executor_and_a_shard_are_one_too_many(run: Run) -> None:
@@ -309,7 +309,7 @@ def test_what_an_evaluation_would_take_here_is_shown_and_nothing_is_written(
 def test_what_is_recorded_takes_nothing(run: Run) -> None:
     run.evaluate("1:3", shard="1/2")
     told = run.estimate("1:3", shard="1/2")
-    assert (told.left, told.questions, told.operations, told.seconds) == (0, 0, 0, 0.0)
+    assert (told.left, told.questions, told.flops, told.seconds) == (0, 0, 0, 0.0)
     assert len(str(told).splitlines()) == 2, "no time is told where nothing is left"
 
 
@@ -587,7 +587,7 @@ def test_killed_at_any_moment_it_goes_on_by_cell_and_ends_with_the_same_bytes(
         assert "done" not in out
         wait_for(lambda workers=workers: all(map(gone, workers)))
         assert before < recorded(run), "what was recorded stays"
-    assert "Fault: piece" in err
+    assert "OperationalError: piece" in err
     assert "its worker was killed by signal 9 (SIGKILL)" in err
     assert len(recorded(run)) > whole * 2 / 3, "the other pieces were done first"
     left = whole - len(recorded(run))

@@ -234,7 +234,7 @@ def test_every_fixed_placement_is_evaluated(tmp_path: Path) -> None:
     positions = (Learned(position_ids=Shifted(max_shift=10, num_eval_offsets=2), max_position_embeddings=40),)
     recipe = replace(SMALL, model=replace(SMALL.model, positions=positions))
     run = train(recipe, runs_dir=tmp_path, quiet=True).run
-    assert {record["placement"] for record in run.evaluate("1x1")} == {0, 1}
+    assert {record["position_offset"] for record in run.evaluate("1x1")} == {0, 1}
 
 
 def test_the_report_is_one_page_with_recipe_and_samples(run: Run) -> None:
@@ -272,7 +272,7 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path, monkeypatch: pytest
     estimate = dry_run(SMALL)
     model = SMALL.model.build(SMALL.tokenizer.build_vocabulary(SMALL.task), 0)
     assert estimate.parameters == sum(p.numel() for p in model.parameters())
-    assert estimate.operations > 0
+    assert estimate.flops > 0
     assert "FLOP a step" in str(estimate)
     assert list(tmp_path.iterdir()) == []
 
@@ -405,7 +405,7 @@ def test_rows_of_files_are_asked_once_and_a_grid_of_another_task_is_said_to_be_r
     said: list[str] = []
     run = train(recipe, runs_dir=tmp_path, quiet=True, say=said.append).run
     told = (
-        "evaluation.grid: '1:12x1:12' does not fit the axes of Jokes (test), so its default grid is taken, 1; "
+        "evaluation.grid: '1:12x1:12' does not fit the axes of RJokes (test), so its default grid is taken, 1; "
         "evaluation.grid=null names that one"
     )
     assert said.count(f"warning: {told}") == 1

@@ -128,7 +128,7 @@ def test_pieces_of_a_sweep_are_gathered(run: Run, monkeypatch: pytest.MonkeyPatc
         ("model.backbone.num_layers=3", r"model.backbone.num_layers=3: this model would have other weights"),
         ("task.digits=1:9", r"task.digits: an evaluation changes how the model is run, by settings below model\."),
         ("seed=3", r"seed: an evaluation changes how the model is run"),
-        ("model.widht=3", r"model.widht: .*Did you mean 'width'"),
+        ("model.hiden_size=3", r"model.hiden_size: .*Did you mean 'hidden_size'"),
         (f"{BASE}=", r"."),
         ("nothing", r"changes no setting"),
     ],
@@ -185,7 +185,7 @@ def test_without_an_evaluation_as_trained_the_report_is_about_what_there_is(run:
 
 def test_settings_are_named_as_shortly_as_tells_them_apart() -> None:
     assert settings_words({}) == ""
-    assert settings_words({"model.backbone.num_loops": 8}) == "times=8"
+    assert settings_words({"model.backbone.num_loops": 8}) == "num_loops=8"
     assert settings_words({"model.positions.0.base": 5.0, "model.positions.1.base": 6.0}) == "0.base=5, 1.base=6"
 
 
@@ -220,7 +220,7 @@ def test_a_loop_goes_round_more_often_and_attention_gets_sharper(tmp_path: Path)
     ]
     labels = [group.label for group in grouped([read(run.path)])]
     assert labels[0] == "turning"
-    assert "turning, logit_scale=1.4, times=3" in labels
+    assert "turning, num_loops=3, logit_scale=1.4" in labels
     asked = run.exam.batch(run.exam.task.examples("test", 0, 0, 8)).tokens
     ways = [run.with_settings(*choice).model()(asked).logits for choice in ([], ["model.backbone.num_loops=3"])]
     assert not ways[0].allclose(ways[1], atol=1e-4)
@@ -245,7 +245,7 @@ def test_a_grid_of_parts_is_refused_by_its_largest_cell_with_the_number_that_wou
 
     positions = (Learned(position_ids=DigitIndex(max_offset=3), max_position_embeddings=12),)
     run = train(replace(SMALL, model=Decoder(hidden_size=16, positions=positions)), runs_dir=tmp_path, quiet=True).run
-    with pytest.raises(UserError, match=r"^grid: 1:2x1:2\+equal:101:160: .*table=162 "):
+    with pytest.raises(UserError, match=r"^grid: 1:2x1:2\+equal:101:160: .*max_position_embeddings=162 "):
         run.evaluate("1:2+equal:101:160")
     assert not run.folder.file("evaluation.jsonl").exists()
     assert len(run.evaluate("1:5x1+1x1:5")) == 9

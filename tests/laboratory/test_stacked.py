@@ -255,14 +255,14 @@ def test_no_runs_are_nothing_to_do(tmp_path: Path) -> None:
 
 
 def test_listeners_are_told_which_run_it_is_about(tmp_path: Path) -> None:
-    heard: list[tuple[int, str, int]] = []
-    stacked(VARIED, tmp_path, listen=lambda index, kind, record: heard.append((index, kind, record["step"])))
+    on_progress: list[tuple[int, str, int]] = []
+    stacked(VARIED, tmp_path, listen=lambda index, kind, record: on_progress.append((index, kind, record["step"])))
     for index, one in enumerate(VARIED):
         steps = one.training.steps or 0
-        assert [step for at, kind, step in heard if (at, kind) == (index, "step")] == list(range(1, steps + 1))
-        assert (index, "log", 5) in heard
-        assert (index, "evaluation", 10) in heard
-        assert (index, "checkpoint", steps) in heard
+        assert [step for at, kind, step in on_progress if (at, kind) == (index, "step")] == list(range(1, steps + 1))
+        assert (index, "log", 5) in on_progress
+        assert (index, "evaluation", 10) in on_progress
+        assert (index, "checkpoint", steps) in on_progress
 
 
 def test_what_the_user_typed_is_noted_in_every_run(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ class Peeking(TokenMixer):
     def step(self, x: torch.Tensor, context: Context, state: Any) -> Any:
         raise NotImplementedError
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         return 1
 
 

@@ -28,15 +28,15 @@ def question(asked: list[list[int]], time: int = 6, seed: int = 0) -> tuple[torc
     values = torch.randn(rows, time, generator=generator) * 10
     targets = torch.full((rows, time), IGNORE)
     places = torch.zeros(rows, most, dtype=torch.long)
-    asked_targets = torch.full((rows, most), IGNORE)
+    target_ids = torch.full((rows, most), IGNORE)
     for row, own in enumerate(asked):
         targets[row, own] = wanted[row, own]
         places[row] = own[-1] if own else 0
         places[row, : len(own)] = torch.tensor(own, dtype=torch.long)
-        asked_targets[row, : len(own)] = wanted[row, own]
+        target_ids[row, : len(own)] = wanted[row, own]
     counts = {"tokens": sum(map(len, asked)), "examples": rows}
     tokens = Tokens(wanted, torch.full((rows,), time), torch.arange(rows))
-    return logits, Batch(tokens, targets, places, asked_targets, counts, rows * time, target_values=values)
+    return logits, Batch(tokens, targets, places, target_ids, counts, rows * time, target_values=values)
 
 
 def said(hidden: torch.Tensor) -> torch.Tensor:
@@ -49,8 +49,8 @@ def whole(logits: torch.Tensor) -> Output:
 
 
 def at_asked(logits: torch.Tensor, batch: Batch) -> Output:
-    hidden = torch.take_along_dim(logits, batch.asked[..., None], dim=1)
-    return Output(hidden, lambda hidden: hidden, asked=batch.asked, number_head=said)
+    hidden = torch.take_along_dim(logits, batch.target_positions[..., None], dim=1)
+    return Output(hidden, lambda hidden: hidden, target_positions=batch.target_positions, number_head=said)
 
 
 def total(loss: Any, output: Output, batch: Batch) -> float:
@@ -62,7 +62,7 @@ RAGGED = [[1, 2, 3], [4], [2, 3, 4, 5], [5]]
 
 
 def rows_of(batch: Batch, rows: slice | torch.Tensor) -> Batch:
-    asked_targets, targets = batch.asked_targets[rows], batch.targets[rows]
+    target_ids, targets = batch.target_ids[rows], batch.targets[rows]
     tokens = Tokens(batch.tokens.ids[rows], batch.tokens.lengths[rows], batch.tokens.row[rows])
     counts = {"tokens": int((targets != IGNORE).sum()), "examples": len(targets)}
     values = None if batch.target_values is None else batch.target_values[rows]
@@ -70,8 +70,8 @@ def rows_of(batch: Batch, rows: slice | torch.Tensor) -> Batch:
         batch,
         tokens=tokens,
         targets=targets,
-        asked=batch.asked[rows],
-        asked_targets=asked_targets,
+        target_positions=batch.target_positions[rows],
+        target_ids=target_ids,
         counts=counts,
         target_values=values,
     )
@@ -126,7 +126,8 @@ def soft(loss: Any) -> bool:
     """Whether it asks for less than all of the right token: too sure costs more again, and nothing costs nothing."""
     settings = vars(loss)
     return (
-        any(settings.get(name) for name in ("smoothing", "sigma", "gaussian_sigma")) or settings.get("form") == "dist2"
+        any(settings.get(name) for name in ("label_smoothing", "sigma", "gaussian_sigma"))
+        or settings.get("loss_function") == "dist2"
     )
 
 

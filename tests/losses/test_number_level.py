@@ -60,7 +60,7 @@ def test_rows_do_not_run_into_each_other() -> None:
 
 
 def test_backward_numbers_are_read_from_their_end() -> None:
-    assert numbers_in(labels_of("21a500"), TABLE, Notation(first="low")) == [12, 5]
+    assert numbers_in(labels_of("21a500"), TABLE, Notation(first="reversed")) == [12, 5]
 
 
 def test_tokens_of_several_digits_are_joined_and_numbers_of_one_token_stand_alone() -> None:
@@ -79,7 +79,7 @@ def test_tokens_that_say_their_power_of_ten_go_on_while_it_falls() -> None:
 def test_a_digit_weighs_what_its_place_is_worth_and_one_on_average() -> None:
     found = place_weights(labels_of("503a7"), TABLE, WRITTEN, 2.0)
     torch.testing.assert_close(found, torch.tensor([[12 / 7, 6 / 7, 3 / 7, 0.0, 1.0]]))
-    backward = place_weights(labels_of("503a7"), TABLE, Notation(first="low"), 2.0)
+    backward = place_weights(labels_of("503a7"), TABLE, Notation(first="reversed"), 2.0)
     torch.testing.assert_close(backward, torch.tensor([[3 / 7, 6 / 7, 12 / 7, 0.0, 1.0]]))
     torch.testing.assert_close(
         place_weights(labels_of("503a7"), TABLE, WRITTEN, 1.0), torch.tensor([[1.0, 1.0, 1.0, 0.0, 1.0]])

@@ -190,7 +190,7 @@ def test_numbers_without_values_or_a_head_are_refused() -> None:
 
 def test_published_beside_a_head_that_says_logarithms_is_refused() -> None:
     batch = batch_of([[NUMBER.ids["[NUM]"]]], [[54.0]])
-    with pytest.raises(UserError, match=r"^objective\.loss\.published: .*model\.number_head\.says=number is right"):
+    with pytest.raises(UserError, match=r"^objective\.loss\.published: .*model\.number_head\.scale=number is right"):
         XValLoss(published=True).build(NUMBER)(outputs(batch, [[95.0]], logarithms=True), batch)
 
 

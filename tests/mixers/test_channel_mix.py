@@ -93,7 +93,7 @@ def test_as_published_it_says_nothing_at_first_and_the_model_draws_no_map(versio
 
 def test_it_costs_what_its_matrices_cost() -> None:
     part = made(16, 0, 2, ChannelMix())
-    assert part.operations(10) == 2 * 10 * (2 * 16 * 64 + 16 * 16)
+    assert part.flops(10) == 2 * 10 * (2 * 16 * 64 + 16 * 16)
 
 
 def test_impossible_settings_and_hidden_keys_are_refused() -> None:

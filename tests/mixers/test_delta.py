@@ -47,12 +47,12 @@ def test_it_is_the_written_out_equations(spec: Any) -> None:
     steps, gated = spec.parts()
     width = spec.head_dim or 3
     mixing, *gates = (x[0] @ part.inward.weight.T).split([(1 + 2 * steps) * 2 * width] + [2 * width] * gated, dim=1)
-    if spec.convolution is not None:
+    if spec.conv_kernel is not None:
         weight, before = part.convolution.weight, torch.cat([torch.zeros(3, mixing.shape[1]), mixing])
         mixing = torch.stack([(weight * before[time : time + 4]).sum(dim=0) for time in range(7)])
     parts = silu(mixing).view(7, 1 + 2 * steps, 2, width)
     rates = (x[0] @ part.rates.weight.T).view(7, steps + gated, 2)
-    betas = (2 if spec.eigenvalues == "[-1,1]" else 1) * rates[:, :steps].sigmoid()
+    betas = (2 if spec.eigenvalue_range == "[-1,1]" else 1) * rates[:, :steps].sigmoid()
     memory = torch.zeros(2, width, width).double()
     for time in range(7):
         read = []
@@ -162,7 +162,7 @@ def test_impossible_settings_are_refused(spec: Any, said: str) -> None:
         spec()
 
 
-@pytest.mark.parametrize(("field", "value"), [("eigenvalues", "[0,2]"), ("kernel", "cuda")])
+@pytest.mark.parametrize(("field", "value"), [("eigenvalue_range", "[0,2]"), ("backend", "cuda")])
 def test_names_that_there_are_not_are_refused(field: str, value: str) -> None:
     spec = DeltaNet()
     object.__setattr__(spec, field, value)  # the types checked in tests would refuse it before
@@ -180,8 +180,8 @@ def test_the_kernels_of_flash_linear_attention_say_the_same(spec: Any) -> None:
     if not torch.cuda.is_available():
         pytest.skip("its kernels run on a CUDA device only")
     pytest.importorskip("fla.ops", reason="flash-linear-attention is not installed")
-    spec = replace(spec, head_width=32)
-    plain, fast = (made(replace(spec, kernel=kernel), width=64).float().cuda() for kernel in ("torch", "fla"))
+    spec = replace(spec, head_dim=32)
+    plain, fast = (made(replace(spec, backend=kernel), width=64).float().cuda() for kernel in ("torch", "fla"))
     x = inputs(3, 100, 64).float().cuda()
     told = Context(torch.tensor([100, 70, 1]).cuda(), ())
     expected, state = plain.prefill(x, told)

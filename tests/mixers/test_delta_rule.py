@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from numerate.mixers.delta_rule import chunked, operations, recurrent
+from numerate.mixers.delta_rule import chunked, flops, recurrent
 
 EXACT = {"atol": 1e-9, "rtol": 1e-9}
 
@@ -112,8 +112,8 @@ def test_many_equal_keys_blow_nothing_up() -> None:
 
 
 def test_operations_are_those_of_the_matrix_products_inside_the_chunks() -> None:
-    assert operations(32, 1, 8, 8) == operations(16, 2, 8, 8) + 2 * (16 * 32 * (8 + 8) + 16 * 8 * 8)
-    assert operations(64, 1, 8, 8) == 2 * operations(32, 1, 8, 8)
+    assert flops(32, 1, 8, 8) == flops(16, 2, 8, 8) + 2 * (16 * 32 * (8 + 8) + 16 * 8 * 8)
+    assert flops(64, 1, 8, 8) == 2 * flops(32, 1, 8, 8)
 
 
 # Someone else's truth ------------------------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ def test_self_attention_with_shared_keys_is_the_published(shared: Path) -> None:
     [
         ("2sa_2ra", {}),
         ("shared_qk", {"shared_queries": True}),
-        ("only_relational", {"self_heads": 0, "relational_heads": 4}),
+        ("only_relational", {"num_self_heads": 0, "num_relational_heads": 4}),
     ],
 )
 def test_dual_attention_is_the_published(shared: Path, name: str, spec: dict[str, Any], form: Any) -> None:
@@ -289,7 +289,7 @@ CACHED = [
     DualAttention(2, 2, PositionRelativeSymbols(max_distance=4), variant="disrca", num_key_value_heads=1),
     DualAttention(2, 2, variant="disrca", symmetric=True, activation="sigmoid"),
     DualAttention(2, 2, activation="relu", backend="plain"),
-    DualAttention(2, 2, PositionalSymbols("waves"), variant="rca", num_key_value_heads=1),
+    DualAttention(2, 2, PositionalSymbols("sinusoidal"), variant="rca", num_key_value_heads=1),
     DualAttention(2, 2, variant="rca", activation="tanh", shared_queries=True),
 ]
 
@@ -401,7 +401,7 @@ def test_layers_share_their_symbols() -> None:
         (lambda: DualAttention(dropout=1.0), "^dropout: 1.0"),
         (
             lambda: DualAttention(4, 4, num_key_value_heads=3),
-            "^key_value_heads: 3 cannot be shared evenly by 4 self_heads",
+            "^num_key_value_heads: 3 cannot be shared evenly by 4 num_self_heads",
         ),
         (lambda: DualAttention(2, 4, shared_queries=True), "^shared_queries: 4 relational heads"),
         (lambda: DualAttention(variant="rca", num_relations=3), "^num_relations: rca compares once for each head"),
@@ -412,10 +412,13 @@ def test_layers_share_their_symbols() -> None:
         ),
         (
             lambda: DualAttention(backend="values", activation="tanh"),
-            "^form: relational through tanh has no form values",
+            "^backend: relational through tanh has no form values",
         ),
         (lambda: DualAttention(3, 2).build(16, 0, 1, ()), "width 16 does not divide into 3 and 2 heads"),
-        (lambda: DualAttention(num_relations=3).build(16, 0, 1, ()), r"^model\.mixer\.relations: .* 8 wide .* into 3"),
+        (
+            lambda: DualAttention(num_relations=3).build(16, 0, 1, ()),
+            r"^model\.mixer\.num_relations: .* 8 wide .* into 3",
+        ),
     ],
 )
 def test_what_cannot_be_built_is_refused(make: Any, words: str) -> None:

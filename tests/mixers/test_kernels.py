@@ -68,11 +68,11 @@ def test_a_missing_package_is_said_once_with_the_form_that_runs_instead(monkeypa
 
 def test_a_kernel_asked_for_that_cannot_run_is_refused_with_what_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, False)
-    with pytest.raises(UserError, match=r"^model\.mixer\.kernel: fla needs the package .*pip install.*kernel=auto"):
+    with pytest.raises(UserError, match=r"^model\.mixer\.backend: fla needs the package .*pip install.*backend=auto"):
         takes_fla("fla", on("cuda"), "DeltaNet")
     pretend(monkeypatch, True)
     for x in (on("cpu"), on("cuda", torch.float64)):
-        with pytest.raises(UserError, match=r"^model\.mixer\.kernel: fla runs in fp32, bf16 or fp16 on a CUDA device"):
+        with pytest.raises(UserError, match=r"^model\.mixer\.backend: fla runs in fp32, bf16 or fp16 on a CUDA device"):
             takes_fla("fla", x, "DeltaNet")
 
 
@@ -101,5 +101,5 @@ def test_the_package_counts_only_with_the_compiler_of_its_kernels(monkeypatch: p
 
 def test_other_kernels_are_refused() -> None:
     refuse_other_kernels("auto")
-    with pytest.raises(UserError, match="kernel: 'cuda' is none of: auto, torch, fla"):
+    with pytest.raises(UserError, match="backend: 'cuda' is none of: auto, torch, fla"):
         refuse_other_kernels("cuda")

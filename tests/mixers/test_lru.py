@@ -29,7 +29,7 @@ def context(lengths: list[int], **more: Any) -> Context:
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_it_is_the_equations_of_the_paper(gated: bool) -> None:
-    part, x = made(state_size=5, gated=gated, phase=3.0), inputs(2, 23)
+    part, x = made(state_size=5, gated=gated, max_phase=3.0), inputs(2, 23)
     one = torch.exp(-torch.exp(part.decay) + 1j * torch.exp(part.phase))
     b = torch.complex(part.inward.weight[::2], part.inward.weight[1::2])
     c = torch.complex(part.out.weight[:, ::2], -part.out.weight[:, 1::2])
@@ -47,7 +47,7 @@ def test_it_is_the_equations_of_the_paper(gated: bool) -> None:
 
 
 def test_eigenvalues_begin_evenly_spread_over_the_ring() -> None:
-    found = made(state_size=4000, least=0.5, most=0.9, phase=1.0).eigenvalues()
+    found = made(state_size=4000, r_min=0.5, r_max=0.9, max_phase=1.0).eigenvalues()
     radius, phase = found.abs().detach(), found.angle().detach()
     assert 0.5 <= float(radius.min()) < 0.51
     assert 0.89 < float(radius.max()) <= 0.9
@@ -59,7 +59,7 @@ def test_eigenvalues_begin_evenly_spread_over_the_ring() -> None:
 
 
 def test_states_begin_as_large_as_what_is_written() -> None:
-    part = made(width=32, state_size=300, least=0.8, most=0.95)
+    part = made(width=32, state_size=300, r_min=0.8, r_max=0.95)
     x = torch.randn(8, 200, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     states = part._states(x, context([200] * 8))[:, 100:].detach()
     assert float(states.abs().square().mean().sqrt()) == pytest.approx(1.0, rel=0.05)
@@ -106,7 +106,7 @@ def test_what_makes_the_ring_learns_slower_and_does_not_decay() -> None:
 @pytest.mark.parametrize("gated", [False, True])
 def test_radii_of_nothing_and_of_one_are_finite(gated: bool) -> None:
     for least, most in ((0.0, 1.0), (1.0, 1.0)):
-        part, x = made(r_min=least, most=most, gated=gated), inputs(2, 40)
+        part, x = made(r_min=least, r_max=most, gated=gated), inputs(2, 40)
         said = part(x, context([40, 40]))
         said.sum().backward()
         assert said.isfinite().all()
@@ -116,11 +116,11 @@ def test_radii_of_nothing_and_of_one_are_finite(gated: bool) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"state_size": 0}, "^cells: 0 cells"),
-        ({"least": 0.9, "r_max": 0.5}, "^least: radii from 0.9 to 0.5 are no ring"),
-        ({"r_max": 1.1}, "^least: radii from 0.5 to 1.1"),
-        ({"phase": 7.0}, "^phase: 7.0 is no largest phase"),
-        ({"rate": 0.0}, "^rate: 0.0 is no factor"),
+        ({"state_size": 0}, "^state_size: 0 cells"),
+        ({"r_min": 0.9, "r_max": 0.5}, "^r_min: radii from 0.9 to 0.5 are no ring"),
+        ({"r_max": 1.1}, "^r_min: radii from 0.5 to 1.1"),
+        ({"max_phase": 7.0}, "^max_phase: 7.0 is no largest phase"),
+        ({"learning_rate_factor": 0.0}, "^learning_rate_factor: 0.0 is no factor"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: Any, said: str) -> None:

@@ -186,10 +186,10 @@ def test_half_precision_keeps_the_recurrence_whole() -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"state": 0}, r"^state: 0 numbers remember nothing"),
+        ({"state_size": 0}, r"^state_size: 0 numbers remember nothing"),
         ({"expand": 0}, r"^expand: 0 times the width"),
-        ({"conv_kernel": 0}, r"^convolution: 0 tokens"),
-        ({"rank": 0}, r"^rank: 0 is no rank"),
+        ({"conv_kernel": 0}, r"^conv_kernel: 0 tokens"),
+        ({"time_step_rank": 0}, r"^time_step_rank: 0 is no rank"),
     ],
 )
 def test_what_leaves_nothing_is_refused(settings: dict[str, Any], told: str) -> None:
@@ -198,7 +198,7 @@ def test_what_leaves_nothing_is_refused(settings: dict[str, Any], told: str) -> 
 
 
 def test_another_range_of_eigenvalues_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^eigenvalues: '\[0,2\]' is none of: \[0,1\], \[-1,1\]"):
+    with pytest.raises(UserError, match=r"^eigenvalue_range: '\[0,2\]' is none of: \[0,1\], \[-1,1\]"):
         refuse_other_eigenvalues("[0,2]")
 
 
@@ -212,4 +212,4 @@ def test_hidden_tokens_are_refused_rather_than_read() -> None:
 def test_it_costs_what_its_matrices_and_states_cost() -> None:
     part = made()
     matrices = sum(parameter.numel() for name, parameter in part.named_parameters() if "weight" in name)
-    assert part.operations(10) == 10 * (2 * matrices + 8 * 32 * 16)
+    assert part.flops(10) == 10 * (2 * matrices + 8 * 32 * 16)

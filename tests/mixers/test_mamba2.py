@@ -58,7 +58,7 @@ def test_the_products_and_their_gradients_are_those_of_the_loop(time: int, chunk
 
 @pytest.mark.parametrize("eigenvalues", ["[0,1]", "[-1,1]"])
 def test_the_layer_is_the_loop_over_its_decays_in_rows_of_several_chunks(eigenvalues: Any) -> None:
-    part, time = made(eigenvalues=eigenvalues).double(), 2 * CHUNK + 3
+    part, time = made(eigenvalue_range=eigenvalues).double(), 2 * CHUNK + 3
     rates = softplus(3 * numbers(2, time, part.heads))
     decays = part._decays(rates)
     assert bool((decays < -0.5).any()) == (eigenvalues == "[-1,1]"), "there is something to tell apart"
@@ -68,7 +68,7 @@ def test_the_layer_is_the_loop_over_its_decays_in_rows_of_several_chunks(eigenva
 
 
 def test_decays_of_nothing_or_nearly_nothing_have_the_gradients_of_the_loop() -> None:
-    part = made(eigenvalue_range="[-1,1]", head_width=32).double()
+    part = made(eigenvalue_range="[-1,1]", head_dim=32).double()
     assert part.heads == 1
     with torch.no_grad():
         part.decay_log.zero_()
@@ -142,10 +142,10 @@ def test_heads_that_do_not_divide_are_refused_with_those_that_do() -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"state": 0}, r"^state: 0 numbers remember nothing"),
+        ({"state_size": 0}, r"^state_size: 0 numbers remember nothing"),
         ({"expand": 0}, r"^expand: 0 times the width"),
-        ({"conv_kernel": 0}, r"^convolution: 0 tokens"),
-        ({"head_width": 0}, r"^head_width: 0 channels are no head"),
+        ({"conv_kernel": 0}, r"^conv_kernel: 0 tokens"),
+        ({"head_dim": 0}, r"^head_dim: 0 channels are no head"),
     ],
 )
 def test_what_leaves_nothing_is_refused(settings: dict[str, Any], told: str) -> None:

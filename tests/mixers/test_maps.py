@@ -85,11 +85,11 @@ def shares(weights: Tensor) -> None:
 
 DUAL: list[dict[str, Any]] = [
     {},
-    {"symbols": PositionalSymbols(), "activation": "tanh", "relations": 3, "relation_width": 2, "form": "chunks"},
+    {"symbols": PositionalSymbols(), "activation": "tanh", "num_relations": 3, "relation_dim": 2, "backend": "chunks"},
     {"symbols": PositionRelativeSymbols(max_distance=3), "symmetric": True, "activation": "softmax"},
-    {"self_heads": 4, "relational_heads": 4, "key_value_heads": 2, "form": "values"},
+    {"num_self_heads": 4, "num_relational_heads": 4, "num_key_value_heads": 2, "backend": "values"},
     {"shared_queries": True, "symbols": SymbolicAttention(normalized=True, sharing="own", scale=0.7)},
-    {"self_heads": 0, "relational_heads": 4, "variant": "rca"},
+    {"num_self_heads": 0, "num_relational_heads": 4, "variant": "rca"},
     {"variant": "rca", "activation": "relu"},
     {"variant": "disrca", "activation": "sigmoid"},
 ]
@@ -141,16 +141,18 @@ def test_the_output_of_dual_attention_follows_from_its_maps(settings: dict[str, 
 def model_of(**settings: Any) -> tuple[Any, Tokens]:
     model = Decoder(hidden_size=16, **settings).build(Vocabulary.of("+="), 0).eval()
     tokens = Tokens(torch.tensor([[5, 14, 6, 15]]), torch.tensor([4]), torch.zeros(1, dtype=torch.int64))
-    return model, model.place(tokens, StepContext.fixed())
+    return model, model.assign_positions(tokens, StepContext.fixed())
 
 
 def test_a_loop_leaves_maps_for_every_turn_and_a_hybrid_for_the_layers_that_attend() -> None:
-    model, tokens = model_of(trunk=Loop(num_layers=2, num_loops=3), mixer=Attention(num_heads=2), positions=(Rotary(),))
+    model, tokens = model_of(
+        backbone=Loop(num_layers=2, num_loops=3), mixer=Attention(num_heads=2), positions=(Rotary(),)
+    )
     with observed(model) as seen:
         model(tokens)
     assert [(one.layer, one.turn) for one in seen.layers] == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
     assert not torch.equal(seen.layers[0].maps["attention"], seen.layers[2].maps["attention"])
-    model, tokens = model_of(trunk=Stack(num_layers=4), mixer=Alternating((LSTM(), Attention(num_heads=2))))
+    model, tokens = model_of(backbone=Stack(num_layers=4), mixer=Alternating((LSTM(), Attention(num_heads=2))))
     with observed(model) as seen:
         model(tokens)
     assert [one.layer for one in seen.layers] == [1, 3]

@@ -32,7 +32,7 @@ def context(lengths: list[int], **more: Any) -> Context:
 @pytest.mark.parametrize("biases", [True, False])
 @pytest.mark.parametrize("eigenvalues", ["[0,1]", "[-1,1]"])
 def test_it_is_the_equations_of_the_paper(eigenvalues: Any, biases: bool) -> None:
-    part, x = made(hidden_size=5, eigenvalues=eigenvalues, biases=biases), inputs(2, 23)
+    part, x = made(hidden_size=5, eigenvalue_range=eigenvalues, bias=biases), inputs(2, 23)
     read = x @ part.inward.weight.T + (part.inward.bias if biases else 0)
     h = torch.zeros(2, 5).double()
     for time in range(23):
@@ -43,7 +43,7 @@ def test_it_is_the_equations_of_the_paper(eigenvalues: Any, biases: bool) -> Non
 
 def test_positive_candidates_are_those_of_the_form_in_logarithms() -> None:
     """log g(x) is log(x + 1/2) from 0 up and -softplus(-x) below (Appendix B of the paper)."""
-    part, x = made(hidden_size=5, positive=True), inputs(2, 9)
+    part, x = made(hidden_size=5, positive_candidates=True), inputs(2, 9)
     read = part.inward(x)
     logs = torch.where(read[..., 5:] >= 0, (read[..., 5:].relu() + 0.5).log(), -(-read[..., 5:]).exp().log1p())
     kept, written = -read[..., :5].exp().log1p(), -(-read[..., :5]).exp().log1p() + logs
@@ -53,7 +53,7 @@ def test_positive_candidates_are_those_of_the_form_in_logarithms() -> None:
 
 
 def test_a_negative_eigenvalue_follows_a_parity_and_a_positive_one_cannot() -> None:
-    part = made(hidden_size=1, eigenvalues="[-1,1]", biases=False)
+    part = made(hidden_size=1, eigenvalue_range="[-1,1]", bias=False)
     with torch.no_grad():
         part.inward.weight.zero_()
         part.inward.weight[0, 0], part.inward.weight[1, 1] = 40, 2  # a 1 turns the sign round; the begin writes 1
@@ -89,9 +89,9 @@ def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"hidden_size": 0}, "^cells: 0 cells"),
-        ({"max_initial_memory": 1}, "^longest: 1 is no memory"),
-        ({"max_initial_memory": 9, "biases": False}, "^longest: it is in the biases"),
+        ({"hidden_size": 0}, "^hidden_size: 0 cells"),
+        ({"max_initial_memory": 1}, "^max_initial_memory: 1 is no memory"),
+        ({"max_initial_memory": 9, "bias": False}, "^max_initial_memory: it is in the biases"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: Any, said: str) -> None:

@@ -126,7 +126,7 @@ def test_what_it_says_of_its_parameters_is_true_of_them(any_mixing: Any, mix: An
 
 def test_longer_rows_cost_more(any_mixing: Any, mix: Any) -> None:
     part = mix(any_mixing).part
-    assert 0 < 2 * part.operations(10) <= part.operations(20) <= 4 * part.operations(10)
+    assert 0 < 2 * part.flops(10) <= part.flops(20) <= 4 * part.flops(10)
 
 
 def test_what_a_recurrence_carries_does_not_grow(any_mixing: Any, mix: Any) -> None:

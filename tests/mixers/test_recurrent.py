@@ -51,7 +51,7 @@ def test_it_is_the_written_out_equations() -> None:
 @pytest.mark.parametrize("biases", [True, False])
 @pytest.mark.parametrize("spec", list(CELLS), ids=lambda spec: spec.__name__)
 def test_each_is_torchs_cell_token_by_token(spec: Any, biases: bool) -> None:
-    part, x = spec(hidden_size=9, biases=biases).build(6, 0, 1, ()).double(), inputs(3, 7)
+    part, x = spec(hidden_size=9, bias=biases).build(6, 0, 1, ()).double(), inputs(3, 7)
     cell = CELLS[spec](6, 9, bias=biases).double()
     cell.load_state_dict({name.removesuffix("_l0"): tensor for name, tensor in part.recurrence.state_dict().items()})
     state, expected = None, []
@@ -66,7 +66,7 @@ def test_each_is_torchs_cell_token_by_token(spec: Any, biases: bool) -> None:
 def test_without_a_linear_map_it_is_torchs_bare_net_of_the_published_size(spec: Any, parameters: int) -> None:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        part = spec(project=False, initialisation="torch").build(128, 0, 1, ())
+        part = spec(output_projection=False, initialization="torch").build(128, 0, 1, ())
         torch.manual_seed(0)
         theirs = getattr(nn, spec.__name__)(128, 128, batch_first=True)
     assert sum(parameter.numel() for parameter in part.parameters()) == parameters
@@ -131,11 +131,11 @@ def test_it_claims_its_recurrence_and_leaves_the_linear_map_to_the_model() -> No
 def test_it_costs_what_its_matrices_cost() -> None:
     part = made(9)
     matrices = sum(weight.numel() for weight in part.parameters() if weight.dim() == 2)
-    assert part.operations(10) == 2 * 10 * matrices
+    assert part.flops(10) == 2 * 10 * matrices
 
 
 def test_no_cells_are_refused() -> None:
-    with pytest.raises(UserError, match=r"^cells: 0 cells remember nothing"):
+    with pytest.raises(UserError, match=r"^hidden_size: 0 cells remember nothing"):
         LSTM(hidden_size=0)
     assert bool(made(1)(inputs(1, 2), context([2])).isfinite().all())
 

@@ -306,11 +306,11 @@ def test_what_the_kernel_cannot_do_is_refused(form: Any) -> None:
     ):
         with pytest.raises(UserError, match=word):
             said_by(unfit, "relational", activation, form)
-    with pytest.raises(UserError, match=r"^form: rca through softmax has no form"):
+    with pytest.raises(UserError, match=r"^backend: rca through softmax has no form"):
         DualAttention(variant="rca", backend=form)
 
 
 def test_without_a_device_the_kernel_is_refused_in_words() -> None:
     if find_spec("triton") is None:
-        with pytest.raises(UserError, match=r"^model\.mixer\.form: triton needs the package triton"):
+        with pytest.raises(UserError, match=r"^model\.mixer\.backend: triton needs the package triton"):
             said_by(drawn(), "relational", "tanh", "triton")

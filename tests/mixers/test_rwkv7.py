@@ -165,10 +165,10 @@ def test_the_model_draws_the_maps_unless_they_begin_as_published() -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
-    for name in ("head_width", "decay_rank", "rate_rank", "value_rank", "gate_rank"):
+    for name in ("head_dim", "decay_rank", "rate_rank", "value_rank", "gate_rank"):
         with pytest.raises(UserError, match=rf"^{name}: 0 channels hold nothing"):
             RWKV7(**{name: 0})
-    with pytest.raises(UserError, match=r"kernel: fla (needs the package|runs in fp32)"):
+    with pytest.raises(UserError, match=r"backend: fla (needs the package|runs in fp32)"):
         made(spec=RWKV7(backend="fla"))(drawn(1, 3, 8), Context(torch.tensor([3]), ()))
 
 

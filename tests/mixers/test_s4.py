@@ -293,10 +293,10 @@ def test_bf16_keeps_the_recurrence_in_single_precision() -> None:
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ({"state_pairs": 0}, "pairs"),
-        ({"dt_ratio": 0.5}, "step_spread"),
-        ({"dt_min": 0.0}, "shortest_step"),
-        ({"learning_rate_factor": -1.0}, "rate"),
+        ({"state_pairs": 0}, "state_pairs"),
+        ({"dt_ratio": 0.5}, "dt_ratio"),
+        ({"dt_min": 0.0}, "dt_min"),
+        ({"learning_rate_factor": -1.0}, "learning_rate_factor"),
         ({"dropout": 1.0}, "dropout"),
     ],
 )

@@ -40,7 +40,7 @@ def test_eigenvalues_begin_as_published() -> None:
     assert np.sort(inv.imag)[-1] == pytest.approx(np.sort(found.imag)[-1], rel=0.05), "inv is to come near to legs"
 
 
-@pytest.mark.parametrize("spec", EVERY, ids=lambda spec: f"{spec.initialization} {spec.rule}")
+@pytest.mark.parametrize("spec", EVERY, ids=lambda spec: f"{spec.initialization} {spec.discretization}")
 def test_the_kernel_is_the_discretised_recurrence_written_out(spec: S4D) -> None:
     signal = pytest.importorskip("scipy.signal", reason="scipy discretises for comparison; pip install scipy")
     part = made(spec)
@@ -60,7 +60,7 @@ def test_the_kernel_is_the_discretised_recurrence_written_out(spec: S4D) -> None
             state = forward @ state
 
 
-@pytest.mark.parametrize("spec", EVERY, ids=lambda spec: f"{spec.eigenvalues} {spec.rule}")
+@pytest.mark.parametrize("spec", EVERY, ids=lambda spec: f"{spec.initialization} {spec.discretization}")
 def test_reading_long_rows_at_once_is_reading_token_by_token(spec: S4D) -> None:
     part = made(spec)
     x = torch.randn(2, 70, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -75,7 +75,7 @@ def test_reading_long_rows_at_once_is_reading_token_by_token(spec: S4D) -> None:
     torch.testing.assert_close(state[0], running[0], **EXACT)
 
 
-@pytest.mark.parametrize("spec", EVERY, ids=lambda spec: f"{spec.eigenvalues} {spec.rule}")
+@pytest.mark.parametrize("spec", EVERY, ids=lambda spec: f"{spec.initialization} {spec.discretization}")
 def test_it_stays_stable_whatever_is_learned(spec: S4D) -> None:
     part = made(spec)
     with torch.no_grad():
@@ -93,9 +93,9 @@ def test_only_c_decays() -> None:
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ({"pairs": 0}, "pairs"),
-        ({"step_spread": 0.0}, "step_spread"),
-        ({"rate": float("inf")}, "rate"),
+        ({"state_pairs": 0}, "state_pairs"),
+        ({"dt_ratio": 0.0}, "dt_ratio"),
+        ({"learning_rate_factor": float("inf")}, "learning_rate_factor"),
         ({"dropout": -0.1}, "dropout"),
     ],
 )

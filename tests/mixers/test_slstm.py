@@ -32,7 +32,7 @@ def context(lengths: list[int], **more: Any) -> Context:
 @pytest.mark.parametrize("convolution", [None, 3])
 @pytest.mark.parametrize("forget", ["sigmoid", "exponential"])
 def test_it_is_the_equations_of_the_paper(forget: Any, convolution: int | None) -> None:
-    part, x = made(cells=4, forget=forget, convolution=convolution), inputs(2, 11)
+    part, x = made(hidden_size=4, forget_gate=forget, conv_kernel=convolution), inputs(2, 11)
     whole, seen = part(x, context([11, 11])), x
     if part.convolution is not None:
         channels = part.convolution.weight.T[:, None]
@@ -70,7 +70,7 @@ def test_its_gradient_is_that_of_the_steps(sigmoid: bool) -> None:
 @pytest.mark.parametrize("convolution", [None, 3])
 @pytest.mark.parametrize("forget", ["sigmoid", "exponential"])
 def test_gradients_go_through_the_state_of_a_prefill(forget: Any, convolution: int | None) -> None:
-    part, x = made(cells=4, forget=forget, convolution=convolution), inputs(2, 8).requires_grad_()
+    part, x = made(hidden_size=4, forget_gate=forget, conv_kernel=convolution), inputs(2, 8).requires_grad_()
     asked = [x, *part.parameters()]
     whole = part(x, context([8, 8]))
     expected = torch.autograd.grad(whole[0, 4].square().sum() + whole[1, 7].square().sum(), asked)
@@ -128,11 +128,11 @@ def test_forget_biases_begin_as_published_and_recurrent_weights_as_asked() -> No
         assert torch.equal(bias[1, 0], bias[1, 1])
         assert not bias[[0, 2, 3]].any()
     assert 0.2 < float(made(width=16).recurrent.detach().abs().max()) <= 0.25
-    assert not made(beginning="zeros").recurrent.any()
+    assert not made(initialization="zeros").recurrent.any()
 
 
 def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
-    part, x = made(cells=4), inputs(2, 7)
+    part, x = made(hidden_size=4), inputs(2, 7)
     states = part.prefill(x, context([3, 7]))[1]
     assert [state.shape for state in states] == [(2, 3, 6), (2, 4), (2, 4), (2, 4)]
     for found, alone in zip(states, part.prefill(x[:1, :3], context([3]))[1], strict=True):
@@ -142,11 +142,11 @@ def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"cells": 0}, "^cells: 0 cells"),
-        ({"heads": 0}, "^heads: 0 heads"),
-        ({"convolution": 0}, "^convolution: 0 tokens"),
-        ({"heads": 4}, "^model.mixer.num_heads: 6 cells do not divide into 4 heads; 1, 2, 3, 6 heads would do"),
-        ({"cells": 8, "project": False}, "^model.mixer.hidden_size: without a linear map back"),
+        ({"hidden_size": 0}, "^hidden_size: 0 cells"),
+        ({"num_heads": 0}, "^num_heads: 0 heads"),
+        ({"conv_kernel": 0}, "^conv_kernel: 0 tokens"),
+        ({"num_heads": 4}, "^model.mixer.num_heads: 6 cells do not divide into 4 heads; 1, 2, 3, 6 heads would do"),
+        ({"hidden_size": 8, "output_projection": False}, "^model.mixer.hidden_size: without a linear map back"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: Any, said: str) -> None:

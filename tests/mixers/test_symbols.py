@@ -144,7 +144,7 @@ def test_layers_share_what_is_said(layers: Any, parameters: int, trainable: bool
 
 
 def test_waves_have_no_end_and_a_table_has() -> None:
-    waves: Any = PositionalSymbols("waves").build(4)
+    waves: Any = PositionalSymbols("sinusoidal").build(4)
     said = waves(torch.zeros(1, 3, 4), here(1, 3))
     assert said[0, 0].tolist() == [0.0, 0.0, 1.0, 1.0]
     torch.testing.assert_close(
@@ -153,7 +153,10 @@ def test_waves_have_no_end_and_a_table_has() -> None:
         + torch.tensor([2.0, 0.02, 2.0, 0.02]).cos() * torch.tensor([0, 0, 1, 1]),
     )
     learned: Any = PositionalSymbols(max_position_embeddings=4).build(4)
-    with pytest.raises(UserError, match=r"^model\.mixer\.symbols\.table: place 4 has no symbol in a table of 4 places"):
+    with pytest.raises(
+        UserError,
+        match=r"^model\.mixer\.symbols\.max_position_embeddings: place 4 has no symbol in a table of 4 places",
+    ):
         learned(torch.zeros(1, 5, 4), here(1, 5))
     newest = here(2, 3, index=torch.tensor([0, 2]), seen=3)
     assert torch.equal(learned(torch.zeros(2, 1, 4), newest)[:, 0], learned.vectors.weight[[0, 2]])
@@ -165,9 +168,12 @@ def test_waves_have_no_end_and_a_table_has() -> None:
         (lambda: SymbolicAttention(num_symbols=0), "^num_symbols: 0"),
         (lambda: SymbolicAttention(num_heads=0), "^num_heads: 0"),
         (lambda: SymbolicAttention(scale=0.0), "^scale: 0.0"),
-        (lambda: SymbolicAttention(num_heads=3).build(8), r"^model\.mixer\.symbols\.heads: width 8 .* into 3 heads"),
+        (
+            lambda: SymbolicAttention(num_heads=3).build(8),
+            r"^model\.mixer\.symbols\.num_heads: width 8 .* into 3 heads",
+        ),
         (lambda: PositionalSymbols(max_position_embeddings=0), "^max_position_embeddings: 0"),
-        (lambda: PositionalSymbols("waves").build(3), r"^model\.mixer\.symbols\.vectors: .* width 3 is odd"),
+        (lambda: PositionalSymbols("sinusoidal").build(3), r"^model\.mixer\.symbols\.embedding: .* width 3 is odd"),
         (lambda: PositionRelativeSymbols(max_distance=0), "^max_distance: at 0"),
     ],
 )

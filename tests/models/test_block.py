@@ -74,7 +74,7 @@ class Doubling(TokenMixer):
     def step(self, x: torch.Tensor, context: Context, state: None) -> tuple[torch.Tensor, None]:
         return 2 * x, None
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         return 0
 
 

@@ -119,10 +119,10 @@ def test_between_trunk_and_head_stand_feed_forward_norm_and_adapter(build: Any, 
 
 def test_what_was_added_later_leaves_older_runs_what_they_were() -> None:
     """Settings that came after the first runs are part of a run's identity only where they are not at their default."""
-    kept = ("norm_epsilon", "final_norm", "head_feed_forward", "adapter")
+    kept = ("norm_eps", "final_norm", "head_feed_forward", "head_projection")
     added = {name: field for name, field in Decoder.__dataclass_fields__.items() if name in kept}
     assert all(field.metadata["later"] for field in added.values())
-    changed = {"norm_eps": 1e-12, "final_norm": False, "head_feed_forward": FeedForward(), "adapter": True}
+    changed = {"norm_eps": 1e-12, "final_norm": False, "head_feed_forward": FeedForward(), "head_projection": True}
     others = {identity(Decoder(**{name: value})) for name, value in changed.items()}  # type: ignore[arg-type]
     assert len({identity(Decoder()), *others}) == 5
     assert identity(Decoder(head_projection=False, norm_eps=1e-5)) == identity(Decoder()) == "4394e9978cce"
@@ -167,9 +167,9 @@ def test_published_sizes(layers: int, turns: int, ids: int, abacus: bool, parame
 
 def test_several_positions_each_have_places_of_their_own(build: Any, make_tokens: Any) -> None:
     model = build(Decoder(hidden_size=16, positions=(Learned(position_ids=DigitIndex()), Sinusoidal(), Rotary())))
-    placed = model.place(make_tokens([6, 6]), StepContext.fixed())
-    assert [places.shape[0] for places in placed.places] == [2, 1, 1]
-    assert not torch.equal(placed.places[0], placed.places[1].expand(2, -1))
+    placed = model.assign_positions(make_tokens([6, 6]), StepContext.fixed())
+    assert [places.shape[0] for places in placed.position_ids] == [2, 1, 1]
+    assert not torch.equal(placed.position_ids[0], placed.position_ids[1].expand(2, -1))
 
 
 def test_there_are_as_many_placements_as_the_numbering_with_most(build: Any, make_tokens: Any) -> None:
@@ -179,8 +179,11 @@ def test_there_are_as_many_placements_as_the_numbering_with_most(build: Any, mak
         Sinusoidal(),
     )
     model = build(Decoder(hidden_size=16, positions=positions))
-    assert model.placements() == 3
-    first = [[int(p[0, 0]) for p in model.place(make_tokens([4]), StepContext.fixed(i)).places] for i in range(3)]
+    assert model.position_offsets() == 3
+    first = [
+        [int(p[0, 0]) for p in model.assign_positions(make_tokens([4]), StepContext.fixed(i)).position_ids]
+        for i in range(3)
+    ]
     assert first == [[0, 0, 0], [4, 8, 0], [8, 0, 0]], "fewer placements start again"
 
 
@@ -191,7 +194,7 @@ def test_operations_are_those_that_torch_counts(vocabulary: Any, make_tokens: An
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(make_tokens([time] * rows)).logits  # noqa: B018
     pairs = rows * depth * 2 * 2 * 32 * (time * time - time * (time + 1) // 2)
-    assert model.operations(rows, time) == counter.get_total_flops() - pairs
+    assert model.flops(rows, time) == counter.get_total_flops() - pairs
 
 
 @pytest.mark.parametrize(
@@ -219,9 +222,9 @@ def test_what_cannot_be_built_is_refused(vocabulary: Any, make_tokens: Any) -> N
         model(make_tokens([3]), make_tokens([3]))
     with pytest.raises(UserError, match="a Decoder reads one text"):
         model.start(make_tokens([3]), make_tokens([3]), capacity=4)
-    with pytest.raises(UserError, match="turns: a Stack goes through its blocks once, not 2 times"):
-        model(make_tokens([3]), turns=2)
-    assert torch.equal(model(make_tokens([3]), turns=1).logits, model(make_tokens([3])).logits)
+    with pytest.raises(UserError, match="loops: a Stack goes through its blocks once, not 2 times"):
+        model(make_tokens([3]), loops=2)
+    assert torch.equal(model(make_tokens([3]), loops=1).logits, model(make_tokens([3])).logits)
 
 
 def test_without_a_residual_stream_a_block_replaces_what_it_reads() -> None:
@@ -229,7 +232,7 @@ def test_without_a_residual_stream_a_block_replaces_what_it_reads() -> None:
         hidden_size=8, backbone=Stack(num_layers=1), mixer=LSTM(), feed_forward=None, norm="none", residual=False
     )
     model, tokens = spec.build(Vocabulary.of(["+"]), 0), torch.tensor([[4, 5, 6]])
-    mixer = model.backbone.blocks[0].mixer  # type: ignore[union-attr, index]
+    mixer = model.trunk.blocks[0].mixer  # type: ignore[union-attr, index]
     mixed, _ = mixer.recurrence(model.embedding(tokens))  # type: ignore[union-attr, operator]
     said = model(Tokens(tokens, torch.tensor([3]), torch.tensor([0])))
     torch.testing.assert_close(said.logits, model.head(mixer.out(mixed)))  # type: ignore[union-attr, operator]
@@ -241,7 +244,9 @@ def test_the_root_scale_multiplies_the_tokens_before_positions_are_added() -> No
     added = []
     for scale, factor in ((1.0, 1), ("root", 4)):
         model = Decoder(hidden_size=16, positions=(Sinusoidal(),), embedding_scale=scale).build(vocabulary, 0)
-        added.append(model._embedded(model.place(tokens, StepContext.fixed()))[0] - model.embedding(ids) * factor)
+        added.append(
+            model._embedded(model.assign_positions(tokens, StepContext.fixed()))[0] - model.embedding(ids) * factor
+        )
     torch.testing.assert_close(added[1], added[0])
 
 

@@ -300,8 +300,10 @@ def test_weights_that_do_not_fit_are_refused(shared: Path) -> None:
 
 def test_presets_are_settings_that_can_be_changed_and_crossed() -> None:
     assert len(presets()) == 3 * 48
-    made: Any = override(Recipe(), ["model=tiny-published-d64-l4-4+4-symbolic(tied=true)", "model.final_norm=true"])
-    assert (made.model.tied, made.model.final_norm, made.model.mixer.relation_width) == (True, True, 16)
+    made: Any = override(
+        Recipe(), ["model=tiny-published-d64-l4-4+4-symbolic(tie_word_embeddings=true)", "model.final_norm=true"]
+    )
+    assert (made.model.tie_word_embeddings, made.model.final_norm, made.model.mixer.relation_dim) == (True, True, 16)
     with pytest.raises(UserError, match="heads_self: a published model is not told this; there are: width, "):
         published(heads_self=3)
     with pytest.raises(UserError, match="relations: width 64 does not divide into 3 relations"):
@@ -327,7 +329,7 @@ def test_swiglu_s_hidden_width_is_cut_not_rounded() -> None:
 
 
 def test_gelu_has_its_approximation_by_a_hyperbolic_tangent() -> None:
-    part = FeedForward("gelu_approximate", intermediate_size=8, gelu_approximate="tanh").build(8)
+    part = FeedForward("gelu", intermediate_size=8, gelu_approximate="tanh").build(8)
     x = torch.linspace(-3, 3, 8)[None, None]
     expected = part.out(nn.functional.gelu(part.inward(x), approximate="tanh"))
     assert torch.equal(part(x), expected)
@@ -386,7 +388,7 @@ def test_dropout_of_the_stream_is_behind_the_first_post_norm_alone(vocabulary: V
     assert (after == 0).float().mean().item() == pytest.approx(0.5, abs=0.15)
     assert torch.equal(block._fed(x), block.feed_forward_norm(x + block.feed_forward(x)))
     embedded = corrected(width=16, depth=1, dropout=0.5).build(vocabulary, 0).train()
-    assert (embedded._embedded(embedded.place(_tokens(), _draw()))[0] == 0).any()  # type: ignore[operator]
+    assert (embedded._embedded(embedded.assign_positions(_tokens(), _draw()))[0] == 0).any()  # type: ignore[operator]
 
 
 def _tokens() -> Tokens:

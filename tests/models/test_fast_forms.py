@@ -133,11 +133,11 @@ def test_a_decoder_says_the_same_at_asked_places(
         feed_forward=feed_forward,
     )
     model, batch = decoder(spec), additions()
-    tokens = model.place(batch.tokens, StepContext(0, 4))
-    whole, fast = model(tokens), model(tokens, asked=batch.asked)
-    assert fast.asked is not None
-    assert whole.asked is None
-    expected = at_places(whole.logits, batch.asked)
+    tokens = model.assign_positions(batch.tokens, StepContext(0, 4))
+    whole, fast = model(tokens), model(tokens, target_positions=batch.target_positions)
+    assert fast.target_positions is not None
+    assert whole.target_positions is None
+    expected = at_places(whole.logits, batch.target_positions)
     torch.testing.assert_close(fast.logits, expected, atol=1e-11, rtol=1e-9)
     found, true = gradients(model, fast.logits), gradients(model, expected)
     for name, gradient in true.items():
@@ -149,9 +149,12 @@ def test_one_block_is_enough_to_ask_of() -> None:
         decoder(Decoder(hidden_size=16, backbone=Stack(num_layers=1), mixer=Attention(num_heads=2))),
         additions(),
     )
-    tokens = model.place(batch.tokens, StepContext.fixed())
+    tokens = model.assign_positions(batch.tokens, StepContext.fixed())
     torch.testing.assert_close(
-        model(tokens, asked=batch.asked).logits, at_places(model(tokens).logits, batch.asked), atol=1e-11, rtol=1e-9
+        model(tokens, target_positions=batch.target_positions).logits,
+        at_places(model(tokens).logits, batch.target_positions),
+        atol=1e-11,
+        rtol=1e-9,
     )
 
 
@@ -159,7 +162,10 @@ def test_padding_changes_nothing_at_asked_places() -> None:
     model, batch = decoder(Decoder(hidden_size=16, mixer=Attention(num_heads=2), positions=(Rotary(),))), additions()
     longer = replace(batch.tokens, ids=torch.nn.functional.pad(batch.tokens.ids, (0, 5)))
     torch.testing.assert_close(
-        model(longer, asked=batch.asked).logits, model(batch.tokens, asked=batch.asked).logits, atol=1e-11, rtol=1e-9
+        model(longer, target_positions=batch.target_positions).logits,
+        model(batch.tokens, target_positions=batch.target_positions).logits,
+        atol=1e-11,
+        rtol=1e-9,
     )
 
 

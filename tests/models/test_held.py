@@ -142,7 +142,7 @@ def test_a_row_is_what_it_is_alone_and_without_padding(spec: Any, built: Any) ->
 def test_asked_places_are_those_of_the_whole(spec: Any, built: Any) -> None:
     model, tokens, source = built(spec), made([8, 5]), source_for(spec, 2)
     asked = torch.tensor([[0, 3, 7], [2, 4, 4]])
-    output, whole, rows = model(tokens, source, asked=asked), model(tokens, source), torch.arange(2)[:, None]
+    output, whole, rows = model(tokens, source, target_positions=asked), model(tokens, source), torch.arange(2)[:, None]
     torch.testing.assert_close(output.logits, whole.logits[rows, asked], **EXACT)
     torch.testing.assert_close(output.head(output.hidden), output.logits, **EXACT)
     assert isinstance(output.head, torch.nn.Linear), "a loss may be fused with it"
@@ -193,7 +193,7 @@ def test_greedy_decoding_reads_its_own_numbers_back(spec: Any, built: Any) -> No
 @every_decoding
 def test_never_looks_ahead(spec: Any, built: Any) -> None:
     model, tokens, source = built(spec), made([8, 8]), source_for(spec, 2)
-    assert model.looks_ahead() is None
+    assert model.sees_future() is None
     whole = model(tokens, source).logits
     for place in (1, 4, 7):
         ids = torch.where(torch.arange(8) >= place, 4 + (tokens.ids - 3) % 6, tokens.ids)
@@ -210,7 +210,7 @@ def test_a_numformer_sees_all_of_a_row_and_says_so(spec: Any, built: Any) -> Non
     ids[:, 7] = 4 + (ids[:, 7] - 3) % 6
     changed = model(replace(tokens, ids=ids)).logits
     assert not torch.allclose(changed[:, 0], model(tokens).logits[:, 0], **EXACT)
-    assert "both directions" in model.looks_ahead()
+    assert "both directions" in model.sees_future()
     for decode in (lambda: model.start(tokens, capacity=9), lambda: model.step(tokens.ids[:, 0], None, None)):
         with pytest.raises(UserError, match="cannot be decoded"):
             decode()
@@ -219,7 +219,7 @@ def test_a_numformer_sees_all_of_a_row_and_says_so(spec: Any, built: Any) -> Non
 @every
 def test_every_parameter_gets_a_finite_gradient_and_has_its_setting(spec: Any) -> None:
     model, tokens, source = spec.build(VOCABULARY, 0), made([8, 8, 8, 8]), source_for(spec)
-    output = model.train()(model.place(tokens, StepContext(seed=0, step=0)), source)
+    output = model.train()(model.assign_positions(tokens, StepContext(seed=0, step=0)), source)
     loss = cross_entropy(output.logits.flatten(0, 1), tokens.ids.flatten())
     (loss if output.numbers is None else loss + output.numbers.square().mean()).backward()
     settings = model.settings_by_parameter()
@@ -274,9 +274,9 @@ def test_layers_hold_all_of_the_weights_but_the_ends(spec: Any, built: Any) -> N
 @every
 def test_cost_grows_with_rows_and_time(spec: Any, built: Any) -> None:
     model = built(spec)
-    assert 0 < 3 * model.operations(1, 10) == model.operations(3, 10)
-    assert 2 * model.operations(1, 10) <= model.operations(1, 20)
-    costs = [model.source_operations(2, 10, source) for source in (0, 10, 20)]
+    assert 0 < 3 * model.flops(1, 10) == model.flops(3, 10)
+    assert 2 * model.flops(1, 10) <= model.flops(1, 20)
+    costs = [model.source_flops(2, 10, source) for source in (0, 10, 20)]
     assert costs == sorted(set(costs)) if isinstance(spec, T5) else costs == [0, 0, 0]
     assert model.parameter_count() == sum(p.numel() for p in model.parameters())
 
@@ -294,7 +294,7 @@ def test_what_is_counted_are_the_operations_of_pytorch(built: Any) -> None:
         model, tokens, source = built(spec), made([12, 12]), source_for(spec, 2)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             _ = model(tokens, source).logits
-        counted = model.operations(2, 12) + (0 if source is None else model.source_operations(2, 12, 6))
+        counted = model.flops(2, 12) + (0 if source is None else model.source_flops(2, 12, 6))
         assert counted == pytest.approx(counter.get_total_flops(), rel=0.05), name(spec)
 
 
@@ -305,11 +305,11 @@ def test_hidden_tokens_and_other_layouts_are_refused(spec: Any, built: Any) -> N
         with pytest.raises(UserError, match="layout=Seq2Seq"):
             model(tokens)
     else:
-        with pytest.raises(UserError, match="layout Pair"):
+        with pytest.raises(UserError, match="layout Seq2Seq"):
             model(tokens, tokens)
     if not isinstance(spec, Numformer):
-        with pytest.raises(UserError, match=r"^layout\.hide"):
-            model(replace(tokens, hidden=tokens.ids == NUM), source_for(spec, 2))
+        with pytest.raises(UserError, match=r"^layout\.blocked_tokens"):
+            model(replace(tokens, blocked_keys=tokens.ids == NUM), source_for(spec, 2))
 
 
 def test_rows_beyond_a_table_are_refused_before_any_work(built: Any) -> None:

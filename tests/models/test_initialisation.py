@@ -45,7 +45,7 @@ class ParticularMixer(TokenMixer):
     def step(self, x: torch.Tensor, context: Context, state: Any) -> tuple[torch.Tensor, Any]:
         return x, None
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         return 0
 
 
@@ -148,7 +148,7 @@ def test_queries_and_keys_are_full_size_and_values_small_in_every_head(
         initialization=DeepNorm(),
     )
     model = spec.build(vocabulary, 0)
-    gain, square = (8 * trunk.layers() * trunk.turns()) ** -0.25, (2 / (2 * width)) ** 0.5
+    gain, square = (8 * trunk.layers() * trunk.loops()) ** -0.25, (2 / (2 * width)) ** 0.5
     for block in model.trunk.blocks:
         queries, keys, values = block.mixer.inward.weight.detach().view(3, heads, width // heads, width)
         for head in range(heads):

@@ -13,13 +13,13 @@ EXACT = {"atol": 1e-9, "rtol": 1e-9}
 
 
 def logits(model: Any, tokens: Tokens, draw: StepContext | None = None) -> torch.Tensor:
-    placed = tokens if draw is None else model.place(tokens, draw)
+    placed = tokens if draw is None else model.assign_positions(tokens, draw)
     found: torch.Tensor = model(placed).logits
     return found
 
 
 def draws(model: Any) -> list[StepContext]:
-    return [*(StepContext.fixed(i) for i in {0, model.placements() - 1}), StepContext(seed=1, step=4)]
+    return [*(StepContext.fixed(i) for i in {0, model.position_offsets() - 1}), StepContext(seed=1, step=4)]
 
 
 def other_ids(ids: torch.Tensor, seed: int = 9) -> torch.Tensor:
@@ -82,10 +82,12 @@ def test_reading_at_once_is_reading_token_by_token(
 ) -> None:
     model, tokens = build(any_model), make_tokens([9, 9, 9])
     lengths, rows, longest = torch.tensor(prompts), torch.arange(3), max(prompts)
-    for placement in {0, model.placements() - 1}:
-        whole = logits(model, tokens, StepContext.fixed(placement))
+    for position_offset in {0, model.position_offsets() - 1}:
+        whole = logits(model, tokens, StepContext.fixed(position_offset))
         read = torch.where(torch.arange(longest) < lengths[:, None], tokens.ids[:, :longest], 0)
-        started = model.start(replace(tokens, ids=read, lengths=lengths), capacity=longest + 4, placement=placement)
+        started = model.start(
+            replace(tokens, ids=read, lengths=lengths), capacity=longest + 4, position_offset=position_offset
+        )
         for step in range(5):
             assert started.output.logits.shape[1] == 1
             torch.testing.assert_close(started.output.logits[:, 0], whole[rows, lengths + step - 1], **EXACT)
@@ -97,8 +99,8 @@ def test_reading_at_once_is_reading_token_by_token(
 def test_asked_places_are_those_of_the_whole(any_model: Any, build: Any, make_tokens: Any) -> None:
     model, tokens = build(any_model), make_tokens([8, 5])
     asked = torch.tensor([[0, 3, 7], [2, 4, 4]])
-    output = model(tokens, asked=asked)
-    assert torch.equal(output.asked, asked)
+    output = model(tokens, target_positions=asked)
+    assert torch.equal(output.target_positions, asked)
     expected = logits(model, tokens)[torch.arange(2)[:, None], asked]
     torch.testing.assert_close(output.logits, expected, **EXACT)
 
@@ -113,13 +115,13 @@ def test_hidden_keys_are_not_seen(any_model: Any, build: Any, make_tokens: Any) 
     ids = torch.where(hidden, 4, tokens.ids)
     first, second = (replace(tokens, ids=torch.where(hidden, digit, ids)) for digit in (4, 9))
     shown = logits(model, first), logits(model, second)
-    kept = [logits(model, replace(one, hidden=hidden)) for one in (first, second)]
+    kept = [logits(model, replace(one, blocked_keys=hidden)) for one in (first, second)]
     assert not torch.allclose(shown[0][~hidden], shown[1][~hidden], **EXACT)
     torch.testing.assert_close(kept[0][~hidden], kept[1][~hidden], **EXACT)
     asked = torch.tensor([[1, 2, 7], [0, 3, 5]])
-    there = model(replace(first, hidden=hidden), asked=asked).logits
+    there = model(replace(first, blocked_keys=hidden), target_positions=asked).logits
     torch.testing.assert_close(there, kept[0][torch.arange(2)[:, None], asked], **EXACT)
-    prompt = replace(first, ids=first.ids[:, :5], lengths=torch.tensor([5, 5]), hidden=hidden[:, :5])
+    prompt = replace(first, ids=first.ids[:, :5], lengths=torch.tensor([5, 5]), blocked_keys=hidden[:, :5])
     started = model.start(prompt, capacity=8)
     for place in range(4, 8):
         torch.testing.assert_close(started.output.logits[:, 0], kept[0][:, place], **EXACT)
@@ -131,7 +133,7 @@ def test_every_parameter_gets_a_finite_gradient(any_model: Any, build: Any, make
     model, tokens = build(any_model).train(), make_tokens([8, 8, 8, 8])
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        output = model(model.place(tokens, StepContext(seed=0, step=0)))
+        output = model(model.assign_positions(tokens, StepContext(seed=0, step=0)))
     cross_entropy(output.logits.flatten(0, 1), other_ids(tokens.ids).flatten()).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
@@ -172,20 +174,20 @@ def test_a_forward_in_evaluation_is_bit_identical_when_repeated(
 ) -> None:
     model, tokens = any_model.build(vocabulary, 0).eval(), make_tokens([8, 5, 2])
     assert torch.equal(logits(model, tokens), logits(model, tokens))
-    placed = model.place(tokens, StepContext.fixed())
+    placed = model.assign_positions(tokens, StepContext.fixed())
     assert torch.equal(logits(model, tokens), logits(model, placed)), "unplaced tokens are placed as in evaluation"
 
 
 def test_places_are_made_once_per_position_and_checked(any_model: Any, vocabulary: Any, make_tokens: Any) -> None:
     model, tokens = any_model.build(vocabulary, 0), make_tokens([8, 5])
-    placed = model.place(tokens, StepContext(seed=0, step=1))
-    assert len(placed.places) == len(any_model.positions)
-    assert model.placements() >= 1
+    placed = model.assign_positions(tokens, StepContext(seed=0, step=1))
+    assert len(placed.position_ids) == len(any_model.positions)
+    assert model.position_offsets() >= 1
     assert model.check(tokens) == []
     assert model.check(tokens, trained=tokens) == []
 
 
 def test_cost_grows_with_rows_and_time(any_model: Any, vocabulary: Any) -> None:
     model = any_model.build(vocabulary, 0)
-    assert 0 < 3 * model.operations(1, 10) == model.operations(3, 10)
-    assert 2 * model.operations(1, 10) <= model.operations(1, 20)
+    assert 0 < 3 * model.flops(1, 10) == model.flops(3, 10)
+    assert 2 * model.flops(1, 10) <= model.flops(1, 20)

@@ -42,10 +42,10 @@ def test_what_it_says_does_not_depend_on_the_answer(tmp_path: Path) -> None:
     model = made.model.build(vocabulary, 0).eval()
     rows = made.tokenizer.rows(made.task.examples("test", 0, 0, 20), vocabulary)
     other = rows.ids.copy()
-    other[rows.asked] = vocabulary.ids["7"]
+    other[rows.target_mask] = vocabulary.ids["7"]
     index = torch.arange(20).numpy()
     first = made.layout.batch(rows, index)
-    second = made.layout.batch(type(rows)(other, rows.lengths, rows.asked), index)
+    second = made.layout.batch(type(rows)(other, rows.lengths, rows.target_mask), index)
     assert not torch.equal(first.targets, second.targets)
     assert torch.equal(model(first.tokens).logits, model(second.tokens).logits)
     assert int((first.tokens.ids == UNKNOWN).sum()) == first.counts["tokens"]
@@ -57,7 +57,7 @@ def test_it_is_trained_and_evaluated_behind_masks_and_claims_are_allowed(tmp_pat
     run.evaluate("1:1x1:1")
     (record,) = [json.loads(line) for line in (made.run.path / "evaluation.jsonl").read_text().splitlines()]
     assert record["method"] == "one pass"
-    assert "looks_ahead" not in record
+    assert "sees_future" not in record
     assert "labels" not in record
     losses = [json.loads(line).get("loss") for line in (made.run.path / "metrics.jsonl").read_text().splitlines()]
     known = [loss for loss in losses if loss is not None]
@@ -103,14 +103,14 @@ def test_as_published_it_has_no_final_norm_and_no_biases_in_the_vocabulary_head(
 
 
 def test_shapes_that_cannot_be_are_refused(vocabulary: Vocabulary) -> None:
-    with pytest.raises(UserError, match=r"^model\.heads: width 10 does not divide into 3 heads"):
+    with pytest.raises(UserError, match=r"^model\.num_heads: width 10 does not divide into 3 heads"):
         Numformer(hidden_size=10, num_heads=3).build(vocabulary, 0)
-    with pytest.raises(UserError, match=r"^depth: 0"):
+    with pytest.raises(UserError, match=r"^num_layers: 0"):
         Numformer(num_layers=0)
     with pytest.raises(UserError, match=r"the tokenizer has no \[NUM\]"):
         Numformer(hidden_size=16, num_heads=2).build(vocabulary, 0)
     model = Numformer(
         hidden_size=16, num_layers=1, num_heads=2, intermediate_size=8, max_position_embeddings=4, number_embedding=None
     ).build(vocabulary, 0)
-    with pytest.raises(UserError, match=r"^model\.context: 5 tokens are beyond the 4 places"):
+    with pytest.raises(UserError, match=r"^model\.max_position_embeddings: 5 tokens are beyond the 4 places"):
         model(Tokens(torch.full((1, 5), 5), torch.tensor([5]), torch.tensor([0])))

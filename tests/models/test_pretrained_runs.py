@@ -256,10 +256,10 @@ def test_loading_shows_no_bar_and_leaves_the_bars_of_transformers_as_they_were(
     from transformers.utils import logging
 
     write_weights(tmp_path / "weights", kind)
-    heard: list[Any] = []
+    on_progress: list[Any] = []
 
     def hook(bar: Any, given: Any, named: Any) -> Any:
-        heard.append(named)
+        on_progress.append(named)
         return bar(*given, **named)
 
     before, level, shown = logging.set_tqdm_hook(hook), logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -274,4 +274,4 @@ def test_loading_shows_no_bar_and_leaves_the_bars_of_transformers_as_they_were(
         assert logging.set_tqdm_hook(before) is hook
         if not shown:
             logging.disable_progress_bar()
-    assert heard == []
+    assert on_progress == []

@@ -53,11 +53,11 @@ TIED = current(width=16, depth=2, self_heads=2, relational_heads=2, context=8)
 CASES: dict[str, tuple[Decoder, str]] = {
     "an untied head": (
         replace(TIED, tie_word_embeddings=False),
-        r"head\.weight differs from embedding\.weight.*; model\.tied=false",
+        r"head\.weight differs from embedding\.weight.*; model\.tie_word_embeddings=false",
     ),
     "own symbols": (
         current(width=16, depth=2, self_heads=2, relational_heads=2, context=8, symbol_layers="own"),
-        r"blocks\.1\.mixer\.symbols\.\w+(\.\w+)? differs from trunk\.blocks\.0.*; model\.mixer\.symbols\.layers=",
+        r"blocks\.1\.mixer\.symbols\.\w+(\.\w+)? differs from trunk\.blocks\.0.*; model\.mixer\.symbols\.sharing=",
     ),
 }
 

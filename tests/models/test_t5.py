@@ -118,7 +118,7 @@ def test_weights_that_cannot_be_taken_are_refused(folder: Path, tmp_path: Path) 
         T5(weights=str(folder)).build(Vocabulary.of(["+"]), 0)
     with pytest.raises(UserError, match=r"^tokenizer: has id 40, the weights have 40 rows"):
         T5(weights=str(folder)).build(over([ROWS]), 0)
-    with pytest.raises(UserError, match=r"^width: weights bring their own width"):
+    with pytest.raises(UserError, match=r"^hidden_size: weights bring their own hidden_size"):
         T5(weights=str(folder), hidden_size=16)
 
 
@@ -154,9 +154,9 @@ def test_parameters_are_counted_before_they_are_made(feed_forward: Any, vocabula
 
 def test_settings_that_cannot_be_are_refused() -> None:
     for settings, said in (
-        ({"num_layers": 0}, "depth: 0"),
+        ({"num_layers": 0}, "num_layers: 0"),
         ({"dropout": 1.0}, "dropout: 1.0"),
-        ({"places": 0}, "places: 0"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings: 0"),
     ):
         with pytest.raises(UserError, match=f"^{said}"):
             T5(**settings)
@@ -171,8 +171,8 @@ def test_one_forward_scores_what_decoding_says() -> None:
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     with torch.enable_grad():
         for _ in range(60):
-            logits = model(batch.tokens, batch.source, asked=batch.asked).logits
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.asked_targets.flatten())
+            logits = model(batch.tokens, batch.source, target_positions=batch.target_positions).logits
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.target_ids.flatten())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -192,7 +192,7 @@ def test_a_regression_head_says_one_number_per_question_that_no_answer_changes(v
     begun = Tokens(torch.full((3, 1), PAD), torch.ones(3, dtype=torch.long), torch.arange(3))
     numbers = model(begun, source).values
     longer = Tokens(torch.cat([begun.ids, torch.randint(4, 19, (3, 4))], 1), torch.full((3,), 5), torch.arange(3))
-    found = model(longer, source, asked=torch.tensor([[0, 1, 4]] * 3)).values
+    found = model(longer, source, target_positions=torch.tensor([[0, 1, 4]] * 3)).values
     torch.testing.assert_close(found, numbers.expand(3, 3), rtol=1e-9, atol=1e-9)
     assert len(set(numbers[:, 0].tolist())) == 3
     started = model.start(begun, source, capacity=3)
@@ -227,5 +227,5 @@ def test_places_added_to_pretrained_weights_change_nothing_at_first_and_end_some
         placed.places.weight.normal_()
     assert not torch.allclose(plain(tokens, source).logits, placed(tokens, source).logits)
     long = Tokens(torch.randint(4, 19, (2, 7)), torch.tensor([7, 3]), torch.arange(2))
-    with pytest.raises(UserError, match=r"^model\.places: 7 tokens are beyond the table of 6 places"):
+    with pytest.raises(UserError, match=r"^model\.max_position_embeddings: 7 tokens are beyond the table of 6 places"):
         placed(tokens, long)

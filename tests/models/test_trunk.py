@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from numerate.batch import StepContext, Tokens, Turns
+from numerate.batch import Loops, StepContext, Tokens
 from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.mixers.recurrent import LSTM
@@ -34,7 +34,7 @@ def looped(depth: int = 2, times: int = 3, inject: Any = "add", state: Any = "ze
 
 
 def embedded(model: Any, tokens: Tokens) -> tuple[torch.Tensor, Any]:
-    found: tuple[torch.Tensor, Any] = model._embedded(model.place(tokens, StepContext.fixed()))
+    found: tuple[torch.Tensor, Any] = model._embedded(model.assign_positions(tokens, StepContext.fixed()))
     return found
 
 
@@ -96,10 +96,10 @@ def test_one_turn_of_a_loop_is_a_stack(build: Any, make_tokens: Any) -> None:
 def test_turns_with_and_without_a_gradient_say_the_same(inject: str, state: str, build: Any, make_tokens: Any) -> None:
     model, tokens = build(looped(times=4, inject=inject, state=state)), make_tokens([6, 3])
     whole = model(tokens).logits
-    for turns in (4, (0, 4), (3, 1), (1, 3), Turns(2, 2), Turns(2, 2, divided=True)):
-        torch.testing.assert_close(model(tokens, turns=turns).logits, whole, **EXACT)
-    assert not torch.allclose(model(tokens, turns=3).logits, whole, **EXACT)
-    torch.testing.assert_close(model(tokens, turns=(5, 1)).logits, model(tokens, turns=6).logits, **EXACT)
+    for turns in (4, (0, 4), (3, 1), (1, 3), Loops(2, 2), Loops(2, 2, divided=True)):
+        torch.testing.assert_close(model(tokens, loops=turns).logits, whole, **EXACT)
+    assert not torch.allclose(model(tokens, loops=3).logits, whole, **EXACT)
+    torch.testing.assert_close(model(tokens, loops=(5, 1)).logits, model(tokens, loops=6).logits, **EXACT)
 
 
 def gradients(model: Any, said: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -113,8 +113,8 @@ def gradients(model: Any, said: torch.Tensor) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("inject", INJECTIONS)
 def test_gradients_are_those_of_the_last_turns_alone(inject: str, position: Any, build: Any, make_tokens: Any) -> None:
     model, tokens = build(looped(times=4, inject=inject, positions=(position,))), make_tokens([6, 3])
-    tokens = model.place(tokens, StepContext(seed=0, step=1))
-    found = gradients(model, model(tokens, turns=(2, 2)).logits)
+    tokens = model.assign_positions(tokens, StepContext(seed=0, step=1))
+    found = gradients(model, model(tokens, loops=(2, 2)).logits)
     raw, context = model._embedded(tokens)
     start = raw if inject == "none" else torch.zeros_like(raw)
     with torch.no_grad():
@@ -148,7 +148,7 @@ def test_turns_without_a_gradient_take_none_away_in_half_precision(build: Any, m
 
 def gradients_in_half(model: Any, tokens: Tokens, **settings: Any) -> dict[str, torch.Tensor]:
     with torch.autocast("cpu", torch.bfloat16, **settings):
-        said = model(tokens, turns=(2, 2)).logits.float()
+        said = model(tokens, loops=(2, 2)).logits.float()
     return gradients(model, said)
 
 
@@ -156,8 +156,8 @@ def gradients_in_half(model: Any, tokens: Tokens, **settings: Any) -> dict[str, 
 def test_a_divided_gradient_is_that_of_the_looped_parameters_alone(inject: str, build: Any, make_tokens: Any) -> None:
     model, tokens = build(looped(times=4, inject=inject, state="noise")), make_tokens([6, 3])
     for without, learning in ((0, 3), (1, 3), (3, 1), (0, 4)):
-        plain = gradients(model, model(tokens, turns=(without, learning)).logits)
-        divided = gradients(model, model(tokens, turns=Turns(without, learning, divided=True)).logits)
+        plain = gradients(model, model(tokens, loops=(without, learning)).logits)
+        divided = gradients(model, model(tokens, loops=Loops(without, learning, divided=True)).logits)
         for name in plain:
             share = learning if name.startswith("trunk.") else 1
             torch.testing.assert_close(divided[name], plain[name] / share, msg=name, **EXACT)
@@ -170,9 +170,9 @@ def test_another_number_of_turns_takes_the_same_weights(state: str, build: Any, 
     trained = build(spec, seed=3)
     longer = build(replace(spec, backbone=replace(spec.backbone, num_loops=5)), seed=3)  # type: ignore[type-var]
     longer.load_state_dict(trained.state_dict(), strict=True)
-    assert (trained.turns(), longer.turns()) == (2, 5)
-    assert torch.equal(longer(tokens).logits, trained(tokens, turns=5).logits)
-    assert torch.equal(longer(tokens, turns=2).logits, trained(tokens).logits)
+    assert (trained.loops(), longer.loops()) == (2, 5)
+    assert torch.equal(longer(tokens).logits, trained(tokens, loops=5).logits)
+    assert torch.equal(longer(tokens, loops=2).logits, trained(tokens).logits)
 
 
 @torch.no_grad()
@@ -232,11 +232,11 @@ def test_operations_count_every_turn_and_injection(trunk: Any, vocabulary: Any, 
     recurrences = trunk.layers() * 2 * 8 * 3 * 2 * (4 * 32 * 2 * 32)
     for number in turns:
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            model(make_tokens([8] * 3), turns=number).logits  # noqa: B018
+            model(make_tokens([8] * 3), loops=number).logits  # noqa: B018
         # Torch does not count inside an LSTM.
-        uncounted = Turns.of(number, trunk.turns()).whole * recurrences // 2
-        assert model.operations(3, 8, number) == counter.get_total_flops() + uncounted
-    assert trunk.turns() == model.turns()
+        uncounted = Loops.of(number, trunk.loops()).whole * recurrences // 2
+        assert model.flops(3, 8, number) == counter.get_total_flops() + uncounted
+    assert trunk.loops() == model.loops()
 
 
 def test_of_a_loop_one_turn_is_compiled_and_only_for_training(
@@ -256,9 +256,9 @@ def test_of_a_loop_one_turn_is_compiled_and_only_for_training(
     assert torch.equal(model(tokens).logits, expected)
     assert turns == []
     model.train()
-    assert torch.equal(model(tokens, turns=(1, 2)).logits, expected)
+    assert torch.equal(model(tokens, loops=(1, 2)).logits, expected)
     assert turns == [False, False, False]
-    said = model(tokens, asked=asked).logits
+    said = model(tokens, target_positions=asked).logits
     torch.testing.assert_close(said, expected[torch.arange(2)[:, None], asked], **EXACT)
     assert turns[3:] == [False, False, True]
 
@@ -268,8 +268,8 @@ def test_of_a_loop_one_turn_is_compiled_and_only_for_training(
     [
         (lambda: Loop(num_layers=0), "^num_layers: 0"),
         (lambda: Loop(num_loops=0), "^num_loops: 0"),
-        (lambda: Turns.of(0, 4), "^turns: 0 without a gradient and 0 with one"),
-        (lambda: Turns.of((-1, 2), 4), "^turns: -1 without"),
+        (lambda: Loops.of(0, 4), "^loops: 0 without a gradient and 0 with one"),
+        (lambda: Loops.of((-1, 2), 4), "^loops: -1 without"),
         (lambda: Decoder(norm_eps=0.0), "^norm_eps: 0.0"),
     ],
 )

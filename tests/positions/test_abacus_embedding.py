@@ -32,7 +32,7 @@ def by_the_house(ids: torch.Tensor, draw: StepContext, max_offset: int = 0, per:
     kinds = torch.from_numpy(vocabulary.kinds).long()[ids]
     lengths = torch.full((ids.shape[0],), ids.shape[1])
     tokens = Tokens(ids, lengths, torch.arange(ids.shape[0]))
-    return DigitIndex(max_offset, per).number(tokens, kinds, draw)
+    return DigitIndex(max_offset, per).assign(tokens, kinds, draw)
 
 
 @pytest.fixture(scope="module")

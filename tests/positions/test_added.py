@@ -49,7 +49,7 @@ def test_vectors_that_begin_as_waves_are_still_waves_when_the_model_is_built(
     frozen: bool, any_initialisation: Initialization, vocabulary: Any
 ) -> None:
     """In the published code a later initialisation overwrites them."""
-    position = Learned(max_position_embeddings=20, initialization="sine", frozen=frozen)
+    position = Learned(max_position_embeddings=20, initialization="sinusoidal", frozen=frozen)
     model = Decoder(hidden_size=6, mixer=LSTM(), positions=(position,), initialization=any_initialisation).build(
         vocabulary, 0
     )
@@ -83,9 +83,9 @@ def test_scalar_puts_the_share_of_the_places_where_the_last_feature_was() -> Non
 
 def test_scalar_takes_the_fractions_of_zooming_as_they_are(vocabulary: Any) -> None:
     model = Decoder(hidden_size=4, mixer=LSTM(), positions=(Scalar(position_ids=Zooming()),)).build(vocabulary, 0)
-    tokens = model.place(eight(vocabulary, 3), StepContext.fixed())
-    assert tokens.places is not None
-    found = model.input_positions["0"](torch.zeros(2, 3, 4), tokens.places[0])
+    tokens = model.assign_positions(eight(vocabulary, 3), StepContext.fixed())
+    assert tokens.position_ids is not None
+    found = model.input_positions["0"](torch.zeros(2, 3, 4), tokens.position_ids[0])
     assert found[..., 3].tolist() == [[0.25, 0.5, 0.75]] * 2
     assert model(tokens).logits.isfinite().all()
 
@@ -104,13 +104,13 @@ def test_a_model_that_looks_ahead_says_so_and_is_not_decoded(vocabulary: Any) ->
     ahead = Decoder(hidden_size=4, mixer=LSTM(), positions=(Scalar(), Scalar(position_ids=Zooming()))).build(
         vocabulary, 0
     )
-    why = ahead.looks_ahead()
+    why = ahead.sees_future()
     assert why is not None
     assert why.startswith("the numbering Zooming of positions.1 tells every place")
     with pytest.raises(UserError, match=r"^model: the numbering Zooming .* cannot be decoded"):
         ahead.start(eight(vocabulary), capacity=9)
     causal = Decoder(hidden_size=4, mixer=LSTM(), positions=(Scalar(),)).build(vocabulary, 0)
-    assert causal.looks_ahead() is None
+    assert causal.sees_future() is None
     causal.start(eight(vocabulary), capacity=9)
 
 
@@ -142,14 +142,14 @@ def eight(vocabulary: Any, time: int = 8) -> Tokens:
 @pytest.mark.parametrize("numbering", [Sequential(), DigitIndex()])
 def test_a_table_that_is_too_small_is_refused_before_any_work(numbering: Any, vocabulary: Any) -> None:
     highest = 7 if isinstance(numbering, Sequential) else 8
-    words = rf"model\.positions\.0: place {highest} is beyond the table of Learned.*table={highest + 1} are right"
+    words = rf"model\.positions\.0: place {highest} is beyond the table of Learned.*embeddings={highest + 1} are right"
     model = Decoder(hidden_size=8, positions=(Learned(position_ids=numbering, max_position_embeddings=highest),)).build(
         vocabulary, 0
     )
     with pytest.raises(UserError, match=words):
         model.check(eight(vocabulary))
     with pytest.raises(UserError, match=words):
-        model.place(eight(vocabulary), StepContext.fixed())
+        model.assign_positions(eight(vocabulary), StepContext.fixed())
     large = Decoder(
         hidden_size=8, positions=(Learned(position_ids=numbering, max_position_embeddings=highest + 1),)
     ).build(vocabulary, 0)
@@ -213,7 +213,7 @@ def test_positions_without_a_table_take_any_place(vocabulary: Any) -> None:
         (lambda: Learned(max_position_embeddings=0), "max_position_embeddings"),
         (lambda: Sinusoidal(base=1.0), "base"),
         (lambda: Scalar(max_positions=0), "max_positions"),
-        (lambda: Scalar().build_input(1), "width"),
+        (lambda: Scalar().build_input(1), "hidden_size"),
     ],
 )
 def test_impossible_values_are_refused_by_name(make: Any, field: str) -> None:

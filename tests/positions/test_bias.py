@@ -77,7 +77,7 @@ def test_randomised_fire_in_training_reads_a_sorted_subset_of_the_published_kind
     case = published(shared, "fire_randomised_train")
     length = len(case["input"]["positions"])
     tokens = Tokens(torch.full((1, length), 4), torch.tensor([length]), torch.tensor([3]))
-    found = RandomSubset(128).number(tokens, torch.ones(1, length, dtype=torch.long), StepContext(0, 0))[0]
+    found = RandomSubset(128).assign(tokens, torch.ones(1, length, dtype=torch.long), StepContext(0, 0))[0]
     assert len(set(found.tolist())) == length
     assert bool((found[1:] > found[:-1]).all())
     assert int(found.max()) < 128
@@ -90,9 +90,9 @@ def test_randomised_fire_counts_through_where_there_are_too_few_places(shared: P
     tokens = Tokens(torch.full((1, length), 4), torch.tensor([length]), torch.tensor([3]))
     numbering = RandomSubset(case["input"]["max_length"])
     kinds = torch.ones(1, length, dtype=torch.long)
-    drawn = numbering.number(tokens, kinds, StepContext(0, 0))
+    drawn = numbering.assign(tokens, kinds, StepContext(0, 0))
     assert (
-        torch.equal(drawn, numbering.number(tokens, kinds, StepContext.fixed()).expand(1, -1))
+        torch.equal(drawn, numbering.assign(tokens, kinds, StepContext.fixed()).expand(1, -1))
         == case["expected"]["train_equals_eval"]
     )
 
@@ -160,7 +160,7 @@ def test_shared_means_one_set_of_parameters_for_all_layers(make: Any) -> None:
         (lambda: ALiBi(slope_scale=-1.0), "slope_scale"),
         (lambda: ALiBi(max_distance=0), "max_distance"),
         (lambda: T5Bias(num_buckets=1), "num_buckets"),
-        (lambda: T5Bias(num_buckets=7, bidirectional="two"), "num_buckets"),
+        (lambda: T5Bias(num_buckets=7, bidirectional=True), "num_buckets"),
         (lambda: T5Bias(max_distance=3), "max_distance"),
         (lambda: Attention(logit_scale=0.0), "logit_scale"),
         (lambda: Attention(log_scale_start=1), "log_scale_start"),

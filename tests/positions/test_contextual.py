@@ -100,9 +100,9 @@ def test_it_begins_without_positions() -> None:
     [
         ((CoPE(max_positions=3),), {}),
         ((CoPE(max_positions=3),), {"logit_scale": 1.7}),
-        ((CoPE(max_positions=3),), {"logit_scale": "log", "log_from": 2}),
+        ((CoPE(max_positions=3),), {"logit_scale": "log", "log_scale_start": 2}),
         ((Rotary(), CoPE(max_positions=9)), {}),
-        ((CoPE(max_positions=3), CoPE(max_positions=2)), {"layer_scale": True}),
+        ((CoPE(max_positions=3), CoPE(max_positions=2)), {"scale_by_inverse_layer_index": True}),
     ],
 )
 @pytest.mark.parametrize("hiding", [False, True])

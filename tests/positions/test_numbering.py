@@ -38,7 +38,7 @@ def vocabulary() -> Vocabulary:
 
 def numbers(numbering: PositionIds, tokens: Tokens, vocabulary: Vocabulary, draw: StepContext) -> torch.Tensor:
     kinds = torch.from_numpy(vocabulary.kinds).long()[tokens.ids]
-    places = numbering.number(tokens, kinds, draw)
+    places = numbering.assign(tokens, kinds, draw)
     assert places.dtype == (torch.int64 if numbering.whole else torch.float32)
     assert places.shape[0] in (1, tokens.ids.shape[0])
     assert places.shape[1] == tokens.ids.shape[1]
@@ -46,7 +46,7 @@ def numbers(numbering: PositionIds, tokens: Tokens, vocabulary: Vocabulary, draw
 
 
 def all_draws(numbering: PositionIds) -> list[StepContext]:
-    return [StepContext.fixed(i) for i in range(numbering.placements())] + DRAWS[1:]
+    return [StepContext.fixed(i) for i in range(numbering.position_offsets())] + DRAWS[1:]
 
 
 def taken(tokens: Tokens, rows: torch.Tensor) -> Tokens:
@@ -58,110 +58,112 @@ def row_of(text: str, vocabulary: Vocabulary) -> Tokens:
     return Tokens(ids, torch.tensor([len(text)]), torch.tensor([0]))
 
 
-def test_a_longer_row_never_changes_earlier_numbers(any_numbering: Any, make_tokens: Any, vocabulary: Any) -> None:
-    if any_numbering.causal:
-        assert_rows_may_grow(any_numbering, make_tokens([14, 14, 14]), vocabulary)
+def test_a_longer_row_never_changes_earlier_numbers(any_position_ids: Any, make_tokens: Any, vocabulary: Any) -> None:
+    if any_position_ids.causal:
+        assert_rows_may_grow(any_position_ids, make_tokens([14, 14, 14]), vocabulary)
         return
     with pytest.raises(AssertionError):  # what makes it not causal
-        assert_rows_may_grow(any_numbering, make_tokens([14, 14, 14]), vocabulary)
+        assert_rows_may_grow(any_position_ids, make_tokens([14, 14, 14]), vocabulary)
 
 
-def assert_rows_may_grow(any_numbering: PositionIds, whole: Tokens, vocabulary: Vocabulary) -> None:
-    for placement in range(any_numbering.placements()):
-        draw = StepContext.fixed(placement)
+def assert_rows_may_grow(any_position_ids: PositionIds, whole: Tokens, vocabulary: Vocabulary) -> None:
+    for position_offset in range(any_position_ids.position_offsets()):
+        draw = StepContext.fixed(position_offset)
         for length in range(1, 14):
             prefix = replace(whole, ids=whole.ids[:, :length], lengths=torch.full((3,), length))
             padded = torch.where(torch.arange(14) < length, whole.ids, 0)
             behind = replace(whole, ids=padded, lengths=torch.full((3,), length))
-            expected = numbers(any_numbering, whole, vocabulary, draw)[:, :length]
-            assert torch.equal(numbers(any_numbering, prefix, vocabulary, draw), expected)
-            assert torch.equal(numbers(any_numbering, behind, vocabulary, draw)[:, :length], expected)
+            expected = numbers(any_position_ids, whole, vocabulary, draw)[:, :length]
+            assert torch.equal(numbers(any_position_ids, prefix, vocabulary, draw), expected)
+            assert torch.equal(numbers(any_position_ids, behind, vocabulary, draw)[:, :length], expected)
 
 
-def test_padding_behind_a_row_never_changes_its_numbers(any_numbering: Any, make_tokens: Any, vocabulary: Any) -> None:
+def test_padding_behind_a_row_never_changes_its_numbers(
+    any_position_ids: Any, make_tokens: Any, vocabulary: Any
+) -> None:
     whole = make_tokens([5, 9, 14])
-    for draw in all_draws(any_numbering):
-        expected = numbers(any_numbering, whole, vocabulary, draw)
+    for draw in all_draws(any_position_ids):
+        expected = numbers(any_position_ids, whole, vocabulary, draw)
         for row, length in enumerate([5, 9, 14]):
             alone = taken(whole, torch.tensor([row]))
             alone = replace(alone, ids=alone.ids[:, :length])
-            assert torch.equal(numbers(any_numbering, alone, vocabulary, draw)[0], expected[row, :length])
+            assert torch.equal(numbers(any_position_ids, alone, vocabulary, draw)[0], expected[row, :length])
 
 
 def test_a_row_gets_its_numbers_whatever_batch_it_stands_in(
-    any_numbering: Any, make_tokens: Any, vocabulary: Any
+    any_position_ids: Any, make_tokens: Any, vocabulary: Any
 ) -> None:
     whole = make_tokens([9, 4, 14, 14, 2])
-    for draw in all_draws(any_numbering):
-        expected = numbers(any_numbering, whole, vocabulary, draw)
+    for draw in all_draws(any_position_ids):
+        expected = numbers(any_position_ids, whole, vocabulary, draw)
         for rows in ([3], [4, 0], [2, 1, 0, 4, 3], [0, 1], [2, 3, 4]):
             part = taken(whole, torch.tensor(rows))
-            assert torch.equal(numbers(any_numbering, part, vocabulary, draw), expected[rows])
+            assert torch.equal(numbers(any_position_ids, part, vocabulary, draw), expected[rows])
 
 
 def test_the_same_seed_step_and_row_give_the_same_numbers(
-    any_numbering: Any, make_tokens: Any, vocabulary: Any
+    any_position_ids: Any, make_tokens: Any, vocabulary: Any
 ) -> None:
     tokens, draw = make_tokens([9, 4, 14]), StepContext(seed=3, step=11)
-    before = numbers(any_numbering, tokens, vocabulary, draw)
+    before = numbers(any_position_ids, tokens, vocabulary, draw)
     torch.manual_seed(99)
     state = torch.random.get_rng_state()
-    assert torch.equal(numbers(any_numbering, tokens, vocabulary, draw), before)
+    assert torch.equal(numbers(any_position_ids, tokens, vocabulary, draw), before)
     assert torch.equal(torch.random.get_rng_state(), state), "a global generator was used"
 
 
 def test_what_may_be_raised_is_drawn_anew_for_every_seed_and_step(
-    any_numbering: Any, make_tokens: Any, vocabulary: Any
+    any_position_ids: Any, make_tokens: Any, vocabulary: Any
 ) -> None:
     tokens = make_tokens([9, 14])
-    calm = numbers(any_numbering, tokens, vocabulary, StepContext.fixed())
+    calm = numbers(any_position_ids, tokens, vocabulary, StepContext.fixed())
     by_step = {
-        tuple(numbers(any_numbering, tokens, vocabulary, StepContext(0, s)).flatten().tolist()) for s in range(40)
+        tuple(numbers(any_position_ids, tokens, vocabulary, StepContext(0, s)).flatten().tolist()) for s in range(40)
     }
     by_seed = {
-        tuple(numbers(any_numbering, tokens, vocabulary, StepContext(s, 0)).flatten().tolist()) for s in range(40)
+        tuple(numbers(any_position_ids, tokens, vocabulary, StepContext(s, 0)).flatten().tolist()) for s in range(40)
     }
-    if any_numbering.headroom():
+    if any_position_ids.headroom():
         assert len(by_step) > 5
         assert len(by_seed) > 5
     else:
         assert by_step == by_seed == {tuple(calm.flatten().tolist())}
 
 
-def test_draws_stay_within_the_headroom(any_numbering: Any, make_tokens: Any, vocabulary: Any) -> None:
+def test_draws_stay_within_the_headroom(any_position_ids: Any, make_tokens: Any, vocabulary: Any) -> None:
     tokens = replace(make_tokens([12] * 500), row=torch.arange(500))
-    calm = numbers(any_numbering, tokens, vocabulary, StepContext.fixed())
+    calm = numbers(any_position_ids, tokens, vocabulary, StepContext.fixed())
     assert int(calm.min()) >= 0
     for step in range(4):
-        drawn = numbers(any_numbering, tokens, vocabulary, StepContext(seed=1, step=step))
+        drawn = numbers(any_position_ids, tokens, vocabulary, StepContext(seed=1, step=step))
         assert int(drawn.min()) >= 0
-        assert int((drawn - calm).max()) <= any_numbering.headroom()
-        assert int(drawn.max()) <= any_numbering.reach(int(calm.max()))
+        assert int((drawn - calm).max()) <= any_position_ids.headroom()
+        assert int(drawn.max()) <= any_position_ids.reach(int(calm.max()))
 
 
 def test_placements_are_places_that_training_could_have_had(
-    any_numbering: Any, make_tokens: Any, vocabulary: Any
+    any_position_ids: Any, make_tokens: Any, vocabulary: Any
 ) -> None:
     tokens = make_tokens([12] * 5)
-    calm = numbers(any_numbering, tokens, vocabulary, StepContext.fixed(0))
-    assert any_numbering.placements() >= 1
+    calm = numbers(any_position_ids, tokens, vocabulary, StepContext.fixed(0))
+    assert any_position_ids.position_offsets() >= 1
     seen = set()
-    for placement in range(any_numbering.placements()):
-        places = numbers(any_numbering, tokens, vocabulary, StepContext.fixed(placement))
+    for position_offset in range(any_position_ids.position_offsets()):
+        places = numbers(any_position_ids, tokens, vocabulary, StepContext.fixed(position_offset))
         assert int(places.min()) >= 0
-        assert int((places - calm).max()) <= any_numbering.headroom()
+        assert int((places - calm).max()) <= any_position_ids.headroom()
         seen.add(tuple(places.flatten().tolist()))
-    assert len(seen) == any_numbering.placements(), "two placements are the same"
+    assert len(seen) == any_position_ids.position_offsets(), "two placements are the same"
 
 
-def test_an_evaluation_draws_nothing(any_numbering: Any, make_tokens: Any, vocabulary: Any) -> None:
+def test_an_evaluation_draws_nothing(any_position_ids: Any, make_tokens: Any, vocabulary: Any) -> None:
     tokens = make_tokens([12, 7])
     elsewhere = replace(tokens, row=tokens.row + 12345)
-    for placement in range(any_numbering.placements()):
-        first = numbers(any_numbering, tokens, vocabulary, StepContext.fixed(placement))
-        assert torch.equal(first, numbers(any_numbering, elsewhere, vocabulary, StepContext.fixed(placement)))
-        again = StepContext(seed=8, placement=placement)
-        assert torch.equal(first, numbers(any_numbering, tokens, vocabulary, again))
+    for position_offset in range(any_position_ids.position_offsets()):
+        first = numbers(any_position_ids, tokens, vocabulary, StepContext.fixed(position_offset))
+        assert torch.equal(first, numbers(any_position_ids, elsewhere, vocabulary, StepContext.fixed(position_offset)))
+        again = StepContext(seed=8, position_offset=position_offset)
+        assert torch.equal(first, numbers(any_position_ids, tokens, vocabulary, again))
 
 
 # By hand -------------------------------------------------------------------------------------------------------------
@@ -181,7 +183,8 @@ def test_shifted_adds_one_offset_per_row_that_reaches_both_ends(make_tokens: Any
 def test_shifted_evaluates_at_evenly_spaced_offsets(make_tokens: Any, vocabulary: Any) -> None:
     numbering, tokens = Shifted(max_shift=60, num_eval_offsets=3), make_tokens([2])
     found = [
-        numbers(numbering, tokens, vocabulary, StepContext.fixed(i)).tolist() for i in range(numbering.placements())
+        numbers(numbering, tokens, vocabulary, StepContext.fixed(i)).tolist()
+        for i in range(numbering.position_offsets())
     ]
     assert found == [[[0, 1]], [[30, 31]], [[60, 61]]]
 
@@ -423,6 +426,6 @@ def test_rows_shifted_within_a_table_leave_their_padding_in_it(make_tokens: Any)
     tokens = make_tokens([3, 40, 100])
     kinds = torch.zeros_like(tokens.ids)
     for step in range(50):
-        places = Shifted(max_shift=27, shift_within=128).number(tokens, kinds, StepContext(0, step))
+        places = Shifted(max_shift=27, shift_within=128).assign(tokens, kinds, StepContext(0, step))
         assert int(places.max()) < 128
         assert not places[torch.arange(100) >= tokens.lengths[:, None]].any()

@@ -77,7 +77,7 @@ def small(recipe: Recipe) -> Recipe:
 
 def layers_and_turns(recipe: Recipe) -> tuple[int, int]:
     assert isinstance(recipe.model, Decoder)
-    return recipe.model.backbone.layers(), recipe.model.backbone.turns()
+    return recipe.model.backbone.layers(), recipe.model.backbone.loops()
 
 
 def test_every_row_of_the_scripts_is_a_recipe() -> None:
@@ -208,9 +208,11 @@ def test_input_injection_comes_before_every_layer_and_noise_before_the_first() -
     recipe = override(recipe, ["model.backbone.num_layers=16"])
     model: Any = recipe.model.build(recipe.tokenizer.build_vocabulary(recipe.task), 0)
     exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
-    tokens = model.place(exam.batch(recipe.task.pinned(digits=3).examples("test", 0, 0, 2)).tokens, StepContext.fixed())
+    tokens = model.assign_positions(
+        exam.batch(recipe.task.pinned(digits=3).examples("test", 0, 0, 2)).tokens, StepContext.fixed()
+    )
     for block in model.trunk.blocks:
-        block.forward = lambda x, context, asked=None: x
+        block.forward = lambda x, context, target_positions=None: x
     x, context = model._embedded(tokens)
     left = (model.trunk(x, context) - 16 * x).detach()
     assert 0.015 < float(left.std()) < 0.025

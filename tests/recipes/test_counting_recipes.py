@@ -227,9 +227,11 @@ def test_what_is_hidden_is_hidden_from_attention_alone() -> None:
 def test_helpers_have_the_number_of_the_next_token() -> None:
     recipe = override(of("counting_samesymbol_shiftedstart3_padhelper", "ape"), ["model.hidden_size=16"])
     exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
-    tokens = built(recipe).place(exam.batch(recipe.task.read("5 <pad> a <pad> a <pad>")).tokens, StepContext.fixed())
-    assert tokens.places is not None
-    assert tokens.places[0].tolist() == [[0, 1, 1, 2, 2, 3]]
+    tokens = built(recipe).assign_positions(
+        exam.batch(recipe.task.read("5 <pad> a <pad> a <pad>")).tokens, StepContext.fixed()
+    )
+    assert tokens.position_ids is not None
+    assert tokens.position_ids[0].tolist() == [[0, 1, 1, 2, 2, 3]]
     for task in ("counting_samesymbol_shiftedstart3", "counting_samesymbol_shiftedstart3_padhelper"):
         randomised = of(task, "ape_randomised").model.positions[0].position_ids
         assert randomised.helper_positions == "next", "n + 1 places are drawn for n tokens, as published"
@@ -283,10 +285,10 @@ def test_the_longest_row_fits_the_table_at_every_offset(task: str) -> None:
 
 
 def test_zooming_looks_ahead_and_says_so() -> None:
-    ahead = built(override(of("counting_samesymbol_mod10", "spe_zooming"), ["model.hidden_size=16"])).looks_ahead()
+    ahead = built(override(of("counting_samesymbol_mod10", "spe_zooming"), ["model.hidden_size=16"])).sees_future()
     assert ahead is not None
     assert "Zooming" in ahead
-    assert built(override(of("counting_samesymbol_mod10", "spe"), ["model.hidden_size=16"])).looks_ahead() is None
+    assert built(override(of("counting_samesymbol_mod10", "spe"), ["model.hidden_size=16"])).sees_future() is None
 
 
 @pytest.mark.parametrize("name", SOME[::2])

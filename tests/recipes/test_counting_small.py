@@ -60,7 +60,7 @@ def test_counting_takes_every_published_task(task: str) -> None:
 def logits_along(recipe: Recipe, text: str) -> torch.Tensor:
     exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     model = recipe.model.build(exam.vocabulary, 0).double().eval()
-    tokens = model.place(exam.batch(recipe.task.read(text)).tokens, StepContext.fixed())
+    tokens = model.assign_positions(exam.batch(recipe.task.read(text)).tokens, StepContext.fixed())
     logits: torch.Tensor = model(tokens).logits[0].detach()
     return logits
 

@@ -18,7 +18,7 @@ from numerate.models.decoder import Decoder
 from numerate.models.dual_attention_models import current, published
 from numerate.models.tiny_names import RUNS
 from numerate.recipes.papers import PAPERS
-from numerate.recipes.tiny_stories_controls import equal_in, operations_of, parameters_of, step_seconds, transformer_of
+from numerate.recipes.tiny_stories_controls import equal_in, flops_of, parameters_of, step_seconds, transformer_of
 from numerate.recipes.tiny_stories_family import CONTROLS, names
 from numerate.recipes.tiny_stories_paper import control_beside
 from numerate.tasks.language_modelling import LanguageModeling
@@ -104,7 +104,7 @@ def test_a_control_is_the_transformer_that_differs_in_one_thing_alone(control: s
     if control == "iso_parameters":
         assert beside.training == recipe.training
         assert parameters_of(model) == pytest.approx(360_256, rel=2e-3)
-        assert (model.width, model.trunk.depth, model.mixer.num_heads) == (80, 4, 8)
+        assert (model.hidden_size, model.backbone.num_layers, model.mixer.num_heads) == (80, 4, 8)
     else:
         assert model == published(self_heads=8, relational_heads=0)
         assert replace(beside.training, steps=100_001) == recipe.training
@@ -112,18 +112,18 @@ def test_a_control_is_the_transformer_that_differs_in_one_thing_alone(control: s
 
 def test_equal_operations_and_hours_are_more_steps() -> None:
     run = next(run for run in RUNS if f"tiny_stories_{run.name}" == DUAL)
-    operations, hours = (control_beside(run, kind) for kind in ("iso_operations", "iso_time"))
-    recipe, steps = numerate.recipe(DUAL), operations.recipe.training.steps
+    flops, hours = (control_beside(run, kind) for kind in ("iso_operations", "iso_time"))
+    recipe, steps = numerate.recipe(DUAL), flops.recipe.training.steps
     assert steps is not None
-    found = operations_of(recipe, operations.recipe.model, 32_000) * steps  # type: ignore[arg-type]
-    assert found == pytest.approx(operations_of(recipe, recipe.model, 32_000) * 100_001, rel=1e-4)  # type: ignore[arg-type]
+    found = flops_of(recipe, flops.recipe.model, 32_000) * steps  # type: ignore[arg-type]
+    assert found == pytest.approx(flops_of(recipe, recipe.model, 32_000) * 100_001, rel=1e-4)  # type: ignore[arg-type]
     assert hours.recipe.training.steps == pytest.approx(100_001 * 12.73 / 2.8, rel=1e-4)
-    assert operations.said.endswith("wanted (+0.0%)")
+    assert flops.said.endswith("wanted (+0.0%)")
 
 
 @pytest.mark.parametrize(
     ("equal", "by", "nearest"),
-    [("parameters", "depth", 6), ("operations", "depth", 8), ("time", "width", 96)],
+    [("parameters", "depth", 6), ("flops", "depth", 8), ("time", "width", 96)],
 )
 def test_width_or_depth_are_found_whose_neighbours_are_farther_off(equal: Any, by: Any, nearest: int) -> None:
     recipe = replace(numerate.recipe(DUAL), model=current())
@@ -131,9 +131,9 @@ def test_width_or_depth_are_found_whose_neighbours_are_farther_off(equal: Any, b
     spec: Any = control.recipe.model
     assert control.recipe.training == recipe.training
     measured = (lambda one: float(parameters_of(one))) if equal == "parameters" else None
-    measured = measured or (lambda one: operations_of(recipe, one, 32_000))
+    measured = measured or (lambda one: flops_of(recipe, one, 32_000))
     plain = transformer_of(current())
-    wanted = {"parameters": control.wanted, "operations": measured(current()), "time": 1.5 * measured(plain)}[equal]
+    wanted = {"parameters": control.wanted, "flops": measured(current()), "time": 1.5 * measured(plain)}[equal]
     off = {}
     for size in (-1, 0, 1):
         if by == "depth":
@@ -142,7 +142,7 @@ def test_width_or_depth_are_found_whose_neighbours_are_farther_off(equal: Any, b
             one = replace(plain, hidden_size=spec.hidden_size + 16 * size)
         off[size] = max(measured(one) / wanted, wanted / measured(one))
     assert min(off, key=lambda size: off[size]) == 0
-    assert (spec.backbone.depth if by == "depth" else spec.hidden_size) == nearest, control.said
+    assert (spec.backbone.num_layers if by == "depth" else spec.hidden_size) == nearest, control.said
 
 
 def test_what_cannot_be_equal_is_said() -> None:
@@ -154,7 +154,7 @@ def test_what_cannot_be_equal_is_said() -> None:
     with pytest.raises(UserError, match=r"model\.mixer: Attention has no relational heads"):
         equal_in("parameters", numerate.recipe("addition_rotary"), by="depth")
     with pytest.raises(UserError, match=r"task: rows of Arithmetic have no length of their own"):
-        operations_of(numerate.recipe("addition_rotary"), Decoder())
+        flops_of(numerate.recipe("addition_rotary"), Decoder())
 
 
 def test_time_is_measured_here() -> None:
@@ -191,7 +191,7 @@ def test_the_vocabulary_is_filled_up_to_the_published_size(shared: Path) -> None
     assert [vocabulary_of(known, multiple).size for multiple in (1, 128)] == [50_257, 50_304]
     assert vocabulary_of(known, 128).symbols[-1] == "[no piece 50303]"
     assert numerate.recipe("fineweb_edu_dual_343m").tokenizer == TokenIds(pad_to_multiple_of=128)
-    with pytest.raises(UserError, match="multiple: 0 has no multiples"):
+    with pytest.raises(UserError, match="pad_to_multiple_of: 0 has no multiples"):
         TokenIds(pad_to_multiple_of=0)
 
 

@@ -15,7 +15,7 @@ TRAINED = 5
 
 def positions(kind: str) -> dict[str, Any]:
     if kind == "abacus":
-        return {"kind": "Learned", "numbering": {"kind": "DigitIndex", "max_offset": 10}}
+        return {"kind": "Learned", "position_ids": {"kind": "DigitIndex", "max_offset": 10}}
     return {"kind": "Rotary", "base": 10000.0}
 
 
@@ -25,7 +25,7 @@ def cell_line(first: int, second: int, correct: int, count: int, **more: Any) ->
     region = "in_distribution" if longest <= TRAINED else "ood_validation" if longest == TRAINED + 1 else "ood_test"
     line = {"cell": {"first_digits": first, "second_digits": second}, "correct": correct, "count": count}
     line |= {"low": low, "high": high, "digit_accuracy": correct / count, "first_wrong": None, "seed": 0}
-    line |= {"checkpoint": "final", "step": 100, "placement": 0, "region": region, "seen": longest == 1}
+    line |= {"checkpoint": "final", "step": 100, "position_offset": 0, "region": region, "seen": longest == 1}
     return line | {"method": "one pass"} | more
 
 
@@ -52,7 +52,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         folder = tmp_path / "runs" / f"addition_{kind}" / f"{kind}{seed}"
         folder.mkdir(parents=True)
         recipe = {"kind": "Recipe", "task": {"kind": "Arithmetic", "operator": "+", "digits": "1:5"}}
-        recipe |= {"model": {"kind": "Decoder", "width": 64, "positions": [positions(kind)]}, "seed": seed}
+        recipe |= {"model": {"kind": "Decoder", "hidden_size": 64, "positions": [positions(kind)]}, "seed": seed}
         told = {"recipe": recipe, "name": name, "id": folder.name, "command": f"numerate run addition_{kind}"}
         told |= {"git": {"commit": "0123abc", "dirty": False}, "versions": {"torch": "2.13.0"}, "parameters": 123456}
         (folder / "recipe.yaml").write_text(yaml.safe_dump(told | head, sort_keys=False))

@@ -29,7 +29,7 @@ def record(prompt: str = "1+2=", tokens: tuple[str, ...] = ("1", "+", "2", "="))
         {"sort": "symbols", **packed(np.full((1, count, 5), 0.2))},
     ]
     told = {"format": 1, "prompt": prompt, "tokens": list(tokens), "source": None, "answered": None}
-    told |= {"checkpoint": "final", "step": 10, "placement": 0, "settings": {}}
+    told |= {"checkpoint": "final", "step": 10, "position_offset": 0, "settings": {}}
     return told | {"layers": [{"name": "layer 0", "layer": 0, "turn": 0, "part": "", "maps": maps}]}
 
 

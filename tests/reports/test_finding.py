@@ -168,8 +168,8 @@ def test_groups_of_one_name_are_told_apart_by_what_differs(make_run):
 
 
 def test_differing_settings_are_found_leaf_by_leaf():
-    one = {"kind": "R", "seed": 1, "model": {"kind": "D", "width": 64, "parts": [{"kind": "A", "x": 1}]}}
-    two = {"kind": "R", "seed": 2, "model": {"kind": "D", "width": 128, "parts": [{"kind": "A", "x": 2}]}}
+    one = {"kind": "R", "seed": 1, "model": {"kind": "D", "hidden_size": 64, "parts": [{"kind": "A", "x": 1}]}}
+    two = {"kind": "R", "seed": 2, "model": {"kind": "D", "hidden_size": 128, "parts": [{"kind": "A", "x": 2}]}}
     assert differing([one, two]) == {"model.hidden_size": ("64", "128"), "model.parts.0.x": ("1", "2")}
     assert flattened(one) == {
         "": "R", "seed": "1", "model": "D", "model.hidden_size": "64", "model.parts.0": "A", "model.parts.0.x": "1",

@@ -61,7 +61,7 @@ def cell(count: int, knows: int | None, **more: Any) -> dict[str, Any]:
     record |= {
         "checkpoint": "final",
         "step": 100,
-        "placement": 0,
+        "position_offset": 0,
         "region": region,
         "seen": region == "in_distribution",
     }
@@ -86,9 +86,9 @@ def make(tmp_path: Path) -> Make:
         (folder / "recipe.yaml").write_text(yaml.safe_dump(head))
         each = [knows] if isinstance(knows, int | None) else knows
         cells = [
-            cell(count, far, placement=placement, seed=seed, checkpoint=checkpoint, **more)
+            cell(count, far, position_offset=position_offset, seed=seed, checkpoint=checkpoint, **more)
             for checkpoint in ("final", "best")[: 1 + best]
-            for placement, far in enumerate(each)
+            for position_offset, far in enumerate(each)
             for count in range(1, LONGEST + 1)
         ]
         (folder / "evaluation.jsonl").write_text("".join(json.dumps(one) + "\n" for one in cells))
@@ -333,7 +333,7 @@ def test_means_over_placements_are_taken_and_said(make: Make) -> None:
 
 def test_a_model_that_looks_ahead_has_no_claim_on_any_page(make: Make, tmp_path: Path) -> None:
     why = "its positions see the length of the row"
-    zoomed = [make("zoom", 12, seed, looks_ahead=why) for seed in (0, 1)]
+    zoomed = [make("zoom", 12, seed, sees_future=why) for seed in (0, 1)]
     plain = [make("lstm", 12, seed) for seed in (0, 1)]
     assert finding([group_of(*zoomed)]) == f"no claim of zoom: {why}."
     assert f"no claim of zoom: {why}" in run_page(read(zoomed[0]))
@@ -410,7 +410,7 @@ def test_chance_is_a_theorem_where_every_place_has_the_same_state(
     with torch.no_grad():
         for parameter in built.parameters():
             parameter.normal_(std=0.3)
-        said = built(batch.tokens, asked=batch.asked).logits
+        said = built(batch.tokens, target_positions=batch.target_positions).logits
     assert bool((said - said[:, :1]).abs().max() < 1e-9) is theorem
 
 

@@ -31,7 +31,7 @@ def make(tmp_path: Path) -> Make:
         head = {"recipe": recipe, "id": folder.name, "seed": seed, "variant": "aaaaaaaaaaaa", "label": title}
         (folder / "recipe.yaml").write_text(json.dumps(head))
         metrics = [
-            {"step": steps, "loss": 2.0, "tokens": 16 * steps, "operations": 2_660_000_000},
+            {"step": steps, "loss": 2.0, "tokens": 16 * steps, "flops": 2_660_000_000},
             {"step": steps, "split": "development", "loss": 2.0, "perplexity": 7.39},
         ]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
@@ -45,7 +45,7 @@ def make(tmp_path: Path) -> Make:
                 "seen": False,
                 "method": "one pass",
                 "loss": loss,
-                "placement": 0,
+                "position_offset": 0,
                 "language": {"nll": 160 * loss, "tokens": 160, "bytes": 640, "right": 9, "chunks": 10},
             }
             for name, loss in losses.items()

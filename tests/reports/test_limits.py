@@ -45,7 +45,7 @@ def make(tmp_path: Path) -> Callable[..., Path]:
                     "region": "in_distribution" if n <= 3 else "ood_test",
                     "seen": False,
                     "step": 100,
-                    "placement": 0,
+                    "position_offset": 0,
                 }
                 line |= {"checkpoint": "final", "method": "one pass"}
                 lines.append(line)

@@ -146,7 +146,7 @@ def test_several_checkpoints_and_placements_get_a_row_each(make_run):
     lines = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
     with open(folder / "evaluation.jsonl", "a") as file:
         file.writelines(
-            json.dumps(line | {"placement": 3, "correct": 50, "low": 0.4, "high": 0.6}) + "\n" for line in lines
+            json.dumps(line | {"position_offset": 3, "correct": 50, "low": 0.4, "high": 0.6}) + "\n" for line in lines
         )
     page = outline(write_page(folder))
     assert "Checkpoints and placements" in page.text
@@ -210,7 +210,7 @@ def test_a_comparison_warns_of_unequal_budgets_and_of_what_was_not_learned(make_
 
 def test_a_comparison_begins_with_the_runs_that_failed_and_the_variants_that_are_not_there(pair, tmp_path):
     failed = [("abacus seed 1", "the loss is nan <b>\n at step 7 " + "x" * 200)]
-    text = write_comparison(pair, tmp_path / "one.html", title="Seq2Seq", failed=failed).read_text()
+    text = write_comparison(pair, tmp_path / "one.html", title="Pair", failed=failed).read_text()
     warning = re.search(r'<h1>Pair</h1>\n<p class="warning"><strong>(.*?)</strong></p>\n<p class="finding">', text)[1]
     error = "the loss is nan &lt;b&gt; at step 7 "
     shown = error + "x" * (100 - len("the loss is nan <b> at step 7 ")) + "..."

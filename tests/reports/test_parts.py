@@ -45,7 +45,7 @@ def part_line(part: int, right: int, *, count: int = 20, off: int = 1, name: str
     said = [str(number + off * (i >= right)) for i, number in enumerate(truth)]
     line = {"cell": {"module": part}, "correct": right, "count": count, "low": low, "high": high, "seed": 0}
     line |= {"names": {"module": name}} if name else {}
-    line |= {"checkpoint": "final", "step": 100, "placement": 0, "method": "decoding", "seen": False}
+    line |= {"checkpoint": "final", "step": 100, "position_offset": 0, "method": "decoding", "seen": False}
     line |= {"region": "in_distribution" if part <= TRAINED else "ood_test"}
     return line | {"numbers": NumberScores.of_texts(said, list(map(str, truth))).record()} | more
 
@@ -64,7 +64,11 @@ def make(
     """A run of one loss: how many of 20 are right of each part, and at the best step of another."""
     run = folder / f"{loss}_{width}" / f"{loss}{width}{seed}"
     run.mkdir(parents=True)
-    recipe = {"kind": "Recipe", "task": {"kind": "GeneratedMathematics"}, "model": {"kind": "Decoder", "width": width}}
+    recipe = {
+        "kind": "Recipe",
+        "task": {"kind": "GeneratedMathematics"},
+        "model": {"kind": "Decoder", "hidden_size": width},
+    }
     recipe |= {"objective": {"kind": "Supervised", "loss": {"kind": loss}}, "seed": seed}
     (run / "recipe.yaml").write_text(yaml.safe_dump({"recipe": recipe, "id": run.name}))
     lines = []

@@ -51,7 +51,7 @@ def make(tmp_path: Path) -> Make:
                 correct = round(1000 * ((trained[i] if trained else 1.0) if n <= 4 else share))
                 low, high = wilson(correct, 1000)
                 line = {"cell": {"length": n}, "correct": correct, "count": 1000, "low": low, "high": high}
-                line |= {"seed": first + i, "checkpoint": "final", "step": 100, "placement": 0, "region": region}
+                line |= {"seed": first + i, "checkpoint": "final", "step": 100, "position_offset": 0, "region": region}
                 lines.append(line | {"seen": False, "method": "one pass"})
             (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
             folders.append(folder)

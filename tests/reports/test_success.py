@@ -50,7 +50,7 @@ def make(tmp_path: Path) -> Callable[..., Path]:
                     | {"seed": seed, "checkpoint": checkpoint, "step": 100 if checkpoint == "final" else 60}
                     | {
                         "region": "in_distribution" if n <= 6 else "ood_validation" if n == 7 else "ood_test",
-                        "placement": 0,
+                        "position_offset": 0,
                     }
                     | {"first_correct": min(100, correct + 10), "method": "one pass"}
                 )

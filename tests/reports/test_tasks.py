@@ -48,7 +48,7 @@ def make(tmp_path: Path) -> Make:
                 correct = 1000 if n <= 4 else round(1000 * share)
                 low, high = wilson(correct, 1000)
                 line = {"cell": dict.fromkeys(axes, n), "correct": correct, "count": 1000, "low": low, "high": high}
-                line |= {"seed": seed, "checkpoint": "final", "step": 100, "placement": 0, "region": region}
+                line |= {"seed": seed, "checkpoint": "final", "step": 100, "position_offset": 0, "region": region}
                 lines.append(line | {"seen": False, "method": "one pass"} | more)
             (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
             folders.append(folder)

@@ -113,7 +113,7 @@ def test_a_space_from_python_takes_a_list_as_the_values_to_choose_from() -> None
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["optimizer.rat=log(1e-4,1e-2)"], "Did you mean 'rate'"),
+        (["optimizer.learning_rat=log(1e-4,1e-2)"], "Did you mean 'learning_rate'"),
         (["model.mixer=Attention(num_heads=2),Atention"], "Did you mean 'Attention'"),
         (["optimizer.learning_rate=1e-4,fast"], "optimizer.learning_rate: 'fast'"),
         (["training.batch_size=between(1.5,8)"], "'1.5' is no int"),
@@ -381,7 +381,7 @@ def test_a_combination_that_is_refused_is_a_failed_trial_and_not_the_end(tmp_pat
     found = search(TINY, space, sampler="grid", runs_dir=tmp_path, quiet=True)
     refused = [trial for trial in found.trials if trial.state == "failed"]
     assert len(refused) == 2
-    assert all("heads" in str(trial.error) and "heads=3" in str(trial.parameters) for trial in refused)
+    assert all("heads" in str(trial.error) and "num_heads=3" in str(trial.parameters) for trial in refused)
     assert len(found.ranked) == 2
     assert f"trial {refused[0].number} failed: " in str(found)
 
@@ -677,9 +677,10 @@ from dataclasses import replace
 from numerate.recipes.abacus import addition_rotary
 def tiny():
     one = addition_rotary()
-    training = replace(one.training, steps=30, batch=8, window=4, checkpoint_every=10, evaluate_every=10)
-    evaluation = replace(one.evaluation, grid='1:2x1:2', count=4, during=8)
-    return replace(one, model=replace(one.model, width=16), training=training, evaluation=evaluation, title='tiny')
+    training = replace(one.training, steps=30, batch_size=8, shuffle_window=4, checkpoint_every=10, evaluate_every=10)
+    evaluation = replace(one.evaluation, grid='1:2x1:2', examples_per_cell=4, validation_examples=8)
+    model = replace(one.model, hidden_size=16)
+    return replace(one, model=model, training=training, evaluation=evaluation, title='tiny')
 """
 
 

@@ -81,7 +81,7 @@ class Here(Executor):
         if (refused := worker.open(pickle.dumps(work))) is not None:
             raise AssertionError(refused)
         for index, item in enumerate(items):
-            if worker.stop.asked:
+            if worker.stop.requested:
                 yield Finished(index, failure=Failure("not begun", "not begun", 130))
                 continue
             reply = worker.do(pickle.dumps(item))

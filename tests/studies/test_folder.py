@@ -47,8 +47,8 @@ def test_a_tree_is_put_together_again_from_another_and_what_differs(base: Any, t
 
 
 def test_only_what_differs_is_told() -> None:
-    base = {"kind": "A", "seed": 0, "model": {"kind": "D", "width": 8, "positions": [{"kind": "P", "base": 1}]}}
-    other = {"kind": "A", "seed": 1, "model": {"kind": "D", "width": 8, "positions": [{"kind": "P", "base": 2}]}}
+    base = {"kind": "A", "seed": 0, "model": {"kind": "D", "hidden_size": 8, "positions": [{"kind": "P", "base": 1}]}}
+    other = {"kind": "A", "seed": 1, "model": {"kind": "D", "hidden_size": 8, "positions": [{"kind": "P", "base": 2}]}}
     assert patch(base, base) == {}
     assert patch(base, other) == {"seed": 1, "model.positions.0.base": 2}
     assert patch(base, {**base, "model": {"kind": "E"}}) == {"model": {"kind": "E"}}

@@ -82,7 +82,7 @@ def test_a_study_without_recipes_is_refused() -> None:
 
 def in_order(study: Study, tmp_path: Path) -> list[tuple[int, Any]]:
     _, plan, recipes = _planned(study, tmp_path, write=False)
-    return [(job.planned.seed, job.planned.tree["model"]["width"]) for (job,) in ordered(plan, recipes)]
+    return [(job.planned.seed, job.planned.tree["model"]["hidden_size"]) for (job,) in ordered(plan, recipes)]
 
 
 def test_each_seed_of_all_variants_comes_before_the_next_and_the_costliest_variant_first(
@@ -93,9 +93,12 @@ def test_each_seed_of_all_variants_comes_before_the_next_and_the_costliest_varia
 
 
 def test_more_examples_are_more_effort() -> None:
-    small = {"training": {"steps": 10, "batch": 8}, "model": {"width": 4, "trunk": {"depth": 2, "times": 3}}}
+    small = {
+        "training": {"steps": 10, "batch_size": 8},
+        "model": {"hidden_size": 4, "backbone": {"num_layers": 2, "num_loops": 3}},
+    }
     assert effort(small) == 10 * 8 * 4 * 4 * 2 * 3
-    assert effort({"training": {"examples": 80, "batch": 8}, "model": {}}) == 80
+    assert effort({"training": {"examples": 80, "batch_size": 8}, "model": {}}) == 80
     assert effort({}) == 1
 
 
@@ -173,7 +176,7 @@ class Watching(Executor):
 
     def run(self, work: Any, items: Any, **more: Any) -> Any:
         self.given.extend(work.name_of(item) for item in items)  # type: ignore[attr-defined]
-        return self.intermediate_size.run(work, items, **more)  # type: ignore[attr-defined]
+        return self.inner.run(work, items, **more)  # type: ignore[attr-defined]
 
 
 def test_a_longer_budget_goes_on_where_the_shorter_ended(pair: Study, here: Executor, tmp_path: Path) -> None:
@@ -366,14 +369,14 @@ def test_a_short_table_of_labels_has_each_task_with_its_floors_and_who_did_not_c
 
     def group(label: str, positions: list[Any], **task: Any) -> Group:
         decoder = {"kind": "Decoder", "mixer": {"kind": "Attention"}, "positions": positions}
-        alike = {"kind": "Counting", "symbol": "same", "number": "none", "begin": "", "helper": "none"} | task
+        alike = {"kind": "Counting", "symbol": "same", "number": "none", "prefix": "", "helper": "none"} | task
         return Group(label, (Records(tmp_path, {"recipe": {"task": alike, "model": decoder}}),))
 
     learned = [{"kind": "Learned"}]
     found = {
         "mod: NoPE": ([record(0.1, 0.118)], group("mod: NoPE", [], modulus=10)),
         "mod: learned": ([record(1.0, 0.5), record(1.0, 0.7)], group("mod: learned", learned, modulus=10)),
-        "shifted: zoom": ([record(1.0, 1.0, looks_ahead="it sees")], group("shifted: zoom", learned, number="before")),
+        "shifted: zoom": ([record(1.0, 1.0, sees_future="it sees")], group("shifted: zoom", learned, number="before")),
         "shifted: sines": ([record(0.6, 0.2, 0.03)], group("shifted: sines", learned, number="before")),
     }
     text = short_table(
@@ -403,9 +406,10 @@ def test_a_study_that_is_stopped_and_killed_ends_as_if_it_had_not_been(tmp_path:
         "from numerate.studies.study import Study\n"
         "def study():\n"
         "    one = addition_rotary()\n"
-        "    model = replace(one.model, width=16)\n"
-        "    training = replace(one.training, steps=400, batch=8, window=4, checkpoint_every=50, evaluate_every=400)\n"
-        "    evaluation = replace(one.evaluation, grid='1:2x1:2', count=4, during=8)\n"
+        "    model = replace(one.model, hidden_size=16)\n"
+        "    training = replace(one.training, steps=400, batch_size=8, shuffle_window=4,"
+        " checkpoint_every=50, evaluate_every=400)\n"
+        "    evaluation = replace(one.evaluation, grid='1:2x1:2', examples_per_cell=4, validation_examples=8)\n"
         "    one = replace(one, model=model, training=training, evaluation=evaluation)\n"
         "    return Study('mine', 'Does it go on?', (one,))\n"
     )

@@ -40,7 +40,7 @@ def study(runs: Path, losses: list[float]) -> Table:
         place = {
             "checkpoint": "final",
             "step": 1,
-            "placement": 0,
+            "position_offset": 0,
             "region": "in_distribution",
             "count": 2,
             "seen": False,

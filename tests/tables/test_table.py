@@ -28,24 +28,24 @@ from numerate.tables.rows import Column, Lazily, Row, type_of
 from numerate.tables.table import Table
 from numerate.training import disk
 
-ATTENTION = {"kind": "Attention", "heads": 4, "dropout": 0.0}
+ATTENTION = {"kind": "Attention", "num_heads": 4, "dropout": 0.0}
 LSTM = {"kind": "LSTM", "layers": 1, "dropout": 0.0}
-ABACUS = {"kind": "Learned", "numbering": {"kind": "DigitIndex", "max_offset": 20}}
+ABACUS = {"kind": "Learned", "position_ids": {"kind": "DigitIndex", "max_offset": 20}}
 ROTARY = {"kind": "Rotary", "base": 10000.0}
 
 
 def recipe(title: str = "abacus", seed: int = 0, **changed: Any) -> dict[str, Any]:
-    """A recipe as plain data; `width=64` and the like are of its model, `rate` of its optimiser."""
+    """A recipe as plain data; `hidden_size=64` and the like are of its model, `learning_rate` of its optimiser."""
     return {
         "kind": "Recipe",
         "task": {"kind": "Arithmetic", "digits": changed.get("digits", "1:5")},
         "model": {
             "kind": "Decoder",
-            "width": changed.get("width", 64),
+            "hidden_size": changed.get("hidden_size", 64),
             "mixer": changed.get("mixer", ATTENTION),
             "positions": changed.get("positions", [ABACUS]),
         },
-        "optimizer": {"kind": "AdamW", "rate": changed.get("rate", 0.001), "betas": [0.9, 0.98]},
+        "optimizer": {"kind": "AdamW", "learning_rate": changed.get("learning_rate", 0.001), "betas": [0.9, 0.98]},
         "training": {"kind": "Training", "steps": 100, "threads": changed.get("threads")},
         "seed": seed,
         "name": None,
@@ -67,7 +67,7 @@ def done(trained: float = 1.0, beyond: float | None = 0.5, **more: Any) -> dict[
         "step": 100,
         "examples": 6400,
         "tokens": 51200,
-        "operations": 1.5e12,
+        "flops": 1.5e12,
         "loss": 0.125,
         "development": 1.0,
         "beyond-development": 0.25,
@@ -179,7 +179,7 @@ def test_the_numbers_are_those_that_were_written(study: Studies) -> None:
     row = next(iter(table))
     assert row == {
         "run": "abacus/000000000000", "label": "abacus", "seed": 0, "status": "done",
-        "step": 100, "examples": 6400, "tokens": 51200, "operations": 1.5e12, "loss": 0.125,
+        "step": 100, "examples": 6400, "tokens": 51200, "flops": 1.5e12, "loss": 0.125,
         "development": 1.0, "beyond-development": 0.25, "best_step": 75,
         "final.in_distribution": 0.75, "final.in_distribution.low": 0.375, "final.in_distribution.high": 0.875,
         "final.ood_test": 0.5, "final.ood_test.low": 0.25, "final.ood_test.high": 0.75,
@@ -219,9 +219,13 @@ def test_a_study_is_found_by_title_path_or_itself(study: Studies, monkeypatch: p
 
 
 def test_a_setting_in_which_runs_differ_is_a_full_column_and_others_are_none(study: Studies) -> None:
-    trees = [recipe(), recipe(seed=1, width=128), recipe(seed=2, rate=0.01, digits="1:9")]
+    trees = [recipe(), recipe(seed=1, hidden_size=128), recipe(seed=2, learning_rate=0.01, digits="1:9")]
     table = study([(tree, done()) for tree in trees])
-    assert rows_of(table, "width", "rate", "digits") == [(64, 0.001, "1:5"), (128, 0.001, "1:5"), (64, 0.01, "1:9")]
+    assert rows_of(table, "hidden_size", "learning_rate", "digits") == [
+        (64, 0.001, "1:5"),
+        (128, 0.001, "1:5"),
+        (64, 0.01, "1:9"),
+    ]
     settings = [column.name for column in table.columns if column.tells]
     assert settings == ["run", "label", "seed", "task.digits", "model.hidden_size", "optimizer.learning_rate"]
 
@@ -235,7 +239,7 @@ def test_settings_of_several_recipes_are_compared_between_them_too(study: Studie
 
 
 def test_parts_of_other_kinds_are_told_by_their_kinds_and_parts_of_one_kind_by_their_settings(study: Studies) -> None:
-    mixers = [ATTENTION, ATTENTION | {"heads": 8}, LSTM, LSTM | {"dropout": 0.1}]
+    mixers = [ATTENTION, ATTENTION | {"num_heads": 8}, LSTM, LSTM | {"dropout": 0.1}]
     table = study([(recipe(mixer=mixer), done()) for mixer in mixers])
     assert rows_of(table, "model.mixer", "model.mixer.num_heads", "model.mixer.dropout") == [
         ("Attention", 4, 0.0), ("Attention", 8, 0.0), ("LSTM", None, 0.0), ("LSTM", None, 0.1),
@@ -248,7 +252,7 @@ def test_parts_of_other_kinds_are_told_by_their_kinds_and_parts_of_one_kind_by_t
 
 
 def test_what_differs_inside_a_list_of_parts_has_a_column(study: Studies) -> None:
-    other = {"kind": "Learned", "numbering": {"kind": "DigitIndex", "max_offset": 0}}
+    other = {"kind": "Learned", "position_ids": {"kind": "DigitIndex", "max_offset": 0}}
     table = study([(recipe(positions=positions), done()) for positions in ([ABACUS], [other], [], [ABACUS, ROTARY])])
     assert table["model.positions"] == ["[Learned]", "[Learned]", "[]", "[Learned, Rotary]"]
     assert table["max_offset"] == [20, 0, None, 20]
@@ -260,14 +264,16 @@ def test_settings_that_change_no_result_and_the_seed_are_no_columns(study: Studi
 
 
 def test_values_of_several_types_become_text_and_whole_numbers_beside_others_become_decimals(study: Studies) -> None:
-    table = study([(recipe(width="auto", rate=1), done()), (recipe(width=64, rate=0.5), done())])
-    assert rows_of(table, "width", "rate") == [("auto", 1.0), ("64", 0.5)]
-    assert all(isinstance(rate, float) for rate in table["rate"])
+    table = study(
+        [(recipe(hidden_size="auto", learning_rate=1), done()), (recipe(hidden_size=64, learning_rate=0.5), done())]
+    )
+    assert rows_of(table, "hidden_size", "learning_rate") == [("auto", 1.0), ("64", 0.5)]
+    assert all(isinstance(rate, float) for rate in table["learning_rate"])
     assert [type_of(values) for values in ([1, None], [2**63], [1, True], [None])] == [int, float, str, str]
 
 
 def test_a_label_is_without_the_settings_that_have_columns(study: Studies) -> None:
-    runs = [(recipe(width=width), done()) for width in (64, 128)]
+    runs = [(recipe(hidden_size=width), done()) for width in (64, 128)]
     assert study(runs, labels={"abacus": "Abacus (ours)"})["label"] == ["Abacus (ours)"] * 2
     assert [planned.label for planned in StudyFolder.of("widths", study.runs).plan()] == [
         "Abacus (ours) (model.hidden_size=64)",
@@ -279,12 +285,12 @@ def test_a_label_is_without_the_settings_that_have_columns(study: Studies) -> No
 
 
 def test_a_column_may_be_named_by_its_end_where_one_alone_ends_so(study: Studies) -> None:
-    table = study([(recipe(width=width), done()) for width in (64, 128)])
-    assert table.select("width", "beyond_development").names == ["model.hidden_size", "beyond-development"]
+    table = study([(recipe(hidden_size=width), done()) for width in (64, 128)])
+    assert table.select("hidden_size", "beyond_development").names == ["model.hidden_size", "beyond-development"]
     with pytest.raises(UserError, match=r"'ood_test' may be final\.ood_test or best\.ood_test"):
         table.select("ood_test")
-    with pytest.raises(UserError, match=re.escape("there is no column 'widht'. Did you mean 'width'?")):
-        table.select("widht")
+    with pytest.raises(UserError, match=re.escape("there is no column 'hiden_size'. Did you mean 'hidden_size'?")):
+        table.select("hiden_size")
 
 
 def test_the_beginning_of_names_stands_for_all_directly_below(study: Studies) -> None:
@@ -295,27 +301,27 @@ def test_the_beginning_of_names_stands_for_all_directly_below(study: Studies) ->
 
 
 def test_rows_are_kept_by_equal_values_of_each_type(study: Studies) -> None:
-    table = study([(recipe(width=width, seed=seed), done()) for width in (64, 128) for seed in (0, 1)])
-    assert rows_of(table.where("label=abacus", "width=128"), "width", "seed") == [(128, 0), (128, 1)]
-    assert len(table.where("width=64.0", "status=done")) == 2
+    table = study([(recipe(hidden_size=width, seed=seed), done()) for width in (64, 128) for seed in (0, 1)])
+    assert rows_of(table.where("label=abacus", "hidden_size=128"), "hidden_size", "seed") == [(128, 0), (128, 1)]
+    assert len(table.where("hidden_size=64.0", "status=done")) == 2
     assert len(table.where("error=null")) == 4
     assert len(table.where("label='abacus'")) == 4
     assert len(table.where("status=failed")) == 0
     with pytest.raises(UserError, match=re.escape("no row has model.hidden_size=65. There are: 64, 128.")):
-        table.where("width=65")
+        table.where("hidden_size=65")
     with pytest.raises(UserError, match=re.escape("no row has label=Abacus. Did you mean 'abacus'")):
         table.where("label=Abacus")
     with pytest.raises(UserError, match=re.escape("model.hidden_size is a number, not 'wide'")):
-        table.where("width=wide")
-    with pytest.raises(UserError, match="'width' is no condition"):
-        table.where("width")
+        table.where("hidden_size=wide")
+    with pytest.raises(UserError, match="'hidden_size' is no condition"):
+        table.where("hidden_size")
 
 
 def test_rows_are_kept_by_values_that_they_have_not(study: Studies) -> None:
-    table = study([*seeds(0.1, 0.2, width=64), (recipe(seed=0, width=128), done(beyond=None))])
-    assert rows_of(table.where("width!=128", "seed!=0"), "width", "seed") == [(64, 1)]
+    table = study([*seeds(0.1, 0.2, hidden_size=64), (recipe(seed=0, hidden_size=128), done(beyond=None))])
+    assert rows_of(table.where("hidden_size!=128", "seed!=0"), "hidden_size", "seed") == [(64, 1)]
     assert rows_of(table.where("final.ood_test!=null"), "seed") == [(0,), (1,)]
-    assert rows_of(table.where("final.ood_test!=0.1"), "width") == [(64,), (128,)]
+    assert rows_of(table.where("final.ood_test!=0.1"), "hidden_size") == [(64,), (128,)]
     with pytest.raises(UserError, match=re.escape("no row has label=Abacus. Did you mean 'abacus'")):
         table.where("label!=Abacus")
 
@@ -335,22 +341,26 @@ def header(table: Table) -> list[str]:
 
 
 def test_people_see_what_tells_the_runs_apart_and_the_regions(study: Studies) -> None:
-    table = study([(recipe(width=width, seed=seed), done()) for width in (64, 128) for seed in (0, 1)])
+    table = study([(recipe(hidden_size=width, seed=seed), done()) for width in (64, 128) for seed in (0, 1)])
     assert header(table) == [
         "seed",
-        "width",
+        "hidden_size",
         "final.in_distribution",
         "final.ood_test",
         "best.in_distribution",
         "best.ood_test",
     ]
-    assert header(table.where("width=64"))[:2] == ["seed", "final.in_distribution"]
-    assert header(table.where("width=64", "seed=0"))[:3] == ["label", "seed", "final.in_distribution"]
+    assert header(table.where("hidden_size=64"))[:2] == ["seed", "final.in_distribution"]
+    assert header(table.where("hidden_size=64", "seed=0"))[:3] == ["label", "seed", "final.in_distribution"]
 
 
 def test_a_setting_that_the_label_says_is_not_shown_beside_it(study: Studies) -> None:
-    trees = [recipe("abacus"), recipe("rotary", positions=[ROTARY]), recipe("rotary", positions=[ROTARY], width=128)]
-    assert header(study([(tree, done()) for tree in trees]))[:2] == ["label", "width"]
+    trees = [
+        recipe("abacus"),
+        recipe("rotary", positions=[ROTARY]),
+        recipe("rotary", positions=[ROTARY], hidden_size=128),
+    ]
+    assert header(study([(tree, done()) for tree in trees]))[:2] == ["label", "hidden_size"]
 
 
 def test_the_status_is_shown_where_a_run_is_not_done_and_failures_are_listed_with_their_errors(study: Studies) -> None:
@@ -371,11 +381,11 @@ def test_shares_are_per_cent_for_people_and_never_round_an_error_away(study: Stu
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_a_table_fits_a_terminal_and_no_column_is_lost(width: int, study: Studies) -> None:
-    table = study([(recipe(width=width, seed=seed), done()) for width in (64, 128) for seed in (0, 1)])
+    table = study([(recipe(hidden_size=width, seed=seed), done()) for width in (64, 128) for seed in (0, 1)])
     lines = table.text(width).splitlines()
     assert max(map(text_width, lines)) <= width
     heads = [line.split() for line in lines if line.startswith("seed")]
-    assert all(head[:2] == ["seed", "width"] for head in heads)
+    assert all(head[:2] == ["seed", "hidden_size"] for head in heads)
     assert [name for head in heads for name in head[2:]] == [
         "final.in_distribution", "final.ood_test", "best.in_distribution", "best.ood_test",
     ]  # fmt: skip
@@ -472,7 +482,7 @@ def test_one_statistic_may_be_asked_for_with_its_interval(statistic: str, value:
 
 
 def test_seeds_are_drawn_within_each_setting_and_what_is_taken_together_is_said(study: Studies) -> None:
-    table = study([*seeds(0.1, 0.1, width=64), *seeds(0.9, 0.9, width=128)])
+    table = study([*seeds(0.1, 0.1, hidden_size=64), *seeds(0.9, 0.9, hidden_size=128)])
     groups = table.group("label", columns=["final.ood_test"], statistic="mean")
     (row,) = groups
     assert [row[f"final.ood_test.mean{end}"] for end in ("", ".low", ".high")] == [0.5, 0.5, 0.5]
@@ -480,8 +490,10 @@ def test_seeds_are_drawn_within_each_setting_and_what_is_taken_together_is_said(
         "differ in model.hidden_size are taken together; group=label,model.hidden_size keeps them apart"
         in groups.text()
     )
-    assert "taken together" not in table.group("label", "width").text()
-    only = study([(recipe("b", width=width), done(beyond=width / 100)) for width in (10, 90)], title="one-seed-each")
+    assert "taken together" not in table.group("label", "hidden_size").text()
+    only = study(
+        [(recipe("b", hidden_size=width), done(beyond=width / 100)) for width in (10, 90)], title="one-seed-each"
+    )
     assert next(iter(only.group("label")))["final.ood_test.iqm.low"] is None  # nothing is known of seeds
 
 
@@ -493,9 +505,14 @@ def test_of_labels_that_are_taken_together_the_settings_they_stand_for_are_not_n
 
 
 def test_groups_come_in_the_order_of_numbers_and_of_the_plan(study: Studies) -> None:
-    trees = [recipe("b", width=128), recipe("b", width=64), recipe("a", width=128), recipe("a", width=1024)]
-    groups = study([(tree, done()) for tree in trees]).group("label", "width")
-    assert rows_of(groups, "label", "width") == [("b", 64), ("b", 128), ("a", 128), ("a", 1024)]
+    trees = [
+        recipe("b", hidden_size=128),
+        recipe("b", hidden_size=64),
+        recipe("a", hidden_size=128),
+        recipe("a", hidden_size=1024),
+    ]
+    groups = study([(tree, done()) for tree in trees]).group("label", "hidden_size")
+    assert rows_of(groups, "label", "hidden_size") == [("b", 64), ("b", 128), ("a", 128), ("a", 1024)]
 
 
 def test_a_group_whose_runs_all_failed_is_there_without_success_and_without_numbers(study: Studies) -> None:
@@ -505,10 +522,10 @@ def test_a_group_whose_runs_all_failed_is_there_without_success_and_without_numb
 
 
 def test_groups_may_be_kept_and_sorted_and_people_still_see_intervals(study: Studies) -> None:
-    table = study([*seeds(0.1, 0.3, width=64), *seeds(0.5, 0.9, width=128)])
-    groups = table.group("width", columns=["final.ood_test"])
-    assert groups.where("width=128").text().splitlines()[2].endswith("70.0 % [50, 90]")
-    assert [line.split()[0] for line in groups.sort("-width").text().splitlines()[2:4]] == ["128", "64"]
+    table = study([*seeds(0.1, 0.3, hidden_size=64), *seeds(0.5, 0.9, hidden_size=128)])
+    groups = table.group("hidden_size", columns=["final.ood_test"])
+    assert groups.where("hidden_size=128").text().splitlines()[2].endswith("70.0 % [50, 90]")
+    assert [line.split()[0] for line in groups.sort("-hidden_size").text().splitlines()[2:4]] == ["128", "64"]
 
 
 def test_groups_refuse_what_they_cannot_do(study: Studies) -> None:
@@ -532,7 +549,9 @@ def test_groups_refuse_what_they_cannot_do(study: Studies) -> None:
 def mixed(study: Studies) -> Table:
     """A table with every type, something missing in each, and texts that are hard to write."""
     hard = 'a "quote", a comma\nand ünïcode'
-    return study([(recipe(width=64, mixer=ATTENTION), done()), (recipe(width=128, mixer=LSTM), failed(error=hard))])
+    return study(
+        [(recipe(hidden_size=64, mixer=ATTENTION), done()), (recipe(hidden_size=128, mixer=LSTM), failed(error=hard))]
+    )
 
 
 def test_csv_reads_back_as_it_was(study: Studies, tmp_path: Path) -> None:
@@ -688,14 +707,14 @@ def test_a_frame_has_the_types_and_the_missing_values(study: Studies) -> None:
 def test_duckdb_answers_questions_about_runs_and_cells(study: Studies) -> None:
     pytest.importorskip("duckdb", reason="DuckDB is an extra")
     pytest.importorskip("pyarrow", reason="pyarrow is an extra")
-    table = study([*seeds(0.25, 0.75, width=64), *seeds(0.5, width=128)], cells=cells)
+    table = study([*seeds(0.25, 0.75, hidden_size=64), *seeds(0.5, hidden_size=128)], cells=cells)
     answer = table.query(
         'select "model.hidden_size" w, avg("final.ood_test") a, count(*) n from runs group by w order by w'
     )
     assert list(answer) == [{"w": 64, "a": 0.5, "n": 2}, {"w": 128, "a": 0.5, "n": 1}]
     assert list(table.query("select count(*) n, max(exact) best from cells")) == [{"n": 24, "best": 1.0}]
     assert table.query('select "final.ood_test" from runs limit 1').columns[0].shown == "share"
-    assert list(table.group("width").query('select "model.hidden_size" from groups')) == [
+    assert list(table.group("hidden_size").query('select "model.hidden_size" from groups')) == [
         {"model.hidden_size": 64},
         {"model.hidden_size": 128},
     ]
@@ -718,7 +737,7 @@ def cells(number: int) -> list[dict[str, Any]]:
             "first_correct": 4,
             "digit_accuracy": 0.75,
             "first_wrong": [0, 1],
-            "placement": 0,
+            "position_offset": 0,
             "seen": first == 1,
             "method": "one pass",
             "seed": 0,
@@ -734,10 +753,11 @@ def cells(number: int) -> list[dict[str, Any]]:
 
 
 def test_cells_are_one_row_per_done_run_checkpoint_and_cell(study: Studies) -> None:
-    table = study([*seeds(0.1, 0.2, width=64), (recipe(seed=7), failed())], cells=cells).cells()
+    table = study([*seeds(0.1, 0.2, hidden_size=64), (recipe(seed=7), failed())], cells=cells).cells()
     assert len(table) == 2 * 8
     assert next(iter(table)) == {
-        "run": "abacus/000000000000", "label": "abacus", "seed": 0, "checkpoint": "best", "step": 75, "placement": 0,
+        "run": "abacus/000000000000", "label": "abacus", "seed": 0, "checkpoint": "best", "step": 75,
+        "position_offset": 0,
         "settings": None, "region": "in_distribution", "first_digits": 1, "second_digits": 1, "correct": 3, "count": 4,
         "exact": 0.75, "low": 0.0, "high": 1.0, "digit_accuracy": 0.75, "first_correct": 4, "seen": True,
         "method": "one pass",
@@ -745,13 +765,13 @@ def test_cells_are_one_row_per_done_run_checkpoint_and_cell(study: Studies) -> N
 
 
 def test_cells_are_those_of_the_runs_that_are_left_in_the_table(study: Studies) -> None:
-    table = study([*seeds(0.1, 0.2, width=64), *seeds(0.3, width=128)], cells=cells)
-    assert set(table.where("width=128").cells()["model.hidden_size"]) == {128}
+    table = study([*seeds(0.1, 0.2, hidden_size=64), *seeds(0.3, hidden_size=128)], cells=cells)
+    assert set(table.where("hidden_size=128").cells()["model.hidden_size"]) == {128}
     assert len(table.where("status=failed").cells()) == 0
     with pytest.raises(UserError, match=r"take cells\(\) before select"):
         table.select("label").cells()
     with pytest.raises(UserError, match="only a table of runs has cells"):
-        table.group("width").cells()
+        table.group("hidden_size").cells()
 
 
 def test_cells_of_several_axes_share_columns_and_an_evaluation_with_changed_settings_says_so(study: Studies) -> None:
@@ -762,7 +782,7 @@ def test_cells_of_several_axes_share_columns_and_an_evaluation_with_changed_sett
     table = study(seeds(0.1), cells=lines).cells()
     assert rows_of(table, "first_digits", "second_digits", "cell.count", "count", "settings") == [
         (1, 1, None, 4, None),
-        (None, None, 3, 4, "times=8"),
+        (None, None, 3, 4, "num_loops=8"),
     ]
 
 
@@ -794,7 +814,11 @@ Shell = Callable[..., tuple[int, str, str]]
 def results(study: Studies, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
     """results("group=label"): `numerate results widths group=label` on a small study, as status and what it said."""
     monkeypatch.setenv("COLUMNS", "120")  # what a table shows depends on it
-    runs = [*seeds(0.1, 0.2, 0.3, width=64), *seeds(0.5, 0.7, width=128), (recipe(seed=5, width=128), failed())]
+    runs = [
+        *seeds(0.1, 0.2, 0.3, hidden_size=64),
+        *seeds(0.5, 0.7, hidden_size=128),
+        (recipe(seed=5, hidden_size=128), failed()),
+    ]
     study(runs, cells=cells)
 
     def run(*words: str, address: str = "widths") -> tuple[int, str, str]:
@@ -811,15 +835,17 @@ def test_the_command_shows_the_table_and_what_failed(results: Shell) -> None:
     regions = [
         f"{checkpoint}.{region}" for checkpoint in ("final", "best") for region in ("in_distribution", "ood_test")
     ]
-    assert out.split("\n")[0].split() == ["seed", "status", "width", *regions]
+    assert out.split("\n")[0].split() == ["seed", "status", "hidden_size", *regions]
     assert "6 runs: 5 done, 1 failed" in out
-    assert "failed: seed 5 width 128: ValueError: it broke" in out
+    assert "failed: seed 5 hidden_size 128: ValueError: it broke" in out
 
 
 def test_columns_rows_and_their_order_are_chosen_by_words(results: Shell) -> None:
-    _, out, _ = results("columns=width,seed,final.ood_test", "where=width=128,status=done", "sort=-seed", "format=csv")
+    _, out, _ = results(
+        "columns=hidden_size,seed,final.ood_test", "where=hidden_size=128,status=done", "sort=-seed", "format=csv"
+    )
     assert out == "model.hidden_size,seed,final.ood_test\n128,1,0.7\n128,0,0.5\n"
-    assert results("where=width=64", "where=seed=2", "columns=seed", "format=jsonl")[1] == '{"seed": 2}\n'
+    assert results("where=hidden_size=64", "where=seed=2", "columns=seed", "format=jsonl")[1] == '{"seed": 2}\n'
 
 
 def test_files_for_programs_have_every_column_unless_some_are_chosen(results: Shell, tmp_path: Path) -> None:
@@ -832,12 +858,12 @@ def test_files_for_programs_have_every_column_unless_some_are_chosen(results: Sh
 
 
 def test_groups_are_made_by_words(results: Shell) -> None:
-    _, out, _ = results("group=width", "columns=final.ood_test")
+    _, out, _ = results("group=hidden_size", "columns=final.ood_test")
     assert [" ".join(line.split()) for line in out.splitlines()[2:4]] == [
         "64 3 0 3/3 [44, 100] 20.0 % [10, 30]",
         "128 2 1 2/3 [21, 94] 60.0 % [50, 70]",
     ]
-    _, out, _ = results("group=width", "columns=final.ood_test", "statistic=mean", "threshold=1", "format=jsonl")
+    _, out, _ = results("group=hidden_size", "columns=final.ood_test", "statistic=mean", "threshold=1", "format=jsonl")
     first = json.loads(out.splitlines()[0])
     assert first["final.ood_test.mean"] == pytest.approx(0.2)
     assert first["success"] == 1.0
@@ -845,7 +871,7 @@ def test_groups_are_made_by_words(results: Shell) -> None:
 
 def test_cells_are_written_by_a_word_and_only_those_of_the_runs_wanted_are_read(results: Shell, study: Studies) -> None:
     (study.runs / "abacus/000000000000/evaluation.jsonl").write_text("")
-    where, columns = "where=seed=0,width=128,checkpoint=final", "columns=first_digits,second_digits,exact"
+    where, columns = "where=seed=0,hidden_size=128,checkpoint=final", "columns=first_digits,second_digits,exact"
     _, out, _ = results("cells=true", where, columns, "format=csv")
     assert out == "first_digits,second_digits,exact\n1,1,0.25\n1,2,0.5\n2,1,0.75\n2,2,1.0\n"  # of the fourth run
     _, out, _ = results("cells=true", f"out={study.runs / 'cells.csv'}")
@@ -857,13 +883,13 @@ def test_cells_are_written_by_a_word_and_only_those_of_the_runs_wanted_are_read(
     [
         (("colums=label",), "Did you mean 'columns'"),
         (("columns=",), "columns: the names are missing"),
-        (("columns=widht",), "Did you mean 'width'"),
+        (("columns=hiden_size",), "Did you mean 'hidden_size'"),
         (("out=",), "out: the file is missing"),
         (("out=a.xls",), "a.xls ends like no format"),
         (("format=parquet",), "out=results.parquet"),
         (("statistic=iqm",), "group=label statistic=iqm"),
         (("group=label", "threshold=two"), "'two' is not right"),
-        (("where=width",), "'width' is no condition"),
+        (("where=hidden_size",), "'hidden_size' is no condition"),
         (("group=",), "group: the columns are missing"),
         (("cells=perhaps",), "true or false"),
     ],
@@ -995,7 +1021,7 @@ def test_of_the_best_checkpoint_the_band_it_was_chosen_on_has_no_column(study: S
 
 
 def test_of_a_run_without_a_claim_no_success_is_counted(study: Studies) -> None:
-    runs = [(recipe(seed=0), labelled(1.0)), (recipe(seed=1), labelled(1.0, looks_ahead="it sees the end"))]
+    runs = [(recipe(seed=0), labelled(1.0)), (recipe(seed=1), labelled(1.0, sees_future="it sees the end"))]
     table = study(runs)
     assert table["no_claim"] == [None, "it sees the end"]
     assert "no claim: it sees the end" in table.text()
@@ -1017,7 +1043,7 @@ def test_cells_have_the_measures_of_their_labels(study: Studies) -> None:
             "region": "ood_test",
             "seen": False,
         }
-        line |= {"checkpoint": "final", "step": 1, "placement": 0, "method": "one pass"}
+        line |= {"checkpoint": "final", "step": 1, "position_offset": 0, "method": "one pass"}
         return [line | {"labels": {"asked_at": [2], "right_at": [1], **told}}]
 
     table = study([(recipe(), done())], cells=cells).cells()

@@ -11,7 +11,7 @@ import pytest
 from numerate.data.source import Source
 from numerate.data.writing import write
 from numerate.errors import UserError
-from numerate.tasks import GSM8K, Jokes, Mathematics, Mixture, QuestionFiles, Reading, contents
+from numerate.tasks import GSM8K, Mathematics, Mixture, MultiRC, QuestionFiles, RJokes, contents
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.contents import named, sha256_of
 from numerate.tasks.task import Task
@@ -33,13 +33,13 @@ def rows(folder: Path, name: str = "sums.txt") -> str:
 
 
 KINDS: dict[str, tuple[Callable[[Path], Task], str]] = {
-    "RJokes": (lambda at: Jokes(data_dir=str(at)), "rjokes/train.tsv"),
+    "RJokes": (lambda at: RJokes(data_dir=str(at)), "rjokes/train.tsv"),
     "Mathematics": (
         lambda at: Mathematics(("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), data_dir=str(at)),
         "mathematics_dataset/extrapolate/arithmetic__mul_big.txt",
     ),
     "QuestionFiles": (lambda at: QuestionFiles(train_file=str(at / "questions.jsonl")), "questions.jsonl"),
-    "MultiRC": (lambda at: Reading(data_dir=str(at)), "multirc/val.jsonl"),
+    "MultiRC": (lambda at: MultiRC(data_dir=str(at)), "multirc/val.jsonl"),
     "GSM8K": (lambda at: GSM8K(data_dir=str(at)), "gsm8k/test.jsonl"),
     "ExampleFile": (lambda at: ExampleFile(path=rows(at)), "sums.txt"),
     "ExampleFile, a folder": (lambda at: ExampleFile(path=str(Path(rows(at, "rjokes/a.txt")).parent)), "rjokes/a.txt"),

@@ -170,10 +170,10 @@ def test_what_is_asked_never_changes_what_is_trained() -> None:
         ({"count": 101}, "^count: 101 counted on from 0 ends above max_number=100; up to 100"),
         ({"max_number": 0}, "^max_number: "),
         ({"starts": Span(-1, 3)}, "^starts: "),
-        ({"prefix": "a b"}, "^begin: "),
-        ({"prefix": "<pad>"}, "^begin: "),
-        ({"prefix": "a\tb"}, "^begin: "),
-        ({"prefix": "[BOS]"}, r"^begin: \[BOS\] is a special token"),
+        ({"prefix": "a b"}, "^prefix: "),
+        ({"prefix": "<pad>"}, "^prefix: "),
+        ({"prefix": "a\tb"}, "^prefix: "),
+        ({"prefix": "[BOS]"}, r"^prefix: \[BOS\] is a special token"),
         (
             {"starts": 200, "number": "before"},
             "^starts: 200 leaves no number to count to, with max_number=100; up to 99",
@@ -185,7 +185,7 @@ def test_what_is_asked_never_changes_what_is_trained() -> None:
         ({"held_out_starts": 1}, "^held_out_starts: "),
         ({"symbol": "some"}, "^symbol: there is no 'some'; there are: same, different"),
         ({"helper": "null"}, "^helper: "),
-        ({"eval_count": Span(90, 120)}, "^at: 120 counted on"),
+        ({"eval_count": Span(90, 120)}, "^eval_count: 120 counted on"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, object], told: str) -> None:
@@ -217,8 +217,8 @@ def test_number_lines_that_cannot_be_are_refused(lines: dict[str, Any]) -> None:
     ("settings", "told"),
     [
         ({"count": 155}, r"^count: there are too few different streams of 256 tokens with blocks of 155"),
-        ({"eval_count": 154}, r"^at: there are too few"),
-        ({"sequence_length": 8, "count": 50}, r"^length: .* 55 tokens hold a block"),
+        ({"eval_count": 154}, r"^eval_count: there are too few"),
+        ({"sequence_length": 8, "count": 50}, r"^sequence_length: .* 55 tokens hold a block"),
     ],
 )
 def test_streams_that_are_too_few_to_hold_any_out_are_refused(settings: dict[str, Any], told: str) -> None:

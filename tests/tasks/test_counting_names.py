@@ -355,6 +355,6 @@ def test_words_of_every_task_are_written_and_read_back() -> None:
             assert words.decode(ids, vocabulary) == text
             said = [
                 vocabulary.symbols[i] if asked else "."
-                for i, asked in zip(rows.labels[row], rows.asked[row], strict=True)
+                for i, asked in zip(rows.labels[row], rows.target_mask[row], strict=True)
             ]
             assert " ".join(said[: rows.lengths[row]]) == labels

@@ -58,7 +58,7 @@ def test_a_row_without_a_label_for_each_word_is_refused_with_its_line(row: str, 
 
 def test_what_cannot_be_right_is_refused(tmp_path: Path) -> None:
     folder = Path(str(written(tmp_path, "memmap").path))
-    with pytest.raises(UserError, match=r"^order: rows with a label per word have no sums to read reversed"):
+    with pytest.raises(UserError, match=r"^digit_order: rows with a label per word have no sums to read reversed"):
         ExampleFile(path=str(folder), digit_order="reversed").alphabet()
     with pytest.raises(UserError, match=r"^question: "):
         ExampleFile(path=str(folder)).read("1+1=")

@@ -281,7 +281,7 @@ def test_settings_and_splits_that_cannot_be_are_refused(written: Path) -> None:
 
 def test_another_tokenizer_of_the_house_is_refused_with_what_is_right(written: Path) -> None:
     task = task_of(written)
-    with pytest.raises(UserError, match="tokenizer=TokenIds layout=Text are right"):
+    with pytest.raises(UserError, match="tokenizer=TokenIds layout=NextToken are right"):
         Characters().build_vocabulary(task)
-    with pytest.raises(UserError, match="tokenizer=TokenIds layout=Text are right"):
+    with pytest.raises(UserError, match="tokenizer=TokenIds layout=NextToken are right"):
         Characters().rows(task.examples("train", 0, 0, 1), TokenIds().build_vocabulary(task))

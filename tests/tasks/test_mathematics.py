@@ -106,7 +106,7 @@ def test_a_file_that_is_lacking_is_named(tmp_path: Path) -> None:
         ({"modules": ()}, "modules: none is named"),
         ({"modules": ("a", "a")}, "modules: one stands there twice"),
         ({"difficulties": ("eazy",)}, "difficulties: there is no 'eazy'"),
-        ({"development_fraction": -0.1}, "development: -0.1 is no share"),
+        ({"development_fraction": -0.1}, "development_fraction: -0.1 is no share"),
         ({"train_rows": 0}, "train_rows: 0 rows are none"),
         ({"module": 0}, "module: parts have numbers from 1 on"),
     ],

@@ -148,7 +148,7 @@ def test_an_odd_record_is_refused_by_its_line_or_counted(
     with pytest.raises(UserError, match=rf"file, line {line}: ") as refused:
         READERS[kind](path, False)
     assert told in str(refused.value)
-    assert "With skip_bad=true such records are left out and counted" in str(refused.value)
+    assert "With skip_invalid=true such records are left out and counted" in str(refused.value)
     with pytest.warns(UserWarning, match=rf"^1 record left out.*/file, line {line}: "):
         found = READERS[kind](path, True)
     assert time.process_time() - began < 5
@@ -301,6 +301,6 @@ def test_a_text_of_many_pieces_is_written_at_once() -> None:
     assert vocabulary is not None
     for row, one in enumerate(texts):
         assert Characters().decode(rows.ids[row, : rows.lengths[row]], vocabulary) == one.question + one.answer
-        assert rows.asked[row].argmax() == len(one.question)
-        assert rows.asked[row].sum() == len(one.answer) + 1
+        assert rows.target_mask[row].argmax() == len(one.question)
+        assert rows.target_mask[row].sum() == len(one.answer) + 1
     assert len(Questions.of_texts(texts)) == 2

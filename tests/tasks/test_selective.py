@@ -144,12 +144,12 @@ def test_settings_that_cannot_be_are_refused() -> None:
         ({"count": 101}, "^count: a list of 101"),
         ({"eval_count": 101}, "^eval_count: a list of 101"),
         ({"modulus": 1}, "^modulus: "),
-        ({"prefix": "3"}, "^begin: "),
-        ({"prefix": "x\ty"}, "^begin: "),
-        ({"prefix": "[EOS]"}, r"^begin: \[EOS\] is a special token"),
+        ({"prefix": "3"}, "^prefix: "),
+        ({"prefix": "x\ty"}, "^prefix: "),
+        ({"prefix": "[EOS]"}, r"^prefix: \[EOS\] is a special token"),
         ({"modulus": 40_000}, "^modulus: 40000 is above 10000"),
         ({"max_count": 10_000, "count": 40_000}, "^count: a list of 40000 has more than 10000 items"),
-        ({"texts": "words"}, "^texts: "),
+        ({"symbols": "words"}, "^symbols: "),
     ):
         with pytest.raises(UserError, match=told):
             SelectiveCounting(**settings)  # type: ignore[arg-type]

@@ -89,7 +89,7 @@ def test_a_broken_line_is_named_and_may_be_left_out_and_counted(
     with pytest.raises(UserError, match=f"{name}, line {line}: ") as refused:
         open_lines(path, reader)
     assert told in str(refused.value)
-    assert "With skip_bad=true such records are left out and counted" in str(refused.value)
+    assert "With skip_invalid=true such records are left out and counted" in str(refused.value)
     if line == 1:
         return
     with pytest.warns(UserWarning, match=rf"^1 record left out.*/{name}, line {line}: ") as warned:

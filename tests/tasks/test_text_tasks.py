@@ -15,7 +15,7 @@ from numerate.config import Span
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import default_grid
 from numerate.evaluation.exam import questions_of, size_of
-from numerate.tasks import GSM8K, Jokes, Mathematics, QuestionFiles, Reading, text_task
+from numerate.tasks import GSM8K, Mathematics, MultiRC, QuestionFiles, RJokes, text_task
 from numerate.tasks.draws import CounterRNG
 from numerate.tasks.folders import data_folder
 from numerate.tasks.plain import plain_text
@@ -25,12 +25,12 @@ from numerate.tasks.text_task import TextTask, divided, in_order
 TEXTS = Path(__file__).parent / "texts"
 
 TASKS = [
-    Jokes(data_dir=str(TEXTS)),
+    RJokes(data_dir=str(TEXTS)),
     Mathematics(
         ("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), data_dir=str(TEXTS), development_fraction=0.1
     ),
     QuestionFiles(train_file=str(TEXTS / "questions.jsonl")),
-    Reading(data_dir=str(TEXTS)),
+    MultiRC(data_dir=str(TEXTS)),
     GSM8K(data_dir=str(TEXTS)),
 ]
 every_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task).__name__)
@@ -129,7 +129,7 @@ def test_the_longest_rows_are_found(task: TextTask) -> None:
 def test_without_files_a_name_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path / "none"))
     for name, dataset in (("mathematics", "mathematics"), ("svamp", "gsm8k"), ("rjokes", "rjokes"), ("multirc",) * 2):
-        told = rf"^folder: {tmp_path}/none/\w+ is not there; `numerate data fetch {dataset}` gets it"
+        told = rf"^data_dir: {tmp_path}/none/\w+ is not there; `numerate data fetch {dataset}` gets it"
         with pytest.raises(UserError, match=told):
             presets("Task")[name].examples("train", 0, 0, 1)
     with pytest.raises(UserError, match=r"^train_file: which questions"):
@@ -205,7 +205,9 @@ def test_a_split_that_is_all_in_another_says_in_which(
         for key, value in files.items()
     }
     task = QuestionFiles(train_file=str(tmp_path / "a.tsv"), **named)
-    told = rf"has no question left for '{split}': all of it is in {where}; other files are right, or repeats=true"
+    told = (
+        rf"has no question left for '{split}': all of it is in {where}; other files are right, or keep_duplicates=true"
+    )
     with pytest.raises(UserError, match=told):
         task.examples(split, 0, 0, 4)
     assert len(replace(task, keep_duplicates=True).examples(split, 0, 0, 4)) == 4
@@ -232,7 +234,7 @@ def test_columns_are_named_by_the_first_line_or_by_their_number(tmp_path: Path) 
     assert everything(task) == {(f"what {n}", str(n)) for n in range(10)}
     assert everything(replace(task, header=False)) == {("q", "id"), *everything(task)}
     for header, told in ((True, "its first line has: id, q, a"), (False, "its first line has 3, from 1 on")):
-        with pytest.raises(UserError, match=rf"^question: .*a\.tsv has no column 'quest'; {told}"):
+        with pytest.raises(UserError, match=rf"^question_field: .*a\.tsv has no column 'quest'; {told}"):
             whole(QuestionFiles(train_file=path, question_field="quest", header=header), "train")
 
 
@@ -249,7 +251,7 @@ def test_a_first_line_that_may_be_a_header_or_a_question_is_refused_until_it_is_
     by_number = replace(task, question_field="1", answer_field="2")
     assert everything(replace(by_number, header=True)) == more
     first, second = head.split("\t")[:2]
-    assert everything(replace(task, question_field=first, answer=second)) == more
+    assert everything(replace(task, question_field=first, answer_field=second)) == more
 
 
 def test_columns_by_number_do_not_make_a_header_a_question_in_silence(tmp_path: Path) -> None:
@@ -267,9 +269,7 @@ def test_a_first_line_that_is_no_header_is_a_question_though_its_columns_look_li
     assert everything(QuestionFiles(train_file=path, question_field="1", answer_field="2")) == {("2", "1"), *more}
     with_names = rows(tmp_path / "b.tsv", ["n\tquestion\tanswer", *(f"7\t{q}\t{a}" for q, a in more)])
     assert everything(QuestionFiles(train_file=with_names)) == set(more)
-    assert everything(QuestionFiles(train_file=with_names, question_field="2", answer_field="answer_field")) == set(
-        more
-    )
+    assert everything(QuestionFiles(train_file=with_names, question_field="2", answer_field="answer")) == set(more)
 
 
 def test_columns_with_commas_are_refused_with_the_command_that_makes_json_lines_of_them(tmp_path: Path) -> None:
@@ -301,8 +301,11 @@ def test_two_lines_each_and_too_few_questions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"development": 1.0}, "development: 1.0 is no share"),
-        ({"development": 0.5, "tested": 0.5}, "tested: 0.5 and development=0.5 leave nothing"),
+        ({"development_fraction": 1.0}, "development_fraction: 1.0 is no share"),
+        (
+            {"development_fraction": 0.5, "test_fraction": 0.5},
+            "test_fraction: 0.5 and development_fraction=0.5 leave nothing",
+        ),
         ({"format": "csv"}, "format: there is no 'csv'"),
         ({"test": 0}, "test: parts have numbers from 1 on"),
     ],
@@ -320,29 +323,29 @@ def everything(task: TextTask) -> set[tuple[str, str]]:
 
 
 def test_a_joke_is_answered_with_its_score(tmp_path: Path) -> None:
-    assert whole(Jokes(data_dir=str(TEXTS)), "test")[1] == ("Why did number 51 cross the road? It was odd.", "5")
+    assert whole(RJokes(data_dir=str(TEXTS)), "test")[1] == ("Why did number 51 cross the road? It was odd.", "5")
     for name in ("train", "dev", "test"):
         rows(tmp_path / f"{name}.tsv", [f"3\tjoke of {name}"])
     rows(tmp_path / "dev.tsv", ["4\tfine", "funny\tnot fine"])
     with pytest.raises(UserError, match=r"dev\.tsv, line 2: begins with 'funny', which is no score"):
-        whole(Jokes(data_dir=str(tmp_path)), "train")
+        whole(RJokes(data_dir=str(tmp_path)), "train")
 
 
 def test_a_passage_stays_in_one_split_and_validation_is_the_test_where_that_has_no_answers(tmp_path: Path) -> None:
-    task = Reading(data_dir=str(TEXTS))
+    task = MultiRC(data_dir=str(TEXTS))
     assert [len(whole(task, split)) for split in ("train", "development", "test")] == [10, 2, 6]
     question, answer = whole(task, "test")[0]
     assert question == "On day 20 there came 22 boats and seven birds.\n\nQuestion: How many boats came?"
     assert answer == "22"
     passages = [{q.partition("\n\n")[0] for q, _ in whole(task, split)} for split in ("train", "development")]
     assert not passages[0] & passages[1]
-    both = Reading(data_dir=str(TEXTS), development_fraction=0.0)
+    both = MultiRC(data_dir=str(TEXTS), development_fraction=0.0)
     assert whole(both, "development") == whole(both, "test")
     assert len(whole(both, "train")) == 12
     for name in ("train", "val", "test"):
         text = (TEXTS / "multirc" / f"{'val' if name == 'test' else name}.jsonl").read_text()
         (tmp_path / f"{name}.jsonl").write_text(text.replace("On day 2", "On day 9") if name == "test" else text)
-    answered = Reading(data_dir=str(tmp_path))
+    answered = MultiRC(data_dir=str(tmp_path))
     assert [len(whole(answered, split)) for split in ("train", "development", "test")] == [12, 6, 6]
 
 
@@ -352,8 +355,8 @@ def test_several_right_answers_stand_beside_each_other_and_a_broken_passage_is_n
     for name in ("train", "val"):
         rows(tmp_path / f"{name}.jsonl", [passage | {"idx": 0}, {"passage": 3}])
     with pytest.raises(UserError, match=r"train\.jsonl, line 2: has no passage with questions"):
-        whole(Reading(data_dir=str(tmp_path), development_fraction=0.0, keep_duplicates=True), "test")
-    task = Reading(data_dir=str(tmp_path), development_fraction=0.0, keep_duplicates=True, skip_invalid=True)
+        whole(MultiRC(data_dir=str(tmp_path), development_fraction=0.0, keep_duplicates=True), "test")
+    task = MultiRC(data_dir=str(tmp_path), development_fraction=0.0, keep_duplicates=True, skip_invalid=True)
     with pytest.warns(UserWarning, match="1 record left out"):
         found = whole(task, "test")
     assert found == [("T\n\nQuestion: Q?", "a | c")]

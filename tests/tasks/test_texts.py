@@ -22,7 +22,7 @@ def test_texts_are_written_as_the_same_questions_in_pieces_are() -> None:
     written = Characters().rows(questions, vocabulary)
     plain = Characters().rows(Questions.of_texts([PAIRS[2], PAIRS[0], PAIRS[1]]), vocabulary)
     assert np.array_equal(written.ids, plain.ids)
-    assert np.array_equal(written.asked, plain.asked)
+    assert np.array_equal(written.target_mask, plain.target_mask)
 
 
 def test_rows_are_taken_and_joined_with_their_texts_and_facts() -> None:

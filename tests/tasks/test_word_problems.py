@@ -118,9 +118,9 @@ def test_further_tests_are_parts_behind_its_own(tmp_path: Path, monkeypatch: pyt
 
 
 def test_impossible_settings_are_refused() -> None:
-    with pytest.raises(UserError, match=r"^further: there is no 'svamps'.*Did you mean 'svamp'"):
+    with pytest.raises(UserError, match=r"^extra_tests: there is no 'svamps'.*Did you mean 'svamp'"):
         GSM8K(extra_tests=("svamps",))  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"^further: 'svamp' stands there twice"):
+    with pytest.raises(UserError, match=r"^extra_tests: 'svamp' stands there twice"):
         GSM8K(extra_tests=("svamp", "svamp"))
     with pytest.raises(UserError, match=r"^answer_format: 'text' is neither"):
         GSM8K(answer_format="text")  # type: ignore[arg-type]

@@ -119,7 +119,7 @@ def test_text_of_sums_asks_what_the_sums_ask() -> None:
     vocabulary = tokenizer.build_vocabulary(one)
     first, second = (tokenizer.rows(task.questions(np.arange(96)), vocabulary) for task in (one, other))
     assert np.array_equal(first.ids, second.ids)
-    assert np.array_equal(first.asked, second.asked)
+    assert np.array_equal(first.target_mask, second.target_mask)
 
 
 def test_one_pass_takes_every_row_once_and_the_next_in_another_order() -> None:
@@ -278,7 +278,7 @@ def test_a_row_that_does_not_read_like_the_others_is_named_with_file_and_line(
     row: str, told: str, tmp_path: Path
 ) -> None:
     task = written(tmp_path / "rows.txt", ["1+2=3", "01+1=11"] * 600 + [row])
-    with pytest.raises(UserError, match=rf"rows.txt, line 1201: .*{told}.*order=text"):
+    with pytest.raises(UserError, match=rf"rows.txt, line 1201: .*{told}.*digit_order=text"):
         task.questions(np.arange(task.rows.count))
     task.questions(np.arange(1200))
 
@@ -290,7 +290,7 @@ def test_text_needs_one_equals_sign(tmp_path: Path) -> None:
 
 
 def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"order: there is no 'revresed'.* Did you mean 'reversed'\?"):
+    with pytest.raises(UserError, match=r"digit_order: there is no 'revresed'.* Did you mean 'reversed'\?"):
         ExampleFile(digit_order="revresed")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="vocabulary: there is no"):
         ExampleFile(vocabulary="19")  # type: ignore[arg-type]

@@ -50,22 +50,22 @@ def plain(layout: Layout, rows: Rows, row: int) -> tuple[list[int], list[int]]:
     if isinstance(layout, TokenClassification):
         assert rows.labels is not None
         labels = rows.labels[row, :length].tolist()
-        return ids, [label if asks else IGNORE for label, asks in zip(labels, rows.asked[row], strict=False)]
+        return ids, [label if asks else IGNORE for label, asks in zip(labels, rows.target_mask[row], strict=False)]
     if isinstance(layout, Seq2Seq):
         first = question_of(rows, row)
-        said = [i if asks else IGNORE for i, asks in zip(ids, rows.asked[row], strict=False)][first:]
+        said = [i if asks else IGNORE for i, asks in zip(ids, rows.target_mask[row], strict=False)][first:]
         return [PAD, *ids[first:-1]][: len(said)], said
     if isinstance(layout, Masked):
-        here = rows.asked[row, :length]
+        here = rows.target_mask[row, :length]
         read = [UNKNOWN if asks else i for i, asks in zip(ids, here, strict=True)]
         return read, [i if asks else IGNORE for i, asks in zip(ids, here, strict=True)]
-    asked = rows.asked[row, 1:length] if layout == Continuation() else [True] * (length - 1)
+    asked = rows.target_mask[row, 1:length] if layout == Continuation() else [True] * (length - 1)
     return ids[:-1], [following if asks else IGNORE for following, asks in zip(ids[1:], asked, strict=True)]
 
 
 def question_of(rows: Rows, row: int) -> int:
     """How many tokens of a row come before the first that is asked; all where none is."""
-    asked = np.flatnonzero(rows.asked[row, : rows.lengths[row]])
+    asked = np.flatnonzero(rows.target_mask[row, : rows.lengths[row]])
     return int(asked[0]) if len(asked) else int(rows.lengths[row])
 
 
@@ -82,10 +82,10 @@ def test_a_batch_is_what_the_plain_form_lays_out_token_by_token(layout: Layout, 
         assert batch.tokens.ids[row].tolist() == read + [PAD] * (batch.tokens.ids.shape[1] - len(read))
         assert batch.targets[row].tolist() == said + [IGNORE] * (batch.targets.shape[1] - len(said))
         asked = [place for place, target in enumerate(said) if target != IGNORE]
-        most = batch.asked.shape[1]
+        most = batch.target_positions.shape[1]
         last = asked[-1] if asked else 0
-        assert batch.asked[row].tolist() == asked + [last] * (most - len(asked))
-        assert batch.asked_targets[row].tolist() == [said[p] for p in asked] + [IGNORE] * (most - len(asked))
+        assert batch.target_positions[row].tolist() == asked + [last] * (most - len(asked))
+        assert batch.target_ids[row].tolist() == [said[p] for p in asked] + [IGNORE] * (most - len(asked))
         total += len(asked)
     assert batch.counts == {"tokens": total, "examples": len(rows)}
     sources = 0 if batch.source is None else int(batch.source.lengths.sum())
@@ -106,8 +106,8 @@ def test_everything_is_a_64_bit_tensor_that_shares_nothing_with_its_rows(layout:
         batch.tokens.lengths,
         batch.tokens.row,
         batch.targets,
-        batch.asked,
-        batch.asked_targets,
+        batch.target_positions,
+        batch.target_ids,
     )
     for tensor in tensors:
         assert tensor.dtype == torch.int64
@@ -129,13 +129,13 @@ def test_twelve_and_nine_by_hand() -> None:
     answer = sum_of("12+9=", "answer")
     assert answer.tokens.ids.tolist() == [[6, 5, 14, 13, 17, 5, 6]]
     assert answer.targets.tolist() == [[IGNORE] * 4 + [5, 6, END]]
-    assert answer.asked.tolist() == [[4, 5, 6]]
-    assert answer.asked_targets.tolist() == [[5, 6, END]]
+    assert answer.target_positions.tolist() == [[4, 5, 6]]
+    assert answer.target_ids.tolist() == [[5, 6, END]]
     assert answer.counts == {"tokens": 3, "examples": 1}
     assert answer.real == 7
     everything = sum_of("12+9=", "all")
     assert everything.targets.tolist() == [[5, 14, 13, 17, 5, 6, END]]
-    assert everything.asked.tolist() == [list(range(7))]
+    assert everything.target_positions.tolist() == [list(range(7))]
 
 
 def test_labels_are_said_where_their_token_stands() -> None:
@@ -151,14 +151,14 @@ def test_labels_are_said_where_their_token_stands() -> None:
     a, b, one, two = tokenizer.encode("ab12", vocabulary)
     assert batch.tokens.ids.tolist() == [[a, b, a]]
     assert batch.targets.tolist() == [[one, IGNORE, two]]
-    assert batch.asked.tolist() == [[0, 2]]
-    assert batch.asked_targets.tolist() == [[one, two]]
+    assert batch.target_positions.tolist() == [[0, 2]]
+    assert batch.target_ids.tolist() == [[one, two]]
 
 
 def test_a_layout_refuses_questions_of_the_other_kind() -> None:
     ids = np.array([[5, 6, END]], dtype=np.uint8)
     asked = np.ones((1, 3), dtype=np.bool_)
-    with pytest.raises(UserError, match="take Aligned"):
+    with pytest.raises(UserError, match="take TokenClassification"):
         Continuation().batch(Rows(ids, np.array([3]), asked, labels=ids), np.arange(1))
     with pytest.raises(UserError, match="take Continuation"):
         TokenClassification().batch(Rows(ids, np.array([3]), asked), np.arange(1))
@@ -180,7 +180,7 @@ def test_of_a_pair_the_encoder_reads_the_question_and_nothing_of_the_answer(rows
 def test_a_sentinel_stands_in_the_source_and_begins_the_answer() -> None:
     vocabulary = Vocabulary.of(["+", "=", "<extra_id_0>"])
     rows = replace(Characters().rows(Arithmetic().read("12+9="), Vocabulary.of(["+", "="])), vocabulary=vocabulary)
-    batch = Seq2Seq(decoder_start_token="begin", sentinel="<extra_id_0>").batch(rows, np.arange(1))
+    batch = Seq2Seq(decoder_start_token="bos", sentinel="<extra_id_0>").batch(rows, np.arange(1))
     assert batch.source is not None
     mask, digit = vocabulary.ids["<extra_id_0>"], vocabulary.ids["0"]
     assert batch.source.ids[0, -2:].tolist() == [mask, END]
@@ -193,7 +193,7 @@ def test_a_sentinel_stands_in_the_source_and_begins_the_answer() -> None:
 @pytest.mark.parametrize("layout", [Continuation(), Seq2Seq()], ids=repr)
 def test_values_stay_with_their_tokens_on_both_sides(layout: Layout) -> None:
     rows = Characters().rows(Arithmetic().read("12+9="), Vocabulary.of(["+", "="]))
-    values = np.where(rows.asked, 7.0, np.arange(rows.ids.shape[1])).astype(np.float32)
+    values = np.where(rows.target_mask, 7.0, np.arange(rows.ids.shape[1])).astype(np.float32)
     batch = layout.batch(replace(rows, values=values), np.arange(1))
     assert batch.target_values is not None
     assert batch.target_values[batch.targets != IGNORE].tolist() == [7.0, 7.0, 7.0]

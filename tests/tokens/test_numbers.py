@@ -25,7 +25,7 @@ EVERY += [
     Digits("normal", index_hints=True),
     Digits("answer reversed", 1, 0, 33, index_hints=True),
 ]
-every_spelling = pytest.mark.parametrize("spelling", EVERY, ids=repr)
+every_spelling = pytest.mark.parametrize("number_format", EVERY, ids=repr)
 
 VOCABULARY = Vocabulary.of(Digits().texts())
 
@@ -51,37 +51,37 @@ def block(numbers: list[Decimal], columns: int = 40) -> Numbers:
 @every_spelling
 @settings(max_examples=25, deadline=None)
 @given(numbers=st.one_of(*(st.lists(kind, min_size=1, max_size=12) for kind in (whole, pointed, signed, mixed))))
-def test_a_written_block_is_its_numbers_spelled_one_by_one(spelling: NumberFormat, numbers: list[Decimal]) -> None:
-    vocabulary = Vocabulary.of(spelling.texts())
+def test_a_written_block_is_its_numbers_spelled_one_by_one(number_format: NumberFormat, numbers: list[Decimal]) -> None:
+    vocabulary = Vocabulary.of(number_format.texts())
     chance = CounterRNG(1).words(len(numbers))
     for answer in (False, True):
-        ids, lengths = spelling.write(block(numbers), 0, vocabulary, answer=answer, chance=chance)
+        ids, lengths = number_format.write(block(numbers), 0, vocabulary, answer=answer, chance=chance)
         assert ids.shape[1] % 8 == 0
         assert ids.dtype == np.uint8
         for number, row, length, word in zip(numbers, ids, lengths, chance, strict=True):
             written = [vocabulary.symbols[i] for i in row[:length]]
-            assert written == spelling.spell(number, answer=answer, chance=int(word))
+            assert written == number_format.spell(number, answer=answer, chance=int(word))
             assert not row[length:].any()
 
 
 @every_spelling
 @given(number=st.one_of(whole, pointed, signed, mixed), answer=st.booleans(), chance=st.integers(0, 2**64 - 1))
-def test_what_is_spelled_is_read_back(spelling: NumberFormat, number: Decimal, answer: bool, chance: int) -> None:
-    symbols = spelling.spell(number, answer=answer, chance=chance)
-    assert spelling.read(symbols, answer=answer) == number
+def test_what_is_spelled_is_read_back(number_format: NumberFormat, number: Decimal, answer: bool, chance: int) -> None:
+    symbols = number_format.spell(number, answer=answer, chance=chance)
+    assert number_format.read(symbols, answer=answer) == number
     text = "".join(symbols)
     plain = format(number if number else number.copy_abs(), "f")
-    assert spelling.plain(f"{text}={text}", answer=answer) == f"{plain}={plain}"
+    assert number_format.plain(f"{text}={text}", answer=answer) == f"{plain}={plain}"
 
 
 @every_spelling
 @pytest.mark.parametrize("text", ["", "-", ".", "1.2.3", "--1", "1-2", "1+2", "٣", ".5.", "1.-"])
-def test_what_is_no_number_is_read_as_none(spelling: NumberFormat, text: str) -> None:
+def test_what_is_no_number_is_read_as_none(number_format: NumberFormat, text: str) -> None:
     for order in (text, text[::-1]):
-        if order != "-.1" or not getattr(spelling, "index_hints", False):  # there the point is a hint
-            assert spelling.read(list(order)) is None
-    assert spelling.read(["1", "[EOS]"]) is None
-    assert spelling.read(["12"]) is None
+        if order != "-.1" or not getattr(number_format, "index_hints", False):  # there the point is a hint
+            assert number_format.read(list(order)) is None
+    assert number_format.read(["1", "[EOS]"]) is None
+    assert number_format.read(["12"]) is None
 
 
 def test_numbers_are_written_as_the_examples_say() -> None:
@@ -92,14 +92,14 @@ def test_numbers_are_written_as_the_examples_say() -> None:
         ("normal", 2): ["00123", "-007", "001.5", "000"],
     }
     for (order, zeros), expected in spelled.items():
-        spelling = Digits(order, zeros)  # type: ignore[arg-type]
-        assert ["".join(spelling.spell(Decimal(n))) for n in ("123", "-7", "1.5", "0")] == expected
-        assert "".join(spelling.spell(123)) == expected[0]
+        number_format = Digits(order, zeros)  # type: ignore[arg-type]
+        assert ["".join(number_format.spell(Decimal(n))) for n in ("123", "-7", "1.5", "0")] == expected
+        assert "".join(number_format.spell(123)) == expected[0]
 
 
 def test_question_and_answer_may_be_spelled_differently() -> None:
-    def both(spelling: Digits, number: int) -> tuple[str, str]:
-        return "".join(spelling.spell(number)), "".join(spelling.spell(number, answer=True))
+    def both(number_format: Digits, number: int) -> tuple[str, str]:
+        return "".join(number_format.spell(number)), "".join(number_format.spell(number, answer=True))
 
     assert both(Digits("answer reversed"), -123) == ("-123", "321-")
     assert both(Digits("normal", leading_zeros=2, answer_leading_zeros=3), 7) == ("007", "0007")
@@ -109,9 +109,12 @@ def test_question_and_answer_may_be_spelled_differently() -> None:
 
 
 def test_a_number_that_does_not_fit_into_its_places_is_refused() -> None:
-    spelling = Digits(min_digits=4)
-    assert "".join(spelling.spell(12345, answer=True)) == "54321"
-    for write in (lambda: spelling.spell(12345), lambda: spelling.write(block([Decimal(12345)]), 0, VOCABULARY)):
+    number_format = Digits(min_digits=4)
+    assert "".join(number_format.spell(12345, answer=True)) == "54321"
+    for write in (
+        lambda: number_format.spell(12345),
+        lambda: number_format.write(block([Decimal(12345)]), 0, VOCABULARY),
+    ):
         with pytest.raises(
             UserError, match=r"^min_digits: a number of 5 digits does not fit into 4 places; .*min_digits=5 holds"
         ):

@@ -93,7 +93,7 @@ def test_an_answer_is_reversed_once_whatever_is_asked_for() -> None:
 
 def test_published_sorting_lines_are_written_by_us_where_their_labels_are_no_delimiters() -> None:
     lines = case("gen_sort")["expected"]
-    task, spelling = Sorting(), Digits()
+    task, number_format = Sorting(), Digits()
     kept = 0
     for line in lines:
         question, answer = line.split("=")
@@ -101,11 +101,11 @@ def test_published_sorting_lines_are_written_by_us_where_their_labels_are_no_del
         if any(label not in LABELS for label, _, _ in pairs):
             assert "::" in line
             with pytest.raises(UserError, match=r"is no label|it reads like"):
-                task.read(",".join(f"{label}:{spelling.plain(number)}" for label, _, number in pairs))
+                task.read(",".join(f"{label}:{number_format.plain(number)}" for label, _, number in pairs))
             continue
-        read = task.read(",".join(f"{label}:{spelling.plain(number)}" for label, _, number in pairs))
+        read = task.read(",".join(f"{label}:{number_format.plain(number)}" for label, _, number in pairs))
         if all(not label.isdigit() for label, _, _ in pairs) and "0" not in [number[-1] for _, _, number in pairs]:
-            assert written(task, Characters(spelling, vocabulary="sort"), read) == [f"{question}={answer}"]
+            assert written(task, Characters(number_format, vocabulary="sort"), read) == [f"{question}={answer}"]
             kept += 1
     assert kept == 3
 
@@ -123,11 +123,11 @@ def test_no_drawn_list_has_a_delimiter_among_its_labels() -> None:
 
 def test_the_lines_of_the_positional_or_are_the_published_ones() -> None:
     found = case("gen_or_exact")
-    for spelling in (Digits(), Digits("normal"), Digits(leading_zeros=2)):
+    for number_format in (Digits(), Digits("normal"), Digits(leading_zeros=2)):
         cell = BitwiseOr().pinned(first_digits=found["input"]["n"], second_digits=found["input"]["m"])
         every = cell.whole()
         assert every is not None
-        assert written(cell, Characters(spelling, vocabulary="pad"), every) == found["expected"]
+        assert written(cell, Characters(number_format, vocabulary="pad"), every) == found["expected"]
     count = case("gen_or_count")
     for pair, expected in zip(count["input"]["pairs"], count["expected"], strict=True):
         spans = [Span(1, most) for most in pair]
@@ -162,9 +162,9 @@ def test_operands_may_alternate() -> None:
         digits = [int(d) for d in line.split("=")[0]]
         assert digits[::2] == row[0, ::-1][:20].tolist()
         assert digits[1::2] == row[1, ::-1][:20].tolist()
-    with pytest.raises(UserError, match=r"^interleave: operands of 2 and 3 digits could not be told apart"):
+    with pytest.raises(UserError, match=r"^interleave_operands: operands of 2 and 3 digits could not be told apart"):
         written(task, Characters(interleave_operands=True), task.read("12+345="))
-    with pytest.raises(UserError, match=r"^interleave: only questions of two operands"):
+    with pytest.raises(UserError, match=r"^interleave_operands: only questions of two operands"):
         written(Sorting(), Characters(interleave_operands=True), Sorting().read("A:1,B:2="))
 
 
@@ -181,8 +181,8 @@ def test_blanks_come_as_often_as_their_probability_says() -> None:
     assert len(runs) <= 5
     for row, line in enumerate(lines):
         answer = line.split("=")[1]
-        assert rows.asked[row].sum() == len(answer) + 1
-        assert rows.asked[row, rows.lengths[row] - 1]
+        assert rows.target_mask[row].sum() == len(answer) + 1
+        assert rows.target_mask[row, rows.lengths[row] - 1]
     assert np.array_equal(tokenizer.rows(drawn.take(slice(5, 9)), vocabulary).lengths, rows.lengths[5:9])
     assert written(task, tokenizer, task.read("1+2=")) == ["1+2=3"]  # nobody drew it
 
@@ -194,12 +194,12 @@ def test_a_task_that_a_published_vocabulary_cannot_write_is_refused() -> None:
         UserError, match=r"^vocabulary: the published vocabulary 'sort' has no \+, which Arithmetic needs"
     ):
         Characters(vocabulary="sort").build_vocabulary(Arithmetic())
-    with pytest.raises(UserError, match=r"^vocabulary: 'letters' is none of: house, pad, index, sort"):
+    with pytest.raises(UserError, match=r"^vocabulary: 'letters' is none of: default, pad, index, sort"):
         Characters(vocabulary="letters")  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"^vocabulary: the published vocabulary 'pad' has no index hints"):
         Characters(Digits(index_hints=True), vocabulary="pad")
-    with pytest.raises(UserError, match=r"^interleave: operands with index hints cannot alternate"):
+    with pytest.raises(UserError, match=r"^interleave_operands: operands with index hints cannot alternate"):
         Characters(Digits(index_hints=True), interleave_operands=True)
     for share in (-0.1, 1.5):
-        with pytest.raises(UserError, match=r"^blanks: .* is no probability"):
+        with pytest.raises(UserError, match=r"^space_probability: .* is no probability"):
             Characters(space_probability=share)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from numerate.data.datasets import ALL
 from numerate.errors import UserError
-from numerate.tasks import Reading
+from numerate.tasks import MultiRC
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.draws import CounterRNG
 from numerate.tasks.questions import Example, Numbers, Questions
@@ -354,7 +354,7 @@ def test_rows_are_the_question_the_answer_and_its_end() -> None:
     assert written[2][: rows.lengths[2]] == ["[BOS]", "x", "\u0120", "[NUM]", "\u0120", "y", "[EOS]"]
     assert rows.values is not None
     assert rows.values[0].tolist() == [1, 12, 1, 9, 1, 1, 21, 1]
-    assert rows.asked.sum(axis=1).tolist() == [3, 2, 5]
+    assert rows.target_mask.sum(axis=1).tolist() == [3, 2, 5]
     batch = Seq2Seq().batch(rows, np.arange(3))
     assert batch.source is not None
     assert batch.source.values is not None
@@ -370,7 +370,7 @@ def test_a_source_and_its_texts_give_the_same_rows(folder: str) -> None:
         ours = tokenizer.rows(Questions.of_source(SOURCE, chosen), vocabulary)
         plain = tokenizer.rows(SOURCE.pairs(chosen), vocabulary)
         assert np.array_equal(ours.ids, plain.ids)
-        assert np.array_equal(ours.asked, plain.asked)
+        assert np.array_equal(ours.target_mask, plain.target_mask)
         assert ours.values is None or np.array_equal(ours.values, plain.values)
 
 
@@ -391,7 +391,7 @@ def test_tasks_with_numbers_are_written_as_people_do() -> None:
     vocabulary = tokenizer.build_vocabulary(task)
     rows = tokenizer.rows(task.read("12-345="), vocabulary)
     assert tokenizer.decode(rows.ids[0], vocabulary) == "12-345=-333"
-    assert tokenizer.decode(rows.ids[0][rows.asked[0]], vocabulary) == "-333"
+    assert tokenizer.decode(rows.ids[0][rows.target_mask[0]], vocabulary) == "-333"
 
 
 def test_labels_are_refused() -> None:
@@ -423,24 +423,25 @@ def passages(folder: Path) -> None:
         (folder / f"{name}.jsonl").write_text("\n".join(lines))
 
 
-@pytest.mark.parametrize("cut", ["beginning", "end"])
+@pytest.mark.parametrize("cut", ["left", "right"])
 def test_a_question_behind_a_long_passage_is_kept_unless_its_end_is_cut_as_published(tmp_path: Path, cut: Any) -> None:
     passages(tmp_path)
-    task = Reading(data_dir=str(tmp_path), development_fraction=0.34, truncation_side=cut)
+    task = MultiRC(data_dir=str(tmp_path), development_fraction=0.34, truncation_side=cut)
     tokenizer = Subwords(tokenizer="characters", number_format=PerDigit(), max_length=80)
     vocabulary = tokenizer.build_vocabulary(task)
-    told = rf"max_length: 2 of 4 questions \(.*val\.jsonl\), .* more than 80 tokens and lose their {cut}; the longest"
+    end = "beginning" if cut == "left" else "end"
+    told = rf"max_length: 2 of 4 questions \(.*val\.jsonl\), .* more than 80 tokens and lose their {end}; the longest"
     with pytest.warns(UserWarning, match=told):
         rows = tokenizer.rows(task.longest(), vocabulary)  # what is asked of a probe is counted over the data
     with pytest.warns(UserWarning, match=told):
         rows = tokenizer.rows(task.examples("test", 0, 0, 4), vocabulary)
     said = [tokenizer.decode(ids, vocabulary) for ids in rows.ids]
     ends = [text.endswith(tuple(f"who val {n}{which}?7" for n in "01" for which in "ab")) for text in said]
-    assert sum(ends) == (4 if cut == "beginning" else 2)
+    assert sum(ends) == (4 if cut == "left" else 2)
     assert rows.lengths.max() == 80 + 2
     with pytest.warns(UserWarning, match=r"1 of 1 questions \(those asked\)"):
         long = tokenizer.rows(task.read("the " * 60 + "why?"), vocabulary)
-    assert ("why?" in tokenizer.decode(long.ids[0], vocabulary)) == (cut == "beginning")
+    assert ("why?" in tokenizer.decode(long.ids[0], vocabulary)) == (cut == "left")
 
 
 # Tokenizers that cannot be used --------------------------------------------------------------------------------------
@@ -452,7 +453,7 @@ def test_a_tokenizer_without_digits_is_refused_unless_left_alone(tmp_path: Path)
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     made.save(str(tmp_path / "tokenizer.json"))
     assert symbols(Subwords(tokenizer=str(tmp_path)), "a 1 b") == "a [UNK] b"
-    with pytest.raises(UserError, match=r"^tokenizer: it has no token '0'.*numbers=AsIs"):
+    with pytest.raises(UserError, match=r"^tokenizer: it has no token '0'.*number_format=AsIs"):
         Subwords(tokenizer=str(tmp_path), number_format=PerDigit()).build_vocabulary([])
 
 

@@ -60,13 +60,13 @@ def case(shared: Path, name: str) -> dict[str, Any]:
     return found
 
 
-def found_in(text: str, spelling: TextNumberFormat) -> list[str]:
-    assert spelling.pattern is not None
-    return spelling.pattern.findall(text)
+def found_in(text: str, number_format: TextNumberFormat) -> list[str]:
+    assert number_format.pattern is not None
+    return number_format.pattern.findall(text)
 
 
-def symbols_of(text: str, spelling: TextNumberFormat) -> list[list[str]]:
-    return [spelling.spell(number) for number in found_in(text, spelling)]
+def symbols_of(text: str, number_format: TextNumberFormat) -> list[list[str]]:
+    return [number_format.spell(number) for number in found_in(text, number_format)]
 
 
 # What is a number ----------------------------------------------------------------------------------------------------
@@ -130,50 +130,50 @@ def test_every_digit_of_a_text_belongs_to_exactly_one_number(text: str) -> None:
 # Many at once, and one by one ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spelling", EVERY, ids=repr)
+@pytest.mark.parametrize("number_format", EVERY, ids=repr)
 @settings(max_examples=60, deadline=None)
 @given(texts=st.lists(NUMBERS, max_size=6))
-def test_many_numbers_are_written_as_each_is_spelled(spelling: TextNumberFormat, texts: list[str]) -> None:
-    found = [number for text in texts for number in found_in(text, spelling)]
-    written = spelling.write(found)
+def test_many_numbers_are_written_as_each_is_spelled(number_format: TextNumberFormat, texts: list[str]) -> None:
+    found = [number for text in texts for number in found_in(text, number_format)]
+    written = number_format.write(found)
     codes = np.split(written.codes, written.counts.cumsum())[:-1] if found else []
     assert len(written.counts) == len(found)
-    names = spelling.symbols()
+    names = number_format.symbols()
     for place, number in enumerate(found):
         if written.beyond is not None and written.beyond[place]:
-            with pytest.raises(UserError, match=r"^numbers: "):
-                spelling.spell(number)
+            with pytest.raises(UserError, match=r"^number_format: "):
+                number_format.spell(number)
         else:
-            assert [names[code] for code in codes[place]] == spelling.spell(number)
+            assert [names[code] for code in codes[place]] == number_format.spell(number)
 
 
-@pytest.mark.parametrize("spelling", PARSED, ids=repr)
+@pytest.mark.parametrize("number_format", PARSED, ids=repr)
 @settings(max_examples=150, deadline=None)
 @given(text=NUMBERS)
-def test_a_number_is_read_back_as_it_was(spelling: TextNumberFormat, text: str) -> None:
-    for number in found_in(text, spelling):
-        written = spelling.write([number])
+def test_a_number_is_read_back_as_it_was(number_format: TextNumberFormat, text: str) -> None:
+    for number in found_in(text, number_format):
+        written = number_format.write([number])
         if written.beyond is not None and written.beyond[0]:
             continue
-        symbols = spelling.spell(number)
+        symbols = number_format.spell(number)
         values = None if written.values is None else [float(written.values[0])] * len(symbols)
         wanted = found_numbers.value_of(number)
-        if isinstance(spelling, RegressionTransformer):
+        if isinstance(number_format, RegressionTransformer):
             wanted = Decimal(rounded(number))
             assert abs(wanted - found_numbers.value_of(number)) <= Decimal("5e-13")
-        assert Decimal(spelling.read(symbols, values)) == wanted
+        assert Decimal(number_format.read(symbols, values)) == wanted
 
 
-@pytest.mark.parametrize("spelling", KEPT, ids=repr)
+@pytest.mark.parametrize("number_format", KEPT, ids=repr)
 @given(text=NUMBERS)
-def test_what_is_not_parsed_keeps_its_characters(spelling: TextNumberFormat, text: str) -> None:
-    for number in found_in(text, spelling):
-        assert spelling.read(spelling.spell(number)) == number
+def test_what_is_not_parsed_keeps_its_characters(number_format: TextNumberFormat, text: str) -> None:
+    for number in found_in(text, number_format):
+        assert number_format.read(number_format.spell(number)) == number
 
 
-@pytest.mark.parametrize("spelling", EVERY, ids=repr)
-def test_symbols_are_different_and_begin_with_the_digits(spelling: TextNumberFormat) -> None:
-    symbols = spelling.symbols()
+@pytest.mark.parametrize("number_format", EVERY, ids=repr)
+def test_symbols_are_different_and_begin_with_the_digits(number_format: TextNumberFormat) -> None:
+    symbols = number_format.symbols()
     assert symbols[:10] == tuple("0123456789")
     assert len(set(symbols)) == len(symbols)
 
@@ -189,7 +189,7 @@ def test_a_tokenizers_own_numbers_are_left_to_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spelling", "text", "groups"),
+    ("number_format", "text", "groups"),
     [
         (Groups(3, "left"), "12345", ["123", "45"]),
         (Groups(3, "right"), "12345", ["12", "345"]),
@@ -201,10 +201,10 @@ def test_a_tokenizers_own_numbers_are_left_to_it() -> None:
         (PerDigit(), "12.50", ["1", "2", "5", "0"]),
     ],
 )
-def test_groups_are_cut_by_hand(spelling: TextNumberFormat, text: str, groups: list[str]) -> None:
-    assert [*chain.from_iterable(symbols_of(text, spelling))] == groups
-    written = spelling.write(found_in(text, spelling))
-    assert [spelling.symbols()[code] for code in written.codes] == groups
+def test_groups_are_cut_by_hand(number_format: TextNumberFormat, text: str, groups: list[str]) -> None:
+    assert [*chain.from_iterable(symbols_of(text, number_format))] == groups
+    written = number_format.write(found_in(text, number_format))
+    assert [number_format.symbols()[code] for code in written.codes] == groups
 
 
 def test_a_group_has_its_value() -> None:
@@ -303,11 +303,13 @@ def test_more_than_twenty_digits_are_beyond_the_regression_transformer() -> None
 # xVal ----------------------------------------------------------------------------------------------------------------
 
 
-def template(text: str, spelling: XVal) -> tuple[str, list[float]]:
-    assert spelling.pattern is not None
-    values = spelling.write(found_in(text, spelling)).values
+def template(text: str, number_format: XVal) -> tuple[str, list[float]]:
+    assert number_format.pattern is not None
+    values = number_format.write(found_in(text, number_format)).values
     assert values is not None
-    return spelling.between(spelling.pattern.sub("\ue000", text), "\ue000").replace("\ue000", "[NUM]"), values.tolist()
+    return number_format.between(number_format.pattern.sub("\ue000", text), "\ue000").replace(
+        "\ue000", "[NUM]"
+    ), values.tolist()
 
 
 def test_xval_takes_out_the_published_numbers(shared: Path) -> None:

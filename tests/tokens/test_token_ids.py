@@ -68,12 +68,12 @@ def test_mistrals_first_tokenizer_keeps_its_32000_ids(shared: Path) -> None:
 def test_a_chunk_is_read_without_its_last_token_and_each_place_says_the_next(known: StoredTokenizer) -> None:
     vocabulary = vocabulary_of(known)
     rows = TokenIds().rows(chunks(), vocabulary)
-    assert (rows.lengths.tolist(), rows.asked.sum(1).tolist()) == ([4, 2, 3], [3, 1, 2])
+    assert (rows.lengths.tolist(), rows.target_mask.sum(1).tolist()) == ([4, 2, 3], [3, 1, 2])
     batch = NextToken().batch(rows, np.array([7, 8, 9]))
     assert batch.tokens.ids.tolist() == [[5, 6, 7], [9, 0, 0], [6, 7, 0]]
     assert batch.targets.tolist() == [[6, 7, 8], [5, IGNORE, IGNORE], [7, 8, IGNORE]]
-    assert batch.asked_targets.tolist() == batch.targets.tolist()
-    assert batch.asked.tolist() == [[0, 1, 2], [0, 0, 0], [0, 1, 1]], "filled up with a row's last place"
+    assert batch.target_ids.tolist() == batch.targets.tolist()
+    assert batch.target_positions.tolist() == [[0, 1, 2], [0, 0, 0], [0, 1, 1]], "filled up with a row's last place"
     assert (batch.tokens.lengths.tolist(), batch.tokens.row.tolist()) == ([3, 1, 2], [7, 8, 9])
     assert (dict(batch.counts), batch.real) == ({"tokens": 6, "examples": 3}, 6)
     short = NextToken().batch(rows.take(np.array([1])), np.array([0]))

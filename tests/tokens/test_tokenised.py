@@ -81,7 +81,7 @@ def test_rows_of_files_are_rows_of_their_texts() -> None:
         vocabulary = tokenizer.build_vocabulary([])
         ours = tokenizer.rows(Questions.of_source(source, chosen), vocabulary)
         plain = tokenizer.rows(source.pairs(chosen), vocabulary)
-        for name in ("ids", "lengths", "asked", "values"):
+        for name in ("ids", "lengths", "target_mask", "values"):
             assert np.array_equal(getattr(ours, name), getattr(plain, name)), name
 
 

@@ -86,13 +86,13 @@ def agrees_with_the_plain_form(questions: Questions, rows: Rows, tokenizer: Char
         known = [symbol if symbol in vocabulary.ids else "[UNK]" for symbol in written]
         assert [vocabulary.symbols[i] for i in rows.ids[row, :length]] == known
         assert not rows.ids[row, length:].any()
-        assert not rows.asked[row, length:].any()
+        assert not rows.target_mask[row, length:].any()
         if questions.labels is None:
-            assert rows.asked[row, :length].tolist() == answer
+            assert rows.target_mask[row, :length].tolist() == answer
             assert rows.labels is None
         else:
             assert rows.labels is not None
-            places = np.flatnonzero(rows.asked[row])
+            places = np.flatnonzero(rows.target_mask[row])
             assert {int(p): vocabulary.symbols[rows.labels[row, p]] for p in places} == labels
 
 
@@ -175,7 +175,7 @@ def test_twelve_and_nine_is_written_as_the_example_says() -> None:
         rows = tokenizer.rows(task.read("12+9="), vocabulary)
         assert tokenizer.decode(rows.ids[0], vocabulary) == text
         assert rows.ids[0, -1] == END
-        assert "".join(str(int(asks)) for asks in rows.asked[0]) == asked
+        assert "".join(str(int(asks)) for asks in rows.target_mask[0]) == asked
 
 
 def test_free_text_is_written_as_it_is() -> None:
@@ -183,7 +183,7 @@ def test_free_text_is_written_as_it_is() -> None:
     vocabulary = tokenizer.build_vocabulary(["ab=:"])
     rows = tokenizer.rows([Example("a 12=", "b"), Example("b:", "a21")], vocabulary)
     assert [tokenizer.decode(ids, vocabulary) for ids in rows.ids] == ["a 12=b", "b:a21"]
-    assert rows.asked.sum(axis=1).tolist() == [2, 4]
+    assert rows.target_mask.sum(axis=1).tolist() == [2, 4]
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def test_a_row_is_the_same_whatever_rows_are_beside_it(tokenizer: Tokenizer) -> 
         length = int(alone.lengths[0])
         assert rows.lengths[row] == length
         assert np.array_equal(rows.ids[row, :length], alone.ids[0])
-        assert np.array_equal(rows.asked[row, :length], alone.asked[0])
+        assert np.array_equal(rows.target_mask[row, :length], alone.target_mask[0])
 
 
 @every_tokenizer
@@ -244,7 +244,7 @@ def test_rows_are_taken_in_any_order_and_cut_to_the_longest() -> None:
     block = Questions.concatenate([task.read(text) for text in ("1+2=", "1234+5=", "10+2=")])
     rows = tokenizer.rows(block, tokenizer.build_vocabulary(task)).take(np.array([2, 0]))
     assert rows.lengths.tolist() == [8, 6]
-    assert rows.ids.shape == rows.asked.shape == (2, 8)
+    assert rows.ids.shape == rows.target_mask.shape == (2, 8)
     assert rows.ids[1, 6:].tolist() == [PAD, PAD]
 
 

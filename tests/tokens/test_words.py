@@ -66,8 +66,8 @@ def test_rows_are_what_the_plain_form_writes_text_by_text(begin: bool, block: Qu
         length = int(rows.lengths[row])
         assert [vocabulary.symbols[i] for i in rows.ids[row, :length]] == written
         assert not rows.ids[row, length:].any()
-        heard = rows.ids if rows.labels is None else rows.labels
-        found = {int(p): vocabulary.symbols[heard[row, p]] for p in np.flatnonzero(rows.asked[row])}
+        on_progress = rows.ids if rows.labels is None else rows.labels
+        found = {int(p): vocabulary.symbols[on_progress[row, p]] for p in np.flatnonzero(rows.target_mask[row])}
         assert found == said
 
 
@@ -132,17 +132,17 @@ def test_free_text_has_a_token_per_character() -> None:
 def test_a_layout_hides_the_tokens_of_the_texts_it_names() -> None:
     rows = counted("0 <pad> a <pad> a <blk>", ". 0 . 1 . 10")
     batch = TokenClassification(blocked_tokens=("<pad>",)).batch(rows, np.arange(1))
-    assert batch.tokens.hidden is not None
-    assert batch.tokens.hidden.tolist() == [[False, True, False, True, False, False]]
-    both = TokenClassification(blocked_tokens=("<pad>", "<blk>")).batch(rows, np.arange(1)).tokens.hidden
+    assert batch.tokens.blocked_keys is not None
+    assert batch.tokens.blocked_keys.tolist() == [[False, True, False, True, False, False]]
+    both = TokenClassification(blocked_tokens=("<pad>", "<blk>")).batch(rows, np.arange(1)).tokens.blocked_keys
     assert both is not None
     assert both.tolist() == [[False, True, False, True, False, True]]
 
 
 def test_nothing_is_hidden_where_nothing_is_to_be() -> None:
     rows = counted("0 <pad> a", ". 0 1")
-    assert TokenClassification().batch(rows, np.arange(1)).tokens.hidden is None
-    assert TokenClassification(blocked_tokens=("<blk>",)).batch(rows, np.arange(1)).tokens.hidden is None
+    assert TokenClassification().batch(rows, np.arange(1)).tokens.blocked_keys is None
+    assert TokenClassification(blocked_tokens=("<blk>",)).batch(rows, np.arange(1)).tokens.blocked_keys is None
 
 
 def test_a_text_that_is_not_there_cannot_be_hidden() -> None:

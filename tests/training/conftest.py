@@ -158,7 +158,7 @@ class Asked(Stop):
         self.left = nth
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         self.left -= 1
         return self.left <= 0
 

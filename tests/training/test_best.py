@@ -69,7 +69,7 @@ def test_what_is_said_decides_unless_somebody_does() -> None:
     assert found == [ACCURACY, TIES, LOSS]
     assert [Criterion.of("accuracy", exam) for exam in (symbols, numbers)] == [TIES, TIES]
     assert Criterion.of("loss", symbols) == LOSS
-    with pytest.raises(UserError, match=r"^training\.best_by: 'bleu' is none of accuracy \| loss \| null"):
+    with pytest.raises(UserError, match=r"^training\.best_metric: 'bleu' is none of accuracy \| loss \| null"):
         recipe("addition_rotary", "training.best_metric=bleu")
 
 

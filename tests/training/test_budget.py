@@ -73,7 +73,7 @@ class At:
     step: int = 0
     examples: int = 0
     tokens: int = 0
-    operations: int = 0
+    flops: int = 0
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def parts() -> Trainer:
 
 def budget_of(parts: Trainer, **settings: Any) -> Budget:
     """A budget over the task, data and model of a small recipe."""
-    settings = {"steps": None, "window": 4, **settings}
+    settings = {"steps": None, "shuffle_window": 4, **settings}
     return Budget(Training(**settings), parts.recipe.task, parts.stream, parts.model, parts.objective)
 
 
@@ -118,16 +118,16 @@ def test_a_step_costs_three_forwards_of_its_padded_batch() -> None:
     trainer = trainer_of("training.gradient_accumulation_steps=2")
     shapes = [tuple(batch.tokens.ids.shape) for parts in batches_of(trainer, 5) for batch in parts]
     assert len(set(shapes)) > 1
-    assert trainer.progress.operations == sum(3 * trainer.model.operations(*shape) for shape in shapes) > 0
+    assert trainer.progress.flops == sum(3 * trainer.model.flops(*shape) for shape in shapes) > 0
 
 
 def test_operations_are_logged_and_what_a_run_ended_with_is_kept(tmp_path: Path) -> None:
     run = trained(tmp_path)
-    counted = [line["operations"] for line in metrics(run) if "loss" in line]
+    counted = [line["flops"] for line in metrics(run) if "loss" in line]
     assert len(counted) == 6
     assert all(0 < earlier < later for earlier, later in pairwise(counted))
-    assert run.run.folder.head()["ended"]["operations"] == counted[-1]
-    assert run.run.checkpoints()[0].state["progress"]["operations"] == counted[-1]
+    assert run.run.folder.head()["ended"]["flops"] == counted[-1]
+    assert run.run.checkpoints()[0].state["progress"]["flops"] == counted[-1]
     said = (run.run.path / "log.txt").read_text()
     assert f"30 steps, 480 examples, {metrics(run)[5]['tokens']:,} tokens, {flop_text(counted[-1])}" in said
 
@@ -136,22 +136,22 @@ def test_a_budget_in_operations_ends_the_run_near_its_estimate(tmp_path: Path) -
     run = trained(tmp_path, "training.steps=null", "training.flops=2e8")
     lines = [line for line in metrics(run) if "loss" in line]
     used = run.run.checkpoints()[0].state["progress"]
-    assert 2e8 <= used["operations"] < 2e8 + 2e8 / used["step"] * 2
+    assert 2e8 <= used["flops"] < 2e8 + 2e8 / used["step"] * 2
     trainer = trainer_of("training.steps=null", "training.flops=2e8")
     assert trainer.steps == pytest.approx(used["step"], rel=0.1)
     assert lines[-1]["rate"] < 0.4 * max(line["rate"] for line in lines)
 
 
 def test_the_first_budget_that_is_reached_ends_the_run(parts: Trainer) -> None:
-    both = budget_of(parts, steps=5, operations=1e15)
+    both = budget_of(parts, steps=5, flops=1e15)
     assert both.steps == 5
-    assert not both.is_spent(At(step=4, operations=10**14))
+    assert not both.is_spent(At(step=4, flops=10**14))
     assert both.is_spent(At(step=5))
-    assert both.is_spent(At(operations=10**15))
-    one = budget_of(parts, operations=1e9)
+    assert both.is_spent(At(flops=10**15))
+    one = budget_of(parts, flops=1e9)
     assert not one.is_spent(At(step=10**6, examples=10**9))
-    assert budget_of(parts, examples=100, batch=16).steps == 7
-    assert budget_of(parts, examples=100, batch=16).is_spent(At(step=7, examples=112))
+    assert budget_of(parts, examples=100, batch_size=16).steps == 7
+    assert budget_of(parts, examples=100, batch_size=16).is_spent(At(step=7, examples=112))
 
 
 def test_a_checkpoint_from_before_operations_were_counted_is_gone_on_with(tmp_path: Path) -> None:
@@ -159,10 +159,10 @@ def test_a_checkpoint_from_before_operations_were_counted_is_gone_on_with(tmp_pa
     (last,) = checkpoint.steps(run.run.folder.checkpoints)
     found = run.run.checkpoints()[0]
     assert last == 20
-    counted = found.state["progress"].pop("operations")
+    counted = found.state["progress"].pop("flops")
     trainer = trainer_of()
     trainer.load(replace(found, state=found.state))
-    assert trainer.progress.operations == pytest.approx(counted, rel=0.1)
+    assert trainer.progress.flops == pytest.approx(counted, rel=0.1)
     trainer.one_step(30)
     assert trainer.progress.step == 21
 
@@ -171,16 +171,16 @@ def test_operations_can_be_written_as_physicists_do() -> None:
     assert small("training.flops=8e18").training.flops == 8e18
     assert small("training.flops=64e18").training.flops == 64e18
     for text, match in (("inf", "a budget has an end"), ("0", "is nothing"), ("-1e3", "is nothing")):
-        with pytest.raises(UserError, match=f"operations: .*{match}"):
+        with pytest.raises(UserError, match=f"flops: .*{match}"):
             small(f"training.flops={text}")
 
 
 @pytest.mark.parametrize(
-    ("operations", "text"),
+    ("flops", "text"),
     [(8e18, "8.0 exaFLOP"), (6.4e19, "64.0 exaFLOP"), (0, "0.0 FLOP"), (999.96, "1.0 kiloFLOP"), (3e24, "3,000.0")],
 )
-def test_operations_are_said_in_their_unit(operations: float, text: str) -> None:
-    assert flop_text(operations).startswith(text)
+def test_operations_are_said_in_their_unit(flops: float, text: str) -> None:
+    assert flop_text(flops).startswith(text)
 
 
 def test_a_dry_run_says_the_operations_of_a_step_and_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def test_a_dry_run_says_the_operations_of_a_step_and_of_all(monkeypatch: pytest.
     assert estimate.total_operations == pytest.approx(8e15, rel=1e-6)
     assert "8.0 petaFLOP in all" in str(estimate)
     assert estimate.batch[0] == 4
-    assert estimate.operations * estimate.examples / 16 == pytest.approx(8e15, rel=1e-3)
+    assert estimate.flops * estimate.examples / 16 == pytest.approx(8e15, rel=1e-3)
 
 
 # Growing batches -----------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_a_dry_run_says_the_operations_of_a_step_and_of_all(monkeypatch: pytest.
 def test_batches_grow_as_published(shared: Path, parts: Trainer) -> None:
     cases = json.loads((shared / "cases" / "abacus.json").read_text())["cases"]
     case = next(case for case in cases if case["id"] == "batch_size_ramp")
-    budget = budget_of(parts, operations=8e18, batch=8192, ramp=0.6, ramp_from=512)
+    budget = budget_of(parts, flops=8e18, batch_size=8192, batch_size_warmup=0.6, initial_batch_size=512)
     assert len(case["input"]["hours"]) == 12
     for hours in case["input"]["hours"]:
         assert 512 * budget.multiples(float(hours) / 24) == case["expected"][hours], hours
@@ -206,7 +206,7 @@ def test_batches_grow_as_published(shared: Path, parts: Trainer) -> None:
 @pytest.mark.parametrize("limit", [{"steps": 500}, {"examples": 7777}, {"epochs": 0.011}])
 @pytest.mark.parametrize("ramp", [0.3, 0.6, 1.0])
 def test_a_ramp_climbs_once_over_its_share_of_the_budget(parts: Trainer, limit: dict[str, Any], ramp: float) -> None:
-    budget = budget_of(parts, **limit, batch=48, ramp=ramp, ramp_from=4)
+    budget = budget_of(parts, **limit, batch_size=48, batch_size_warmup=ramp, initial_batch_size=4)
     every = list(places(budget))
     multiples = [budget.multiples(budget.used(at)) for at in every]
     assert multiples == sorted(multiples)
@@ -222,7 +222,7 @@ def test_a_ramp_climbs_once_over_its_share_of_the_budget(parts: Trainer, limit: 
 
 
 def test_a_ramp_over_a_budget_in_examples_goes_by_examples_and_by_steps_over_one_in_steps(parts: Trainer) -> None:
-    growing = {"batch": 48, "ramp": 0.6, "ramp_from": 4}
+    growing = {"batch_size": 48, "batch_size_warmup": 0.6, "initial_batch_size": 4}
     half = At(step=10, examples=5000)
     assert budget_of(parts, examples=10000, **growing).used(half) == 0.5
     assert budget_of(parts, steps=40, **growing).used(half) == 0.25
@@ -269,7 +269,7 @@ def test_no_ramp_and_a_ramp_that_has_nothing_to_climb_are_the_same_run(parts: Tr
         assert [batch.tokens.row.tolist() for batch in some] == [batch.tokens.row.tolist() for batch in others]
 
 
-@pytest.mark.parametrize("budget", ["steps=30", "examples=300", "operations=1e8"])
+@pytest.mark.parametrize("budget", ["steps=30", "examples=300", "flops=1e8"])
 def test_a_run_with_growing_batches_that_was_stopped_is_the_run_that_was_not(tmp_path: Path, budget: str) -> None:
     chosen = ("training.steps=null", f"training.{budget}", *GROWING)
     whole = trained(tmp_path / "whole", *chosen)
@@ -293,12 +293,21 @@ def test_the_debug_preset_still_grows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"ramp": 0.6}, "ramp: 0.6 needs ramp_from"),
-        ({"ramp": 1.5, "ramp_from": 4}, "ramp: 1.5 is not a share"),
-        ({"ramp_from": 4}, "ramp_from: 4 has no ramp to begin"),
-        ({"ramp": 0.6, "ramp_from": 5}, "ramp_from: 5: 64 examples are no multiple of it"),
-        ({"ramp": 0.6, "ramp_from": 0}, "ramp_from: 0: 64 examples are no multiple of it"),
-        ({"ramp": 0.6, "ramp_from": 4, "accumulate": 8}, "accumulate: 4 examples cannot be cut into 8 equal parts"),
+        ({"batch_size_warmup": 0.6}, "batch_size_warmup: 0.6 needs initial_batch_size"),
+        ({"batch_size_warmup": 1.5, "initial_batch_size": 4}, "batch_size_warmup: 1.5 is not a share"),
+        ({"initial_batch_size": 4}, "initial_batch_size: 4 has no ramp to begin"),
+        (
+            {"batch_size_warmup": 0.6, "initial_batch_size": 5},
+            "initial_batch_size: 5: 64 examples are no multiple of it",
+        ),
+        (
+            {"batch_size_warmup": 0.6, "initial_batch_size": 0},
+            "initial_batch_size: 0: 64 examples are no multiple of it",
+        ),
+        (
+            {"batch_size_warmup": 0.6, "initial_batch_size": 4, "gradient_accumulation_steps": 8},
+            "gradient_accumulation_steps: 4 examples cannot be cut into 8 equal parts",
+        ),
     ],
 )
 def test_a_ramp_that_cannot_be_climbed_is_refused(settings: dict[str, Any], match: str) -> None:

@@ -83,5 +83,5 @@ def test_shares_of_processes_make_the_whole(recipe: Recipe, during: int, monkeyp
 
 
 def test_a_target_is_refused_as_nothing_is_right_or_wrong(recipe: Recipe, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"training\.target: is a share of right answers"):
+    with pytest.raises(UserError, match=r"training\.target_accuracy: is a share of right answers"):
         trainer_of(replace(recipe, training=replace(recipe.training, target_accuracy=0.9)))

@@ -120,11 +120,11 @@ def test_a_number_term_above_cross_entropy_in_the_first_line_of_metrics_is_told_
         objective=Supervised(NumberToken(weight=weight)),
         training=replace(made.training, steps=4, log_every=2, evaluate_every=4, batch_size=4),
     )
-    heard: list[str] = []
+    on_progress: list[str] = []
     said: list[str] = []
-    train(made, runs_dir=tmp_path, listen=lambda kind, record: heard.append(kind), say=said.append)
+    train(made, runs_dir=tmp_path, listen=lambda kind, record: on_progress.append(kind), say=said.append)
     found = [text for text in said if "number term" in text]
-    assert len(found) == heard.count("warning") == told
+    assert len(found) == on_progress.count("warning") == told
     assert all("(means over the first 2 steps)" in text for text in found)
     assert all(
         text.endswith("use a lower objective.loss.weight (now 30) or objective.loss.squash_factor=20") for text in found

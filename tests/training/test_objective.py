@@ -19,7 +19,7 @@ from numerate.positions.numbering import DigitIndex
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokens.layout import Continuation
 from numerate.tokens.tokenizer import Characters
-from numerate.training.objective import Objective, Progressive, Supervised, turns_of
+from numerate.training.objective import Objective, Progressive, Supervised, loops_of
 
 TASK, TOKENIZER = Arithmetic(digits=Span(1, 4)), Characters()
 VOCABULARY = TOKENIZER.build_vocabulary(TASK)
@@ -92,7 +92,7 @@ class Recording(torch.nn.Module):
         self.module, self.calls = model, []  # type: ignore[var-annotated]
 
     def forward(self, *given: Any, **named: Any) -> Any:
-        self.calls.append((named["turns"], named["asked"] is not None))
+        self.calls.append((named["loops"], named["target_positions"] is not None))
         return self.module(*given, **named)
 
 
@@ -105,7 +105,7 @@ def test_the_loss_is_that_of_all_turns_and_that_of_drawn_ones(alpha: float, most
         drawn = objective.some(4, StepContext(seed=3, step=step))
         loss = CrossEntropy().build(VOCABULARY)
         of_all, of_drawn = (
-            loss(model(batch.tokens, turns=turns), batch)["cross_entropy"] for turns in ((4 - bound, bound), drawn)
+            loss(model(batch.tokens, loops=turns), batch)["cross_entropy"] for turns in ((4 - bound, bound), drawn)
         )
         expected = (1 - alpha) * of_all + alpha * of_drawn
         watched = Recording(model)
@@ -141,10 +141,10 @@ def test_everywhere_and_only_where_asked_are_the_same_loss() -> None:
         torch.testing.assert_close(some["cross_entropy"], everywhere["cross_entropy"], rtol=1e-6, atol=1e-6)
 
 
-def test_the_turns_of_a_wrapped_model_are_its_own() -> None:
+def test_the_loops_of_a_wrapped_model_are_its_own() -> None:
     model = model_of(Loop(num_loops=6))
-    assert turns_of(model) == turns_of(Recording(model)) == turns_of(torch.compile(model, backend="eager")) == 6  # type: ignore[arg-type]
-    assert turns_of(model_of(Stack())) == turns_of(torch.nn.Linear(2, 2)) == 1
+    assert loops_of(model) == loops_of(Recording(model)) == loops_of(torch.compile(model, backend="eager")) == 6  # type: ignore[arg-type]
+    assert loops_of(model_of(Stack())) == loops_of(torch.nn.Linear(2, 2)) == 1
 
 
 # Throttles -----------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_the_described_throttle_divides_the_gradient_of_the_trunk_by_its_turns()
         found = gradient(model, sums(objective, model, step)["cross_entropy"])
         each = []
         for turns in ((3, 3), (without, learning)):
-            loss = CrossEntropy().build(VOCABULARY)(model(batch.tokens, turns=turns), batch)
+            loss = CrossEntropy().build(VOCABULARY)(model(batch.tokens, loops=turns), batch)
             each.append(gradient(model, loss["cross_entropy"]))
         for name in found:
             by = (3, learning) if name.startswith("trunk.") else (1, 1)
@@ -199,16 +199,14 @@ def test_operations_are_a_forward_of_all_turns_and_a_backward_of_those_that_lear
         mean = 0.0
         for step in range(400):
             pairs = [(3, 3)] * (alpha < 1) + [Progressive().some(6, StepContext(seed=3, step=step))] * (alpha > 0)
-            expected = sum(
-                model.operations(rows, time, pair) + 2 * model.operations(rows, time, pair[1]) for pair in pairs
-            )
-            assert part.operations(model, batch, StepContext(seed=3, step=step)) == expected
+            expected = sum(model.flops(rows, time, pair) + 2 * model.flops(rows, time, pair[1]) for pair in pairs)
+            assert part.flops(model, batch, StepContext(seed=3, step=step)) == expected
             mean += expected / 400
-        assert part.operations(model, batch) == pytest.approx(mean, rel=0.05)
+        assert part.flops(model, batch) == pytest.approx(mean, rel=0.05)
     for trunk in (Stack(3), Loop(3, 1)):
         once = model_of(trunk)
         for objective in (Progressive(), Supervised()):
-            assert objective.build(VOCABULARY).operations(once, batch) == 3 * once.operations(rows, time)
+            assert objective.build(VOCABULARY).flops(once, batch) == 3 * once.flops(rows, time)
 
 
 def test_the_mean_of_turns_drawn_by_default() -> None:
@@ -228,8 +226,8 @@ def test_what_is_asked_does_not_hang_on_equals_signs() -> None:
     ids[0][ids[0] == equals] = 5
     ids[1, 0] = equals
     plain, other = (Continuation().batch(replace(written, ids=given), np.arange(5)) for given in (written.ids, ids))
-    assert torch.equal(plain.asked, other.asked)
-    assert torch.equal(plain.asked_targets, other.asked_targets)
+    assert torch.equal(plain.target_positions, other.target_positions)
+    assert torch.equal(plain.target_ids, other.target_ids)
     assert plain.counts == other.counts
     assert (other.targets != IGNORE).sum(1).min() >= 2
 
@@ -239,7 +237,7 @@ def test_what_is_asked_does_not_hang_on_equals_signs() -> None:
     [
         ({"alpha": 1.5}, "^alpha: 1.5 is not a share"),
         ({"alpha": -0.1}, "^alpha: "),
-        ({"most_with_gradient": 0}, "^most_with_gradient: "),
+        ({"max_grad_loops": 0}, "^max_grad_loops: "),
     ],
 )
 def test_impossible_values_are_refused_by_name(settings: dict[str, Any], words: str) -> None:

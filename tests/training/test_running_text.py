@@ -24,7 +24,7 @@ from numerate.training.stopping import Stop
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
 SMALL = (
-    "tokenizer=TokenIds layout=Text evaluation.grid=null model.hidden_size=16 model.backbone.num_layers=1 "
+    "tokenizer=TokenIds layout=NextToken evaluation.grid=null model.hidden_size=16 model.backbone.num_layers=1 "
     "model.positions=[Rotary] "
     "model.mixer.num_heads=2 training.batch_size=4 training.log_every=1 training.evaluate_every=6 "
     "training.checkpoint_every=6 "
@@ -77,7 +77,7 @@ def test_a_run_that_goes_on_reads_on_where_it_stopped(told: Path, order: str) ->
 def test_what_does_not_go_together_is_refused_before_anything_is_written(told: Path) -> None:
     right = small("shuffled", 4)
     for changed, said in (
-        ("tokenizer=Characters", "tokenizer=TokenIds layout=Text are right"),
+        ("tokenizer=Characters", "tokenizer=TokenIds layout=NextToken are right"),
         ("task=Arithmetic", "TokenIds takes running text as it is, and Arithmetic is none"),
     ):
         with pytest.raises(UserError, match=said):

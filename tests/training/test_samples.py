@@ -106,9 +106,9 @@ def test_each_evaluation_leaves_a_line_for_each_prompt(run: Run) -> None:
 
 def test_samples_are_those_that_the_checkpoint_says_with_dropout_off(run: Run) -> None:
     last = run.folder.records("samples.jsonl")[14:]
-    said = run.generate(PUBLISHED, most=8, seed=0)
+    said = run.generate(PUBLISHED, max_new_tokens=8, seed=0)
     assert [one.text for one in said] == [one["text"] for one in last]
-    again = run.generate(PUBLISHED, most=8, checkpoint="2")
+    again = run.generate(PUBLISHED, max_new_tokens=8, checkpoint="2")
     assert [one.text for one in again] == [one["text"] for one in run.folder.records("samples.jsonl")[:7]]
 
 

@@ -96,7 +96,7 @@ def states(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def same(alone: Trainer, other: Trainer, rtol: float = 1e-4, atol: float = 1e-6) -> None:
-    for name in ("step", "examples", "tokens", "operations"):
+    for name in ("step", "examples", "tokens", "flops"):
         assert getattr(alone.progress, name) == getattr(other.progress, name), name
     assert other.progress.sums == pytest.approx(alone.progress.sums, rel=1e-4)
     expected, found = states(alone), states(other)
@@ -125,15 +125,17 @@ def test_any_model_stacks_as_alone_or_says_why_not(any_model: Any) -> None:
     agree_or_say_why(replace(small(), model=any_model))
 
 
-def test_any_numbering_stacks_as_alone(any_numbering: Any) -> None:
-    if not any_numbering.causal:
+def test_any_position_ids_stacks_as_alone(any_position_ids: Any) -> None:
+    if not any_position_ids.causal:
         pytest.skip("such a model cannot continue a text")
-    agree_or_say_why(replace(small(), model=Decoder(hidden_size=16, positions=(Learned(position_ids=any_numbering),))))
+    agree_or_say_why(
+        replace(small(), model=Decoder(hidden_size=16, positions=(Learned(position_ids=any_position_ids),)))
+    )
 
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_vectors_that_begin_as_waves_stack_as_alone(frozen: bool) -> None:
-    position = Learned(initialization="sine", frozen=frozen)
+    position = Learned(initialization="sinusoidal", frozen=frozen)
     agree(two(replace(small(), model=Decoder(hidden_size=16, positions=(position,)))))
 
 
@@ -173,7 +175,7 @@ def test_any_schedule_stacks_as_alone(any_schedule: Any) -> None:
 def test_a_loop_whose_turns_are_drawn_stacks_as_alone(objective: Progressive) -> None:
     looped = replace(
         small("training.steps=4").model,
-        trunk=Loop(num_layers=1, num_loops=4, input_injection="none", initial_state="noise"),
+        backbone=Loop(num_layers=1, num_loops=4, input_injection="none", initial_state="noise"),
     )
     one = replace(small("training.steps=4"), model=looped, objective=objective)
     agree([replace(one, seed=seed) for seed in range(4)])
@@ -361,7 +363,7 @@ def test_folded_attention_is_that_of_each_member(mask: str, mapped: bool, learne
 
 
 def test_rows_of_several_runs_draw_what_they_draw_in_their_own(
-    any_numbering: Any, make_tokens: Any, vocabulary: Vocabulary
+    any_position_ids: Any, make_tokens: Any, vocabulary: Vocabulary
 ) -> None:
     kinds = torch.from_numpy(vocabulary.kinds).long()
     tokens = [make_tokens([6, 3, 8], seed=seed, width=8) for seed in range(3)]
@@ -369,9 +371,9 @@ def test_rows_of_several_runs_draw_what_they_draw_in_their_own(
     joined = replace(
         tokens[0], **{name: torch.cat([getattr(own, name) for own in tokens]) for name in ("ids", "lengths", "row")}
     )
-    found = any_numbering.number(joined, kinds[joined.ids], StepContext.of_several(draws, 3)).expand(9, -1)
+    found = any_position_ids.assign(joined, kinds[joined.ids], StepContext.of_several(draws, 3)).expand(9, -1)
     for member, (own, draw) in enumerate(zip(tokens, draws, strict=True)):
-        alone = any_numbering.number(own, kinds[own.ids], draw).expand(3, -1)
+        alone = any_position_ids.assign(own, kinds[own.ids], draw).expand(3, -1)
         assert torch.equal(found[3 * member : 3 * member + 3], alone)
 
 

@@ -18,10 +18,10 @@ def test_a_signal_asks_to_stop_and_is_named(
     number: signal.Signals, status: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with Stop() as stop:
-        assert not stop.asked
+        assert not stop.requested
         assert stop.status == 0
         os.kill(os.getpid(), number)
-        assert stop.asked
+        assert stop.requested
         assert stop.signal == number
         assert stop.status == status
     assert f"{number.name}: stopping after the current batch" in capfd.readouterr().err
@@ -56,7 +56,7 @@ def test_under_nohup_a_hangup_stays_ignored() -> None:
     try:
         with Stop() as stop:
             os.kill(os.getpid(), signal.SIGHUP)
-            assert not stop.asked
+            assert not stop.requested
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -67,7 +67,7 @@ def test_in_another_thread_it_can_be_asked_without_signals() -> None:
     def work() -> None:
         with Stop() as stop:
             stop.ask()
-            asked.append(stop.asked)
+            asked.append(stop.requested)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -80,7 +80,7 @@ import time
 from numerate.training.stopping import Stop
 with Stop() as stop:
     print("ready", flush=True)
-    while not stop.asked:
+    while not stop.requested:
         time.sleep(0.01)
     print("saved", flush=True)
 raise SystemExit(stop.status)

@@ -119,7 +119,7 @@ def test_batches_are_those_they_have_always_been() -> None:
     digest = hashlib.sha256()
     for turn in (0, 1, 63, 64):
         batch = held.batch(StreamPosition(turn * 64))
-        for tensor in (batch.tokens.ids, batch.tokens.row, batch.targets, batch.asked):
+        for tensor in (batch.tokens.ids, batch.tokens.row, batch.targets, batch.target_positions):
             digest.update(tensor.numpy().astype("<i8").tobytes())
     assert digest.hexdigest()[:16] == "abe1a3319b31b490"
 

@@ -39,7 +39,7 @@ SMALL += [
 class Used:
     step: int
     tokens: int
-    operations: int
+    flops: int
 
 
 def test_speeds_leave_out_what_is_not_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_a_run_logs_speeds_and_the_norms_of_its_layers_and_evaluates_its_start(t
 def test_parts_are_as_many_as_it_takes() -> None:
     assert Training(batch_size=512, micro_batch_size=16).parts(8) == 4
     assert Training(batch_size=512, gradient_accumulation_steps=4).parts(2) == 4
-    with pytest.raises(UserError, match="part: 512 examples cannot be cut into parts of 100"):
+    with pytest.raises(UserError, match="micro_batch_size: 512 examples cannot be cut into parts of 100"):
         Training(batch_size=512, micro_batch_size=100)
     with pytest.raises(UserError, match="one of both"):
         Training(batch_size=512, micro_batch_size=16, gradient_accumulation_steps=2)

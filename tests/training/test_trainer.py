@@ -332,7 +332,7 @@ COMPILED = """
 import json, sys, torch
 from numerate.api import recipe
 from numerate.training.stopping import Stop
-from numerate.training.stream import Place
+from numerate.training.stream import StreamPosition
 from numerate.training.trainer import Trainer
 from numerate.training.world import World
 torch.set_num_threads(1)
@@ -345,7 +345,7 @@ for compiled in ("false", "true"):
         trainer.one_step(12)
         trainer.save()
         losses.append(trainer.progress.sums.pop("loss"))
-        lengths.add(trainer.stream.batch(Place(step * 32)).tokens.ids.shape[1])
+        lengths.add(trainer.stream.batch(StreamPosition(step * 32)).tokens.ids.shape[1])
     found.append(losses)
 from torch._dynamo.utils import counters
 counted = {"graphs": counters["stats"]["unique_graphs"], "breaks": counters["graph_break"]}

@@ -46,17 +46,25 @@ def base_tree(base: str, place: Path, *more: str) -> Path:
     return place
 
 
+def nameless(value: Any) -> Any:
+    """A record without the names of its entries, which may have been changed."""
+    if isinstance(value, dict):
+        return [nameless(item) for item in value.values()]
+    return [nameless(item) for item in value] if isinstance(value, list) else value
+
+
 def differences(base: dict[str, Any], now: dict[str, Any]) -> dict[str, list[str]]:
-    """The layers that differ, by case; a case that only one of the two has, or that ends in an error, differs, too."""
+    """The layers that differ, by case; a case that ends in an error differs, too.
+
+    Cases are compared in their order, since settings in their names may have been renamed."""
+    if len(base) != len(now):
+        return {f"{len(now)} cases": [f"{len(base)} in the base"]}
     found: dict[str, list[str]] = {}
-    for label in base.keys() | now.keys():
-        before, after = base.get(label), now.get(label)
-        if before is None or after is None:
-            found[label] = ["only in the base" if after is None else "only here"]
-        elif "error" in before or "error" in after:
+    for before, (label, after) in zip(base.values(), now.items(), strict=True):
+        if "error" in before or "error" in after:
             found[label] = [f"base: {before.get('error', 'recorded')}; here: {after.get('error', 'recorded')}"]
         else:
-            layers = [layer for layer in LAYERS if before[layer] != after[layer]]
+            layers = [layer for layer in LAYERS if nameless(before[layer]) != nameless(after[layer])]
             if after["resumed"] != before["final"]:
                 layers.append("resumed")
             if layers:

@@ -1,20 +1,45 @@
 """Lists every name that a user can type: commands, options, settings, parts, recipes, studies, names of Python.
 
-    PYTHONPATH=src python tools/golden/inventory.py
+    PYTHONPATH=src python tools/golden/inventory.py              # one name a line, sorted
+    PYTHONPATH=src python tools/golden/inventory.py --renamed    # what names of 0.1 are called now, as a table
 
-One name a line, sorted. `inventory-0.1.txt` is the list of commit c89c848; what a line of it is called now is in
-`CHANGED`, with "removed: " and the reason where it is no longer there.
+`inventory-0.1.txt` is the list of commit c89c848; `changed` says what a line of it is called now, with "removed: " and
+the reason where it is no longer there. The table of renames is part of docs/from-0.1.md.
 """
 
 import argparse
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 
 import numerate
 from numerate import catalogue, cli
+from numerate.config.old_names import KINDS, SETTINGS
 
-CHANGED: dict[str, str] = {}
+BEFORE = Path(__file__).with_name("inventory-0.1.txt")
+KINDS_OF_PARTS = {
+    "Trunk": "Backbone",
+    "Numbering": "PositionIds",
+    "NumberSpelling": "NumberFormat",
+    "TextSpelling": "TextNumberFormat",
+    "Initialisation": "Initialization",
+}
+"""Kinds of parts of 0.1 that have another name now."""
+WORDS = {
+    "word ask model.trunk.times=": "word ask model.backbone.num_loops=",
+    "word generate greedy=": "word generate do_sample=",
+    "word generate most=": "word generate max_new_tokens=",
+    "word generate window=": "word generate context_length=",
+    "word maps most=": "word maps max_tokens=",
+    "word run model.width=": "word run model.hidden_size=",
+    "word search model.width=": "word search model.hidden_size=",
+    "word search optimizer.decay=": "word search optimizer.weight_decay=",
+    "word search optimizer.rate=": "word search optimizer.learning_rate=",
+    "word search training.batch=": "word search training.batch_size=",
+}
+"""Lines of 0.1 that follow from no table of `numerate.config.old_names`."""
 
 
 def commands() -> Iterator[str]:
@@ -50,8 +75,34 @@ def everything() -> set[str]:
     return {*commands(), *parts(), *inner(recipe), *(f"numerate.{name}" for name in numerate.__all__)}
 
 
+def changed(now: set[str]) -> dict[str, str]:
+    """The lines of 0.1 that are not among those of today, each with what it is called now."""
+    renamed = dict(WORDS)
+    for line in set(BEFORE.read_text().splitlines()) - now - renamed.keys():
+        kind, _, name = line.partition(" ")
+        part, _, own = name.partition(".")
+        parts = [new for new, old in KINDS.items() if old == part] + [part]
+        if kind == "setting":
+            names = [path.partition(".")[2] for path, old in SETTINGS.items() if old == own] + [own]
+            found = [f"setting {one}.{new}" for one in parts for new in dict.fromkeys(names)]
+        else:
+            found = [f"{KINDS_OF_PARTS.get(kind, kind)} {one}" for one in parts]
+        renamed[line] = next((one for one in found if one in now), "")
+    return renamed
+
+
+def table(renamed: dict[str, str]) -> str:
+    """The renames as Markdown: parts, then settings by part, then words of commands."""
+    lines = ["| 0.1 | now |", "|---|---|"]
+    for line in sorted(renamed, key=lambda one: (one.split()[0] in ("setting", "word"), one)):
+        old, new = (one.removeprefix("setting ").removeprefix("word ") for one in (line, renamed[line]))
+        lines.append(f"| `{old}` | `{new}` |")
+    return "\n".join(lines)
+
+
 def main() -> int:
-    print("\n".join(sorted(everything())))
+    now = everything()
+    print(table(changed(now)) if sys.argv[1:] == ["--renamed"] else "\n".join(sorted(now)))
     return 0
 
 

@@ -19,9 +19,12 @@ from PIL import Image
 from transcripts import COUNTING, LANGUAGE
 
 PAGES = {
-    "quickstart": ("runs/quickstart/report.html", "run quickstart training.steps=400 evaluation.count=20 workers=1"),
+    "quickstart": (
+        "runs/quickstart/report.html",
+        "run quickstart training.steps=400 evaluation.examples_per_cell=20 workers=1",
+    ),
     "quickstart-run": ("runs/addition_abacus/*/report.html",),
-    "study": ("runs/counting_mod10_lstm/report.html", f"run {COUNTING} model.width=8,32 seeds=3 workers=1"),
+    "study": ("runs/counting_mod10_lstm/report.html", f"run {COUNTING} model.hidden_size=8,32 seeds=3 workers=1"),
     "counting": ("runs/counting_mod10_lstm/*/report.html",),
     "language": (
         "runs/tiny_stories_laptop_dual-debug/*/report.html",

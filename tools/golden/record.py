@@ -29,6 +29,8 @@ from numerate.training.trainer import Trainer
 from numerate.training.world import World
 
 STEPS = 30
+RENAMED = {"operations": "flops"}
+"""What checkpoints of another commit call an entry of their progress, and what it is called here."""
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
@@ -127,7 +129,8 @@ class Renamed:
     """A checkpoint whose parameters are called as they are now."""
 
     def __init__(self, other: Any, now: dict[str, str]) -> None:
-        self.path, self.state, self._other, self._now = other.path, other.state, other, now
+        progress = {RENAMED.get(name, name): value for name, value in other.state["progress"].items()}
+        self.path, self.state, self._other, self._now = other.path, {**other.state, "progress": progress}, other, now
 
     def read(self) -> dict[str, dict[str, torch.Tensor]]:
         tensors = self._other.read()
@@ -153,23 +156,22 @@ def main() -> int:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     prepare()
-    before = json.loads((other / "record.json").read_text()) if other else {}
+    before = list(json.loads((other / "record.json").read_text()).values()) if other else []
     record: dict[str, Any] = {}
-    for number, (label, words) in enumerate(CASES.items()):
-        if given.only not in label:
-            continue
+    chosen = [(label, words) for label, words in CASES.items() if given.only in label]
+    for number, (label, words) in enumerate(chosen):
         try:
             recipe = small(words)
             with World.joined("cpu") as world:
                 case = first_step(recipe, world)
                 whole, path = whole_run(recipe, out / "runs" / str(number), case["names"])
                 record[label] = case | whole | {"run": str(path.relative_to(out))}
-                if label in before and "run" in before[label]:
-                    of = before[label]
+                if number < len(before) and "run" in before[number]:
+                    of = before[number]
                     record[label]["resumed"] = resumed(recipe, world, other / of["run"], of["names"])
         except Exception as error:  # what cannot be made is an outcome like any other
             record[label] = {"error": f"{type(error).__name__}: {error}"}
-        print(f"{number + 1}/{len(CASES)} {label}: {record[label].get('error', 'recorded')}", file=sys.stderr)
+        print(f"{number + 1}/{len(chosen)} {label}: {record[label].get('error', 'recorded')}", file=sys.stderr)
     (out / "record.json").write_text(json.dumps(record, indent=1))
     return 0
 

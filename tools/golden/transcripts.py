@@ -17,23 +17,27 @@ KINDS = ("tasks", "tokenizers", "layouts", "numberings", "positions", "mixers", 
 SHOWN = (
     *("addition_abacus", "addition_lt_abacus_8x2", "sorting_lt_abacus_fire", "counting_mod10_lstm", "gsm8k_t5_ntl_was"),
     *("counting_universal_jointly", "mathematics_numformer", "number_loss_small_regression"),
-    *("tiny_stories_d64_l4_4+4_symbolic", "fineweb_edu_dual_343m", "Attention", "Trapezoid", "counting_laptop"),
+    *("tiny_stories_d64_l4_4+4_symbolic", "fineweb_edu_dual_343m", "Attention", "WarmupStableDecay", "counting_laptop"),
 )
 TASKS = (
-    *("AdditionTable", "Arithmetic", "BitwiseOr", "Counting", "MathematicsStandIn", "Mixture", "Multiplication"),
+    *("AdditionTable", "Arithmetic", "BitwiseOr", "Counting", "GeneratedMathematics", "Mixture", "Multiplication"),
     *("NumberLine", "RaspCounting", "SelectiveCounting", "Sorting", "counting_samesymbol_mod10bos"),
 )
 SUMS = (
-    "addition_abacus task.digits=1:2 model.width=64 model.trunk.depth=1 schedule.warmup=20 optimizer.rate=0.005 "
+    "addition_abacus task.digits=1:2 model.hidden_size=64 model.backbone.num_layers=1 schedule.warmup=20 "
+    "optimizer.learning_rate=0.005 "
     "training.evaluate_every=200 training.checkpoint_every=200"
 )
 COUNTING = (
-    "counting_mod10_lstm task.count=1:8 training.steps=300 training.evaluate_every=100 training.batch=16 "
-    "optimizer.rate=0.01 evaluation.grid=1:12 evaluation.count=10"
+    "counting_mod10_lstm task.count=1:8 training.steps=300 training.evaluate_every=100 training.batch_size=16 "
+    "optimizer.learning_rate=0.01 evaluation.grid=1:12 evaluation.examples_per_cell=10"
 )
-BRIEF = "training.steps=60 training.batch=16 training.evaluate_every=30 evaluation.grid=1:2x1:2 evaluation.count=20"
-SEARCHED = f"addition_abacus task.digits=1:2 {BRIEF} 'optimizer.rate=log(1e-4,1e-2)' model.width=8,16"
-LANGUAGE = "task=LanguageModelling(train=stories,validation=held,tokenizer=characters,context=32)"
+BRIEF = (
+    "training.steps=60 training.batch_size=16 training.evaluate_every=30 evaluation.grid=1:2x1:2 "
+    "evaluation.examples_per_cell=20"
+)
+SEARCHED = f"addition_abacus task.digits=1:2 {BRIEF} 'optimizer.learning_rate=log(1e-4,1e-2)' model.hidden_size=8,16"
+LANGUAGE = "task=LanguageModeling(train=stories,validation=held,tokenizer=characters,context_length=32)"
 
 CASES: tuple[str, ...] = (
     "--help",
@@ -73,12 +77,12 @@ CASES: tuple[str, ...] = (
     "import exported name=back",
     "compare sums back out=compared.html",
     # Labels, an encoder and decoder, running text.
-    f"train {COUNTING} model.width=16 name=counting",
+    f"train {COUNTING} model.hidden_size=16 name=counting",
     "evaluate counting grid=1:16 count=10",
     "report counting",
     "ask counting 'a a a'",
     "plot counts counting out=counts.svg",
-    "train number_loss_small_ce preset=debug model.width=32 name=numbers",
+    "train number_loss_small_ce preset=debug model.hidden_size=32 name=numbers",
     "evaluate numbers count=5",
     "report numbers",
     f"train tiny_stories_laptop_dual {LANGUAGE} preset=debug training.steps=30 name=stories",
@@ -89,7 +93,7 @@ CASES: tuple[str, ...] = (
     "maps stories Story layer=0 most=8",
     "plot validation stories out=validation.svg",
     # Many runs.
-    f"run {COUNTING} model.width=8,32 seeds=2 workers=1",
+    f"run {COUNTING} model.hidden_size=8,32 seeds=2 workers=1",
     "status counting_mod10_lstm",
     "results counting_mod10_lstm",
     "results counting_mod10_lstm out=results.csv",
@@ -98,7 +102,7 @@ CASES: tuple[str, ...] = (
     "results counting_mod10_lstm columns=label,seed,final.ood_test sort=-seed format=latex",
     "plot curves runs/counting_mod10_lstm out=curves.svg",
     "run quickstart preset=debug workers=1",
-    f"run {SUMS.replace('abacus', 'rotary')} {BRIEF} seeds=3 executor.stack=3 workers=1",
+    f"run {SUMS.replace('abacus', 'rotary')} {BRIEF} seeds=3 executor.stack_size=3 workers=1",
     "status addition_rotary",
     "compare addition_rotary out=rotary.html",
     "run abacus_laptop seeds=10 --dry-run",
@@ -111,10 +115,10 @@ CASES: tuple[str, ...] = (
     "train addition_abacus --steps 5",
     "train addition_abacus model.widht=32",
     "train addition_abacus model.mixer=Mamba9",
-    "train addition_abacus model.mixer.heads=3",
-    "train addition_abacus training.batch=0",
-    "train addition_abacus optimizer.rate=quick",
-    "train addition_abacus task=Written(path=nowhere.txt)",
+    "train addition_abacus model.mixer.num_heads=3",
+    "train addition_abacus training.batch_size=0",
+    "train addition_abacus optimizer.learning_rate=quick",
+    "train addition_abacus task=ExampleFile(path=nowhere.txt)",
     "train tiny_stories_laptop_dual",
     "evaluate nowhere",
     "evaluate sums grid=1:4",

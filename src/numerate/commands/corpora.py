@@ -39,7 +39,7 @@ def tokenise(words: list[str]) -> int:
             field=own.get("field"),
             separator=own.get("separator", SEPARATOR),
             processes=own.get("processes"),
-            heard=shown.heard,
+            on_progress=shown.on_progress,
         )
     for shard in corpus.shards[:_SHOWN]:
         print(f"{shard.path}  {len(shard):,} tokens, {shard.documents:,} documents")
@@ -77,7 +77,7 @@ def prepare(words: list[str]) -> int:
             for option in known[1:-1]:
                 if option in own:
                     raise UserError(f"{option}: is of texts of your own, which want out= too; for example: out=mine")
-            found = [one_of_ours(name, own, shown.heard) for name in names]
+            found = [one_of_ours(name, own, shown.on_progress) for name in names]
         else:
             texts = [
                 part_of(file, own.get("field"), own.get("separator", SEPARATOR))
@@ -91,7 +91,7 @@ def prepare(words: list[str]) -> int:
                 tokenizer=own.get("tokenizer"),
                 held_out=own.get("held_out", HELD_OUT),
                 processes=own.get("processes"),
-                heard=shown.heard,
+                on_progress=shown.on_progress,
             )
             found = [(own["out"], made)]
     for name, made in found:
@@ -99,9 +99,9 @@ def prepare(words: list[str]) -> int:
     return 0
 
 
-def one_of_ours(name: str, own: dict[str, Any], heard: Callable[[int, int], None]) -> tuple[str, Prepared]:
+def one_of_ours(name: str, own: dict[str, Any], on_progress: Callable[[int, int], None]) -> tuple[str, Prepared]:
     """A corpus that tasks name, prepared."""
-    return name, prepared.prepare(name.replace("-", "_"), processes=own.get("processes"), heard=heard)
+    return name, prepared.prepare(name.replace("-", "_"), processes=own.get("processes"), on_progress=on_progress)
 
 
 def _told(name: str, made: Prepared) -> str:
@@ -123,7 +123,7 @@ def _told(name: str, made: Prepared) -> str:
         if name in PREPARED
         else f"task=LanguageModeling task.train={name}/train task.validation={name}/validation"
     )
-    lines.append(f"{task} tokenizer=TokenIds layout=Text takes it")
+    lines.append(f"{task} tokenizer=TokenIds layout=NextToken takes it")
     return "\n".join(lines)
 
 

@@ -44,7 +44,7 @@ def command(given: argparse.Namespace) -> int:
         return 0
     progress: list[ProgressBar] = []
 
-    def heard(done: int, of: int) -> None:
+    def on_progress(done: int, of: int) -> None:
         if not progress:
             progress.append(ProgressBar(of, label="evaluate"))
         progress[0].step(done)
@@ -52,7 +52,7 @@ def command(given: argparse.Namespace) -> int:
             progress.pop().close()
 
     try:
-        results = run.evaluate(**own, settings=changes, heard=heard, executor=executor if asked else None)
+        results = run.evaluate(**own, settings=changes, on_progress=on_progress, executor=executor if asked else None)
     finally:
         for bar in progress:
             bar.close()

@@ -86,7 +86,7 @@ def _refuse_others_setting(path: list[str], chosen: type) -> None:
 
 
 def _named(text: str) -> str:
-    """The name of an executor as its class has it: `ray(gpus=1)` is `Ray(num_gpus=1)`."""
+    """The name of an executor as its class has it: `ray(num_gpus=1)` is `Ray(num_gpus=1)`."""
     name, bracket, settings = text.partition("(")
     by_lower = {known.lower(): known for known in catalogue.kinds().get("Executor", {})}
     return by_lower.get(name.strip().lower(), name.strip()) + bracket + settings

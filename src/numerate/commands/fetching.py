@@ -27,7 +27,7 @@ def fetch_named(words: list[str], mirror: str | None) -> int:
         return 0
     for found in dict.fromkeys(map(dataset, names)):
         with _Shown() as shown:
-            said = fetch(found, place, shown.heard, limits=limits)
+            said = fetch(found, place, shown.on_progress, limits=limits)
         print("\n".join([*said, f"{found.name}: {found.what}", f"licence: {found.licence}; {found.source}"]))
     return 0
 
@@ -56,7 +56,7 @@ class _Shown:
         self._name = ""
         self._bar: ProgressBar | None = None
 
-    def heard(self, name: str, done: int, total: int | None) -> None:
+    def on_progress(self, name: str, done: int, total: int | None) -> None:
         if name != self._name:
             self.__exit__()
             large = total is None or total >= _SHOWN

@@ -32,19 +32,18 @@ def _or_none(kind: Any) -> Any:
 
 
 OWN = {
-    "most": _whole,
-    "tokens": _whole,
+    "max_new_tokens": _whole,
     "temperature": float,
     "top_k": _or_none(_whole),
     "top_p": _or_none(float),
     "min_p": _or_none(float),
-    "greedy": truth,
+    "do_sample": truth,
     "repetition_penalty": float,
     "seed": _whole,
     "count": _whole,
     "checkpoint": str,
     "stop": str,
-    "window": _whole,
+    "context_length": _whole,
     "prompts": str,
     "out": str,
     "runs_dir": str,
@@ -59,8 +58,6 @@ def command(given: argparse.Namespace) -> int:
     run = load(address, own.pop("runs_dir", None), own.pop("device", None))
     prompts = _prompts(words, own.pop("prompts", None))
     out = own.pop("out", None)
-    if "tokens" in own:
-        own.setdefault("most", own.pop("tokens"))
     if out is not None:
         _refuse_place(Path(out))
     records: list[dict[str, Any]] = []
@@ -120,9 +117,12 @@ def _prompts(words: Sequence[str], file: str | None) -> list[str]:
 
 
 _NEAR = {
-    "max_tokens": "most",
-    "max_new_tokens": "most",
-    "length": "most",
+    "max_tokens": "max_new_tokens",
+    "tokens": "max_new_tokens",
+    "most": "max_new_tokens",
+    "length": "max_new_tokens",
+    "greedy": "do_sample",
+    "window": "context_length",
     "temp": "temperature",
     "topk": "top_k",
     "topp": "top_p",

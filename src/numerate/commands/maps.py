@@ -27,20 +27,20 @@ def command(given: argparse.Namespace) -> int:
         "layer": _numbers,
         "out": str,
         "answer": truth,
-        "most": int,
+        "max_tokens": int,
     }
     words, asked = options(given.words[1:], own)
     words, changes = settings(words, "model.")
     prompts, more = words[:1], words[1:]
     if more:
         no_more(more, list(own))
-    if asked.get("most", 1) < 1:
-        raise UserError(f"most: {asked['most']} tokens are none; 1 or more is right")
+    if asked.get("max_tokens", 1) < 1:
+        raise UserError(f"max_tokens: {asked['max_tokens']} tokens are none; 1 or more is right")
     ways = expand(changes)
     if len(ways) > 1:
         raise UserError("settings: maps are of one way to run a model; one value for each setting is right")
     run = load(address, asked.get("runs_dir"), asked.get("device")).with_settings(*ways[0])
-    shape = {name: asked[name] for name in ("checkpoint", "answer", "most") if name in asked}
+    shape = {name: asked[name] for name in ("checkpoint", "answer", "max_tokens") if name in asked}
     maps = run.maps(prompts[0] if prompts else "", layers=asked.get("layer"), **shape)
     record = maps.record()
     if letters(record) > MOST_LETTERS:

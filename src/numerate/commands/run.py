@@ -188,7 +188,7 @@ def _variant(label: str, records: Sequence[Mapping[str, Any]], group: Group | No
     converged = f"{sum(trained)}/{len(trained)}" if trained and not parts else ""
     if trained and not parts and not any(trained):
         converged = f"no, {SYMMETRY}" if group is not None and group.by_symmetry else "none"
-    reasons = [region["looks_ahead"] for one in found for region in one.values() if region.get("looks_ahead")]
+    reasons = [region["sees_future"] for one in found for region in one.values() if region.get("sees_future")]
     return _Variant(label, len(records), NO_CLAIM if reasons else converged, medians, told)
 
 

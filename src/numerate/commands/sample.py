@@ -107,7 +107,7 @@ def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
     for row in range(count):
         index = rows.take(slice(row, row + 1))
         batch = recipe.layout.batch(index, np.arange(row, row + 1))
-        tokens = model.place(batch.tokens, draw)
+        tokens = model.assign_positions(batch.tokens, draw)
         question, answer = plain_text(questions, row)
         print(f"{question}{answer}" if questions.labels is None else question)
         length = int(tokens.lengths[0])
@@ -118,7 +118,7 @@ def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
             "reads": _symbols(exam, tokens.ids[0], tokens.values)[:length],
             "says": _symbols(exam, batch.targets[0], batch.target_values)[:length],
         }
-        for number, places in enumerate(tokens.places or ()):
+        for number, places in enumerate(tokens.position_ids or ()):
             lines[f"place {number}"] = [f"{p:.4g}" for p in places[min(0, places.shape[0] - 1), :length].tolist()]
         lines["token ids"] = [str(i) for i in tokens.ids[0, :length].tolist()]
         width = max(len(text) for line in lines.values() for text in line)

@@ -28,15 +28,15 @@ def show_evaluation(results: Results) -> None:
     groups: dict[tuple[Any, ...], list[Cell]] = {}
     for record in results:
         words = settings_words(record.get("settings", {}))
-        key = (record["checkpoint"], record["step"], record["placement"], words)
+        key = (record["checkpoint"], record["step"], record["position_offset"], words)
         groups.setdefault(key, []).append(cell_of(record))
     changed = any(key[3] for key in groups)
     known = all("labels" in record and record["labels"]["trained"] is not None for record in results)
     metric: Metric = "unseen" if known else "exact"
     measured = f", {METRICS[metric]}" if known else ""
     drawn: list[PlotGrid] = []
-    for (label, step, placement, words), cells in groups.items():
-        several = f", placement {placement}" if len({key[2] for key in groups}) > 1 else ""
+    for (label, step, position_offset, words), cells in groups.items():
+        several = f", placement {position_offset}" if len({key[2] for key in groups}) > 1 else ""
         at = f"{label} checkpoint, step {step}" if label in ("final", "best") else f"step {step}"
         how = f", {words or 'as trained'}" if changed else ""
         if are_parts(cells):

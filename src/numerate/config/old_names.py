@@ -310,7 +310,20 @@ SETTINGS: dict[str, str] = {
 }
 """Settings: the class that declares one, its name, and that of 0.1."""
 
-CHOICES: dict[str, dict[object, object]] = {}
+CHOICES: dict[str, dict[object, object]] = {
+    "Characters.vocabulary": {"default": "house"},
+    "Recurrence.initialization": {"orthogonal": "house"},
+    "NumberLevel.digit_order": {"normal": "high", "reversed": "low"},
+    "NumberToken.digit_order": {"normal": "high", "reversed": "low"},
+    "MultiRC.truncation_side": {"left": "beginning", "right": "end"},
+    "QuestionFiles.truncation_side": {"left": "beginning", "right": "end"},
+    "Learned.initialization": {"sinusoidal": "sine"},
+    "PositionalSymbols.embedding": {"sinusoidal": "waves"},
+    "Seq2Seq.decoder_start_token": {"bos": "begin"},
+    "FeedForward.gelu_approximate": {"none": "exact"},
+    "Decoder.dropout_on": {"branch": "change"},
+    "T5Bias.bidirectional": {False: "one", True: "two"},
+}
 """Values of settings, and those of 0.1."""
 
 
@@ -330,3 +343,15 @@ def old_value(part: type, name: str, value: object) -> object:
         if f"{one.__name__}.{name}" in CHOICES:
             return CHOICES[f"{one.__name__}.{name}"].get(value, value)
     return value
+
+
+def new_setting(part: type, old: str) -> str:
+    """What a setting of 0.1 is called now; its own name where it was not renamed."""
+    names = {one.__name__ for one in part.__mro__}
+    renamed = (path for path, before in SETTINGS.items() if before == old and path.partition(".")[0] in names)
+    return next(renamed, f".{old}").partition(".")[2]
+
+
+def new_kinds(old: str) -> list[str]:
+    """What classes that had this name in 0.1 are called now."""
+    return [now for now, before in KINDS.items() if before == old]

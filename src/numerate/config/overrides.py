@@ -73,6 +73,9 @@ NAMES_ELSEWHERE = {
 }
 """What PyTorch, Hugging Face and nanoGPT call settings, with the paths of these here."""
 
+ALIASES = dict.fromkeys(("lr", "optimizer.lr"), "optimizer.learning_rate")
+"""Short forms of settings."""
+
 MOST_RUNS = 100_000
 """A sweep beyond this is taken for a slip of the pen."""
 
@@ -139,7 +142,7 @@ def describe_settings(recipe: object) -> list[tuple[str, str, str, str]]:
 def _parted(text: str) -> tuple[str, str]:
     """Path and value of an override, the path with `_` for `-` and a `.` before a final `+`."""
     path, equals, value = text.partition("=")
-    segments = path.strip().split(".")
+    segments = ALIASES.get(path.strip(), path.strip()).split(".")
     if len(segments[-1]) > 1 and segments[-1].endswith("+"):
         segments[-1:] = [segments[-1][:-1], "+"]
     if not equals or not all(segments):

@@ -17,6 +17,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from numerate import catalogue
+from numerate.config.old_names import new_kinds, new_setting
 from numerate.config.packaged_parts import address_named, packaged_part
 from numerate.config.settings import Span
 from numerate.config.user_parts import is_abstract, kind_of, lacking, saved_object, user_object
@@ -78,6 +79,8 @@ def setting_name(part: type, key: str, path: str) -> str:
     """The setting that a key means. Raises `UserError` with those that there are."""
     known = settings_of(part)
     if fold(key) not in known:
+        if (now := new_setting(part, fold(key))) in known:
+            raise UserError(f"{path}: this setting of {part.__name__} is called {now} since version 0.2")
         there = f"it has: {', '.join(known)}" if known else "it has none"
         raise UserError(f"{path}: {part.__name__} has no setting {key!r}; {there}.{did_you_mean(key, known)}")
     return fold(key)
@@ -342,6 +345,8 @@ def part_named(name: str, classes: list[type], path: str, *, saved: bool = False
         elif (address := name if re.fullmatch(r"[^:]+:\w+", name) else address_named(name)) is not None:
             part = packaged_part(address)
         else:
+            if now := next((one for one in new_kinds(name) if one in known), None):
+                raise UserError(f"{name} is called {now} since version 0.2")
             there = ", ".join(sorted(known)) or "none"
             presets = [preset for declared in classes for preset in catalogue.presets(declared.__name__)]
             more = f" (and {len(presets)} by the names of papers)" if presets else ""

@@ -61,7 +61,7 @@ class Limits:
         return self.size if self.size is not None else max(ROOM, RATIO * archive.stat().st_size)
 
 
-Heard = Callable[[str, int, int | None], None]
+ProgressCallback = Callable[[str, int, int | None], None]
 """Told of progress: the file, how many bytes of it there are, and of how many (None: nobody knows)."""
 
 
@@ -70,21 +70,23 @@ def has_size(path: Path, size: int) -> bool:
     return path.is_file() and path.stat().st_size == size
 
 
-def pour(read: IO[bytes], written: IO[bytes], name: str, total: int | None, heard: Heard | None) -> int:
+def pour(
+    read: IO[bytes], written: IO[bytes], name: str, total: int | None, on_progress: ProgressCallback | None
+) -> int:
     """Copies what is read to a file, down to the disk. Returns how many bytes that were."""
     done = 0
     while portion := read.read(PORTION):
         written.write(portion)
         done += len(portion)
-        if heard is not None:
-            heard(name, done, total)
+        if on_progress is not None:
+            on_progress(name, done, total)
     written.flush()
     os.fsync(written.fileno())
     return done
 
 
 def unpack(
-    archive: Path, folder: Path, remote: Remote, heard: Heard | None, limits: Limits = Limits()
+    archive: Path, folder: Path, remote: Remote, on_progress: ProgressCallback | None, limits: Limits = Limits()
 ) -> dict[str, int]:
     """Unpacks the files of an archive that it shall hold, each whole or not at all. Returns the size of each.
 
@@ -102,7 +104,7 @@ def unpack(
             part = path.with_name(path.name + PART)
             try:
                 with open(part, "wb") as written:
-                    files[name] = pour(content, written, name, size, heard)
+                    files[name] = pour(content, written, name, size, on_progress)
                 os.replace(part, path)
             except BaseException:
                 part.unlink(missing_ok=True)

@@ -111,7 +111,7 @@ def write_corpus(
     separator: str = SEPARATOR,
     processes: int | None = None,
     portion: int = PORTION,
-    heard: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Corpus:
     """Writes the documents of files, or of all files of folders, to a folder of shards, and opens it.
 
@@ -119,7 +119,7 @@ def write_corpus(
     it, as in llama2.c. A list in JSON becomes a shard; larger files of text or of JSON lines become one for each
     `portion` bytes. `field` is what the text of a record is called (`story` in lists, `text` in lines). As many
     `processes` as there are processors, unless told; each takes less than 300 MB of memory however large the files are.
-    `heard` is told how many bytes of how many are done. The same call goes on where an earlier one stopped.
+    `on_progress` is told how many bytes of how many are done. The same call goes on where an earlier one stopped.
 
     Raises `UserError` that names file and record where one cannot be read, and where `out` holds something else;
     `OperationalError` where a process dies, or the disk is full.
@@ -139,7 +139,7 @@ def write_corpus(
             if shard in taken:
                 raise UserError(f"corpus: two files would become {shard}.bin; files with different names are right")
             taken[shard] = (Taken(part),)
-    heads = write_shards(taken, out, known, Path(tokenizer).name, processes=processes, heard=heard)
+    heads = write_shards(taken, out, known, Path(tokenizer).name, processes=processes, on_progress=on_progress)
     _warn_of_one(taken, heads)
     return open_corpus(out, known)
 
@@ -152,7 +152,7 @@ def write_taken(
     *,
     processes: int | None = None,
     portion: int = PORTION,
-    heard: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Writes documents of several files, one after the other, to shards of about `portion` bytes of text each: `out` is
     the folder, and what they are called; `name` that of the tokenizer. Raises as `write_corpus` does."""
@@ -166,7 +166,7 @@ def write_taken(
             groups[-1].append(one)
             room -= one.size
     named = {out.name + (f"-{n:04d}" if len(groups) > 1 else ""): tuple(group) for n, group in enumerate(groups)}
-    write_shards(named, out, known, name, processes=processes, heard=heard)
+    write_shards(named, out, known, name, processes=processes, on_progress=on_progress)
 
 
 def write_shards(
@@ -176,7 +176,7 @@ def write_shards(
     name: str,
     *,
     processes: int | None,
-    heard: Callable[[int, int], None] | None,
+    on_progress: Callable[[int, int], None] | None,
 ) -> list[dict[str, Any]]:
     """Writes a shard for each of the names, of what is taken for it, and returns their heads; those that are there and
     whole are not written anew. Raises as `write_corpus` does."""
@@ -202,7 +202,7 @@ def write_shards(
             _keep(out, plan | {"complete": False})
             for rest in out.glob(f"{disk.BESIDE}*"):
                 rest.unlink()
-            heads = _written(jobs, known, processes or os.cpu_count() or 1, heard)
+            heads = _written(jobs, known, processes or os.cpu_count() or 1, on_progress)
             sums = {count: sum(head[count] for head in heads) for count in ("documents", "tokens", "text_bytes")}
             _keep(out, plan | {"complete": True} | sums)
     if unknown := sum(head.get("unknown", 0) for head in heads):
@@ -272,7 +272,7 @@ def _warn_of_one(taken: Mapping[str, tuple[Taken, ...]], heads: Sequence[dict[st
 
 
 def _written(
-    jobs: Sequence[_Job], known: StoredTokenizer, processes: int, heard: Callable[[int, int], None] | None
+    jobs: Sequence[_Job], known: StoredTokenizer, processes: int, on_progress: Callable[[int, int], None] | None
 ) -> list[dict[str, Any]]:
     """The head of every shard, of those that are there and of those that are written now."""
     total, done = sum(job.size for job in jobs), 0
@@ -282,8 +282,8 @@ def _written(
         nonlocal done
         heads[number] = head
         done += jobs[number].size
-        if heard is not None:
-            heard(done, total)
+        if on_progress is not None:
+            on_progress(done, total)
 
     for number, job in enumerate(jobs):
         if (head := _whole(job)) is not None:
@@ -293,10 +293,10 @@ def _written(
         for number in left:
             over(number, _write(jobs[number], known))
         return [heads[number] for number in range(len(jobs))]
-    with _crew(min(processes, len(left)), known.file) as crew:
+    with _backend(min(processes, len(left)), known.file) as backend:
         try:
             futures: dict[Future[dict[str, Any]], int] = {
-                crew.submit(_write_there, jobs[number]): number for number in left
+                backend.submit(_write_there, jobs[number]): number for number in left
             }
             for future in as_completed(futures):
                 over(futures[future], future.result())
@@ -309,15 +309,15 @@ def _written(
 
 
 @contextlib.contextmanager
-def _crew(processes: int, file: TokenizerFile) -> Iterator[ProcessPoolExecutor]:
+def _backend(processes: int, file: TokenizerFile) -> Iterator[ProcessPoolExecutor]:
     """Processes that have opened a tokenizer. What they have not begun is let go of when anything goes wrong."""
-    crew = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, (file,))
+    backend = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, (file,))
     try:
-        yield crew
+        yield backend
     except BaseException:
-        crew.shutdown(wait=True, cancel_futures=True)
+        backend.shutdown(wait=True, cancel_futures=True)
         raise
-    crew.shutdown()
+    backend.shutdown()
 
 
 _opened: list[StoredTokenizer] = []

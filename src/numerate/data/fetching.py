@@ -18,7 +18,7 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
-from numerate.data.archives import PART, PORTION, Heard, Limits, has_size, pour, unpack
+from numerate.data.archives import PART, PORTION, Limits, ProgressCallback, has_size, pour, unpack
 from numerate.data.datasets import Dataset, Remote
 from numerate.errors import OperationalError, UserError
 from numerate.tasks.contents import sha256_of
@@ -35,7 +35,7 @@ _PATIENCE = 60.0
 def fetch(
     dataset: Dataset,
     mirror: Path | None = None,
-    heard: Heard | None = None,
+    on_progress: ProgressCallback | None = None,
     pause: float = 2.0,
     limits: Limits = Limits(),
 ) -> list[str]:
@@ -67,12 +67,12 @@ def fetch(
                     continue
                 _refuse_another(folder, remote, record)
                 if source is None:
-                    noted = _from_address(folder, remote, record, heard, pause)
+                    noted = _from_address(folder, remote, record, on_progress, pause)
                 else:
-                    noted = _from_mirror(source, folder, remote, heard, dataset.folder)
+                    noted = _from_mirror(source, folder, remote, on_progress, dataset.folder)
                 apart = "files" in noted
                 if remote.unpack is not None and not apart:
-                    sizes = unpack(folder / remote.name, folder, remote, heard, limits)
+                    sizes = unpack(folder / remote.name, folder, remote, on_progress, limits)
                     noted |= {"files": sizes, "sums": {name: sha256_of(folder / name) for name in sizes}}
                 record[remote.name] = noted
                 disk.replace(folder / RECORD, json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
@@ -142,7 +142,7 @@ def _refuse_another(folder: Path, remote: Remote, record: Mapping[str, Any]) -> 
 
 
 def _from_address(
-    folder: Path, remote: Remote, record: dict[str, Any], heard: Heard | None, pause: float
+    folder: Path, remote: Remote, record: dict[str, Any], on_progress: ProgressCallback | None, pause: float
 ) -> dict[str, Any]:
     path = folder / remote.name
     if path.is_file():
@@ -152,7 +152,7 @@ def _from_address(
         tries, have = 0, _size(part)
         while True:
             try:
-                _download(remote, part, heard)
+                _download(remote, part, on_progress)
                 break
             except _Broken as error:
                 tries, have = (tries + 1 if _size(part) <= have else 1), _size(part)
@@ -175,7 +175,7 @@ class _Broken(Exception):
     """A connection that could not be made, or that ended early: worth another attempt."""
 
 
-def _download(remote: Remote, part: Path, heard: Heard | None) -> None:
+def _download(remote: Remote, part: Path, on_progress: ProgressCallback | None) -> None:
     """Appends what is lacking to a part of a file. Raises `_Broken` where that ends early."""
     have, tag = _size(part), _tag(part)
     if (remote.size is not None and have > remote.size) or not (tag or remote.sha256):
@@ -189,7 +189,7 @@ def _download(remote: Remote, part: Path, heard: Heard | None) -> None:
             asked.add_header("If-Range", tag)
     try:
         with urllib.request.urlopen(asked, timeout=_PATIENCE) as answer:
-            _append(answer, remote, part, have, heard)
+            _append(answer, remote, part, have, on_progress)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416 and have:  # what there is goes beyond the file, or is all of it, which the sha256 tells
@@ -206,7 +206,7 @@ def _download(remote: Remote, part: Path, heard: Heard | None) -> None:
         raise _Broken(f"the connection broke ({error or type(error).__name__})") from error
 
 
-def _append(answer: HTTPResponse, remote: Remote, part: Path, have: int, heard: Heard | None) -> None:
+def _append(answer: HTTPResponse, remote: Remote, part: Path, have: int, on_progress: ProgressCallback | None) -> None:
     goes_on = answer.status == 206 and (answer.headers.get("Content-Range") or "").startswith(f"bytes {have}-")
     begin = have if goes_on else 0
     length = answer.headers.get("Content-Length")
@@ -221,8 +221,8 @@ def _append(answer: HTTPResponse, remote: Remote, part: Path, have: int, heard: 
         while portion := answer.read(PORTION):
             file.write(portion)
             done += len(portion)
-            if heard is not None:
-                heard(remote.name, done, total)
+            if on_progress is not None:
+                on_progress(remote.name, done, total)
         file.flush()
         os.fsync(file.fileno())
     if total is not None and done < total:
@@ -283,11 +283,13 @@ def _folder_in(mirror: Path, dataset: Dataset) -> Path:
     return mirror if itself and not (mirror / dataset.folder).is_dir() else mirror / dataset.folder
 
 
-def _from_mirror(mirror: Path, folder: Path, remote: Remote, heard: Heard | None, called: str) -> dict[str, Any]:
+def _from_mirror(
+    mirror: Path, folder: Path, remote: Remote, on_progress: ProgressCallback | None, called: str
+) -> dict[str, Any]:
     """Copies a file, or what would come out of an archive. Raises `UserError` that says which folder is right, one that
     is `called` so or has that one, where it is not there."""
     if (mirror / remote.name).is_file():
-        return _copy(mirror / remote.name, folder / remote.name, remote, heard)
+        return _copy(mirror / remote.name, folder / remote.name, remote, on_progress)
     lacking = [name for name in remote.holds if not (mirror / name).exists()]
     if remote.unpack is None or lacking:
         what = mirror / (lacking[0] if lacking and len(lacking) < len(remote.holds) else remote.name)
@@ -303,20 +305,20 @@ def _from_mirror(mirror: Path, folder: Path, remote: Remote, heard: Heard | None
         )
         for path in found or [mirror / name]:
             place = path.relative_to(mirror).as_posix()
-            noted = _copy(path, folder / place, None, heard)
+            noted = _copy(path, folder / place, None, on_progress)
             files[place], sums[place] = noted["bytes"], noted["sha256"]
     together = hashlib.sha256("".join(f"{sum}  {place}\n" for place, sum in sums.items()).encode()).hexdigest()
     size = sum(files.values())
     return {"url": str(mirror), "bytes": size, "sha256": together, "files": files, "sums": sums}
 
 
-def _copy(source: Path, path: Path, remote: Remote | None, heard: Heard | None) -> dict[str, Any]:
+def _copy(source: Path, path: Path, remote: Remote | None, on_progress: ProgressCallback | None) -> dict[str, Any]:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + PART)
     _tag_path(part).unlink(missing_ok=True)
     total = source.stat().st_size
     with open(source, "rb") as read, open(part, "wb") as written:
-        pour(read, written, source.name, total, heard)
+        pour(read, written, source.name, total, on_progress)
     sha256 = sha256_of(part) if remote is None else _checked(part, replace(remote, url=str(source)), {})
     _into_place(part, path)
     return {"url": str(source), "bytes": total, "sha256": sha256}

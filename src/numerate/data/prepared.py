@@ -40,7 +40,7 @@ LLAMA = ("llama2", "llama")
 
 _WAITING = 0.5
 
-Heard = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Prepared:
         return head is not None and any(source["share"] != [0.0, 1.0] for source in head.get("sources", ()))
 
 
-def prepare(name: str, *, processes: int | None = None, heard: Heard | None = None) -> Prepared:
+def prepare(name: str, *, processes: int | None = None, on_progress: ProgressCallback | None = None) -> Prepared:
     """Makes one of the corpora that tasks name, in the user's cache; one that is there is opened.
 
     `tiny_stories_2048`: 6,235 stories (5 MB) of TinyStories, of which one in twenty is held out, with a vocabulary of
@@ -80,14 +80,14 @@ def prepare(name: str, *, processes: int | None = None, heard: Heard | None = No
         parts = [
             FileSpan(texts / file, "gpt2", str(vocabulary), end=(texts / file).stat().st_size) for file in EXCERPTS
         ]
-        return prepare_texts(parts, out, size=2048, processes=processes, heard=heard)
+        return prepare_texts(parts, out, size=2048, processes=processes, on_progress=on_progress)
     if name == "tiny_stories":
         texts = data_folder() / "tinystories"
         _refuse_missing([texts / f"data{shard:02d}.json" for shard in range(50)], "tinystories")
         known = pieces(_tokenizer_of_tiny_stories())
         _refuse_another(out, known)
         keep_tokenizer(known, out)
-        write_corpus([texts], out / "tokens", str(out), processes=processes, heard=heard)
+        write_corpus([texts], out / "tokens", str(out), processes=processes, on_progress=on_progress)
         return opened(out)
     raise UserError(
         f"prepare: no corpus is named {name!r}; there are: {', '.join(PREPARED)}; texts of your own want out="
@@ -104,7 +104,7 @@ def prepare_texts(
     held_out: float = HELD_OUT,
     processes: int | None = None,
     portion: int = PORTION,
-    heard: Heard | None = None,
+    on_progress: ProgressCallback | None = None,
 ) -> Prepared:
     """Documents of files as a new folder with `train`, `validation` and a tokenizer: all of it or nothing.
 
@@ -137,7 +137,9 @@ def prepare_texts(
             known = StoredTokenizer(tokenizer_file(made))
         keep_tokenizer(known, beside)
         for name, some in taken.items():
-            write_taken(some, beside / name, known, out.name, processes=processes, portion=portion, heard=heard)
+            write_taken(
+                some, beside / name, known, out.name, processes=processes, portion=portion, on_progress=on_progress
+            )
     return opened(out)
 
 
@@ -167,8 +169,8 @@ def ready(task: object, *, shown: bool = False) -> None:
         while not is_whole(folder):
             try:
                 with Kilobytes() as bar:
-                    heard = bar.heard if shown else None
-                    write_corpus([text], folder, task.tokenizer_name(), heard=heard)
+                    on_progress = bar.on_progress if shown else None
+                    write_corpus([text], folder, task.tokenizer_name(), on_progress=on_progress)
             except Locked:  # another process is at it
                 time.sleep(_WAITING)
 
@@ -270,7 +272,7 @@ class Kilobytes:
         self._bar: ProgressBar | None = None
         self._done = 0
 
-    def heard(self, done: int, total: int) -> None:
+    def on_progress(self, done: int, total: int) -> None:
         if self._bar is not None and (total // 1000 != self._bar.total or done < self._done):  # the next corpus
             self._bar.close()
             self._bar = None

@@ -75,13 +75,13 @@ def write(
     out: str | Path,
     count: int | None = None,
     seed: int = 0,
-    heard: Callable[[int, str], None] | None = None,
+    on_progress: Callable[[int, str], None] | None = None,
 ) -> dict[str, int]:
     """Writes the published files of a task below a new folder and returns how many rows each has.
 
-    The folder appears under its name when all is written; `heard` is told how many rows of training there are, of the
-    `total`, and the file that is being written.
-    Raises `UserError` for a folder that is there already, and for a name that was not published.
+    The folder appears under its name when all is written; `on_progress` is told how many rows of training there are, of
+    the `total`, and the file that is being written. Raises `UserError` for a folder that is there already, and for a
+    name that was not published.
     """
     out = Path(out)
     wanted = files(name, count, seed)
@@ -96,8 +96,8 @@ def write(
                 for block, lines in ((block, lines_of(block)) for block in rows()):
                     stream.write(lines)
                     written[file] += len(block)
-                    if heard is not None:
-                        heard(sum(rows for name, rows in written.items() if name.endswith(TRAINING)), file)
+                    if on_progress is not None:
+                        on_progress(sum(rows for name, rows in written.items() if name.endswith(TRAINING)), file)
                 stream.flush()
                 os.fsync(stream.fileno())
     return written

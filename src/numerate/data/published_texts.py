@@ -120,11 +120,13 @@ def _products(seed: int) -> dict[str, Lines]:
     return {name: of(*bounds[name]) for name in ("train", "val", "test")}
 
 
-def write(task: Any, out: str | Path, seed: int = 0, heard: Callable[[int, str], None] | None = None) -> dict[str, int]:
+def write(
+    task: Any, out: str | Path, seed: int = 0, on_progress: Callable[[int, str], None] | None = None
+) -> dict[str, int]:
     """Writes the published files of a task below a new folder, and returns how many questions each has.
 
-    The folder appears under its name when all is written; `heard` is told how many there are so far, and the file.
-    Raises `UserError` for a folder that is there already, and where the dataset is not there.
+    The folder appears under its name when all is written; `on_progress` is told how many there are so far, and the
+    file. Raises `UserError` for a folder that is there already, and where the dataset is not there.
     """
     out = Path(out)
     refuse_taken(out)
@@ -139,8 +141,8 @@ def write(task: Any, out: str | Path, seed: int = 0, heard: Callable[[int, str],
                 for block in lines():
                     stream.write(b"".join(block))
                     written[file] += len(block)
-                    if heard is not None:
-                        heard(sum(written.values()), file)
+                    if on_progress is not None:
+                        on_progress(sum(written.values()), file)
                 stream.flush()
                 os.fsync(stream.fileno())
     return written

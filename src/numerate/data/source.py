@@ -24,8 +24,8 @@ BLOCK = 1 << 15
 class TaskWithTokenizer:
     """A task and its tokenizer, as set by `task.digits=1:5 tokenizer.number_format.digit_order=normal`."""
 
-    task: Task = setting(Arithmetic(), "draws questions with answers")
-    tokenizer: Tokenizer = setting(Characters(), "writes them as token ids")
+    task: Task = setting(Arithmetic(), "the task that generates questions with answers")
+    tokenizer: Tokenizer = setting(Characters(), "turns text into token ids")
 
 
 @dataclass(frozen=True)

@@ -114,8 +114,8 @@ class Statistics:
         }
 
 
-def statistics(source: Source, heard: Callable[[int], None] | None = None) -> Statistics:
-    """Goes through the rows of a source once. `heard` is told after each block how many rows are done.
+def statistics(source: Source, on_progress: Callable[[int], None] | None = None) -> Statistics:
+    """Goes through the rows of a source once. `on_progress` is told after each block how many rows are done.
 
     Raises `UserError` for a row that cannot be read.
     """
@@ -129,7 +129,7 @@ def statistics(source: Source, heard: Callable[[int], None] | None = None) -> St
             symbols += np.bincount(rows.ids.reshape(-1), minlength=vocabulary.size)
             sizes, axes = _sizes(questions, rows, vocabulary, source.task.axes())
             if rows.labels is None:
-                found.answers.add(rows.asked.sum(axis=1) - 1)
+                found.answers.add(rows.target_mask.sum(axis=1) - 1)
             found.operands.add(_operands(questions, rows, vocabulary))
             found.carries.add(_carries(questions))
             if sizes is None:
@@ -139,8 +139,8 @@ def statistics(source: Source, heard: Callable[[int], None] | None = None) -> St
                 cell = 1 + np.minimum(sizes[:, 0], _SIDE - 1) * _SIDE + np.minimum(sizes[:, 1], _SIDE - 1)
             cells.add(cell)
             repeats.add(questions.hashes(), cell)
-            if heard is not None:
-                heard(found.count)
+            if on_progress is not None:
+                on_progress(found.count)
         counts = repeats.counts()
     found.distinct, found.most = counts.distinct, counts.most
     found.times = Histogram(counts.times)
@@ -188,7 +188,7 @@ def _runs(rows: Rows, vocabulary: Vocabulary) -> tuple[NDArray[np.int64], NDArra
     """The length of every run of digits before the answers, row by row, and which row each is in."""
     if rows.labels is not None:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    before = np.arange(rows.ids.shape[1]) < rows.asked.argmax(axis=1)[:, None]
+    before = np.arange(rows.ids.shape[1]) < rows.target_mask.argmax(axis=1)[:, None]
     digit = np.pad(vocabulary.is_digit[rows.ids] & before, ((0, 0), (1, 1))).astype(np.int8)
     change = np.diff(digit, axis=1)
     owner, begin = np.nonzero(change == 1)

@@ -28,14 +28,14 @@ def write(
     source: Source,
     out: str | Path,
     format: Literal["text", "memmap", "both"] = "both",
-    heard: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Path:
     """Writes the rows of a source to a new folder and returns it.
 
     `rows.txt` has a row per line as the model sees it (`321+654=975`; words with spaces between them, `65 a a`; where a
     task has a label per token, its labels behind a tab, a dot where nothing is said); the memmap is what `open_rows`
     reads. `head.json` says what they are and has the sha256 of each file. Memory does not grow with the count. The
-    folder appears under its name when all is written; `heard` is told after each block how many rows there are.
+    folder appears under its name when all is written; `on_progress` is told after each block how many rows there are.
 
     Raises `UserError` for a folder that is there already, or where none may be written.
     """
@@ -49,12 +49,12 @@ def write(
     if format != "memmap" and (clash := [symbol for symbol in vocabulary.symbols if set(symbol) & set("\r\n")]):
         raise UserError(f"format: {clash[0]!r} would break a line of text; format=memmap is right")
     with new_folder(out) as beside:
-        _write(source, vocabulary, beside, format, heard)
+        _write(source, vocabulary, beside, format, on_progress)
     return out
 
 
 def _write(
-    source: Source, vocabulary: Vocabulary, folder: Path, format: str, heard: Callable[[int], None] | None
+    source: Source, vocabulary: Vocabulary, folder: Path, format: str, on_progress: Callable[[int], None] | None
 ) -> None:
     files: dict[str, _File] = {}
     rows_written = tokens = longest = 0
@@ -76,14 +76,14 @@ def _write(
                 put("ids.bin", rows.ids[real].astype(kind, copy=False).tobytes())
                 put("offsets.bin", (tokens + np.cumsum(rows.lengths)).astype("<i8").tobytes())
                 if rows.labels is None:
-                    put("answers.bin", rows.asked.argmax(axis=1).astype("<i4").tobytes())
+                    put("answers.bin", rows.target_mask.argmax(axis=1).astype("<i4").tobytes())
                 else:
                     put("labels.bin", rows.labels[real].astype(kind, copy=False).tobytes())
             rows_written += len(rows)
             tokens += int(rows.lengths.sum())
             longest = max(longest, int(rows.lengths.max(initial=0)))
-            if heard is not None:
-                heard(rows_written)
+            if on_progress is not None:
+                on_progress(rows_written)
     head = {
         "format": FORMAT,
         "rows": rows_written,

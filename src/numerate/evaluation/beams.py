@@ -32,7 +32,7 @@ def beam_search(
     source: Tokens | None = None,
     beams: int = PUBLISHED_BEAMS,
     length_penalty: float = 1.0,
-    placement: int = 0,
+    position_offset: int = 0,
     end: int = END,
 ) -> Generated:
     """The best answer of `beams` that are kept at every token, up to `most` tokens.
@@ -47,9 +47,9 @@ def beam_search(
     if beams < 1:
         raise UserError(f"beams: {beams} beams search nothing; 4 were published, 1 is greedy decoding")
     if model.regression is not None:  # it has one answer
-        return greedy(model, prompts, most, source=source, placement=placement, end=end)
+        return greedy(model, prompts, most, source=source, position_offset=position_offset, end=end)
     rows, device = prompts.ids.shape[0], prompts.ids.device
-    reader = _Reader(model, prompts, most, source, beams, placement)
+    reader = _Reader(model, prompts, most, source, beams, position_offset)
     base = torch.arange(rows, device=device)[:, None] * beams
     open_ones = _Answers.none(rows, beams, most, device)
     open_ones.scores[:, 0] = 0.0  # all begin alike: one goes on
@@ -149,13 +149,13 @@ class _Reader:
     """Reads one more token of chosen answers: from the model's state where that can be taken apart, else all again."""
 
     def __init__(
-        self, model: Model, prompts: Tokens, most: int, source: Tokens | None, beams: int, placement: int
+        self, model: Model, prompts: Tokens, most: int, source: Tokens | None, beams: int, position_offset: int
     ) -> None:
         rows = torch.arange(prompts.ids.shape[0], device=prompts.ids.device).repeat_interleave(beams)
-        self.model, self.placement = model, placement
+        self.model, self.position_offset = model, position_offset
         self.capacity = int(prompts.lengths.max()) + most
         self.tokens, self.source = _rows(prompts, rows), None if source is None else _rows(source, rows)
-        started = model.start(self.tokens, self.source, capacity=self.capacity, placement=placement)
+        started = model.start(self.tokens, self.source, capacity=self.capacity, position_offset=position_offset)
         self.output: Output = started.output
         self.state: Any = started.state
 
@@ -168,7 +168,9 @@ class _Reader:
             return started.output
         self.state = None
         self._append(chosen, ids, values)
-        started = self.model.start(self.tokens, self.source, capacity=self.capacity, placement=self.placement)
+        started = self.model.start(
+            self.tokens, self.source, capacity=self.capacity, position_offset=self.position_offset
+        )
         return started.output
 
     def _append(self, chosen: Tensor, ids: Tensor, values: Tensor | None) -> None:
@@ -180,8 +182,8 @@ class _Reader:
             numbers = torch.ones_like(held.ids, dtype=torch.float32) if numbers is None else numbers
             one = torch.ones_like(ids) if values is None else values
             numbers = pad(numbers, (0, 1), value=1.0).scatter(1, ends, one[:, None].to(numbers.dtype))
-        hidden = None if held.hidden is None else pad(held.hidden, (0, 1))
-        self.tokens = replace(held, ids=wide, lengths=held.lengths + 1, values=numbers, hidden=hidden)
+        hidden = None if held.blocked_keys is None else pad(held.blocked_keys, (0, 1))
+        self.tokens = replace(held, ids=wide, lengths=held.lengths + 1, values=numbers, blocked_keys=hidden)
 
 
 def _rows(tokens: Tokens, rows: Int[Tensor, " chosen"]) -> Tokens:
@@ -192,6 +194,6 @@ def _rows(tokens: Tokens, rows: Int[Tensor, " chosen"]) -> Tokens:
         lengths=tokens.lengths[rows],
         row=tokens.row[rows],
         values=None if tokens.values is None else tokens.values[rows],
-        hidden=None if tokens.hidden is None else tokens.hidden[rows],
-        places=None,
+        blocked_keys=None if tokens.blocked_keys is None else tokens.blocked_keys[rows],
+        position_ids=None,
     )

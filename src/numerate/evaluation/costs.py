@@ -42,7 +42,7 @@ def reading(exam: EvaluationData, cell: Cell) -> RowSize:
     if drawn.chance is None:
         drawn = replace(drawn, chance=draws.words(len(drawn)))
     rows = exam.tokenizer.rows(drawn, exam.vocabulary)
-    return RowSize(float(rows.lengths.max()), float(rows.asked.sum(1).max()))
+    return RowSize(float(rows.lengths.max()), float(rows.target_mask.sum(1).max()))
 
 
 def readings(exam: EvaluationData, cells: Sequence[Cell]) -> dict[Cell, RowSize]:

@@ -36,20 +36,20 @@ class Evaluation:
     """What a run is evaluated on when nothing else is said."""
 
     grid: str | None = setting(
-        None, "cells, such as 1:12x1:12 or equal:1:18; the trained sizes and as many beyond if null", identity=False
+        None,
+        "cells to evaluate, such as 1:12x1:12 or equal:1:18; null: the trained sizes and as many beyond",
+        identity=False,
     )
-    examples_per_cell: int = setting(100, "questions per cell; of files at most its rows", identity=False)
-    seed: int = setting(0, "key of the questions, the same for all runs that are to be compared", identity=False)
-    validation_examples: int = setting(
-        256, "questions of each development split per evaluation during training; of files at most its rows"
-    )
+    examples_per_cell: int = setting(100, "examples per cell; for files at most their rows", identity=False)
+    seed: int = setting(0, "seed of the test examples; the same for all runs to be compared", identity=False)
+    validation_examples: int = setting(256, "examples of each validation split per evaluation during training")
     validation_batches: int | None = setting(
         None,
-        "of running text: evaluate during training on so many batches; null: on `validation_examples` chunks",
+        "language modeling: batches per evaluation during training; null: validation_examples chunks",
         later=True,
     )
     chunks: int | None = setting(
-        None, "of running text: chunks of the final evaluation; null: all there are", later=True, identity=False
+        None, "language modeling: chunks of the final evaluation; null: all", later=True, identity=False
     )
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ def evaluate_cell(
     *,
     count: int,
     seed: int = 0,
-    placement: int = 0,
+    position_offset: int = 0,
     method: Method = "one pass",
     split: str = "test",
 ) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def evaluate_cell(
     (`numerate.evaluation.number_metrics`, `text_metrics`).
 
     For a task with labels the record has `labels` as well: by place in the row how many were asked and right, what
-    follows from it, and what a model that had only memorised would score (`numerate.evaluation.labels`). `looks_ahead`
+    follows from it, and what a model that had only memorised would score (`numerate.evaluation.labels`). `sees_future`
     is there where a model sees at each place what comes later, and says how: nothing may then be claimed of it. `names`
     has what the sizes of a cell are called, where these have names, so that nobody needs the data to read it.
 
@@ -142,15 +142,15 @@ def evaluate_cell(
     told = TextAnswers(exam.tokenizer, exam.vocabulary, questions) if decoded else None
     for batch in chunks(exam, questions, model):
         if method == "one pass":
-            marks, said, values = mark_with_said(model, exam, batch, placement)
+            marks, said, values = mark_with_said(model, exam, batch, position_offset)
         else:
             spare = SPARE if exam.texts else 0
-            marks, said, values = decoded_with_said(model, exam, batch, placement, spare, method == "beams")
+            marks, said, values = decoded_with_said(model, exam, batch, position_offset, spare, method == "beams")
         if told is not None:
-            said = said.where(batch.asked_targets != IGNORE, PAD) if exam.layout.masks else said
+            said = said.where(batch.target_ids != IGNORE, PAD) if exam.layout.masks else said
             told.add(said.tolist(), None if values is None else values.tolist())
             if exam.texts:
-                told.read(*likelihood(model, batch, placement))
+                told.read(*likelihood(model, batch, position_offset))
         correct += int(marks.right.sum())
         digits, digits_right = digits + marks.digits, digits_right + marks.digits_right
         first_wrong.append(marks.first_wrong.cpu().numpy())
@@ -169,12 +169,12 @@ def evaluate_cell(
         "first_correct": count - int((places == 0).sum()),
         "digit_accuracy": round(digits_right / digits, 6) if digits else None,
         "first_wrong": histogram.tolist(),
-        "placement": placement,
+        "position_offset": position_offset,
         "seen": not task.held_out(split),
         "method": method,
         **({"labels": Labels.together(labels).record()} if labels else {}),
         **(told.record() if told is not None else {}),
-        **({"looks_ahead": ahead} if ahead is not None else {}),
+        **({"sees_future": ahead} if ahead is not None else {}),
     }
 
 
@@ -186,7 +186,7 @@ def refuse_ahead(model: Model, exam: EvaluationData) -> str | None:
     """
     if exam.layout.masks:
         return None
-    ahead = model.looks_ahead()
+    ahead = model.sees_future()
     if ahead is not None and not exam.labelled:
         raise UserError(
             f"model: {ahead}, so that it cannot answer by continuing a text; layout=Masked is right, or labels"

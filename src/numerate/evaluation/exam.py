@@ -100,8 +100,8 @@ def rows_of(batch: Batch, chosen: slice) -> Batch:
         batch,
         tokens=_tokens_of(batch.tokens, chosen),
         targets=batch.targets[chosen],
-        asked=batch.asked[chosen],
-        asked_targets=batch.asked_targets[chosen],
+        target_positions=batch.target_positions[chosen],
+        target_ids=batch.target_ids[chosen],
         target_values=None if batch.target_values is None else batch.target_values[chosen],
         source=None if batch.source is None else _tokens_of(batch.source, chosen),
     )
@@ -114,22 +114,22 @@ def _tokens_of(tokens: Tokens, chosen: slice) -> Tokens:
         lengths=tokens.lengths[chosen],
         row=tokens.row[chosen],
         values=None if tokens.values is None else tokens.values[chosen],
-        hidden=None if tokens.hidden is None else tokens.hidden[chosen],
-        places=None,
+        blocked_keys=None if tokens.blocked_keys is None else tokens.blocked_keys[chosen],
+        position_ids=None,
     )
 
 
 def prompts_of(batch: Batch) -> tuple[Tokens, int]:
     """The questions of a batch without their answers, and the tokens of the longest answer."""
-    lengths = batch.asked[:, 0] + 1
+    lengths = batch.target_positions[:, 0] + 1
     width = int(lengths.max())
     ids = batch.tokens.ids[:, :width]
     within = torch.arange(width, device=ids.device)[None, :] < lengths[:, None]
-    hidden = None if batch.tokens.hidden is None else batch.tokens.hidden[:, :width]
+    hidden = None if batch.tokens.blocked_keys is None else batch.tokens.blocked_keys[:, :width]
     values = None if batch.tokens.values is None else torch.where(within, batch.tokens.values[:, :width], 1.0)
     ids = torch.where(within, ids, 0)
-    prompts = replace(batch.tokens, ids=ids, lengths=lengths, values=values, hidden=hidden, places=None)
-    return prompts, batch.asked_targets.shape[1]
+    prompts = replace(batch.tokens, ids=ids, lengths=lengths, values=values, blocked_keys=hidden, position_ids=None)
+    return prompts, batch.target_ids.shape[1]
 
 
 def chunks(exam: EvaluationData, questions: Questions, model: Model) -> "Sequence[Batch]":

@@ -15,7 +15,7 @@ from numerate.vocabulary import END, PAD
 Choose = Callable[[Float[Tensor, "rows vocabulary"], int], Int[Tensor, " rows"]]
 """The next token of each row, from its logits and how many tokens have been said."""
 
-Heard = Callable[[Sequence[int | None]], Collection[int]]
+OnTokens = Callable[[Sequence[int | None]], Collection[int]]
 """Told what each row has just said, None for one that had ended; answers which rows shall end with that."""
 
 BETWEEN = 8
@@ -51,10 +51,12 @@ class ModelReader(ABC):
 class Cached(ModelReader):
     """One token costs one step over the state of the model, not the prefix."""
 
-    def __init__(self, model: Model, prompts: Tokens, most: int, source: Tokens | None = None, placement: int = 0):
+    def __init__(
+        self, model: Model, prompts: Tokens, most: int, source: Tokens | None = None, position_offset: int = 0
+    ):
         self.model = model
         capacity = int(prompts.lengths.max()) + most
-        started = model.start(prompts, source, capacity=capacity, placement=placement)
+        started = model.start(prompts, source, capacity=capacity, position_offset=position_offset)
         self.output, self._state = started.output, started.state
 
     def read(self, ids: Int[Tensor, " rows"], values: Tensor | None) -> None:
@@ -68,8 +70,10 @@ class Plain(ModelReader):
     It computes every place in full, so that it leans neither on a cache nor on what is computed at asked places only.
     """
 
-    def __init__(self, model: Model, prompts: Tokens, most: int, source: Tokens | None = None, placement: int = 0):
-        self.model, self.prompts, self.source, self.placement = model, prompts, source, placement
+    def __init__(
+        self, model: Model, prompts: Tokens, most: int, source: Tokens | None = None, position_offset: int = 0
+    ):
+        self.model, self.prompts, self.source, self.position_offset = model, prompts, source, position_offset
         self.time = prompts.ids.shape[1]
         self.ids = torch.nn.functional.pad(prompts.ids, (0, most))
         values = prompts.values
@@ -87,8 +91,10 @@ class Plain(ModelReader):
 
     def _read(self) -> Output:
         values = None if self.values is None else self.values[:, : self.time]
-        read = replace(self.prompts, ids=self.ids[:, : self.time], lengths=self.lengths, values=values, places=None)
-        output = self.model(self.model.place(read, StepContext.fixed(self.placement)), self.source)
+        read = replace(
+            self.prompts, ids=self.ids[:, : self.time], lengths=self.lengths, values=values, position_ids=None
+        )
+        output = self.model(self.model.assign_positions(read, StepContext.fixed(self.position_offset)), self.source)
         at, said = self.lengths - 1, output.values
         own = None if said is None else said[self.rows, at][:, None]
         return Output(
@@ -104,14 +110,14 @@ def speak(
     most: int,
     stop: Sequence[int],
     *,
-    heard: Heard | None = None,
+    on_progress: OnTokens | None = None,
 ) -> Generated:
     """Says up to `most` tokens after what a reader has read, each as `choose` says, or until every row has said one
     of `stop`.
 
     Nothing waits for the device between tokens but, every `BETWEEN` of them, the question whether all have ended; on a
-    CPU, and where somebody listens (`heard`), it is asked at each. The number that a number head says beside a token
-    is read with that token. A model with a regression head says its number and the end, whatever it finds likely.
+    CPU, and where somebody listens (`on_progress`), it is asked at each. The number that a number head says beside a
+    token is read with that token. A model with a regression head says its number and the end, whatever it finds likely.
     """
     device = reader.output.hidden.device
     ends = torch.tensor(list(stop), dtype=torch.long, device=device)
@@ -140,12 +146,12 @@ def speak(
         ending = ~done & torch.isin(chosen, ends) if len(ends) != 1 else ~done & (chosen == ends)
         stopped = stopped | ending
         before, done = done, done | ending
-        if heard is not None:
+        if on_progress is not None:
             told = [None if over else i for i, over in zip(chosen.tolist(), before.tolist(), strict=True)]
-            done[list(heard(told))] = True
+            done[list(on_progress(told))] = True
         if place == most - 1:
             break
-        looked = device.type == "cpu" or heard is not None or place % BETWEEN == BETWEEN - 1
+        looked = device.type == "cpu" or on_progress is not None or place % BETWEEN == BETWEEN - 1
         if looked and bool(done.all()):
             break
         reader.read(chosen, value)
@@ -164,13 +170,13 @@ def likeliest(logits: Float[Tensor, "rows vocabulary"], place: int) -> Int[Tenso
 
 @torch.no_grad()
 def greedy(
-    model: Model, prompts: Tokens, most: int, *, source: Tokens | None = None, placement: int = 0, end: int = END
+    model: Model, prompts: Tokens, most: int, *, source: Tokens | None = None, position_offset: int = 0, end: int = END
 ) -> Generated:
     """Always the likeliest next token, up to `most` tokens or until every row has said `end`.
 
     Prompts may differ in length (padded on the right). One token costs one step over the cached state, not the prefix.
     """
-    reader = Cached(model, prompts, most, source, placement)
+    reader = Cached(model, prompts, most, source, position_offset)
     return speak(model, reader, likeliest, len(prompts.ids), most, (end,))
 
 
@@ -182,7 +188,7 @@ def value_beside(output: Output) -> Float[Tensor, " rows"] | None:
 
 @torch.no_grad()
 def greedy_uncached(
-    model: Model, prompts: Tokens, most: int, *, source: Tokens | None = None, placement: int = 0, end: int = END
+    model: Model, prompts: Tokens, most: int, *, source: Tokens | None = None, position_offset: int = 0, end: int = END
 ) -> Generated:
     """The same by reading the whole prefix again for every token: the plain form that `greedy` is tested against."""
-    return speak(model, Plain(model, prompts, most, source, placement), likeliest, len(prompts.ids), most, (end,))
+    return speak(model, Plain(model, prompts, most, source, position_offset), likeliest, len(prompts.ids), most, (end,))

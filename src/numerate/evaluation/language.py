@@ -71,7 +71,7 @@ class ChunkLosses:
 
 
 @torch.no_grad()
-def read_chunks(model: Model, exam: EvaluationData, batch: Batch, placement: int = 0) -> ChunkLosses:
+def read_chunks(model: Model, exam: EvaluationData, batch: Batch, position_offset: int = 0) -> ChunkLosses:
     """Reads the rows of a batch, each token being foretold from those before it in its row.
 
     Logits are made for so many places at a time that `HEAD` of them are held, never those of all rows and places. On a
@@ -83,7 +83,7 @@ def read_chunks(model: Model, exam: EvaluationData, batch: Batch, placement: int
     nll, right = [], []
     for first in range(0, rows, share):
         piece = rows_of(batch, slice(first, first + share))
-        output = model(model.place(piece.tokens, StepContext.fixed(placement)), piece.source)
+        output = model(model.assign_positions(piece.tokens, StepContext.fixed(position_offset)), piece.source)
         each, likeliest = _losses(output.hidden, output.head, piece.targets, len(exam.vocabulary.symbols))
         nll.append(each.double().sum(1))
         right.append(likeliest.sum(1))
@@ -113,29 +113,43 @@ def _losses(hidden: Tensor, head: Any, targets: Tensor, vocabulary: int) -> tupl
     return losses.view_as(targets), likeliest.view_as(targets)
 
 
-def read_language(model: Model, exam: EvaluationData, batches: Iterable[Batch], placement: int = 0) -> Likelihoods:
+def read_language(
+    model: Model, exam: EvaluationData, batches: Iterable[Batch], position_offset: int = 0
+) -> Likelihoods:
     """The sums over batches of running text, each of which is one batch of the published mean over batches.
 
     >>> read_language(model, exam, batches).record()
     {"loss": 1.7294, "perplexity": 5.63726, "bits_per_byte": 0.6021, "mean_of_exp": 5.6385, ...}
     """
     return Likelihoods.together(
-        read_chunks(model, exam, batch, placement).likelihoods().as_batch() for batch in batches
+        read_chunks(model, exam, batch, position_offset).likelihoods().as_batch() for batch in batches
     )
 
 
 def read_portion(
-    model: Model, exam: EvaluationData, cell: Mapping[str, int], *, count: int, placement: int = 0, split: str = "test"
+    model: Model,
+    exam: EvaluationData,
+    cell: Mapping[str, int],
+    *,
+    count: int,
+    position_offset: int = 0,
+    split: str = "test",
 ) -> ChunkLosses:
     """`count` chunks of running text from `cell["chunk"]` on, of `cell["context_length"]` tokens each."""
     pinned = exam.task.pinned(**{axis: size for axis, size in cell.items() if axis != FIRST})
     device = next(model.parameters()).device
     batch = exam.batch(pinned.examples(split, 0, cell[FIRST], count), cell[FIRST])
-    return read_chunks(model, exam, batch.to(device), placement)
+    return read_chunks(model, exam, batch.to(device), position_offset)
 
 
 def evaluate_portion(
-    model: Model, exam: EvaluationData, cell: Mapping[str, int], *, count: int, placement: int = 0, split: str = "test"
+    model: Model,
+    exam: EvaluationData,
+    cell: Mapping[str, int],
+    *,
+    count: int,
+    position_offset: int = 0,
+    split: str = "test",
 ) -> dict[str, Any]:
     """The record of one portion of running text: a pure function of the weights and of what is given here.
 
@@ -146,13 +160,13 @@ def evaluate_portion(
     this portion alone. Raises `UserError` for a model that looks ahead.
     """
     refuse_ahead(model, exam)
-    found = read_portion(model, exam, cell, count=count, placement=placement, split=split).likelihoods()
+    found = read_portion(model, exam, cell, count=count, position_offset=position_offset, split=split).likelihoods()
     return {
         "cell": dict(cell),
         "count": found.chunks,
         **found.record(),
         "language": found.sums(),
-        "placement": placement,
+        "position_offset": position_offset,
         "seen": False,
         "tokenizer": _fingerprint(exam),
         "method": "one pass",

@@ -28,46 +28,50 @@ class MatchCounts:
     digits_right: int
     digits: int
     said_right: Bool[Tensor, "rows asked"]
-    asked: Bool[Tensor, "rows asked"]
+    target_mask: Bool[Tensor, "rows asked"]
 
 
 @torch.no_grad()
-def mark(model: Model, exam: EvaluationData, batch: Batch, placement: int = 0) -> MatchCounts:
+def mark(model: Model, exam: EvaluationData, batch: Batch, position_offset: int = 0) -> MatchCounts:
     """Scores a batch in one forward (on a CPU, in one per piece: rows know nothing of each other)."""
-    return mark_with_said(model, exam, batch, placement)[0]
+    return mark_with_said(model, exam, batch, position_offset)[0]
 
 
 def mark_with_said(
-    model: Model, exam: EvaluationData, batch: Batch, placement: int
+    model: Model, exam: EvaluationData, batch: Batch, position_offset: int
 ) -> tuple[MatchCounts, Tensor, Tensor | None]:
     """The same with the ids said, `[rows, asked]`, and the numbers said beside them, of a model that says numbers where
     answers are masked."""
-    said = torch.cat([_said_in(model, piece, placement) for piece in pieces(batch)])
-    values = _numbers_in(model, batch, placement) if exam.layout.masks or exam.carries else None
+    said = torch.cat([_said_in(model, piece, position_offset) for piece in pieces(batch)])
+    values = _numbers_in(model, batch, position_offset) if exam.layout.masks or exam.carries else None
     return marked(exam, said, batch, values), said, values if exam.layout.masks else None
 
 
-def _numbers_in(model: Model, batch: Batch, placement: int) -> Tensor | None:
+def _numbers_in(model: Model, batch: Batch, position_offset: int) -> Tensor | None:
     """The numbers that are said at the asked places, of a model that says numbers."""
     found: list[Tensor] = []
     for piece in pieces(batch):
-        values = model(model.place(piece.tokens, StepContext.fixed(placement)), piece.source, asked=piece.asked).values
+        values = model(
+            model.assign_positions(piece.tokens, StepContext.fixed(position_offset)),
+            piece.source,
+            target_positions=piece.target_positions,
+        ).values
         if values is None:
             return None
         found.append(values)
     return torch.cat(found)
 
 
-def _said_in(model: Model, batch: Batch, placement: int) -> Int[Tensor, "rows asked"]:
-    tokens = model.place(batch.tokens, StepContext.fixed(placement))
-    return model(tokens, batch.source, asked=batch.asked).logits.argmax(-1)  # type: ignore[no-any-return]
+def _said_in(model: Model, batch: Batch, position_offset: int) -> Int[Tensor, "rows asked"]:
+    tokens = model.assign_positions(batch.tokens, StepContext.fixed(position_offset))
+    return model(tokens, batch.source, target_positions=batch.target_positions).logits.argmax(-1)  # type: ignore[no-any-return]
 
 
 def marked(
     exam: EvaluationData, said: Int[Tensor, "rows asked"], batch: Batch, values: Tensor | None = None
 ) -> MatchCounts:
     """What was said beside what was asked; `values` are the numbers said beside the tokens."""
-    targets = batch.asked_targets
+    targets = batch.target_ids
     asked = targets != IGNORE
     wrong = asked & (said != targets)
     if exam.carries:
@@ -80,39 +84,39 @@ def marked(
 def _other_number(batch: Batch, values: Tensor | None) -> Tensor:
     """Where another number is said than asked for, by more than float32 tells apart; everywhere if none is said."""
     if values is None or batch.target_values is None:
-        return torch.ones_like(batch.asked_targets, dtype=torch.bool)
-    wanted = batch.target_values.gather(1, batch.asked)
+        return torch.ones_like(batch.target_ids, dtype=torch.bool)
+    wanted = batch.target_values.gather(1, batch.target_positions)
     return ~torch.isclose(values[:, : wanted.shape[1]].to(wanted), wanted, rtol=1e-6, atol=0.0)
 
 
 def labels_of(exam: EvaluationData, batch: Batch, marks: MatchCounts) -> Labels:
     """What the marks of a batch with labels say of each place of its rows."""
-    answers = exam.symbols[batch.asked_targets.clamp(min=0).cpu().numpy()]
-    return Labels.of(marks.said_right.cpu().numpy(), marks.asked.cpu().numpy(), answers, exam.trained_labels)
+    answers = exam.symbols[batch.target_ids.clamp(min=0).cpu().numpy()]
+    return Labels.of(marks.said_right.cpu().numpy(), marks.target_mask.cpu().numpy(), answers, exam.trained_labels)
 
 
 @torch.no_grad()
 def mark_by_decoding(
-    model: Model, exam: EvaluationData, batch: Batch, placement: int = 0, spare: int = 0, *, beams: bool = False
+    model: Model, exam: EvaluationData, batch: Batch, position_offset: int = 0, spare: int = 0, *, beams: bool = False
 ) -> tuple[MatchCounts, Tensor]:
     """Scores a batch by decoding every answer; returns what was said as well (rows x places, PAD behind the end).
 
     `spare` tokens beyond the longest right answer may be said. They change nothing of what is right, as that has ended.
     With `beams` by beam search, which is given the published number of spare tokens at least.
     """
-    marks, said, _ = decoded_with_said(model, exam, batch, placement, spare, beams)
+    marks, said, _ = decoded_with_said(model, exam, batch, position_offset, spare, beams)
     return marks, said
 
 
 def decoded_with_said(
-    model: Model, exam: EvaluationData, batch: Batch, placement: int, spare: int, beams: bool
+    model: Model, exam: EvaluationData, batch: Batch, position_offset: int, spare: int, beams: bool
 ) -> tuple[MatchCounts, Tensor, Tensor | None]:
     """What `mark_by_decoding` gives, and the numbers that were said beside the tokens, of a model that says numbers."""
     prompts, most = prompts_of(batch)
     most += max(spare, PUBLISHED_SPARE) if beams else spare
     search = beam_search if beams else greedy
-    found = search(model, prompts, most, source=batch.source, placement=placement)
-    targets = batch.asked_targets
+    found = search(model, prompts, most, source=batch.source, position_offset=position_offset)
+    targets = batch.target_ids
     width = targets.shape[1]
     more = max(0, width - found.ids.shape[1])
     said = torch.nn.functional.pad(found.ids, (0, more))
@@ -121,13 +125,17 @@ def decoded_with_said(
 
 
 @torch.no_grad()
-def likelihood(model: Model, batch: Batch, placement: int = 0) -> tuple[float, int, int]:
+def likelihood(model: Model, batch: Batch, position_offset: int = 0) -> tuple[float, int, int]:
     """Of the right answers of a batch, their ends included and padding not: the sum of -ln(probability) of their tokens
     behind the right prefix, in nats; how many tokens that are; and how many of them are the likeliest."""
     nll, tokens, right = 0.0, 0, 0
     for piece in pieces(batch):
-        logits = model(model.place(piece.tokens, StepContext.fixed(placement)), piece.source, asked=piece.asked).logits
-        scores, targets = logits.float().flatten(0, 1), piece.asked_targets.flatten()
+        logits = model(
+            model.assign_positions(piece.tokens, StepContext.fixed(position_offset)),
+            piece.source,
+            target_positions=piece.target_positions,
+        ).logits
+        scores, targets = logits.float().flatten(0, 1), piece.target_ids.flatten()
         each = torch.nn.functional.cross_entropy(scores, targets, ignore_index=IGNORE, reduction="none")
         nll += float(each.double().sum())
         tokens += int((targets != IGNORE).sum())

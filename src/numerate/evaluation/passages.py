@@ -82,7 +82,7 @@ def passages_after(
             most,
             sampling,
             stop=writing.stop,
-            heard=listener.heard if listener.listens or ended is not None else None,
+            on_progress=listener.on_progress if listener.listens or ended is not None else None,
             window=window,
         )
         ids, lengths, scores = found.ids.tolist(), found.lengths.tolist(), found.log_probability.tolist()
@@ -118,7 +118,7 @@ class _Listener:
         self.stopped: set[int] = set()
         self._ids: list[list[int]] = [[] for _ in prompts]
 
-    def heard(self, said: Sequence[int | None]) -> Sequence[int]:
+    def on_progress(self, said: Sequence[int | None]) -> Sequence[int]:
         if self.listens:
             for row, token in enumerate(said):
                 if token is not None:

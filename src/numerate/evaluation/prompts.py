@@ -212,18 +212,25 @@ def _row(ids: Sequence[int], sample: int) -> int:
     return int.from_bytes(told, "little") >> 1
 
 
-def most_of(prompts: Sequence[Prompt], most: int | None, context: int, window: int | None, *, usual: int = MOST) -> int:
+def most_of(
+    prompts: Sequence[Prompt],
+    max_new_tokens: int | None,
+    context: int,
+    context_length: int | None,
+    *,
+    usual: int = MOST,
+) -> int:
     """How many tokens may be said: `most`, where somebody says it; to questions as many as their answers have, and
     `SPARE` more; else the `usual` number; but no more than the context has room for."""
-    if most is not None:
-        if most < 1:
-            raise UserError(f"most: {most} tokens are nothing to say; 1 or more is right")
-        return most
+    if max_new_tokens is not None:
+        if max_new_tokens < 1:
+            raise UserError(f"max_new_tokens: {max_new_tokens} tokens are nothing to say; 1 or more is right")
+        return max_new_tokens
     room = context + 1 - max(len(prompt.ids) for prompt in prompts)  # the last token that is said is not read
     answers = [prompt.answer for prompt in prompts if prompt.answer is not None]
     if len(answers) == len(prompts):
         return max(max(answers), min(max(answers) + SPARE, room))
-    return usual if window is not None or room < 1 else min(usual, room)
+    return usual if context_length is not None or room < 1 else min(usual, room)
 
 
 @torch.no_grad()
@@ -251,10 +258,11 @@ def refuse_too_long(
     try:
         model.check(row)
         if read > context:
-            model(row, asked=torch.tensor([[read - 1]]))
+            model(row, target_positions=torch.tensor([[read - 1]]))
     except UserError as error:
         raise UserError(
-            f"most: a prompt of {len(longest.ids)} tokens and {most} more do not fit: {error}. Or window={context}: "
+            f"max_new_tokens: a prompt of {len(longest.ids)} tokens and {most} more do not fit: {error}. Or "
+            f"context_length={context}: "
             "the last tokens alone are then read, as if the text began there"
         ) from error
     return warnings

@@ -50,7 +50,7 @@ def answers(
     model: Model,
     exam: EvaluationData,
     questions: Questions,
-    placement: int = 0,
+    position_offset: int = 0,
     spare: int | None = None,
     *,
     method: Method = "one pass",
@@ -66,7 +66,7 @@ def answers(
     found: list[AnswerSample] = []
     spare = (2 if questions.texts is None else SPARE) if spare is None else spare
     for batch in chunks(exam, questions, model):
-        spoken = _decoded(model, exam, batch, placement, spare, method == "beams")
+        spoken = _decoded(model, exam, batch, position_offset, spare, method == "beams")
         for row in range(len(spoken.ids)):
             question, answer = plain_text(questions, len(found))
             ids, words = spoken.words(exam, row)
@@ -121,13 +121,15 @@ def _text(exam: EvaluationData, ids: list[int], values: list[float] | None) -> s
     return exam.tokenizer.decode_with_values(ids, values, exam.vocabulary)
 
 
-def _decoded(model: Model, exam: EvaluationData, batch: Batch, placement: int, spare: int, beams: bool) -> _Spoken:
+def _decoded(
+    model: Model, exam: EvaluationData, batch: Batch, position_offset: int, spare: int, beams: bool
+) -> _Spoken:
     if not exam.layout.continues:
-        return _labels(model, exam, batch, placement)
+        return _labels(model, exam, batch, position_offset)
     prompts, most = prompts_of(batch)
     search = beam_search if beams else greedy
     more = max(spare, PUBLISHED_SPARE) if beams else spare
-    found = search(model, prompts, most + more, source=batch.source, placement=placement)
+    found = search(model, prompts, most + more, source=batch.source, position_offset=position_offset)
     short = max(0, most - found.ids.shape[1])
     ids = pad(found.ids, (0, short))
     values = None if found.values is None else pad(found.values, (0, short), value=1.0)
@@ -142,23 +144,27 @@ def _decoded(model: Model, exam: EvaluationData, batch: Batch, placement: int, s
 
 def _in_places(batch: Batch, row: int, spoken: list[int], exam: EvaluationData) -> str:
     """Labels where they were asked for, and dots elsewhere: `. 66 67`."""
-    at = dict(zip(batch.asked[row].tolist(), spoken, strict=False))
+    at = dict(zip(batch.target_positions[row].tolist(), spoken, strict=False))
     read = batch.tokens.ids[row, : int(batch.tokens.lengths[row])].tolist()
     symbols = exam.vocabulary.symbols
     return " ".join(symbols[at[place]] if place in at else "." for place, i in enumerate(read) if i != BEGIN)
 
 
 @torch.no_grad()
-def _labels(model: Model, exam: EvaluationData, batch: Batch, placement: int) -> _Spoken:
+def _labels(model: Model, exam: EvaluationData, batch: Batch, position_offset: int) -> _Spoken:
     """What is said at the asked places of whole rows, in the pieces in which they are evaluated."""
     parts = [
-        model(model.place(piece.tokens, StepContext.fixed(placement)), piece.source, asked=piece.asked)
+        model(
+            model.assign_positions(piece.tokens, StepContext.fixed(position_offset)),
+            piece.source,
+            target_positions=piece.target_positions,
+        )
         for piece in pieces(batch)
     ]
     best, said = torch.cat([part.logits for part in parts]).float().log_softmax(-1).max(-1)
     numbers = [part.values for part in parts] if exam.layout.masks or exam.carries else []
     values = torch.cat([one for one in numbers if one is not None]) if numbers and numbers[0] is not None else None
-    asked = batch.asked_targets != IGNORE
+    asked = batch.target_ids != IGNORE
     counts = asked.sum(1).tolist()
     return _Spoken(
         [ids[:count] for ids, count in zip(said.tolist(), counts, strict=True)],

@@ -29,7 +29,7 @@ from torch import Tensor
 from numerate.batch import Model, Output, StepContext, Tokens
 from numerate.config import setting
 from numerate.errors import OperationalError, UserError
-from numerate.evaluation.generate import Cached, Choose, Generated, Heard, ModelReader, Plain, likeliest, speak
+from numerate.evaluation.generate import Cached, Choose, Generated, ModelReader, OnTokens, Plain, likeliest, speak
 from numerate.tasks.draws import mix
 from numerate.vocabulary import END
 
@@ -47,13 +47,15 @@ class Sampling:
     False
     """
 
-    temperature: float = setting(1.0, "scores are divided by it: below 1 more like the likeliest; 0: always that one")
-    top_k: int | None = setting(None, "so many of the likeliest tokens may come; null: all")
-    top_p: float | None = setting(None, "the likeliest that have this probability together may come; null: all")
-    min_p: float | None = setting(None, "tokens with this share of the likeliest one's probability may; null: all")
-    greedy: bool = setting(False, "always the likeliest token")
-    repetition_penalty: float = setting(1.0, "how much less likely tokens become that were there; 1: not at all")
-    seed: int = setting(0, "of the random numbers")
+    temperature: float = setting(1.0, "sampling temperature; logits are divided by it; 0 is greedy decoding")
+    top_k: int | None = setting(None, "sample from the k most probable tokens; null: all")
+    top_p: float | None = setting(
+        None, "nucleus sampling: the most probable tokens up to this total probability; null: all"
+    )
+    min_p: float | None = setting(None, "least probability of a token, relative to the most probable one; null: none")
+    do_sample: bool = setting(True, "sample; false: greedy decoding")
+    repetition_penalty: float = setting(1.0, "penalty for tokens that already occurred; 1: none")
+    seed: int = setting(0, "random seed")
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
@@ -72,7 +74,7 @@ class Sampling:
     @property
     def likeliest(self) -> bool:
         """Whether nothing is drawn."""
-        return self.greedy or self.temperature == 0
+        return not self.do_sample or self.temperature == 0
 
 
 @torch.no_grad()
@@ -83,14 +85,14 @@ def generate(
     sampling: Sampling,
     *,
     stop: Sequence[int] = (END,),
-    heard: Heard | None = None,
+    on_progress: OnTokens | None = None,
     window: int | None = None,
-    placement: int = 0,
+    position_offset: int = 0,
 ) -> Generated:
     """Up to `most` tokens after each prompt, or until it has said one of `stop` (which is then the last of its `ids`).
 
     Prompts may differ in length (padded on the right). A row's random numbers depend on (`sampling.seed`, its number in
-    `prompts.row`, how many tokens it has said) and on nothing else. `heard` is told of every token as it comes.
+    `prompts.row`, how many tokens it has said) and on nothing else. `on_progress` is told of every token as it comes.
     `log_probability` is the model's own, before any setting of `sampling`.
 
     With a `window` no more than so many of a row's last tokens are read, as if the text began there: each token then
@@ -104,18 +106,26 @@ def generate(
     """
     reader: ModelReader
     if window is None:
-        reader = Cached(model, prompts, most, placement=placement)
+        reader = Cached(model, prompts, most, position_offset=position_offset)
     else:
-        reader = Windowed(model, prompts, most, window, placement)
-    return _generated(model, reader, prompts, most, sampling, stop, heard)
+        reader = Windowed(model, prompts, most, window, position_offset)
+    return _generated(model, reader, prompts, most, sampling, stop, on_progress)
 
 
 @torch.no_grad()
 def generate_uncached(
-    model: Model, prompts: Tokens, most: int, sampling: Sampling, *, stop: Sequence[int] = (END,), placement: int = 0
+    model: Model,
+    prompts: Tokens,
+    most: int,
+    sampling: Sampling,
+    *,
+    stop: Sequence[int] = (END,),
+    position_offset: int = 0,
 ) -> Generated:
     """The same by reading the whole row again for every token: the plain form that `generate` is tested against."""
-    return _generated(model, Plain(model, prompts, most, placement=placement), prompts, most, sampling, stop, None)
+    return _generated(
+        model, Plain(model, prompts, most, position_offset=position_offset), prompts, most, sampling, stop, None
+    )
 
 
 def _generated(
@@ -125,12 +135,12 @@ def _generated(
     most: int,
     sampling: Sampling,
     stop: Sequence[int],
-    heard: Heard | None,
+    on_progress: OnTokens | None,
 ) -> Generated:
     if most < 1:
         raise UserError(f"most: {most} tokens are nothing to say; 1 or more is right")
     choose: Choose = TokenSampler(sampling, prompts, most)
-    found = speak(model, reader, choose, len(prompts.ids), most, stop, heard=heard)
+    found = speak(model, reader, choose, len(prompts.ids), most, stop, on_progress=on_progress)
     if bool(found.log_probability.isnan().any()):
         raise OperationalError(
             "model: it says what is no number (nan) of the next token; its weights, or its precision, are broken"
@@ -141,17 +151,17 @@ def _generated(
 class Windowed(ModelReader):
     """The last `window` tokens of every row are read, from the cache as long as that is all there is."""
 
-    def __init__(self, model: Model, prompts: Tokens, most: int, window: int, placement: int = 0) -> None:
+    def __init__(self, model: Model, prompts: Tokens, most: int, window: int, position_offset: int = 0) -> None:
         if window < 1:
             raise UserError(f"window: {window} tokens are nothing to read; 1 or more is right")
-        if prompts.values is not None or prompts.hidden is not None:
+        if prompts.values is not None or prompts.blocked_keys is not None:
             raise UserError("window: rows with numbers beside their tokens, or with hidden tokens, cannot be cut")
-        self.model, self.prompts, self.window, self.placement = model, prompts, window, placement
+        self.model, self.prompts, self.window, self.position_offset = model, prompts, window, position_offset
         self.ids = torch.nn.functional.pad(prompts.ids, (0, most))
         self.lengths, self.longest = prompts.lengths, int(prompts.lengths.max())
         self.cached: Cached | None = None
         if self.longest <= window:
-            self.cached = Cached(model, prompts, min(most, window - self.longest), placement=placement)
+            self.cached = Cached(model, prompts, min(most, window - self.longest), position_offset=position_offset)
             self.output = self.cached.output
         else:
             self.output = self._read()
@@ -170,9 +180,11 @@ class Windowed(ModelReader):
         places = torch.arange(min(self.window, self.longest), device=self.ids.device)
         first = (self.lengths - self.window).clamp(min=0)
         lengths = self.lengths.clamp(max=self.window)
-        tokens = replace(self.prompts, ids=self.ids.gather(1, first[:, None] + places), lengths=lengths, places=None)
-        tokens = self.model.place(tokens, StepContext.fixed(self.placement))
-        return self.model(tokens, asked=lengths[:, None] - 1)  # type: ignore[no-any-return]
+        tokens = replace(
+            self.prompts, ids=self.ids.gather(1, first[:, None] + places), lengths=lengths, position_ids=None
+        )
+        tokens = self.model.assign_positions(tokens, StepContext.fixed(self.position_offset))
+        return self.model(tokens, target_positions=lengths[:, None] - 1)  # type: ignore[no-any-return]
 
 
 class TokenSampler:

@@ -58,12 +58,12 @@ class Carried(Work):
         """Raises `UserError` for an item that cannot be pickled."""
         return Parcel(name, packed(item, name))
 
-    def open(self, desk: WorkerContext) -> Callable[[Parcel], Any]:
+    def open(self, context: WorkerContext) -> Callable[[Parcel], Any]:
         signal.signal(_warning(), signal.SIG_IGN)  # Slurm may send it to every process of a task
         sys.path += [place for place in self.places if place not in sys.path]
         load_user_files(self.files)
         work: Work = pickle.loads(self.content)
-        do = work.open(desk)
+        do = work.open(context)
         return lambda item: _told(work, do(pickle.loads(item.content)), item.name)
 
     def name_of(self, item: Parcel) -> str:

@@ -77,12 +77,12 @@ class Work(ABC):
     lines of JSON (`to_plain`).
 
     >>> class Square(Work):
-    ...     def open(self, desk):
+    ...     def open(self, context):
     ...         return lambda item: item * item
     """
 
     @abstractmethod
-    def open(self, desk: WorkerContext) -> Callable[[Any], Any]:
+    def open(self, context: WorkerContext) -> Callable[[Any], Any]:
         """What does one item. An exception that it raises is that item's failure and nobody else's."""
 
     def name_of(self, item: Any) -> str:
@@ -112,14 +112,14 @@ class Executor(ABC):
     [1, 4, 9]
     """
 
-    workers: int | None = setting(None, "workers at once; null: one per core (local), per free CPU of a cluster (ray)")
-    threads: int = setting(1, "CPU threads of each worker")
-    timeout: float | None = setting(None, "seconds that one item (a run, a piece of a grid) may take; null: any")
-    memory: float | None = setting(
-        None, "bytes that one worker may take beside what it loads, as 4e9; null: no limit of ours"
+    workers: int | None = setting(
+        None, "number of workers; null: one per core (local), one per free CPU of the cluster (ray)"
     )
+    threads: int = setting(1, "CPU threads per worker")
+    timeout: float | None = setting(None, "time limit per item (a run, a shard of a grid), in seconds; null: none")
+    memory: float | None = setting(None, "memory limit per worker in bytes beside what it loads, as 4e9; null: none")
     stack_size: int = setting(
-        1, "runs that differ in seed or scalar settings alone, trained as one model in one worker"
+        1, "how many runs that differ in seed or scalar settings only are trained as one stacked model"
     )
 
     def __post_init__(self) -> None:

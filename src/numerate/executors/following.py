@@ -32,7 +32,7 @@ def follow(
         open_ones = [one for one in submissions if one.waiting]
         if not open_ones:
             return
-        if stop.asked or not wait:
+        if stop.requested or not wait:
             for one in open_ones:
                 yield from _leave(one, stop)
             return
@@ -56,13 +56,13 @@ def follow(
 
 def _leave(one: Submission, stop: Stop) -> Iterator[Finished]:
     """What a command says of the items that it does not wait for any longer. The jobs go on."""
-    if stop.asked:
+    if stop.requested:
         count = many(len(one.waiting), "item")
         tell(f"{count} left to {called(one)}. The same command waits for them, from any machine that sees the folder.")
     failures = {}
     for task in one.tasks():
         where = f"{'process' if one.cluster == 'local' else 'Slurm task'} {one.jobs[task]}"
-        if stop.asked:
+        if stop.requested:
             failures[task] = Failure("stopped", f"left to {where}, which goes on", stop.status or 130)
         else:
             failures[task] = Failure("not begun", f"submitted as {where}", 0)
@@ -105,6 +105,6 @@ def _pace(submissions: Sequence[Submission]) -> float:
 def pause(seconds: float, stop: Stop, tick: Callable[[], None]) -> None:
     """Waits, with a tick twice a second, until time is up or a stop is asked."""
     end = time.monotonic() + seconds
-    while not stop.asked and (left := end - time.monotonic()) > 0:
+    while not stop.requested and (left := end - time.monotonic()) > 0:
         time.sleep(min(0.5, left))
         tick()

@@ -64,8 +64,8 @@ class Local(Executor):
         self, packed: bytes, work: Work, items: Sequence[Any], stop: Stop, tick: Callable[[], None]
     ) -> Iterator[Finished]:
         workers = min(self.workers or max(1, cores() // self.threads), max(1, len(items)))
-        crew = Processes(packed, self.threads, self.memory, gpus())
-        yield from pool.Pool(crew, work, items, workers, self.timeout, stop, tick).run()
+        backend = Processes(packed, self.threads, self.memory, gpus())
+        yield from pool.Pool(backend, work, items, workers, self.timeout, stop, tick).run()
 
 
 class Processes(pool.Backend):
@@ -231,7 +231,7 @@ def _serve(pipe: Connection, parent: int, threads: int, limit: float | None) -> 
             return
         failure = worker.open(*pickle.loads(work))
         pipe.send_bytes(pickle.dumps(failure or worker.name))
-        while failure is None and not worker.stop.asked and (item := inbox.get()) is not None:
+        while failure is None and not worker.stop.requested and (item := inbox.get()) is not None:
             reply = worker.do(item)
             pipe.send_bytes(pickle.dumps(reply))
             if reply.last:

@@ -77,7 +77,7 @@ class Backend(ABC):
 
 
 @dataclass
-class _Hand:
+class WorkerState:
     """A worker, as the pool knows it: the item at hand since when, and since when it is asked to end it."""
 
     place: int
@@ -99,7 +99,7 @@ class Pool:
     worker can begin, and where many die one after the other without any item done.
     """
 
-    crew: Backend
+    backend: Backend
     work: Work
     items: Sequence[Any]
     workers: int
@@ -107,7 +107,7 @@ class Pool:
     stop: Stop
     tick: Callable[[], None]
     _waiting: deque[int] = field(default_factory=deque)
-    _hands: dict[Hashable, _Hand] = field(default_factory=dict)
+    _hands: dict[Hashable, WorkerState] = field(default_factory=dict)
     _over: deque[Finished] = field(default_factory=deque)
     _starts: int = 0
     _deaths: int = 0
@@ -119,12 +119,12 @@ class Pool:
         left, ticked = len(self.items), time.monotonic()
         try:
             while left:
-                if self.stop.asked:
+                if self.stop.requested:
                     self._begin_no_more()
                 self._fill()
                 if not self._over and not self._hands:
                     raise self._refusal()
-                for event in self.crew.wait(0 if self._over else self._patience()):
+                for event in self.backend.wait(0 if self._over else self._patience()):
                     self._hear(event)
                 self._overdue()
                 self._fill()
@@ -138,20 +138,20 @@ class Pool:
                     raise OperationalError(self._dying())
         finally:
             try:
-                if not self.stop.asked or left == 0:  # else a second Ctrl-C: at once
+                if not self.stop.requested or left == 0:  # else a second Ctrl-C: at once
                     self._let_go()
             finally:
                 for worker in list(self._hands):
-                    self.crew.kill(worker)
-                self.crew.close()
+                    self.backend.kill(worker)
+                self.backend.close()
 
     def _fill(self) -> None:
         """Gives items to workers that have none, begins workers for those that wait, lets go who is not needed."""
         idle = [worker for worker, hand in self._hands.items() if hand.ready and hand.item is None]
-        while self._waiting and idle and not self.stop.asked:
+        while self._waiting and idle and not self.stop.requested:
             index = self._waiting.popleft()
             try:
-                packed = self.crew.pack(self.items[index])
+                packed = self.backend.pack(self.items[index])
             except Exception as error:
                 text = f"{self._called(index)} cannot be sent to a worker: {error}"
                 self._end(index, failure_of(TypeError(text).with_traceback(error.__traceback__)))
@@ -159,16 +159,16 @@ class Pool:
             worker = idle.pop(0)
             hand = self._hands[worker]
             hand.item, hand.since = index, time.monotonic()
-            self.crew.give(worker, packed)
+            self.backend.give(worker, packed)
         if not self._waiting:
             for worker in [worker for worker, hand in self._hands.items() if hand.item is None]:
-                (self.crew.dismiss if self._hands.pop(worker).ready else self.crew.kill)(worker)
+                (self.backend.dismiss if self._hands.pop(worker).ready else self.backend.kill)(worker)
             return
         beginning = sum(not hand.ready for hand in self._hands.values())
         while len(self._hands) < self.workers and beginning < len(self._waiting) and self._starts < _STARTS:
             place = next(place for place in range(self.workers) if place not in self._places())
             try:
-                self._hands[self.crew.hire(place)] = _Hand(place)
+                self._hands[self.backend.hire(place)] = WorkerState(place)
                 beginning += 1
             except OSError as error:
                 self._starts = _STARTS
@@ -204,7 +204,7 @@ class Pool:
                 failure = stopped(self.stop)
             self._end(hand.item, failure, time.monotonic() - hand.since, hand.name)
 
-    def _replied(self, worker: Hashable, hand: _Hand, reply: Reply) -> None:
+    def _replied(self, worker: Hashable, hand: WorkerState, reply: Reply) -> None:
         assert hand.item is not None
         index, failure, result = hand.item, reply.failure, None
         hand.item = None
@@ -221,7 +221,7 @@ class Pool:
         self._over.append(Finished(index, result, failure, reply.seconds, hand.name))
         if reply.last or hand.late is not None:
             del self._hands[worker]
-            self.crew.dismiss(worker)
+            self.backend.dismiss(worker)
 
     def _end(self, index: int, failure: Failure, seconds: float = 0.0, worker: str = "") -> None:
         if failure.kind == "out of memory":
@@ -240,7 +240,7 @@ class Pool:
                 self._ask(worker, hand)
             elif now - hand.late > GRACE:
                 del self._hands[worker]
-                self.crew.kill(worker)
+                self.backend.kill(worker)
                 self._end(hand.item, self._timed_out(), now - hand.since, hand.name)
 
     def _patience(self) -> float:
@@ -259,10 +259,10 @@ class Pool:
         for worker, hand in self._hands.items():
             self._ask(worker, hand)
 
-    def _ask(self, worker: Hashable, hand: _Hand) -> None:
+    def _ask(self, worker: Hashable, hand: WorkerState) -> None:
         if not hand.told and hand.item is not None:
             hand.told = True
-            self.crew.ask(worker)
+            self.backend.ask(worker)
 
     def _let_go(self) -> None:
         """When nobody waits for the items any more: those at hand are asked to end, for at most `GRACE` seconds."""
@@ -270,11 +270,11 @@ class Pool:
             self._ask(worker, hand)
         end = time.monotonic() + GRACE
         while any(hand.item is not None for hand in self._hands.values()) and time.monotonic() < end:
-            for event in self.crew.wait(0.1):
+            for event in self.backend.wait(0.1):
                 hand_of_it = self._hands.get(event.worker)
                 if hand_of_it is not None and event.kind == "over":
                     del self._hands[event.worker]
-                    self.crew.dismiss(event.worker)
+                    self.backend.dismiss(event.worker)
                 elif event.kind in ("refused", "gone"):
                     self._hands.pop(event.worker, None)
 

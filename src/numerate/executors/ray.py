@@ -43,10 +43,10 @@ class Ray(Executor):
     """
 
     address: str | None = setting(
-        None, "a cluster that is there: auto, host:port, ray://host:port; null: $RAY_ADDRESS, or one begun here"
+        None, "an existing cluster: auto, host:port, ray://host:port; null: $RAY_ADDRESS, or a new local one"
     )
-    num_cpus: float | None = setting(None, "CPUs that each worker reserves, as 0.5; null: as many as threads")
-    num_gpus: float = setting(0.0, "GPUs that each worker reserves, as 0.25")
+    num_cpus: float | None = setting(None, "CPUs reserved per worker, as 0.5; null: threads")
+    num_gpus: float = setting(0.0, "GPUs reserved per worker, as 0.25")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,8 +84,8 @@ class Ray(Executor):
         reserved = {"CPU": float(self.threads if self.num_cpus is None else self.num_cpus), "GPU": float(self.num_gpus)}
         with _cluster(ray, self.address, (self.workers or 1) * reserved["CPU"]):
             workers = min(self.workers or self._fitting(ray, reserved), max(1, len(items)))
-            crew = Actors(ray, packed, reserved, self.threads, self.memory)
-            yield from pool.Pool(crew, work, items, workers, self.timeout, stop, tick).run()
+            backend = Actors(ray, packed, reserved, self.threads, self.memory)
+            yield from pool.Pool(backend, work, items, workers, self.timeout, stop, tick).run()
 
     def _fitting(self, ray: Any, reserved: Mapping[str, float]) -> int:
         """How many workers the nodes of the cluster hold at once, each whole on one node."""

@@ -44,28 +44,30 @@ class Slurm(Executor):
     >>> print(Slurm(partition="cpu", cpus_per_task=16, minutes=120).script(Square(), range(200), Path("runs")))
     """
 
-    partition: str | None = setting(None, "where tasks run; null: the cluster's default")
-    account: str | None = setting(None, "who is charged")
+    partition: str | None = setting(None, "partition; null: the cluster's default")
+    account: str | None = setting(None, "account to charge")
     qos: str | None = setting(None, "quality of service")
-    constraint: str | None = setting(None, "features that a node must have")
-    array_tasks: int | None = setting(None, "tasks of the array; null: as many as `items_per_task` leaves")
+    constraint: str | None = setting(None, "required node features")
+    array_tasks: int | None = setting(None, "tasks of the job array; null: by items_per_task")
     items_per_task: int | None = setting(
-        None, "items of a task at least, where `array_tasks` is null; null: 4 per worker"
+        None, "least number of items per task, where array_tasks is null; null: 4 per worker"
     )
-    array_parallelism: int | None = setting(None, "tasks that may run at once; null: any")
-    minutes: int = setting(60, "time limit of a task; one that reaches it is queued again and goes on")
-    max_requeues: int = setting(10, "how often a task that reached its time limit is queued again")
+    array_parallelism: int | None = setting(None, "tasks running at the same time; null: no limit")
+    minutes: int = setting(60, "time limit of a task in minutes; a task that reaches it is requeued and resumes")
+    max_requeues: int = setting(10, "how often a task that reached its time limit is requeued")
     cpus_per_task: int = setting(
-        4, "CPU cores of a task; `workers` is cpus / threads, or one per GPU, where it is null"
+        4, "CPU cores per task; workers is cpus_per_task / threads, or one per GPU, where it is null"
     )
-    gpus_per_task: int = setting(0, "GPUs of a task, dealt out to its workers in turn")
-    mem_gb: float | None = setting(None, "memory of a task in GB; null: the cluster's default")
-    sbatch_options: tuple[str, ...] = setting((), "further settings of sbatch, as exclude=node7 or exclusive")
-    setup: tuple[str, ...] = setting((), "shell lines before each task: 'module load cuda', 'source venv/bin/activate'")
-    python: str | None = setting(None, "the interpreter of the tasks; null: the one of this command")
-    wait: bool = setting(True, "stay, follow and gather; false: submit and end")
+    gpus_per_task: int = setting(0, "GPUs per task, assigned to its workers in turn")
+    mem_gb: float | None = setting(None, "memory per task in GB; null: the cluster's default")
+    sbatch_options: tuple[str, ...] = setting((), "further sbatch options, as exclude=node7 or exclusive")
+    setup: tuple[str, ...] = setting(
+        (), "shell commands run before each task: 'module load cuda', 'source venv/bin/activate'"
+    )
+    python: str | None = setting(None, "Python interpreter of the tasks; null: the current one")
+    wait: bool = setting(True, "wait for the tasks and collect their results; false: submit only")
     cluster: Literal["slurm", "local", "debug"] = setting(
-        "slurm", "local: the tasks are processes of this machine, to try it; debug: one after the other in this process"
+        "slurm", "local: run tasks as local processes, to try it out; debug: one after the other in this process"
     )
 
     def __post_init__(self) -> None:
@@ -141,7 +143,7 @@ class Slurm(Executor):
     ) -> Iterator[Finished]:
         keys = [key_of(work, item) for item in items]
         with _alone(place, stop, tick):
-            if stop.asked:
+            if stop.requested:
                 submissions: list[Submission] = []
                 new = list(range(len(items)))
             else:
@@ -339,7 +341,7 @@ def _alone(place: Path, stop: Stop, tick: Callable[[], None]) -> Iterator[None]:
                 held.enter_context(lock.hold("submitting"))
                 break
             except UserError:
-                if stop.asked or time.monotonic() > end:
+                if stop.requested or time.monotonic() > end:
                     raise
                 pause(0.5, stop, tick)
         yield

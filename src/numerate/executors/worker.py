@@ -97,7 +97,7 @@ class Worker:
             result = self._packed(self._do(read))
         except BaseException as error:
             failure = self._failure(error, self._called(read))
-        last = self.stop.asked or (failure is not None and failure.kind == "out of memory")
+        last = self.stop.requested or (failure is not None and failure.kind == "out of memory")
         return Reply(result, failure, time.perf_counter() - began, last)
 
     def _packed(self, result: Any) -> bytes:
@@ -114,7 +114,7 @@ class Worker:
         return "an item"
 
     def _failure(self, error: BaseException, name: str) -> Failure:
-        if isinstance(error, KeyboardInterrupt | SystemExit) and self.stop.asked:
+        if isinstance(error, KeyboardInterrupt | SystemExit) and self.stop.requested:
             return stopped(self.stop)
         cause = memory.ran_out(error, limited=self._limit is not None)
         if cause is not None:

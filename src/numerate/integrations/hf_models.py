@@ -255,7 +255,7 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
         """Hidden states of the columns to keep, none of the first `before` among them, read at once."""
         tokens, went = moved_left(ids, seen)
         if self.training:
-            tokens = self.model.place(tokens, StepContext(int(self._recipe["seed"]), self._batches))
+            tokens = self.model.assign_positions(tokens, StepContext(int(self._recipe["seed"]), self._batches))
             self._batches += 1
         asked = None
         if isinstance(keep, Tensor) or keep or before:
@@ -264,7 +264,7 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
             asked = went[:, before:][
                 :, keep if isinstance(keep, Tensor) else slice(-keep, None) if keep else slice(None)
             ]
-        said: Tensor = self.model(tokens, asked=asked).hidden
+        said: Tensor = self.model(tokens, target_positions=asked).hidden
         if asked is None and went is not None:
             said = torch.take_along_dim(said, went[..., None], dim=1)
         return said
@@ -342,7 +342,7 @@ def _built(config: NumerateConfig) -> Model:
     wanted = torch.get_default_dtype()
     with torch.device("cpu"), _default_dtype(torch.float32):
         model = spec.build(vocabulary, int((config.recipe or {}).get("seed", 0)))
-    if (reason := model.looks_ahead()) is not None:
+    if (reason := model.sees_future()) is not None:
         raise UserError(f"model: {reason}, so it is no causal decoder and says nothing token by token")
     for parameter in model.parameters() if wanted != torch.float32 else ():
         parameter.data = parameter.data.to(wanted)

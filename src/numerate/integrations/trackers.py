@@ -366,7 +366,7 @@ def numbers(record: Record) -> dict[str, float]:
 
 
 def flat(tree: Any, path: str = "") -> dict[str, Any]:
-    """A tree of settings as one level: `flat({"model": {"width": 64}})` is `{"model.hidden_size": 64}`."""
+    """A tree of settings as one level: `flat({"model": {"hidden_size": 64}})` is `{"model.hidden_size": 64}`."""
     if isinstance(tree, Mapping):
         items = tree.items()
     elif isinstance(tree, list | tuple) and any(isinstance(item, Mapping | list | tuple) for item in tree):

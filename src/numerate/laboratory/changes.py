@@ -23,7 +23,7 @@ CONTENTS = "task.contents"
 def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """A recipe with settings of its model changed, for an evaluation.
 
-    >>> changed(recipe, ["model.backbone.num_loops=8"]).model.trunk.times
+    >>> changed(recipe, ["model.backbone.num_loops=8"]).model.backbone.num_loops
     8
 
     Of the task may be changed which of a `Mixture` is asked (`task.task_index=1`), and the file whose rows are

@@ -26,7 +26,7 @@ class EvaluationEstimate:
     """What an evaluation would take: printed by `numerate evaluate ... --dry-run`.
 
     `cells` of the `grid` cells are to be evaluated, each `times` times (placements, checkpoints, settings); `left` of
-    these are not recorded yet. `questions` (of running text chunks), `operations` (floating-point operations of their
+    these are not recorded yet. `questions` (of running text chunks), `flops` (floating-point operations of their
     forwards) and `seconds` are those of what is left; `samples` cells were tried for it.
     """
 
@@ -35,7 +35,7 @@ class EvaluationEstimate:
     times: int
     left: int
     questions: int
-    operations: int
+    flops: int
     seconds: float
     samples: int
     method: Method
@@ -53,7 +53,7 @@ class EvaluationEstimate:
             about = duration(math.ceil(self.seconds))
             lines += [
                 f"{'chunks' if self.running else 'questions':<11} {self.questions:,}, method {self.method}",
-                f"arithmetic  {least}{flop_text(self.operations)}",
+                f"arithmetic  {least}{flop_text(self.flops)}",
                 f"time        about {about} here, by a sample of {self.samples} cell{'s' * (self.samples != 1)}",
             ]
         return "\n".join(lines)
@@ -68,10 +68,10 @@ def estimate(inquiry: EvaluationRequest, cells: Sequence[Cell], store: Store, *,
     return EvaluationEstimate(
         cells=len(cells),
         grid=len(inquiry.cells()),
-        times=sum(way.plan.placements for way in inquiry.ways),
+        times=sum(way.plan.position_offsets for way in inquiry.ways),
         left=len(left),
         questions=sum(way.plan.count_of(way.run, one.cell) for way, one in left),
-        operations=round(sum(told[way.number][one.cell].forward * (one.score + one.say) for way, one in left)),
+        flops=round(sum(told[way.number][one.cell].forward * (one.score + one.say) for way, one in left)),
         seconds=seconds,
         samples=samples,
         method=inquiry.plans[0][1].method,
@@ -122,6 +122,6 @@ def _small(way: EvaluatedModel, cell: Cell) -> EvaluatedModel:
 
 def _try(way: EvaluatedModel, model: Model, asked: Asking) -> None:
     if asked.score:
-        way.score(model, asked.cell, asked.placement)
+        way.score(model, asked.cell, asked.position_offset)
     if asked.say:
-        way.say(model, asked.cell, asked.placement)
+        way.say(model, asked.cell, asked.position_offset)

@@ -203,7 +203,7 @@ def _refuse(recipe: Recipe) -> None:
     if not isinstance(recipe.layout, Continuation | NextToken):
         raise UserError(
             f"export: with the layout {type(recipe.layout).__name__} this run says something else than the next token; "
-            "a run with the layout Continuation or Text is right"
+            "a run with the layout Continuation or NextToken is right"
         )
 
 

@@ -14,11 +14,11 @@ def continued(
     prompts: Sequence[str],
     sampling: Sampling,
     *,
-    most: int | None = None,
+    max_new_tokens: int | None = None,
     count: int = 1,
     checkpoint: str = "final",
     stop: Sequence[str] = (),
-    window: int | None = None,
+    context_length: int | None = None,
     told: Listen | None = None,
     ended: Callable[[], bool] | None = None,
 ) -> list[Passage]:
@@ -27,19 +27,19 @@ def continued(
         raise UserError(f"count: {count} samples are none; 1 or more is right")
     if count > 1 and sampling.likeliest:
         raise UserError(f"count: the likeliest tokens are the same each time; count=1 is right, and not {count}")
-    if window is not None and window < 1:
-        raise UserError(f"window: {window} tokens are nothing to read; 1 or more is right")
+    if context_length is not None and context_length < 1:
+        raise UserError(f"context_length: {context_length} tokens are nothing to read; 1 or more is right")
     if any(not text for text in stop):
         raise UserError("stop: is empty; a text such as 'The end' is right, or none")
     if checkpoint == "all":
         raise UserError("checkpoint: all are several, and one of them goes on; final, best or a step is right")
     writing = writing_of(run.exam)
-    if (ahead := run.blank.looks_ahead()) is not None:
+    if (ahead := run.blank.sees_future()) is not None:
         raise UserError(f"model: {ahead}; it cannot continue a text")
     read = [writing.read(prompt) for prompt in prompts or ("",)]
     context = context_of(run.exam)
-    allowed = most_of(read, most, context, window)
-    for warning in refuse_too_long(run.blank, run.exam, read, allowed, context, window):
+    allowed = most_of(read, max_new_tokens, context, context_length)
+    for warning in refuse_too_long(run.blank, run.exam, read, allowed, context, context_length):
         run.warn(warning)
     return passages_after(
         run.model(checkpoint),
@@ -49,7 +49,7 @@ def continued(
         allowed,
         count=count,
         stop=stop,
-        window=window,
+        window=context_length,
         told=told,
         ended=ended,
     )

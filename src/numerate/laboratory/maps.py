@@ -79,14 +79,14 @@ class AttentionMaps:
     answered: int | None = None
     checkpoint: str = "final"
     step: int = 0
-    placement: int = 0
+    position_offset: int = 0
     settings: tuple[tuple[str, Any], ...] = ()
     order: str = "normal"
 
     @property
     def name(self) -> str:
         """What its files are called: the same for the same prompt, checkpoint and settings."""
-        told = [self.prompt, self.tokens, self.source, self.step, self.placement, self.settings, self._held()]
+        told = [self.prompt, self.tokens, self.source, self.step, self.position_offset, self.settings, self._held()]
         digest = hashlib.blake2b(json.dumps(told, default=str).encode(), digest_size=3).hexdigest()
         words = re.sub(r"[^a-z0-9]+", "-", self.prompt.lower())[:32].strip("-")
         return "-".join(part for part in (words, f"step{self.step}", digest) if part)
@@ -114,7 +114,7 @@ class AttentionMaps:
             "answered": self.answered,
             "checkpoint": self.checkpoint,
             "step": self.step,
-            "placement": self.placement,
+            "position_offset": self.position_offset,
             "settings": dict(self.settings),
             "order": self.order,
             "layers": layers,
@@ -133,8 +133,8 @@ def maps_of(
     checkpoint: str = "final",
     layers: Sequence[int] | None = None,
     answer: bool = True,
-    most: int = MOST,
-    placement: int = 0,
+    max_tokens: int = MOST,
+    position_offset: int = 0,
 ) -> AttentionMaps:
     """What `Run.maps` gives."""
     if checkpoint == "all":
@@ -142,16 +142,17 @@ def maps_of(
     found = run.checkpoints(checkpoint)[0]
     model = run.model(found)
     with torch.no_grad():
-        tokens, source, answered = _read(run, model, prompt, answer, most, placement)
+        tokens, source, answered = _read(run, model, prompt, answer, max_tokens, position_offset)
         for part, read in (("", tokens), ("source: ", source)):
-            if read is not None and read.ids.shape[1] > most:
+            if read is not None and read.ids.shape[1] > max_tokens:
                 raise UserError(
-                    f"prompt: {part}{read.ids.shape[1]:,} tokens are more than {most}, and every pair of them is a "
-                    f"number in every head; a shorter prompt, or most={read.ids.shape[1]}, is right"
+                    f"prompt: {part}{read.ids.shape[1]:,} tokens are more than {max_tokens}, and every pair of "
+                    f"them is a "
+                    f"number in every head; a shorter prompt, or max_tokens={read.ids.shape[1]}, is right"
                 )
         for warning in model.check(tokens):
             run.warn(warning)
-        seen = _observed(model, tokens, source, placement)
+        seen = _observed(model, tokens, source, position_offset)
     if not seen:
         raise UserError(_without(run))
     chosen = [one for one in seen if layers is None or one.layer in layers]
@@ -167,7 +168,7 @@ def maps_of(
         answered=answered,
         checkpoint=str(checkpoint),
         step=found.step,
-        placement=placement,
+        position_offset=position_offset,
         settings=tuple(sorted(run.settings.items())),
         order=getattr(getattr(run.recipe.tokenizer, "number_format", None), "digit_order", "normal"),
     )
@@ -179,8 +180,8 @@ def keep(run: StoredRun, maps: AttentionMaps) -> None:
     run.folder.write(f"{FOLDER}/{maps.name}.json", json.dumps(maps.record(), ensure_ascii=False))
 
 
-def _observed(model: Model, tokens: Tokens, source: Tokens | None, placement: int) -> list[LayerMaps]:
-    placed = model.place(tokens, StepContext.fixed(placement))
+def _observed(model: Model, tokens: Tokens, source: Tokens | None, position_offset: int) -> list[LayerMaps]:
+    placed = model.assign_positions(tokens, StepContext.fixed(position_offset))
     if isinstance(model, HuggingFaceModel):
         return model.maps(placed, source)
     with observed(model) as seen:
@@ -189,7 +190,7 @@ def _observed(model: Model, tokens: Tokens, source: Tokens | None, placement: in
 
 
 def _read(
-    run: StoredRun, model: Model, prompt: str, answer: bool, most: int, placement: int
+    run: StoredRun, model: Model, prompt: str, answer: bool, most: int, position_offset: int
 ) -> tuple[Tokens, Tokens | None, int | None]:
     """What the model reads, what its encoder does, and where its own answer begins."""
     exam, device = run.exam, next(model.parameters()).device
@@ -207,19 +208,19 @@ def _read(
     room = most - prompts.ids.shape[1]
     if not answer or room < 1:
         return prompts, batch.source, None
-    return _with_answer(model, prompts, batch, min(room, _longest(questions, batch)), placement)
+    return _with_answer(model, prompts, batch, min(room, _longest(questions, batch)), position_offset)
 
 
 def _longest(questions: Questions, batch: Batch) -> int:
     """So many tokens an answer may have: two more than the right one, which of a text nobody knows."""
-    return batch.asked_targets.shape[1] + (2 if questions.texts is None else SPARE)
+    return batch.target_ids.shape[1] + (2 if questions.texts is None else SPARE)
 
 
 def _with_answer(
-    model: Model, prompts: Tokens, batch: Batch, most: int, placement: int
+    model: Model, prompts: Tokens, batch: Batch, most: int, position_offset: int
 ) -> tuple[Tokens, Tokens | None, int | None]:
     """The prompt and what the model says to it, its end left out, which it never reads."""
-    said = greedy(model, prompts, most, source=batch.source, placement=placement)
+    said = greedy(model, prompts, most, source=batch.source, position_offset=position_offset)
     ids = said.ids[:, : int(said.lengths[0])]
     if int(ids[0, -1]) == END:
         ids = ids[:, :-1]
@@ -229,10 +230,10 @@ def _with_answer(
         more = more if said.values is None else said.values[:, : ids.shape[1]].to(more.dtype)
         values = torch.cat([prompts.values, more], dim=1)
     hidden = None
-    if prompts.hidden is not None:
-        hidden = torch.cat([prompts.hidden, torch.zeros_like(ids, dtype=torch.bool)], dim=1)
+    if prompts.blocked_keys is not None:
+        hidden = torch.cat([prompts.blocked_keys, torch.zeros_like(ids, dtype=torch.bool)], dim=1)
     whole = torch.cat([prompts.ids, ids], dim=1)
-    read = replace(prompts, ids=whole, lengths=prompts.lengths + ids.shape[1], values=values, hidden=hidden)
+    read = replace(prompts, ids=whole, lengths=prompts.lengths + ids.shape[1], values=values, blocked_keys=hidden)
     return read, batch.source, prompts.ids.shape[1] if ids.shape[1] else None
 
 

@@ -82,7 +82,7 @@ def pieces_of(
             costs.append(own[one[0]])
     wanted = min(workers * max(EACH, len(inquiry.ways)), round(sum(costs) / SMALLEST))
     stretches = cut(costs, max(1, wanted))
-    left = {(*way.name, one.cell, one.placement): one for way, ones in missing for one in ones}
+    left = {(*way.name, one.cell, one.position_offset): one for way, ones in missing for one in ones}
     pieces = [
         GridShard(number, len(stretches), said, tuple(_shares(every[stretch.start : stretch.stop], left)))
         for number, stretch in enumerate(stretches, 1)
@@ -135,8 +135,8 @@ class Measuring(Work):
         plans = tuple((one.changes, replace(plan, counts={})) for one, plan in inquiry.plans)
         return cls(str(run.path.absolute()), run.device, plans)
 
-    def open(self, desk: WorkerContext) -> Callable[[GridShard], int]:
-        return _Bench(self, desk).measure
+    def open(self, context: WorkerContext) -> Callable[[GridShard], int]:
+        return _Bench(self, context).measure
 
     def name_of(self, item: GridShard) -> str:
         return str(item)
@@ -145,11 +145,11 @@ class Measuring(Work):
 class _Bench:
     """A worker at work: what it has loaded, and what had been recorded when it began."""
 
-    def __init__(self, work: Measuring, desk: WorkerContext) -> None:
-        self.folder, self.stop = RunFolder.open(Path(work.path)), desk.stop
+    def __init__(self, work: Measuring, context: WorkerContext) -> None:
+        self.folder, self.stop = RunFolder.open(Path(work.path)), context.stop
         runs = [StoredRun(self.folder, device=work.device, changes=changes) for changes, _ in work.plans]
         self.plans = [(run, plan) for run, (_, plan) in zip(runs, work.plans, strict=True)]
-        self.place = place_of(self.folder, desk.worker)
+        self.place = place_of(self.folder, context.worker)
         store = Store(self.folder, None)
         store.gather()
         self.known, self.said = set(store.known), set(store.said)
@@ -169,14 +169,14 @@ class _Bench:
         ):
             for share in piece.shares:
                 way = self._way(share)
-                for cell, placement, score, say in share.left:
-                    if self.stop.asked:
+                for cell, position_offset, score, say in share.left:
+                    if self.stop.requested:
                         raise KeyboardInterrupt
-                    key = way.key(cell, placement)
+                    key = way.key(cell, position_offset)
                     if score and key not in self.known:
-                        records.add(way.score(self._model(way), cell, placement))
+                        records.add(way.score(self._model(way), cell, position_offset))
                     if say and key not in self.said:
-                        said.add(self._answers(way, cell, placement))
+                        said.add(self._answers(way, cell, position_offset))
                     done += 1
         return done
 
@@ -191,20 +191,20 @@ class _Bench:
             self._loaded = wanted, way.run.model(way.found)
         return self._loaded[1]
 
-    def _answers(self, way: EvaluatedModel, cell: Cell, placement: int) -> dict[str, Any]:
+    def _answers(self, way: EvaluatedModel, cell: Cell, position_offset: int) -> dict[str, Any]:
         """All answers of a cell as one record, so that it is there whole or not at all."""
-        label, step, _, _, _, count, seed, method = way.key(cell, placement)
+        label, step, _, _, _, count, seed, method = way.key(cell, position_offset)
         record = {
             "cell": dict(cell),
             "checkpoint": label,
             "step": step,
-            "placement": placement,
+            "position_offset": position_offset,
             "count": count,
             "questions": seed,
             "method": method,
             **({"settings": dict(way.plan.settings)} if way.plan.settings else {}),
         }
-        return record | {"lines": way.say(self._model(way), cell, placement)}
+        return record | {"lines": way.say(self._model(way), cell, position_offset)}
 
 
 def spread(
@@ -288,8 +288,8 @@ def _kept(piece: GridShard, inquiry: EvaluationRequest, store: Store) -> int:
     ways = {way.name: way for way in inquiry.ways}
     kept = 0
     for share in piece.shares:
-        for cell, placement, score, say in share.left:
-            key = ways[share.plan, share.label].key(cell, placement)
+        for cell, position_offset, score, say in share.left:
+            key = ways[share.plan, share.label].key(cell, position_offset)
             kept += (key in store.known or not score) and (store.has_said(key) or not say)
     return kept
 

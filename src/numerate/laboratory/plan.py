@@ -57,7 +57,7 @@ class EvaluationPlan:
     count: int
     seed: int
     method: Method
-    placements: int
+    position_offsets: int
     trained: Mapping[str, Any]
     ood_validation: Mapping[str, Any] | None
     settings: Mapping[str, Any]
@@ -77,7 +77,7 @@ class EvaluationPlan:
             count or usual_count(recipe),
             recipe.evaluation.seed,
             method_for(run.exam, method),
-            run.blank.placements(),
+            run.blank.position_offsets(),
             learned.trained(),
             beyond.trained() if beyond is not None else None,
             run.settings,
@@ -135,13 +135,13 @@ class EvaluationPlan:
     def costs(self, run: StoredRun, cells: Sequence[Cell]) -> dict[Cell, Cost]:
         """What each cell takes: the token-forwards of all its rows as long as the longest (turns of a loop and the
         quadratic part of attention included), and a fixed part. A function of the recipe and the cells alone."""
-        operations = lru_cache(maxsize=None)(run.blank.operations)
+        flops = lru_cache(maxsize=None)(run.blank.flops)
         found = {}
         running = run.recipe.task.running
         read_of = {cell: RowSize(float(dict(cell)["context_length"]), 0.0) for cell in cells} if running else None
         for cell, (time, asked) in (read_of or readings(run.exam, cells)).items():
             rows = self.count_of(run, cell)
-            read = operations(rows, round(time))
+            read = flops(rows, round(time))
             decoded = read + STEP * asked
             found[cell] = Cost(FIXED + (read if self.method == "one pass" else decoded), FIXED + decoded, read)
         return found
@@ -180,7 +180,7 @@ class Asking(NamedTuple):
     """A cell at a placement: whether it is to be scored, and whether its answers are to be said."""
 
     cell: Cell
-    placement: int
+    position_offset: int
     score: bool
     say: bool
 
@@ -206,26 +206,32 @@ class EvaluatedModel:
 
     def asked(self, cells: Sequence[Cell]) -> list[tuple[Cell, int]]:
         """Each cell at each placement, in the order of results."""
-        return [(cell, placement) for placement in range(self.plan.placements) for cell in cells]
+        return [(cell, position_offset) for position_offset in range(self.plan.position_offsets) for cell in cells]
 
-    def key(self, cell: Cell, placement: int) -> Key:
+    def key(self, cell: Cell, position_offset: int) -> Key:
         """What the record of a cell is known by."""
         plan = self.plan
         count = plan.count_of(self.run, cell)
-        return (self.label, self.step, plan.changed, cell, placement, count, plan.seed, plan.method)
+        return (self.label, self.step, plan.changed, cell, position_offset, count, plan.seed, plan.method)
 
     def keys(self, cells: Sequence[Cell]) -> list[Key]:
-        return [self.key(cell, placement) for cell, placement in self.asked(cells)]
+        return [self.key(cell, position_offset) for cell, position_offset in self.asked(cells)]
 
-    def score(self, model: Model, cell: Cell, placement: int) -> dict[str, Any]:
+    def score(self, model: Model, cell: Cell, position_offset: int) -> dict[str, Any]:
         """The record of one cell."""
         plan, run = self.plan, self.run
         if run.exam.running:
             count = plan.count_of(run, cell)
-            record = evaluate_portion(model, run.exam, dict(cell), count=count, placement=placement)
+            record = evaluate_portion(model, run.exam, dict(cell), count=count, position_offset=position_offset)
         else:
             record = evaluate_cell(
-                model, run.exam, dict(cell), count=plan.count, seed=plan.seed, placement=placement, method=plan.method
+                model,
+                run.exam,
+                dict(cell),
+                count=plan.count,
+                seed=plan.seed,
+                position_offset=position_offset,
+                method=plan.method,
             )
         return record | {
             "seed": run.recipe.seed,
@@ -236,34 +242,34 @@ class EvaluatedModel:
             **({"settings": dict(plan.settings)} if plan.settings else {}),
         }
 
-    def say(self, model: Model, cell: Cell, placement: int) -> list[dict[str, Any]]:
+    def say(self, model: Model, cell: Cell, position_offset: int) -> list[dict[str, Any]]:
         """What the model answers to each question of a cell."""
         plan, run = self.plan, self.run
-        place: dict[str, Any] = {"checkpoint": self.label, "step": self.step, "placement": placement}
+        place: dict[str, Any] = {"checkpoint": self.label, "step": self.step, "position_offset": position_offset}
         place["method"] = plan.method
         place |= {"settings": dict(plan.settings)} if plan.settings else {}
         if run.exam.running:
             count = plan.count_of(run, cell)
-            read = read_portion(model, run.exam, dict(cell), count=count, placement=placement)
+            read = read_portion(model, run.exam, dict(cell), count=count, position_offset=position_offset)
             return [line | place for line in read.lines(dict(cell))]
         questions = questions_of(run.exam.task, dict(cell), count=plan.count, seed=plan.seed)
-        found = answers(model, run.exam, questions, placement, method=plan.method)
+        found = answers(model, run.exam, questions, position_offset, method=plan.method)
         return [said.record(dict(cell)) | place for said in found]
 
 
 Missing = Sequence[tuple[EvaluatedModel, Sequence[Asking]]]
 """What an evaluation still has to compute, by model."""
 
-Heard = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Told of progress: so many cells done of so many."""
 
 
 class ProgressMessage:
     """Tells of progress: of `of` cells all but those missing are done from the beginning."""
 
-    def __init__(self, heard: Heard | None, of: int, missing: Missing) -> None:
+    def __init__(self, on_progress: ProgressCallback | None, of: int, missing: Missing) -> None:
         left = sum(one.score + one.say for _, asked in missing for one in asked)
-        self._heard, self._of, self._before, self._done = heard, of, of - left, 0
+        self._on_progress, self._of, self._before, self._done = on_progress, of, of - left, 0
         self.new(0)
 
     def one(self) -> None:
@@ -272,8 +278,8 @@ class ProgressMessage:
 
     def new(self, done: int) -> None:
         """So many are done since the beginning."""
-        if self._heard is not None and (done > self._done or not done):
-            self._heard(min(self._before + done, self._of), self._of)
+        if self._on_progress is not None and (done > self._done or not done):
+            self._on_progress(min(self._before + done, self._of), self._of)
         self._done = max(done, self._done)
 
 
@@ -326,12 +332,12 @@ class EvaluationRequest:
         met: set[Key] = set()
         for way in self.ways:
             asked = []
-            for key, (cell, placement) in zip(way.keys(cells), way.asked(cells), strict=True):
+            for key, (cell, position_offset) in zip(way.keys(cells), way.asked(cells), strict=True):
                 if key not in store.known and (same := store.same_weights(key)) is not None:
                     store.known[key] = same | {"checkpoint": way.label}
                 score, say = key not in store.known, predictions and not store.has_said(key)
                 if (score or say) and key not in met:
-                    asked.append(Asking(cell, placement, score, say))
+                    asked.append(Asking(cell, position_offset, score, say))
                 met.add(key)
             found.append((way, asked))
         return [(way, asked) for way, asked in found if asked]
@@ -344,8 +350,8 @@ class EvaluationRequest:
         """Scores what is missing, in this process."""
         for way, asked in missing:
             model: Model | None = None
-            for cell, placement, score, _ in asked:
+            for cell, position_offset, score, _ in asked:
                 if score:
                     model = model or way.run.model(way.found)
-                    store.add(way.key(cell, placement), way.score(model, cell, placement))
+                    store.add(way.key(cell, position_offset), way.score(model, cell, position_offset))
                     told.one()

@@ -49,9 +49,12 @@ class Results:
         return bool(self.records) and all(map(is_portion, self.records))
 
     def over_placements(self) -> list[dict[str, Any]]:
-        """The same where answers are labels and places differ by placement: `placement` is then "mean of 3", and all is
-        the mean over the placements. Nothing for other tasks, which are told placement by placement."""
-        if len({record["placement"] for record in self.records}) < 2 or not all("labels" in r for r in self.records):
+        """The same where answers are labels and places differ by placement: `position_offset` is then "mean of
+        3", and all is the mean over the placements. Nothing for other tasks, which are told placement by
+        placement."""
+        if len({record["position_offset"] for record in self.records}) < 2 or not all(
+            "labels" in r for r in self.records
+        ):
             return []
         return self._lines(together=True)
 
@@ -59,27 +62,27 @@ class Results:
         """What is told of a run in one line for each region: the means over placements where they are taken, else the
         first placement."""
         lines = self.over_placements() or self.regions()
-        numbers = [line["placement"] for line in lines if isinstance(line["placement"], int)]
-        return [line for line in lines if line["placement"] == min(numbers, default=line["placement"])]
+        numbers = [line["position_offset"] for line in lines if isinstance(line["position_offset"], int)]
+        return [line for line in lines if line["position_offset"] == min(numbers, default=line["position_offset"])]
 
     def _lines(self, *, together: bool) -> list[dict[str, Any]]:
         groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
         for record in self.records:
             settings = tuple((path, str(value)) for path, value in record.get("settings", {}).items())
-            placement = None if together else record["placement"]
-            key = (record["checkpoint"], record["step"], settings, placement, record["region"])
+            position_offset = None if together else record["position_offset"]
+            key = (record["checkpoint"], record["step"], settings, position_offset, record["region"])
             groups.setdefault(key, []).append(record)
         found = []
         for key in _nearest_first(list(groups)):
-            (label, step, _, placement, name), records = key, groups[key]
+            (label, step, _, position_offset, name), records = key, groups[key]
             new = [record for record in records if not record["seen"]] or records
-            repeats = len({record["placement"] for record in records})
+            repeats = len({record["position_offset"] for record in records})
             mean = region_mean([(record["correct"], record["count"]) for record in new], repeats=repeats)
             line = {
                 "checkpoint": label,
                 "step": step,
                 "settings": dict(records[0].get("settings", {})),
-                "placement": f"mean of {repeats}" if placement is None else placement,
+                "position_offset": f"mean of {repeats}" if position_offset is None else position_offset,
                 "region": name,
                 "cells": len(new) // repeats,
                 "mean": mean.value,
@@ -89,8 +92,8 @@ class Results:
             }
             found.append(line | ({"labels": _measures(new, repeats)} if "labels" in new[0] else {}))
             found[-1] |= {"answers": answers} if (answers := answer_metrics.of_records(new)) else {}
-            if records[0].get("looks_ahead"):
-                found[-1]["looks_ahead"] = records[0]["looks_ahead"]
+            if records[0].get("sees_future"):
+                found[-1]["sees_future"] = records[0]["sees_future"]
         return found
 
     def __str__(self) -> str:
@@ -104,13 +107,13 @@ class Results:
         changed = any(line["settings"] for line in lines)
         labelled = [name for name in METRICS if name != "exact"] if any("labels" in line for line in lines) else []
         answered = answer_metrics.told_in(SHOWN, [line.get("answers", {}) for line in lines])
-        header = ["checkpoint", "step", *(["settings"] * changed), "placement", "region", "cells"]
+        header = ["checkpoint", "step", *(["settings"] * changed), "position_offset", "region", "cells"]
         rows = [
             [
                 str(line["checkpoint"]),
                 str(line["step"]),
                 *([settings_words(line["settings"]) or "as trained"] * changed),
-                str(line["placement"]),
+                str(line["position_offset"]),
                 f"{line['region']}{' (seen)' if line['seen'] else ''}",
                 str(line["cells"]),
                 f"{line['mean']:.1%}",
@@ -131,7 +134,7 @@ class Results:
                 "the last label;\nprefix: labels before the first wrong one. In brackets the floor: what having "
                 "memorised the places of training,\nor giving one answer everywhere, would score."
             )
-        told += list(dict.fromkeys(f"no claim: {line['looks_ahead']}" for line in lines if "looks_ahead" in line))
+        told += list(dict.fromkeys(f"no claim: {line['sees_future']}" for line in lines if "sees_future" in line))
         return "\n".join(told)
 
     def __repr__(self) -> str:
@@ -149,8 +152,8 @@ def language_text(lines: Sequence[Mapping[str, Any]]) -> str:
     from numerate.reports.table import text_table
 
     changed = any(line["settings"] for line in lines)
-    several = len({line["placement"] for line in lines}) > 1
-    header = ["checkpoint", "step", *(["settings"] * changed), *(["placement"] * several), "context", "chunks"]
+    several = len({line["position_offset"] for line in lines}) > 1
+    header = ["checkpoint", "step", *(["settings"] * changed), *(["position_offset"] * several), "context", "chunks"]
     header += ["tokens", "loss", "95 % interval", "perplexity", "bits per byte", "95 % interval", "likeliest"]
     rows = []
     for line in lines:
@@ -160,7 +163,7 @@ def language_text(lines: Sequence[Mapping[str, Any]]) -> str:
                 str(line["checkpoint"]),
                 f"{line['step']:,}",
                 *([settings_words(line["settings"]) or "as trained"] * changed),
-                *([str(line["placement"])] * several),
+                *([str(line["position_offset"])] * several),
                 f"{line['context_length']:,}" + f" ({line['region']})" * (line["region"] != "in_distribution"),
                 f"{told['chunks']:,}",
                 f"{told['tokens']:,}",

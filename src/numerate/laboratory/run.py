@@ -17,7 +17,13 @@ from numerate.laboratory.estimating import EvaluationEstimate, estimate
 from numerate.laboratory.generating import continued
 from numerate.laboratory.maps import MOST, AttentionMaps, maps_of
 from numerate.laboratory.pieces import refuse_shard, script, spread
-from numerate.laboratory.plan import EvaluatedModel, EvaluationPlan, EvaluationRequest, Heard, ProgressMessage
+from numerate.laboratory.plan import (
+    EvaluatedModel,
+    EvaluationPlan,
+    EvaluationRequest,
+    ProgressCallback,
+    ProgressMessage,
+)
 from numerate.laboratory.results import Results
 from numerate.laboratory.store import Key, Store, lines_of
 from numerate.laboratory.stored_run import StoredRun
@@ -51,7 +57,7 @@ class Run(StoredRun):
         shard: str | None = None,
         predictions: bool = False,
         settings: Sequence[str] = (),
-        heard: Heard | None = None,
+        on_progress: ProgressCallback | None = None,
         executor: Executor | None = None,
     ) -> Results:
         """Exact match on a grid of cells, with intervals, at every fixed placement of the model.
@@ -80,7 +86,7 @@ class Run(StoredRun):
             store.relabel(inquiry.steps())
             read_metrics(self.path, self.folder.head(), self.warn)
             missing = inquiry.missing(cells, store, predictions)
-            told = ProgressMessage(heard, inquiry.count(cells, predictions), missing)
+            told = ProgressMessage(on_progress, inquiry.count(cells, predictions), missing)
             if executor is None:
                 inquiry.score(missing, store, told)
             else:
@@ -146,7 +152,7 @@ class Run(StoredRun):
         known = self.checkpoints("final")[0].state.get("progress", {})
         if known.get("best") is None:
             return None
-        by = known.get("best_metric", "accuracy")
+        by = known.get("best_by", "accuracy")
         return {"step": known["best"], "score": known["best_score"], "chosen_on": known["best_split"], "by": by}
 
     # Asking and showing -------------------------------------------------------------------------------------------
@@ -173,60 +179,60 @@ class Run(StoredRun):
             self.warn(warning)
         if questions.texts is None:
             return answers(self.model(checkpoint), self.exam, questions)[0]
-        most = self.exam.batch(self._longest()).asked_targets.shape[1] + SPARE
-        spare = max(0, most - batch.asked_targets.shape[1])
+        most = self.exam.batch(self._longest()).target_ids.shape[1] + SPARE
+        spare = max(0, most - batch.target_ids.shape[1])
         return answers(self.model(checkpoint), self.exam, questions, spare=spare, known=False)[0]
 
     def generate(
         self,
         prompts: str | Sequence[str] = (),
         *,
-        most: int | None = None,
+        max_new_tokens: int | None = None,
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
-        greedy: bool = False,
+        do_sample: bool = True,
         repetition_penalty: float = 1.0,
         seed: int = 0,
         count: int = 1,
         checkpoint: str = "final",
         stop: str | Sequence[str] = (),
-        window: int | None = None,
+        context_length: int | None = None,
         told: Listen | None = None,
         ended: Callable[[], bool] | None = None,
     ) -> list[Passage]:
         """Goes on with texts: `count` passages after each prompt; without one, from the beginning of a document.
 
-        >>> [passage] = run.generate("Once upon a time", most=50, temperature=0.8)
+        >>> [passage] = run.generate("Once upon a time", max_new_tokens=50, temperature=0.8)
         >>> print(passage)
         >>> run.generate(["12+34=", "5+6="])[0].text
         '46'
 
-        `most` is how many tokens may be said: 200 or what the context has room for, if nothing is said. `stop` are
-        texts that end a passage. With a `window` only so many of the last tokens are read. `told` hears the text of
-        each passage as it comes, and `ended` may end all. Prompts, samples and seed alone decide what is said, not what
-        else is asked (but for the last bits of sums, which differ with the size of a batch).
+        `max_new_tokens` defaults to 200, or what the context has room for. `stop` are strings that end a passage. With
+        `context_length` only that many of the last tokens are read; `do_sample=False` is greedy decoding. `told` is
+        called with the text of each passage as it is generated; when `ended` returns True, generation stops. Passages
+        depend on prompts, samples and seed alone, not on what else is in the batch (except for rounding).
 
         Raises `UserError` for a run that continues no texts, and for what its tables have no places for.
         """
-        sampling = Sampling(temperature, top_k, top_p, min_p, greedy, repetition_penalty, seed)
+        sampling = Sampling(temperature, top_k, top_p, min_p, do_sample, repetition_penalty, seed)
         return continued(
             self,
             [prompts] if isinstance(prompts, str) else prompts,
             sampling,
-            most=most,
+            max_new_tokens=max_new_tokens,
             count=count,
             checkpoint=checkpoint,
             stop=[stop] if isinstance(stop, str) else stop,
-            window=window,
+            context_length=context_length,
             told=told,
             ended=ended,
         )
 
     def _goes_on(self, text: str, checkpoint: str) -> AnswerSample:
         """What follows a text, the likeliest token each time."""
-        (found,) = self.generate(text, greedy=True, checkpoint=checkpoint)
+        (found,) = self.generate(text, do_sample=False, checkpoint=checkpoint)
         sure = exp(max(found.log_probability, -700.0))
         return AnswerSample(text, None, found.text, None, str(found), sure, None, found.stopped)
 
@@ -243,8 +249,8 @@ class Run(StoredRun):
         *,
         layers: Sequence[int] | None = None,
         answer: bool = True,
-        most: int = MOST,
-        placement: int = 0,
+        max_tokens: int = MOST,
+        position_offset: int = 0,
         settings: Sequence[str] = (),
     ) -> AttentionMaps:
         """Who attends to whom when the model reads a prompt and says its own answer: every head of every layer.
@@ -256,14 +262,20 @@ class Run(StoredRun):
 
         Without a prompt a question of the test split is read, or the beginning of the text held out. `layers` are those
         wanted, all without; with `answer=False` nothing is said to the prompt. Raises `UserError` for a model that does
-        not attend, and for more than `most` tokens. Nothing is written; `numerate maps` does.
+        not attend, and for more than `max_tokens` tokens. Nothing is written; `numerate maps` does.
         """
         if settings:
             return self.with_settings(*settings).maps(
-                prompt, checkpoint, layers=layers, answer=answer, most=most, placement=placement
+                prompt, checkpoint, layers=layers, answer=answer, max_tokens=max_tokens, position_offset=position_offset
             )
         return maps_of(
-            self, prompt, checkpoint=checkpoint, layers=layers, answer=answer, most=most, placement=placement
+            self,
+            prompt,
+            checkpoint=checkpoint,
+            layers=layers,
+            answer=answer,
+            max_tokens=max_tokens,
+            position_offset=position_offset,
         )
 
     def report(self) -> Path:
@@ -286,16 +298,16 @@ def _write_predictions(way: EvaluatedModel, cells: Sequence[Cell], store: Store,
     model: Model | None = None
     lines: list[dict[str, Any]] = []
     there: set[Key] = set()
-    for key, (cell, placement) in zip(way.keys(cells), way.asked(cells), strict=True):
+    for key, (cell, position_offset) in zip(way.keys(cells), way.asked(cells), strict=True):
         said = store.said_to(key)
         if said is None:
             model = model or way.run.model(way.found)
-            said = way.say(model, cell, placement)
+            said = way.say(model, cell, position_offset)
             told.one()
         else:
             there.add(key)
         lines += said
-    store.write("predictions.jsonl", lines, ("checkpoint", "step", "placement", "settings"))
+    store.write("predictions.jsonl", lines, ("checkpoint", "step", "position_offset", "settings"))
     return there
 
 

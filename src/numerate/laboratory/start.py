@@ -119,7 +119,7 @@ class Start:
         elif self.beginning is not None:
             trainer.start_from(self.beginning)
             self._say(f"{self.path}: beginning with the weights of {self.beginning.path}")
-        trainer.listen = self._heard(progress, tracked)
+        trainer.listen = self._on_progress(progress, tracked)
         if self.recipe.trackers:
             tracked.start(self.folder.head(), self.path, trainer.progress.step)
         self._held.callback(tracked.finish)
@@ -160,10 +160,10 @@ class Start:
         if begun_before and self.trainer.fresh:
             self._say(f"{folder.path}: was begun before but has no checkpoint yet; beginning again at step 0")
 
-    def _heard(self, progress: ProgressBar, tracked: trackers.Trackers) -> Listener:
+    def _on_progress(self, progress: ProgressBar, tracked: trackers.Trackers) -> Listener:
         known: dict[str, float | str] = {}
 
-        def heard(kind: str, record: Mapping[str, Any]) -> None:
+        def on_progress(kind: str, record: Mapping[str, Any]) -> None:
             if kind == "log":
                 known["loss"] = record["loss"]
             elif kind == "evaluation":
@@ -180,7 +180,7 @@ class Start:
             if self.listen is not None:
                 self.listen(kind, {**known, **record})
 
-        return heard
+        return on_progress
 
     def _say(self, text: str) -> None:
         if self._progress is not None:
@@ -233,7 +233,7 @@ def _tell(say: Callable[[str], None], outcome: Outcome, folder: RunFolder, steps
     used = outcome.progress
     say(
         f"{folder.path}: {used.step:,} steps, {used.examples:,} examples, {used.tokens:,} tokens, "
-        f"{flop_text(used.operations)} of training"
+        f"{flop_text(used.flops)} of training"
     )
     step = used.step
     if outcome.why in ("stopped", "minutes"):
@@ -251,7 +251,7 @@ def _note(folder: RunFolder, outcome: Outcome) -> None:
             "step": progress.step,
             "examples": progress.examples,
             "tokens": progress.tokens,
-            "operations": progress.operations,
+            "flops": progress.flops,
         },
         best={
             "step": progress.best,

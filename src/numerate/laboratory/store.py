@@ -204,7 +204,7 @@ def key_of(record: Mapping[str, Any]) -> Key:
         int(record["step"]),
         settings_key(record.get("settings", {})),
         cell,
-        int(record["placement"]),
+        int(record["position_offset"]),
         int(record["count"]),
         int(record.get("questions", 0)),
         str(record["method"]),

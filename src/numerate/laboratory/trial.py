@@ -38,7 +38,7 @@ MOST_TRIED = 500_000_000
 class TrainingEstimate:
     """What a training would take: printed by `--dry-run`.
 
-    `memory` is in bytes (weights, gradients and two moments in float32), `operations` in floating-point operations of
+    `memory` is in bytes (weights, gradients and two moments in float32), `flops` in floating-point operations of
     one full step (forward and backward, padding included), `total_operations` those of all `steps`, which take
     `examples` examples; `batch` is in rows and tokens of the first step, those of an encoder among them, `asked` in
     tokens. `seconds_per_step` is None for a model that is too large to try here.
@@ -46,7 +46,7 @@ class TrainingEstimate:
 
     parameters: int
     memory: int
-    operations: int
+    flops: int
     total_operations: int
     steps: int
     examples: int
@@ -62,7 +62,7 @@ class TrainingEstimate:
                 f"weights, moments  {self.memory / 1e6:,.1f} MB (and activations)",
                 f"first batch       {rows} rows x {time} tokens, {self.asked} asked",
                 f"budget            {self.steps:,} steps, {self.examples:,} examples",
-                f"arithmetic        {flop_text(self.operations)} a step, {flop_text(self.total_operations)} in all",
+                f"arithmetic        {flop_text(self.flops)} a step, {flop_text(self.total_operations)} in all",
                 f"time              {self._time()}",
             ]
         )
@@ -100,7 +100,7 @@ def dry_run(recipe: Recipe, *, trials: int = 5) -> TrainingEstimate:
     return TrainingEstimate(
         parameters=parameters,
         memory=4 * 4 * parameters,
-        operations=round(budget.operations_per_example * recipe.training.batch_size),
+        flops=round(budget.operations_per_example * recipe.training.batch_size),
         total_operations=round(budget.operations_per_example * budget.examples),
         steps=steps,
         examples=budget.examples,
@@ -113,10 +113,10 @@ def dry_run(recipe: Recipe, *, trials: int = 5) -> TrainingEstimate:
 def _in_small(trainer: Trainer, world: World) -> Trainer:
     """The trainer, or one of fewer rows a step where a CPU would take minutes for all."""
     recipe, training = trainer.recipe, trainer.training
-    operations = trainer.budget.operations_per_example * training.smallest
-    if world.device.type != "cpu" or operations <= MOST_AT_ONCE:
+    flops = trainer.budget.operations_per_example * training.smallest
+    if world.device.type != "cpu" or flops <= MOST_AT_ONCE:
         return trainer
-    rows = max(1, int(training.smallest * MOST_AT_ONCE / operations))
+    rows = max(1, int(training.smallest * MOST_AT_ONCE / flops))
     few = replace(
         training,
         batch_size=rows,

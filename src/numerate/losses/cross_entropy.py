@@ -31,12 +31,12 @@ class CrossEntropy(Loss):
     the same but for rounding.
     """
 
-    mean_over: Literal["tokens", "examples"] = setting("tokens", "what the mean is taken over")
+    mean_over: Literal["tokens", "examples"] = setting("tokens", "what the loss is averaged over")
     label_smoothing: float = setting(
-        0.0, "share of the probability that is asked of the whole vocabulary alike", later=True
+        0.0, "label smoothing: share of the target probability spread over the whole vocabulary", later=True
     )
     fused: Literal["auto", "always", "never"] = setting(
-        "auto", "whether logits are made in chunks and never all at once; auto: where there are many", later=True
+        "auto", "compute logits in chunks, never all at once; auto: for large vocabularies", later=True
     )
 
     def __post_init__(self) -> None:
@@ -89,5 +89,5 @@ def sum_of_means(
 ) -> Float[Tensor, ""]:
     """The sum over rows of each row's mean; a row that is asked nothing adds nothing."""
     each = cross_entropy(logits.transpose(1, 2), targets, reduction="none", label_smoothing=smoothing)
-    asked = (targets != IGNORE).sum(1)
-    return (each.sum(1) / asked.clamp(min=1)).sum()
+    target_positions = (targets != IGNORE).sum(1)
+    return (each.sum(1) / target_positions.clamp(min=1)).sum()

@@ -56,12 +56,19 @@ def cross_entropy_and_number(
     table.check(logits.shape[-1], labels, ignore_index)
     dtype = work_type(logits.dtype)
     index, weights = weights_of(labels, table, loss_weights, quantity, ignore_index, dtype)
-    flat, asked = labels.flatten().long(), labels != ignore_index
+    flat, target_positions = labels.flatten().long(), labels != ignore_index
     learning = learns(logits)
     entropy, number, *_ = Fused.apply(  # type: ignore[no-untyped-call]
-        logits.flatten(0, -2), flat, asked.flatten(), index.flatten(), weights.flatten(), table, measure, learning
+        logits.flatten(0, -2),
+        flat,
+        target_positions.flatten(),
+        index.flatten(),
+        weights.flatten(),
+        table,
+        measure,
+        learning,
     )
-    return LossSums(entropy, number, asked.sum(), weights.sum())
+    return LossSums(entropy, number, target_positions.sum(), weights.sum())
 
 
 def learns(tensor: Tensor | None) -> bool:
@@ -154,18 +161,18 @@ class Fused(torch.autograd.Function):
     def forward(
         logits: Tensor,
         labels: Tensor,
-        asked: Tensor,
+        target_positions: Tensor,
         index: Tensor,
         weights: Tensor,
         table: NumberTable,
         measure: NumberDistance,
         learning: bool,
     ) -> tuple[Tensor, ...]:
-        safe = torch.where(asked, labels, 0)
+        safe = torch.where(target_positions, labels, 0)
         soft, lse, right = _softmax(logits, safe, learning)
         rows = number_rows(index)
         wanted = logits.gather(-1, safe[:, None])[:, 0].to(lse.dtype)
-        entropies = torch.where(asked, lse - wanted, 0)
+        entropies = torch.where(target_positions, lse - wanted, 0)
         chosen = index[rows].clamp(min=0)
         columns = logits[rows[:, None], table.ids].to(lse.dtype)
         found = slopes(measure, columns, lse[rows], table, chosen)
@@ -190,25 +197,25 @@ class Fused(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        logits, labels, asked, index, _, table, measure, _ = inputs
+        logits, labels, target_positions, index, _, table, measure, _ = inputs
         _, _, soft, *known = output
         ctx.mark_non_differentiable(soft, *known)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(logits, labels, asked, index, table.ids, *known)
+        ctx.save_for_backward(logits, labels, target_positions, index, table.ids, *known)
         ctx.buffer, ctx.smooth = soft, measure.smooth
 
     @staticmethod
     @once
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
-        logits, labels, asked, index, ids, *rest = ctx.saved_tensors
+        logits, labels, target_positions, index, ids, *rest = ctx.saved_tensors
         known = SavedGradient(*rest)
         zero = known.lse.new_zeros(())
         entropy, number = (zero if g is None else g.to(known.lse.dtype) for g in incoming[:2])
         # Given away, not kept: autograd then takes the buffer itself for the gradient, without a copy.
         soft, ctx.buffer = ctx.buffer, None
         if soft is None or soft.shape != logits.shape:
-            soft = _softmax(logits, torch.where(asked, labels, 0), True)[0]
-        gradient = into_gradient(soft, labels, asked, index, ids, known, entropy, number, ctx.smooth)
+            soft = _softmax(logits, torch.where(target_positions, labels, 0), True)[0]
+        gradient = into_gradient(soft, labels, target_positions, index, ids, known, entropy, number, ctx.smooth)
         return gradient, *[None] * 7
 
     @staticmethod
@@ -217,11 +224,11 @@ class Fused(torch.autograd.Function):
         return each_member(Fused, info, in_dims, args, 2)
 
 
-def rows_asked(asked: Bool[Tensor, " rows"]) -> Int[Tensor, " asked"]:
+def rows_asked(target_positions: Bool[Tensor, " rows"]) -> Int[Tensor, " asked"]:
     """The rows with a label; all rows where finding them would make the host wait, or cannot be compiled."""
-    if asked.device.type == "cpu" and not torch.compiler.is_compiling():
-        return asked.nonzero()[:, 0]
-    return torch.arange(len(asked), device=asked.device)
+    if target_positions.device.type == "cpu" and not torch.compiler.is_compiling():
+        return target_positions.nonzero()[:, 0]
+    return torch.arange(len(target_positions), device=target_positions.device)
 
 
 def each_member(
@@ -264,7 +271,7 @@ def _softmax(logits: Tensor, right: Tensor, learning: bool) -> tuple[Tensor, Ten
 def into_gradient(
     soft: Tensor,
     labels: Tensor,
-    asked: Tensor,
+    target_positions: Tensor,
     index: Tensor,
     ids: Tensor,
     known: SavedGradient,
@@ -273,7 +280,7 @@ def into_gradient(
     smooth: bool,
 ) -> Tensor:
     """Turns the softmax into the gradient, in place, for incoming gradients of the two sums."""
-    factor = torch.where(asked, entropy, 0)
+    factor = torch.where(target_positions, entropy, 0)
     numbered = index[known.rows] >= 0
     if len(known.rows) and smooth:  # a spread target adds up to a hair less than 1
         factor = factor.index_add(0, known.rows, torch.where(numbered, entropy * (known.targets.sum(-1) - 1), 0))
@@ -281,10 +288,10 @@ def into_gradient(
         factor = factor.index_add(0, known.rows, torch.where(numbered, number * known.row, 0))
     if not (soft.device.type == "cpu" and not torch.compiler.is_compiling() and bool((factor == 1).all())):
         soft.mul_(factor[:, None])
-    if soft.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(asked.all()):
-        soft[~asked] = 0  # also where a logit is not finite
-    safe = torch.where(asked, labels, 0)
-    at_label = torch.where(asked, known.right * factor - entropy, 0)
+    if soft.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(target_positions.all()):
+        soft[~target_positions] = 0  # also where a logit is not finite
+    safe = torch.where(target_positions, labels, 0)
+    at_label = torch.where(target_positions, known.right * factor - entropy, 0)
     soft.scatter_(1, safe[:, None], at_label[:, None].to(soft.dtype))
     at_numbers = known.q * factor[known.rows][:, None] - entropy * known.targets + number * known.columns
     if soft.device.type == "cpu" and not torch.compiler.is_compiling():
@@ -307,10 +314,10 @@ def entropy_and_columns(
     For losses that look at few tokens only: what is built of the latter two costs no second buffer as large as the
     logits, which picking columns of them would.
     """
-    asked = labels != ignore_index
+    target_positions = labels != ignore_index
     learning = learns(logits)
     entropy, columns, lse, *_ = Columns.apply(  # type: ignore[no-untyped-call]
-        logits.flatten(0, -2), labels.flatten().long(), asked.flatten(), ids, learning
+        logits.flatten(0, -2), labels.flatten().long(), target_positions.flatten(), ids, learning
     )
     return entropy, columns.view(*labels.shape, len(ids)), lse.view(labels.shape)
 
@@ -319,34 +326,36 @@ class Columns(torch.autograd.Function):
     """Logits [rows, vocabulary] to the sum of cross-entropy, some columns and the log-sum-exp of each row."""
 
     @staticmethod
-    def forward(logits: Tensor, labels: Tensor, asked: Tensor, ids: Tensor, learning: bool) -> tuple[Tensor, ...]:
-        safe = torch.where(asked, labels, 0)
+    def forward(
+        logits: Tensor, labels: Tensor, target_positions: Tensor, ids: Tensor, learning: bool
+    ) -> tuple[Tensor, ...]:
+        safe = torch.where(target_positions, labels, 0)
         soft, lse, right = _softmax(logits, safe, learning)
         wanted = logits.gather(-1, safe[:, None])[:, 0].to(lse.dtype)
-        return torch.where(asked, lse - wanted, 0).sum(), logits[:, ids].to(lse.dtype), lse, soft, right
+        return torch.where(target_positions, lse - wanted, 0).sum(), logits[:, ids].to(lse.dtype), lse, soft, right
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        logits, labels, asked, ids, _ = inputs
+        logits, labels, target_positions, ids, _ = inputs
         *_, soft, right = output
         ctx.mark_non_differentiable(soft, right)
-        ctx.save_for_backward(logits, labels, asked, ids, right)
+        ctx.save_for_backward(logits, labels, target_positions, ids, right)
         ctx.buffer = soft
 
     @staticmethod
     @once
     def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
-        logits, labels, asked, ids, right = ctx.saved_tensors
+        logits, labels, target_positions, ids, right = ctx.saved_tensors
         entropy, columns, by_lse = incoming[:3]
         soft, ctx.buffer = ctx.buffer, None
         if soft is None or soft.shape != logits.shape:
-            soft = _softmax(logits, torch.where(asked, labels, 0), True)[0]
-        at_label = torch.where(asked, entropy, 0)
+            soft = _softmax(logits, torch.where(target_positions, labels, 0), True)[0]
+        at_label = torch.where(target_positions, entropy, 0)
         factor = at_label + by_lse
         soft.mul_(factor[:, None])
-        if soft.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(asked.all()):
-            soft[(factor == 0) & ~asked] = 0  # also where a logit is not finite
-        safe = torch.where(asked, labels, 0)
+        if soft.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(target_positions.all()):
+            soft[(factor == 0) & ~target_positions] = 0  # also where a logit is not finite
+        safe = torch.where(target_positions, labels, 0)
         least = torch.where(factor == 0, 0, right * factor)
         soft.scatter_(1, safe[:, None], (least - at_label)[:, None].to(soft.dtype))
         return soft.index_add_(1, ids, columns.to(soft.dtype)), None, None, None, None

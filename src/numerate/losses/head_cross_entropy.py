@@ -75,9 +75,9 @@ def head_cross_entropy(
         logits = linear(rows, weight, bias).to(work_type(hidden.dtype))
         each = cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing, ignore_index=ignore_index)
         return each.sum() if weights is None else (each * weights).sum()
-    asked = labels != ignore_index
+    target_positions = labels != ignore_index
     found: Tensor = HeadCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        rows, weight, bias, labels, asked, weights, smoothing, learns(hidden), learns(weight) or learns(bias)
+        rows, weight, bias, labels, target_positions, weights, smoothing, learns(hidden), learns(weight) or learns(bias)
     )[0]
     return found
 
@@ -89,7 +89,7 @@ class HeadInputs(NamedTuple):
     weight: Tensor
     bias: Tensor | None
     labels: Tensor
-    asked: Tensor
+    targets_mask: Tensor
     weights: Tensor | None
 
 
@@ -110,13 +110,15 @@ class HeadCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         labels: Tensor,
-        asked: Tensor,
+        target_positions: Tensor,
         weights: Tensor | None,
         smoothing: float,
         by_hidden: bool,
         by_head: bool,
     ) -> tuple[Tensor, ...]:
-        total, slopes = _walk(HeadInputs(hidden, weight, bias, labels, asked, weights), smoothing, by_hidden, by_head)
+        total, slopes = _walk(
+            HeadInputs(hidden, weight, bias, labels, target_positions, weights), smoothing, by_hidden, by_head
+        )
         return total, *slopes
 
     @staticmethod
@@ -164,7 +166,7 @@ def _walk(given: HeadInputs, smoothing: float, by_hidden: bool, by_head: bool) -
         zeros(by_head, width, vocabulary),
         zeros(by_head and given.bias is not None, vocabulary),
     )
-    rows = rows_asked(given.asked)
+    rows = rows_asked(given.targets_mask)
     chunk = max(1, CHUNK.get(hidden.device.type, CHUNK_ELSEWHERE) // vocabulary)
     buffer = hidden.new_empty((min(chunk, len(rows)), vocabulary))
     total = hidden.new_zeros((), dtype=dtype)
@@ -176,8 +178,8 @@ def _walk(given: HeadInputs, smoothing: float, by_hidden: bool, by_head: bool) -
 
 def _chunk(buffer: Tensor, given: HeadInputs, own: Tensor, smoothing: float, slopes: HeadGradients) -> Tensor:
     """The sum of the rows `own`; their gradients are added to `slopes`."""
-    x, asked = given.hidden[own], given.asked[own]
-    right = torch.where(asked, given.labels[own], 0)[:, None]
+    x, target_positions = given.hidden[own], given.targets_mask[own]
+    right = torch.where(target_positions, given.labels[own], 0)[:, None]
     if given.bias is None:
         torch.mm(x, given.weight.T, out=buffer)
     else:
@@ -190,8 +192,10 @@ def _chunk(buffer: Tensor, given: HeadInputs, own: Tensor, smoothing: float, slo
     losses = -logs.gather(1, right)[:, 0]
     if smoothing:
         losses = (1 - smoothing) * losses - smoothing * logs.mean(-1)
-    weights = asked.to(work) if given.weights is None else torch.where(asked, given.weights[own], 0)
-    total = torch.where(asked, losses, 0).mul_(weights).sum()  # a place that is not asked may hold anything
+    weights = (
+        target_positions.to(work) if given.weights is None else torch.where(target_positions, given.weights[own], 0)
+    )
+    total = torch.where(target_positions, losses, 0).mul_(weights).sum()  # a place that is not asked may hold anything
     if not any(slope.numel() for slope in slopes):
         return total
     slope = logs.exp_()
@@ -201,8 +205,8 @@ def _chunk(buffer: Tensor, given: HeadInputs, own: Tensor, smoothing: float, slo
     if given.weights is not None:
         slope.mul_(weights[:, None])
     if slope.device.type != "cpu":  # there the rows asked are all there are
-        slope.masked_fill_(~asked[:, None], 0)
-        x = torch.where(asked[:, None], x, 0)
+        slope.masked_fill_(~target_positions[:, None], 0)
+        x = torch.where(target_positions[:, None], x, 0)
     typed = slope.to(x.dtype)
     if slopes.hidden.numel():
         slopes.hidden.index_copy_(0, own, (typed @ given.weight).to(work))

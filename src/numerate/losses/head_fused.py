@@ -59,13 +59,13 @@ def head_cross_entropy_and_number(
             f"weight: {weight.dtype}, and hidden states are {hidden.dtype}; one type, or autocast, is right"
         )
     index, weights = weights_of(labels, table, loss_weights, quantity, ignore_index, work_type(hidden.dtype))
-    asked = labels != ignore_index
+    target_positions = labels != ignore_index
     entropy, number, *_ = HeadFused.apply(  # type: ignore[no-untyped-call]
         hidden.flatten(0, -2),
         weight,
         bias,
         labels.flatten().long(),
-        asked.flatten(),
+        target_positions.flatten(),
         index.flatten(),
         weights.flatten(),
         table,
@@ -73,7 +73,7 @@ def head_cross_entropy_and_number(
         learns(hidden),
         learns(weight) or learns(bias),
     )
-    return LossSums(entropy, number, asked.sum(), weights.sum())
+    return LossSums(entropy, number, target_positions.sum(), weights.sum())
 
 
 class Parts(NamedTuple):
@@ -97,7 +97,7 @@ class FusedHeadInputs(NamedTuple):
     weight: Tensor
     bias: Tensor | None
     labels: Tensor
-    asked: Tensor
+    target_positions: Tensor
     numbers: Tensor
     weights: Tensor
 
@@ -111,7 +111,7 @@ class HeadFused(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         labels: Tensor,
-        asked: Tensor,
+        target_positions: Tensor,
         index: Tensor,
         weights: Tensor,
         table: NumberTable,
@@ -119,7 +119,7 @@ class HeadFused(torch.autograd.Function):
         by_hidden: bool,
         by_head: bool,
     ) -> tuple[Tensor, ...]:
-        given = FusedHeadInputs(hidden, weight, bias, labels, asked, index, weights)
+        given = FusedHeadInputs(hidden, weight, bias, labels, target_positions, index, weights)
         entropy, number, parts = _walk(given, table, measure, by_hidden, by_head)
         return entropy, number, *parts
 
@@ -182,7 +182,7 @@ def _walk(
         zeros(by_head, few, width),
         zeros(biased, few),
     )
-    rows = rows_asked(given.asked)
+    rows = rows_asked(given.target_positions)
     chunk = max(1, CHUNK.get(hidden.device.type, CHUNK_ELSEWHERE) // vocabulary)
     buffer = hidden.new_empty((min(chunk, len(rows)), vocabulary))
     entropy, number = (hidden.new_zeros((), dtype=dtype) for _ in range(2))
@@ -197,13 +197,18 @@ def _chunk(
     buffer: Tensor, given: FusedHeadInputs, own: Tensor, table: NumberTable, measure: NumberDistance, parts: Parts
 ) -> tuple[Tensor, Tensor]:
     """The sums of the rows `own`; their gradients are added to `parts`."""
-    x, asked, index, weights = given.hidden[own], given.asked[own], given.numbers[own], given.weights[own]
+    x, target_positions, index, weights = (
+        given.hidden[own],
+        given.target_positions[own],
+        given.numbers[own],
+        given.weights[own],
+    )
     if given.bias is None:
         torch.mm(x, given.weight.T, out=buffer)
     else:
         torch.addmm(given.bias, x, given.weight.T, out=buffer)
     soft = buffer.to(work_type(x.dtype))  # of float32 and float64 the buffer itself
-    safe = torch.where(asked, given.labels[own], 0)[:, None]
+    safe = torch.where(target_positions, given.labels[own], 0)[:, None]
     rows = number_rows(index)
     numbered, chosen = index[rows] >= 0, index[rows].clamp(min=0)
     columns, wanted = soft[rows[:, None], table.ids], soft.gather(1, safe)[:, 0]
@@ -211,7 +216,7 @@ def _chunk(
     # What is smaller than e^-60 of the largest adds nothing, and as a denormal number would slow the products down.
     total = soft.sub_(top).clamp_(min=-60).exp_().sum(-1, keepdim=True)
     lse = (top + total.log())[:, 0]
-    entropies = torch.where(asked, lse - wanted, 0)
+    entropies = torch.where(target_positions, lse - wanted, 0)
     found = slopes(measure, columns, lse[rows], table, chosen)
     counted = torch.where(numbered, weights[rows], 0)
     targets = torch.where(numbered[:, None], measure.targets(table, chosen).to(soft.dtype), 0)
@@ -221,7 +226,7 @@ def _chunk(
     sums = entropies.sum(), (counted * found.losses).sum()
     if not (parts.hidden.numel() or parts.head.numel()):
         return sums
-    soft.mul_(torch.where(asked[:, None], 1 / total, 0))
+    soft.mul_(torch.where(target_positions[:, None], 1 / total, 0))
     at_numbers = counted[:, None] * found.columns
     if found.row is None:
         _multiplied_out(at_numbers, x[rows], given.weight[table.ids], own[rows], *parts[3:])
@@ -229,11 +234,11 @@ def _chunk(
         slope = soft[rows] * (counted * found.row)[:, None]
         slope[:, table.ids] += at_numbers
         _multiplied_out(slope, x[rows], given.weight, own[rows], *parts[3:])
-    plain = asked
+    plain = target_positions
     if measure.smooth:
         soft[rows] *= torch.where(numbered, targets.sum(-1), 1)[:, None]
         soft.index_put_((rows[:, None], table.ids[None]), -targets, accumulate=True)
-        plain = asked & (index < 0)
+        plain = target_positions & (index < 0)
     soft.scatter_add_(1, safe, -plain.to(soft.dtype)[:, None])
     _multiplied_out(soft, x, given.weight, own, *parts[:3])
     return sums

@@ -42,19 +42,21 @@ class NumberLevel(Loss):
     is taken for 1. Published, it is that at a number's first digit; otherwise the mean over its digits.
     """
 
-    weight: float = setting(0.3, "the factor of the number loss; cross-entropy has 1")
-    number_tokens: Literal["digits", "numbers"] = setting("digits", "which tokens have a value: digits, or all numbers")
-    digit_order: Literal["high", "low"] = setting(
-        "high", "which end of a number is written first: low for backwards ones"
+    weight: float = setting(0.3, "weight of the number loss; cross-entropy has weight 1")
+    number_tokens: Literal["digits", "numbers"] = setting(
+        "digits", "which tokens have a numeric value: digits, or all numbers"
     )
-    reweigh: bool = setting(False, "whether text in a number's place is charged")
+    digit_order: Literal["normal", "reversed"] = setting(
+        "normal", "which digit comes first: normal (most significant) or reversed"
+    )
+    reweigh: bool = setting(False, "whether probability mass on text tokens at number positions is penalized")
     published: Literal["no", "yes", "float_level"] = setting("no", "the loss as in ntloss 0.3.2, or its `float_level`")
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight < float("inf"):
             raise UserError(f"weight: {self.weight} is no factor; 0 or more is right")
-        if self.digit_order not in ("high", "low"):
-            raise UserError(f"digit_order: {self.digit_order!r} is neither 'high' nor 'low'")
+        if self.digit_order not in ("normal", "reversed"):
+            raise UserError(f"digit_order: {self.digit_order!r} is neither 'normal' nor 'reversed'")
         if self.published not in ("no", "yes", "float_level"):
             raise UserError(f"published: {self.published!r} is none of 'no', 'yes', 'float_level'")
 
@@ -203,10 +205,10 @@ def losses_of_numbers(
 
 def _everywhere(each: Float[Tensor, "rows places tokens"], output: Output, batch: Batch) -> Tensor:
     """What is known at the places that an output covers, at all places of the rows; 0 where it covers none."""
-    if output.asked is None:
+    if output.target_positions is None:
         return each
     rows, time = batch.targets.shape
-    places = output.asked[..., None].expand_as(each)
+    places = output.target_positions[..., None].expand_as(each)
     return each.new_zeros(rows, time, each.shape[-1]).scatter(1, places, each)
 
 

@@ -48,23 +48,31 @@ class NumberToken(Loss):
     the logits ("head", where the head is one linear map), from logits in one pass ("logits"), written out ("none").
     """
 
-    loss_function: Kind = setting("was", "how numbers differ: was, was-cdf, mse, mae, huber")
-    weight: float = setting(0.3, "the factor of the number loss; cross-entropy has 1")
-    number_tokens: Literal["digits", "numbers"] = setting("digits", "which tokens have a value: digits, or all numbers")
-    mean_over: Literal["number tokens", "labels"] = setting("number tokens", "what the number loss is a mean over")
-    reweigh: bool = setting(False, "whether probability of text in a number's place is charged")
+    loss_function: Kind = setting("was", "distance between predicted and target number: was, was-cdf, mse, mae, huber")
+    weight: float = setting(0.3, "weight of the number loss; cross-entropy has weight 1")
+    number_tokens: Literal["digits", "numbers"] = setting(
+        "digits", "which tokens have a numeric value: digits, or all numbers"
+    )
+    mean_over: Literal["number tokens", "labels"] = setting("number tokens", "what the number loss is averaged over")
+    reweigh: bool = setting(False, "whether probability mass on text tokens at number positions is penalized")
     squash_factor: float | None = setting(
-        None, "how many times worse the farthest number is than the nearest; null: as far"
+        None, "largest over smallest distance between different numbers; null: as they are"
     )
-    digit_weight_ratio: float = setting(1.0, "how many times a digit weighs what the digit behind it does")
-    digit_order: Literal["high", "low"] = setting(
-        "high", "which end of a number is written first: low for backwards ones"
+    digit_weight_ratio: float = setting(1.0, "weight of a digit relative to the next less significant one")
+    digit_order: Literal["normal", "reversed"] = setting(
+        "normal", "which digit comes first: normal (most significant) or reversed"
     )
-    gaussian_sigma: float | None = setting(None, "spread of the targets over neighbouring numbers; null: none")
-    unit_spacing: bool = setting(False, "was-cdf: whether neighbouring values count as 1 apart, as published")
-    fused: Fusing = setting("auto", "how it is computed: auto, head, logits, none")
+    gaussian_sigma: float | None = setting(
+        None, "standard deviation of Gaussian-smoothed targets; null: one-hot targets"
+    )
+    unit_spacing: bool = setting(False, "was-cdf: treat neighboring values as 1 apart, as published")
+    fused: Fusing = setting("auto", "implementation: auto, head, logits, none")
 
     def __post_init__(self) -> None:
+        if self.squash_factor is not None and not 1 < self.squash_factor < float("inf"):
+            raise UserError(f"squash_factor: {self.squash_factor} makes all numbers alike; more than 1 is right")
+        if self.squash_factor is not None and self.loss_function != "was":
+            raise UserError(f"squash_factor: {self.loss_function} has no distances to squash; loss_function=was has")
         self.measure()
         if not 0 <= self.weight < float("inf"):
             raise UserError(f"weight: {self.weight} is no factor; 0.3 is the paper's, 0 leaves cross-entropy alone")
@@ -74,8 +82,8 @@ class NumberToken(Loss):
             raise UserError(
                 f"digit_weight_ratio: {self.digit_weight_ratio} is no weight; 1 (all digits alike) to 10 is usual"
             )
-        if self.digit_order not in ("high", "low"):
-            raise UserError(f"digit_order: {self.digit_order!r} is neither 'high' nor 'low'")
+        if self.digit_order not in ("normal", "reversed"):
+            raise UserError(f"digit_order: {self.digit_order!r} is neither 'normal' nor 'reversed'")
         if self.fused not in ("auto", "head", "logits", "none"):
             raise UserError(f"fused: {self.fused!r} is none of 'auto', 'head', 'logits', 'none'")
 
@@ -99,9 +107,11 @@ class GaussianCrossEntropy(Loss):
     gaussian_sigma=1)`.
     """
 
-    sigma: float = setting(1.0, "width of the spread, in units of the values; 0: none")
-    number_tokens: Literal["digits", "numbers"] = setting("digits", "which tokens have a value: digits, or all numbers")
-    fused: Fusing = setting("auto", "how it is computed: auto, head, logits, none")
+    sigma: float = setting(1.0, "standard deviation of the smoothed targets, in units of the values; 0: one-hot")
+    number_tokens: Literal["digits", "numbers"] = setting(
+        "digits", "which tokens have a numeric value: digits, or all numbers"
+    )
+    fused: Fusing = setting("auto", "implementation: auto, head, logits, none")
 
     def __post_init__(self) -> None:
         if not 0 <= self.sigma < float("inf"):
@@ -133,8 +143,8 @@ class NumberTokenPart(LossPart):
         weights = None
         if self.spec.digit_weight_ratio != 1:
             weights = place_weights(batch.targets, self.table, self.notation, self.spec.digit_weight_ratio)
-            if output.asked is not None:
-                weights = torch.take_along_dim(weights, output.asked, dim=1)
+            if output.target_positions is not None:
+                weights = torch.take_along_dim(weights, output.target_positions, dim=1)
         found = sums_of(output, batch, self.table, self.measure, self.spec.fused, weights)
         return {"cross_entropy": found.cross_entropy, "number": found.number}
 

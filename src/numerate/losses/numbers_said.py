@@ -37,10 +37,12 @@ class XValLoss(Loss):
     with `published` for a head that says logarithms, whose numbers soon have no squares in float32.
     """
 
-    weight: float = setting(1.0, "the factor of the number loss; cross-entropy has 1")
-    scale: Scale = setting("ln", "what numbers are compared as: ln is sign(x) ln(1 + |x|)")
-    published: bool = setting(False, "numbers divided by the deviation of the batch, and half of both losses")
-    token: str = setting(NUMBER_TOKEN, "the token that stands for a number")
+    weight: float = setting(1.0, "weight of the number loss; cross-entropy has weight 1")
+    scale: Scale = setting("ln", "scale on which numbers are compared; ln is sign(x) ln(1 + |x|)")
+    published: bool = setting(
+        False, "as published: numbers divided by the standard deviation of the batch, both losses halved"
+    )
+    token: str = setting(NUMBER_TOKEN, "the number token")
 
     def __post_init__(self) -> None:
         _refuse(self.scale, self.weight)
@@ -58,8 +60,8 @@ class Regression(Loss):
     as `XVal` does.
     """
 
-    scale: Scale = setting("number", "what numbers are compared as: ln is sign(x) ln(1 + |x|)")
-    token: str = setting(NUMBER_TOKEN, "the token that stands for a number")
+    scale: Scale = setting("number", "scale on which numbers are compared; ln is sign(x) ln(1 + |x|)")
+    token: str = setting(NUMBER_TOKEN, "the number token")
 
     def __post_init__(self) -> None:
         _refuse(self.scale, 1.0)
@@ -172,7 +174,11 @@ def standardised_error(
 def _values(output: Output, batch: Batch) -> Float[Tensor, "rows places"]:
     """The numbers behind the targets that an output covers."""
     assert batch.target_values is not None
-    return batch.target_values if output.asked is None else torch.take_along_dim(batch.target_values, output.asked, 1)
+    return (
+        batch.target_values
+        if output.target_positions is None
+        else torch.take_along_dim(batch.target_values, output.target_positions, 1)
+    )
 
 
 def _refuse(scale: str, weight: float) -> None:

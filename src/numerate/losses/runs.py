@@ -16,23 +16,23 @@ MINUS = ("-", "\u2212")
 class Notation(NamedTuple):
     """The ids of the tokens that numbers are written with, beside those with a value.
 
-    `first` says which end of a number comes first: "high" as people write, "low" for numbers written backwards.
+    `first` says which end of a number comes first: "normal" as people write, "reversed" for numbers written backwards.
     """
 
     minus: tuple[int, ...] = ()
     point: tuple[int, ...] = ()
     comma: tuple[int, ...] = ()
-    first: Literal["high", "low"] = "high"
+    first: Literal["normal", "reversed"] = "normal"
 
     @classmethod
-    def of_vocabulary(cls, vocabulary: Vocabulary, first: Literal["high", "low"] = "high") -> "Notation":
+    def of_vocabulary(cls, vocabulary: Vocabulary, first: Literal["normal", "reversed"] = "normal") -> "Notation":
         """The minus signs, decimal points and thousands commas of a vocabulary.
 
         >>> Notation.of_vocabulary(Vocabulary.of(["-", ".", ","]))
-        Notation(minus=(14,), point=(15,), comma=(16,), first='high')
+        Notation(minus=(14,), point=(15,), comma=(16,), first='normal')
         """
-        if first not in ("high", "low"):
-            raise UserError(f"first: {first!r} is neither 'high' nor 'low'")
+        if first not in ("normal", "reversed"):
+            raise UserError(f"first: {first!r} is neither 'normal' nor 'reversed'")
         kinds, symbols = vocabulary.kinds, vocabulary.symbols
         return cls(
             tuple(i for i, symbol in enumerate(symbols) if kinds[i] == SIGN and symbol.strip(" ▁Ġ") in MINUS),
@@ -102,7 +102,7 @@ def runs(
     counted = torch.where(plain, digits, 0)
     read = counted.cumsum(1) - (counted.cumsum(1) - counted).gather(1, start)  # the number's digits up to here
     integer = whole(torch.where(fraction, 0, counted))
-    place = integer - read if notation.first == "high" else read - counted
+    place = integer - read if notation.first == "normal" else read - counted
     exponent = torch.where(said, says, torch.where(plain, place, 0))
     top = torch.where(said, says.gather(1, start), torch.where(plain, integer - 1, 0))
     minus = _among(labels, notation.minus)
@@ -143,7 +143,7 @@ def _inside(
 ) -> tuple[Bool[Tensor, "rows time"], Bool[Tensor, "rows time"]]:
     """Points between digits, and commas of thousands."""
     none = torch.zeros_like(plain)
-    if notation.first == "low":
+    if notation.first == "reversed":
         return none, none
     before, behind = _before(plain, 1), _behind(plain, 1)
     point = _among(labels, notation.point) & before & behind

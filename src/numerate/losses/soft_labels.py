@@ -34,10 +34,14 @@ class SoftLabels(Loss):
     its place, and train the decimal point too); the default weight of `dist2`. The default weight 0.1 is that of DEL.
     """
 
-    loss_function: Literal["dist2", "del"] = setting("dist2", "dist2: KL to a soft target; del: binary cross-entropies")
-    weight: float = setting(0.1, "the factor of the number loss; cross-entropy has 1")
-    temperature: float = setting(1.0, "dist2: how wide the target is, in squared units of the values")
-    number_tokens: Literal["digits", "numbers"] = setting("digits", "which tokens have a value: digits, or all numbers")
+    loss_function: Literal["dist2", "del"] = setting(
+        "dist2", "dist2: KL divergence to a soft target; del: binary cross-entropies"
+    )
+    weight: float = setting(0.1, "weight of the number loss; cross-entropy has weight 1")
+    temperature: float = setting(1.0, "dist2: temperature of the soft target, in squared units of the values")
+    number_tokens: Literal["digits", "numbers"] = setting(
+        "digits", "which tokens have a numeric value: digits, or all numbers"
+    )
 
     def __post_init__(self) -> None:
         if self.loss_function not in ("dist2", "del"):

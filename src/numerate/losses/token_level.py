@@ -201,16 +201,16 @@ def losses_of_tokens(
     index, weights = weights_of(
         flat, table, None, None if quantity is None else quantity.flatten(), ignore_index, dtype
     )
-    asked, safe = flat != ignore_index, index.clamp(min=0)
+    target_positions, safe = flat != ignore_index, index.clamp(min=0)
     lse = z.logsumexp(-1)
     columns = z[:, table.ids]
-    right = z.gather(-1, torch.where(asked, flat, 0)[:, None])[:, 0]
+    right = z.gather(-1, torch.where(target_positions, flat, 0)[:, None])[:, 0]
     entropies = lse - right
     if measure.smooth:
         spread = measure.targets(table, safe).to(dtype)
         far = torch.where(spread > 0, lse[:, None] - columns, 0)  # a target may be 0 where a logit is -inf
         entropies = torch.where(index >= 0, (spread * far).sum(-1), entropies)
-    entropies = torch.where(asked, entropies, 0)
+    entropies = torch.where(target_positions, entropies, 0)
     numbers = torch.where(weights > 0, measure.losses(columns, lse, table, safe), 0)
     return entropies.view(labels.shape), numbers.view(labels.shape)
 

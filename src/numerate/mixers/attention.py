@@ -40,21 +40,15 @@ class Attention(Mixer):
     `blocked_attend_to_themselves=False`; one that then sees nothing at all does see itself.
     """
 
-    num_heads: int = setting(4, "how many heads; the width must be a multiple of it")
-    bias: bool = setting(False, "whether the projections have bias vectors")
-    dropout: float = setting(0.0, "share of attention weights dropped in training")
+    num_heads: int = setting(4, "number of attention heads; must divide hidden_size")
+    bias: bool = setting(False, "whether the projections have biases")
+    dropout: float = setting(0.0, "dropout of attention weights")
     logit_scale: float | Literal["log"] = setting(
-        1.0, "factor on the attention logits, or log: grows with the length", later=True
+        1.0, "factor on the attention logits; log: grows with the length", later=True
     )
-    log_scale_start: int = setting(
-        64, "how many keys a query may see before logit_scale=log changes anything", later=True
-    )
-    scale_by_inverse_layer_index: bool = setting(
-        False, "whether the logits of the n-th layer are divided by n", later=True
-    )
-    blocked_attend_to_themselves: bool = setting(
-        True, "whether a token that is hidden from all others attends to itself", later=True
-    )
+    log_scale_start: int = setting(64, "number of visible keys up to which logit_scale=log changes nothing", later=True)
+    scale_by_inverse_layer_index: bool = setting(False, "divide the attention logits of layer n by n", later=True)
+    blocked_attend_to_themselves: bool = setting(True, "whether a blocked token still attends to itself", later=True)
 
     def __post_init__(self) -> None:
         if self.num_heads < 1:
@@ -127,23 +121,27 @@ class SelfAttention(TokenMixer):
         return self._whole(queries, keys, values, context)
 
     def forward_at(
-        self, x: Float[Tensor, "rows time width"], context: Context, asked: Int[Tensor, "rows asked"]
+        self, x: Float[Tensor, "rows time width"], context: Context, target_positions: Int[Tensor, "rows asked"]
     ) -> Float[Tensor, "rows asked width"]:
         """`forward` at the places asked: all keys and values, but only their queries, scores and output map."""
         width = self.heads * self.head_width
         weight, bias = self.inward.weight, self.inward.bias
-        queries = self._in_heads(linear(at_places(x, asked), weight[:width], None if bias is None else bias[:width]))
+        queries = self._in_heads(
+            linear(at_places(x, target_positions), weight[:width], None if bias is None else bias[:width])
+        )
         keys, values = self._in_heads(linear(x, weight[width:], None if bias is None else bias[width:])).chunk(2, dim=1)
         for name, part in self.rotations.items():
             assert isinstance(part, Rotation)
-            queries = part.turn(queries, part.prepare(_gathered(context.places[int(name)], asked)))
+            queries = part.turn(queries, part.prepare(_gathered(context.position_ids[int(name)], target_positions)))
             keys = part.turn(keys, self._prepared(int(name), part, context))
         place = torch.arange(x.shape[1], device=x.device)
-        visible = self._shown(place <= asked[:, :, None], place == asked[:, :, None], context.hidden)[:, None]
-        scale = self._scale(asked + 1)
+        visible = self._shown(
+            place <= target_positions[:, :, None], place == target_positions[:, :, None], context.hidden
+        )[:, None]
+        scale = self._scale(target_positions + 1)
 
         def at_asked(position: int, part: Bias) -> Tensor:
-            return self._bias_at(position, part, context, asked)
+            return self._bias_at(position, part, context, target_positions)
 
         mask = self._mask(visible, queries, keys, scale, at_asked)
         return self._attended(_scaled(queries, scale), keys, values, mask)
@@ -168,7 +166,7 @@ class SelfAttention(TokenMixer):
         scale = self._scale(index + 1)
 
         def newest(position: int, part: Bias) -> Tensor:
-            places = context.places[position]
+            places = context.position_ids[position]
             return part.bias(_gathered(places, index), places[:, :seen])
 
         mask = self._mask(visible, queries, keys, scale, newest)
@@ -197,7 +195,7 @@ class SelfAttention(TokenMixer):
         width, bias = self.heads * self.head_width, self.inward.bias
         name = ("pairs", number, self.head_width)
         if name not in context.prepared:
-            context.prepared[name] = part.pairs(context.places[number], 2 * self.heads).to(x.dtype.to_complex())
+            context.prepared[name] = part.pairs(context.position_ids[number], 2 * self.heads).to(x.dtype.to_complex())
 
         def ordered(rows: Tensor) -> Tensor:
             return torch.cat([part.neighbours(rows[: 2 * width]), rows[2 * width :]])
@@ -210,7 +208,7 @@ class SelfAttention(TokenMixer):
     def _prepared(self, position: int, part: Rotation, context: Context) -> object:
         name = ("rotation", position, self.head_width)
         if name not in context.prepared:
-            places = context.places[position]
+            places = context.position_ids[position]
             if context.index is not None:
                 places = _gathered(places, context.index[:, None])
             context.prepared[name] = part.prepare(places)
@@ -252,19 +250,19 @@ class SelfAttention(TokenMixer):
         # A loop may turn without gradients first: what was made then is not what later turns need.
         name = ("bias", position, id(part), torch.is_grad_enabled())
         if name not in context.prepared:
-            places = context.places[position]
+            places = context.position_ids[position]
             context.prepared[name] = part.bias(places, places)
         found: Tensor = context.prepared[name]
         return found
 
     def _bias_at(
-        self, position: int, part: Bias, context: Context, asked: Int[Tensor, "rows asked"]
+        self, position: int, part: Bias, context: Context, target_positions: Int[Tensor, "rows asked"]
     ) -> Float[Tensor, "rows heads asked time"]:
-        places = context.places[position]
+        places = context.position_ids[position]
         if len(places) > 1 or places.shape[1] > _TABULATED:
-            return part.bias(_gathered(places, asked), places)
+            return part.bias(_gathered(places, target_positions), places)
         # All rows have the same places: every pair once, then each row's queries looked up.
-        return self._whole_bias(position, part, context)[0][:, asked].transpose(0, 1)
+        return self._whole_bias(position, part, context)[0][:, target_positions].transpose(0, 1)
 
     def _attended(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """The output map of what is attended to; without a mask, each place sees those up to itself."""
@@ -322,16 +320,18 @@ class SelfAttention(TokenMixer):
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         width = self.heads * self.head_width
         own = 2 * time * 4 * width * width + 2 * 2 * width * time * (time + 1) // 2
         parts = [part for part in self.contextual.values() if isinstance(part, Contextual)]
-        return own + sum(part.operations(self.heads, time) for part in parts)
+        return own + sum(part.flops(self.heads, time) for part in parts)
 
 
-def _gathered(places: Int[Tensor, "#rows time"], asked: Int[Tensor, "rows asked"]) -> Int[Tensor, "rows asked"]:
+def _gathered(
+    places: Int[Tensor, "#rows time"], target_positions: Int[Tensor, "rows asked"]
+) -> Int[Tensor, "rows asked"]:
     """The numbers of the places asked."""
-    return places.expand(len(asked), -1).gather(1, asked)
+    return places.expand(len(target_positions), -1).gather(1, target_positions)
 
 
 def _scaled(

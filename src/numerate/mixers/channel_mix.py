@@ -28,14 +28,13 @@ class ChannelMix(Mixer):
     >>> Decoder(backbone=Stack(num_layers=8), mixer=Alternating((RWKV4(), ChannelMix())), feed_forward=None)
     """
 
-    version: Literal[4, 6, 7] = setting(4, "of which RWKV: 4, 6 or 7")
+    version: Literal[4, 6, 7] = setting(4, "RWKV version: 4, 6 or 7")
     expansion: float | None = setting(
-        None, "hidden width, in multiples of the model's; null: 4, or in version 6 the multiple of 32 that 3.5 reach"
+        None, "intermediate size over hidden size; null: 4, or in version 6 3.5 rounded up to a multiple of 32"
     )
     published: bool = setting(
         False,
-        "whether maps begin as published too, the last one and the gate's at 0; "
-        "false: the model's initialisation draws them",
+        "initialize as published, output and gate projections to 0; false: by the model's initialization",
     )
 
     def __post_init__(self) -> None:
@@ -91,5 +90,5 @@ class ChannelMixer(TokenMixer):
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         return 2 * time * sum(module.weight.numel() for module in self.modules() if isinstance(module, nn.Linear))

@@ -13,7 +13,7 @@ from torch.nn.functional import silu, softplus
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.mixers.delta_rule import chunked, operations, recurrent
+from numerate.mixers.delta_rule import chunked, flops, recurrent
 from numerate.mixers.kernels import Kernel, refuse_other_kernels, takes_fla
 from numerate.mixers.local import ShortConvolution, real
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
@@ -26,11 +26,13 @@ Eigenvalues = Literal["[0,1]", "[-1,1]"]
 class _Delta(Mixer):
     """The settings that all three share. Values are as wide as keys."""
 
-    num_heads: int = setting(4, "how many heads, each with a memory of its own")
-    head_dim: int | None = setting(None, "width of a head's keys and values; width / heads if not given")
-    eigenvalue_range: Eigenvalues = setting("[0,1]", "of the state's transition: beta up to 1, or up to 2 for [-1,1]")
-    conv_kernel: int | None = setting(4, "how many tokens the short convolutions see; null for none")
-    backend: Kernel = setting("auto", "torch, fla (flash-linear-attention on CUDA), or auto: the faster one there is")
+    num_heads: int = setting(4, "number of heads, each with its own state")
+    head_dim: int | None = setting(None, "dimension of a head's keys and values; null: hidden_size / num_heads")
+    eigenvalue_range: Eigenvalues = setting(
+        "[0,1]", "eigenvalues of the state transition: beta up to 1, or up to 2 for [-1,1]"
+    )
+    conv_kernel: int | None = setting(4, "kernel size of the short convolutions; null: none")
+    backend: Kernel = setting("auto", "torch, fla (flash-linear-attention, CUDA), or auto: the faster available one")
 
     def __post_init__(self) -> None:
         if self.num_heads < 1:
@@ -54,7 +56,7 @@ class _Delta(Mixer):
             fitting = [heads for heads in range(1, width + 1) if width % heads == 0 and heads <= 4 * self.num_heads]
             raise UserError(
                 f"model.mixer.num_heads: width {width} does not divide into {self.num_heads} heads; "
-                f"{', '.join(map(str, fitting))} heads would do, or a head_width"
+                f"{', '.join(map(str, fitting))} heads would do, or a head_dim"
             )
         steps, gated = self.parts()
         return DeltaMixer(self, width, self.head_dim or width // self.num_heads, steps, gated)
@@ -99,9 +101,11 @@ class DeltaProduct(_Delta):
     eigenvalue_range="[-1,1]" a layer can count modulo any number, with one it can count modulo 2.
     """
 
-    eigenvalue_range: Eigenvalues = setting("[-1,1]", "of each factor of the transition: beta up to 1, or 2 for [-1,1]")
-    num_householder: int = setting(2, "how often each token writes")
-    gated: bool = setting(False, "whether the memory fades by a gate and the output is gated, as in GatedDeltaNet")
+    eigenvalue_range: Eigenvalues = setting(
+        "[-1,1]", "eigenvalues of each factor of the transition: beta up to 1, or up to 2 for [-1,1]"
+    )
+    num_householder: int = setting(2, "Householder updates per token")
+    gated: bool = setting(False, "whether state decay and output are gated, as in GatedDeltaNet")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -267,10 +271,10 @@ class DeltaMixer(TokenMixer):
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         maps = sum(part.weight.numel() for part in (self.inward, self.rates, self.out))
         taps = 0 if self.convolution is None else self.convolution.weight.numel()
-        return 2 * time * (maps + taps) + self.heads * operations(time, self.steps, self.head_width, self.head_width)
+        return 2 * time * (maps + taps) + self.heads * flops(time, self.steps, self.head_width, self.head_width)
 
 
 def _of_length(x: Float[Tensor, "*places head_width"], length: float) -> Float[Tensor, "*places head_width"]:

@@ -131,7 +131,7 @@ def _visible(places: int, steps: int, device: torch.device) -> Bool[Tensor, "pla
     return place.repeat_interleave(steps) <= place[:, None]
 
 
-def operations(time: int, steps: int, head_width: int, value_width: int, chunk: int = CHUNK) -> int:
+def flops(time: int, steps: int, head_width: int, value_width: int, chunk: int = CHUNK) -> int:
     """Floating-point operations of the chunked form for one head of one row, a multiply-add as two."""
     chunks = ceil(time * steps / chunk)
     places = ceil(time / chunks)

@@ -45,28 +45,26 @@ class DualAttention(Mixer):
     together were as wide as the model (there `relation_dim=32`).
     """
 
-    num_self_heads: int = setting(2, "how many heads of self-attention; the width must be a multiple of all heads")
-    num_relational_heads: int = setting(2, "how many relational heads")
+    num_self_heads: int = setting(2, "number of self-attention heads; all heads together must divide hidden_size")
+    num_relational_heads: int = setting(2, "number of relational attention heads")
     symbols: Symbols = setting(SymbolicAttention(), "where symbols come from")
-    variant: Kind = setting("relational", "relational, rca (relations alone) or disrca (attention times a relation)")
-    num_relations: int | None = setting(None, "how many relations there are; null: as many as relational heads")
+    variant: Kind = setting("relational", "relational, rca (relations only) or disrca (attention times relation)")
+    num_relations: int | None = setting(None, "number of relations; null: num_relational_heads")
     relation_dim: int | None = setting(
-        None, "how wide a relation's queries and keys are; null: all together as wide as the relational heads"
+        None, "dimension of a relation's queries and keys; null: all relations together as wide as the relational heads"
     )
-    symmetric: bool = setting(False, "whether relation keys are made as relation queries are")
-    activation: Activation | None = setting(
-        None, "what relations go through; null: softmax with rca, otherwise identity"
-    )
+    symmetric: bool = setting(False, "whether relations are symmetric: queries and keys share their projection")
+    activation: Activation | None = setting(None, "activation of relations; null: softmax with rca, otherwise identity")
     num_key_value_heads: int | None = setting(
-        None, "how many keys and values the heads of a sort have; null: each its own"
+        None, "number of key-value heads of each kind (grouped-query attention); null: one per head"
     )
-    shared_queries: bool = setting(False, "whether relational heads attend with the queries and keys of self-attention")
-    bias: bool = setting(False, "whether keys and values of attention have bias vectors")
-    out_bias: bool = setting(False, "whether the output maps have bias vectors")
-    dropout: float = setting(0.0, "share of attention weights dropped in training")
+    shared_queries: bool = setting(False, "whether relational heads use the queries and keys of self-attention")
+    bias: bool = setting(False, "whether key and value projections have biases")
+    out_bias: bool = setting(False, "whether output projections have biases")
+    dropout: float = setting(0.0, "dropout of attention weights")
     backend: Form = setting(
         "auto",
-        "auto, or one of the exact forms: plain, values (identity only), chunks, triton (on CUDA), tiles",
+        "implementation, all exact: auto, plain, values (identity only), chunks, triton (CUDA), tiles",
         identity=False,
     )
 
@@ -188,7 +186,7 @@ class DualAttentionMixer(TokenMixer):
             if spec.relation_dim is None and inside % self.relations:
                 raise UserError(
                     f"model.mixer.num_relations: relational heads {inside} wide do not divide into {self.relations} "
-                    "relations; a divisor of it, or a relation_width, is right"
+                    "relations; a divisor of it, or a relation_dim, is right"
                 )
             self.relation_map = nn.Linear(self.relations, inside, bias=False)
         self.relation_queries = nn.Linear(width, (asking or self.relations) * self.relation_width, bias=False)
@@ -200,9 +198,9 @@ class DualAttentionMixer(TokenMixer):
         return self._said(x, held, context, queries=queries)
 
     def forward_at(
-        self, x: Float[Tensor, "rows time width"], context: Context, asked: Int[Tensor, "rows asked"]
+        self, x: Float[Tensor, "rows time width"], context: Context, target_positions: Int[Tensor, "rows asked"]
     ) -> Float[Tensor, "rows asked width"]:
-        return self._said(at_places(x, asked), self._held(x, context), context, asked)
+        return self._said(at_places(x, target_positions), self._held(x, context), context, target_positions)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Cache | Decoding]:
         held, cache = self._held(x, context), {}
@@ -291,7 +289,7 @@ class DualAttentionMixer(TokenMixer):
         heads = (sizes["queries"] + sizes["keys"]) // self.size
         key = ("pairs", number, self.size, heads)
         if key not in context.prepared:
-            context.prepared[key] = part.pairs(context.places[number], heads).to(x.dtype.to_complex())
+            context.prepared[key] = part.pairs(context.position_ids[number], heads).to(x.dtype.to_complex())
         turned = part.neighbours(torch.cat([self.queries.weight, self.keys.weight]))
         weight = torch.cat([turned, *(one.weight for one in list(made.values())[2:])])
         parts = split_and_turned(linear(x, weight), context.prepared[key], list(sizes.values()))
@@ -415,16 +413,16 @@ class DualAttentionMixer(TokenMixer):
     def outward(self) -> Sequence[nn.Linear]:
         return (*((self.own_out,) if self.own else ()), *((self.out,) if self.other else ()))
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         """Those of the definition for pairs of a token and one that it sees, whatever the form."""
         linear = [part for part in self.children() if isinstance(part, nn.Linear)]
         inside, compared = self.size * (self.own + self.other), self.relations * self.relation_width
         if self.spec.variant == "disrca":
             compared = self.other * self.size
         pair = 2 * inside + compared + (self.other * self.relations if self.spec.variant == "relational" else 0)
-        symbols = self.symbols.operations(time) if isinstance(self.symbols, SymbolsPart) else 0
+        symbols = self.symbols.flops(time) if isinstance(self.symbols, SymbolsPart) else 0
         matrices = sum(part.weight.numel() for part in linear)
-        contextual = self.inside.operations(self.own + self.other, time)
+        contextual = self.inside.flops(self.own + self.other, time)
         return 2 * time * matrices + pair * time * (time + 1) + symbols + contextual
 
 

@@ -40,7 +40,7 @@ class Inside(nn.Module):
         """Queries or keys, turned by their places."""
         for name, part in self.rotations.items():
             assert isinstance(part, Rotation)
-            key, places = ("rotation", int(name), x.shape[-1]), context.places[int(name)]
+            key, places = ("rotation", int(name), x.shape[-1]), context.position_ids[int(name)]
             if at is not None and context.index is None:
                 prepared = part.prepare(_gathered(places, at))
             else:
@@ -81,7 +81,7 @@ class Inside(nn.Module):
         return visible, bias
 
     def _bias(self, position: int, part: Bias, context: Context, at: Tensor | None, keys: int) -> Tensor:
-        places = context.places[position]
+        places = context.position_ids[position]
         if at is not None:
             return part.bias(_gathered(places, at), places[:, :keys])
         # A loop may turn without gradients first: what was made then is not what later turns need.
@@ -95,8 +95,8 @@ class Inside(nn.Module):
         """Networks of distances are not drawn as layers of the model are: see `SelfAttention`."""
         return {name for name, _ in self.named_parameters()}
 
-    def operations(self, heads: int, time: int) -> int:
-        return sum(part.operations(heads, time) for part in self.contextual.values() if isinstance(part, Contextual))
+    def flops(self, heads: int, time: int) -> int:
+        return sum(part.flops(heads, time) for part in self.contextual.values() if isinstance(part, Contextual))
 
 
 def turned_in_pairs(

@@ -17,7 +17,7 @@ KERNELS = ("auto", "torch", "fla")
 def refuse_other_kernels(kernel: str) -> None:
     """Raises `UserError` for a kernel that there is not."""
     if kernel not in KERNELS:
-        raise UserError(f"kernel: {kernel!r} is none of: {', '.join(KERNELS)}")
+        raise UserError(f"backend: {kernel!r} is none of: {', '.join(KERNELS)}")
 
 
 def takes_fla(kernel: Kernel, x: Tensor, mixer: str, half_only: bool = False) -> bool:
@@ -41,11 +41,11 @@ def takes_fla(kernel: Kernel, x: Tensor, mixer: str, half_only: bool = False) ->
         if not installed():
             raise UserError(
                 "model.mixer.backend: fla needs the package flash-linear-attention; pip install "
-                "flash-linear-attention, or kernel=auto"
+                "flash-linear-attention, or backend=auto"
             )
         if not on_device:
             raise UserError(
-                "model.mixer.backend: fla runs in fp32, bf16 or fp16 on a CUDA device; kernel=auto is right"
+                "model.mixer.backend: fla runs in fp32, bf16 or fp16 on a CUDA device; backend=auto is right"
             )
         return True
     if on_device and not installed():

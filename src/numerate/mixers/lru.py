@@ -34,19 +34,19 @@ class LRU(Mixer):
     gate of Griffin (De et al., 2024, https://arxiv.org/abs/2402.19427) with 2 in place of its 8, to begin about l.
     """
 
-    state_size: int | None = setting(None, "how many complex cells; the model's width if not given")
-    r_min: float = setting(0.5, "smallest radius of an eigenvalue at the beginning")
-    r_max: float = setting(0.99, "largest radius of an eigenvalue at the beginning")
-    max_phase: float = setting(6.28, "largest phase of an eigenvalue at the beginning, in radians")
-    gated: bool = setting(False, "whether each token says how far its cells turn and shrink")
-    learning_rate_factor: float = setting(0.5, "factor on the learning rate of the eigenvalues and their factors")
+    state_size: int | None = setting(None, "number of complex states; null: hidden_size")
+    r_min: float = setting(0.5, "smallest initial radius of an eigenvalue")
+    r_max: float = setting(0.99, "largest initial radius of an eigenvalue")
+    max_phase: float = setting(6.28, "largest initial phase of an eigenvalue, in radians")
+    gated: bool = setting(False, "whether decay and rotation depend on the token")
+    learning_rate_factor: float = setting(0.5, "learning rate factor of the eigenvalues")
 
     def __post_init__(self) -> None:
         if self.state_size is not None and self.state_size < 1:
             raise UserError(f"state_size: {self.state_size} cells remember nothing; 1 or more is right")
         if not 0 <= self.r_min <= self.r_max <= 1 or self.r_max == 0:
             raise UserError(
-                f"r_min: radii from {self.r_min} to {self.r_max} are no ring; 0 <= least <= most <= 1 is right"
+                f"r_min: radii from {self.r_min} to {self.r_max} are no ring; 0 <= r_min <= r_max <= 1 is right"
             )
         if not 0 < self.max_phase <= 2 * math.pi:
             raise UserError(f"max_phase: {self.max_phase} is no largest phase; above 0 up to 2 pi (6.28) is right")
@@ -130,6 +130,6 @@ class LRUMixer(TokenMixer):
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         matrices = [weight.numel() for weight in self.parameters() if weight.dim() == 2]
         return time * (2 * sum(matrices) + 2 * self.width + 10 * self.cells)

@@ -45,13 +45,11 @@ class Mamba(Mixer):
     selective scan of its own.
     """
 
-    state_size: int = setting(16, "numbers that each channel remembers")
-    expand: int = setting(2, "how many times the model's width there are channels")
-    conv_kernel: int = setting(4, "how many tokens the short convolution sees")
-    time_step_rank: int | None = setting(
-        None, "rank of the map to the rates; a 16th of the width, rounded up, if not given"
-    )
-    eigenvalue_range: Eigenvalues = setting("[0,1]", "the range of the decays: [0,1] or [-1,1]")
+    state_size: int = setting(16, "state size per channel")
+    expand: int = setting(2, "expansion: channels over hidden size")
+    conv_kernel: int = setting(4, "kernel size of the short convolution")
+    time_step_rank: int | None = setting(None, "rank of the time step projection; null: hidden_size / 16, rounded up")
+    eigenvalue_range: Eigenvalues = setting("[0,1]", "range of the decays: [0,1] or [-1,1]")
 
     def __post_init__(self) -> None:
         refuse_sizes(self.state_size, self.expand, self.conv_kernel)
@@ -66,17 +64,17 @@ class Mamba(Mixer):
 def refuse_sizes(state: int, expand: int, convolution: int) -> None:
     """Raises `UserError` for sizes that leave nothing."""
     if state < 1:
-        raise UserError(f"state: {state} numbers remember nothing; 1 or more is right, 16 is usual")
+        raise UserError(f"state_size: {state} numbers remember nothing; 1 or more is right, 16 is usual")
     if expand < 1:
         raise UserError(f"expand: {expand} times the width are no channels; 1 or more is right, 2 is usual")
     if convolution < 1:
-        raise UserError(f"convolution: {convolution} tokens are nothing to see; 1 or more is right, 4 is usual")
+        raise UserError(f"conv_kernel: {convolution} tokens are nothing to see; 1 or more is right, 4 is usual")
 
 
 def refuse_other_eigenvalues(eigenvalues: str) -> None:
     """Raises `UserError` for a range that there is not."""
     if eigenvalues not in EIGENVALUES:
-        raise UserError(f"eigenvalues: {eigenvalues!r} is none of: {', '.join(EIGENVALUES)}")
+        raise UserError(f"eigenvalue_range: {eigenvalues!r} is none of: {', '.join(EIGENVALUES)}")
 
 
 def first_rates(count: int) -> Float[Tensor, " count"]:
@@ -161,7 +159,7 @@ class MambaMixer(TokenMixer):
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         maps = sum(part.weight.numel() for part in (self.inward, self.selection, self.rates, self.out))
         # Of each state: its exponent and the exponential, and three products that are added: decay, input, reading.
         return time * (2 * (maps + self.convolution.weight.numel()) + 8 * self.channels * self.state)

@@ -42,14 +42,12 @@ class Mamba2(Mixer):
     The published kernels need the package mamba-ssm; flash-linear-attention has the same recurrence as `simple_gla`.
     """
 
-    state_size: int = setting(128, "rows of the matrix that each head remembers")
-    head_dim: int | None = setting(
-        None, "channels per head; if not given, up to 64, so that there are at least 4 heads where they can be"
-    )
-    expand: int = setting(2, "how many times the model's width there are channels")
-    conv_kernel: int = setting(4, "how many tokens the short convolution sees")
-    eigenvalue_range: Eigenvalues = setting("[0,1]", "the range of the decays: [0,1] or [-1,1]")
-    backend: Kernel = setting("auto", "what computes it: torch, fla (CUDA), or auto: fla where it can")
+    state_size: int = setting(128, "state size per head")
+    head_dim: int | None = setting(None, "channels per head; null: up to 64, at least 4 heads where possible")
+    expand: int = setting(2, "expansion: channels over hidden size")
+    conv_kernel: int = setting(4, "kernel size of the short convolution")
+    eigenvalue_range: Eigenvalues = setting("[0,1]", "range of the decays: [0,1] or [-1,1]")
+    backend: Kernel = setting("auto", "torch, fla (CUDA), or auto: fla where available")
 
     def __post_init__(self) -> None:
         refuse_sizes(self.state_size, self.expand, self.conv_kernel)
@@ -155,7 +153,7 @@ class Mamba2Mixer(TokenMixer):
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         maps = self.inward.weight.numel() + self.out.weight.numel() + self.convolution.weight.numel()
         within = (self.state + self.channels) * (min(CHUNK, time) + 1) // 2
         return 2 * time * (maps + within + 2 * self.state * self.channels)

@@ -34,13 +34,11 @@ class MinGRU(Mixer):
       (Tallec and Ollivier, 2018, https://arxiv.org/abs/1804.11188); without it all gates begin about 1/2.
     """
 
-    hidden_size: int | None = setting(None, "width of the state; the model's width if not given")
-    bias: bool = setting(True, "whether gates and candidates have bias vectors")
-    positive_candidates: bool = setting(False, "whether candidates are made positive")
-    eigenvalue_range: Eigenvalues = setting("[0,1]", "of the recurrence: where the decay of a token may lie")
-    max_initial_memory: int | None = setting(
-        None, "the most tokens that a cell remembers at the beginning, or null for about 2"
-    )
+    hidden_size: int | None = setting(None, "size of the state; null: the model's hidden_size")
+    bias: bool = setting(True, "whether gates and candidates have biases")
+    positive_candidates: bool = setting(False, "whether candidate states are made positive")
+    eigenvalue_range: Eigenvalues = setting("[0,1]", "range of the recurrence's eigenvalues")
+    max_initial_memory: int | None = setting(None, "longest initial memory of a state, in tokens; null: about 2")
 
     def __post_init__(self) -> None:
         if self.hidden_size is not None and self.hidden_size < 1:
@@ -107,5 +105,5 @@ class MinGRUMixer(TokenMixer):
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         return 2 * time * (self.inward.weight.numel() + self.out.weight.numel() + 2 * self.cells)

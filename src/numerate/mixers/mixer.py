@@ -27,7 +27,7 @@ class Context:
     """
 
     lengths: Int[Tensor, " rows"]
-    places: tuple[Tensor, ...]
+    position_ids: tuple[Tensor, ...]
     raw: Tensor | None = None
     stream: Tensor | None = None
     hidden: Bool[Tensor, "rows time"] | None = None
@@ -53,10 +53,10 @@ class TokenMixer(nn.Module, ABC):
         """Mixes whole rows."""
 
     def forward_at(
-        self, x: Float[Tensor, "rows time width"], context: Context, asked: Int[Tensor, "rows asked"]
+        self, x: Float[Tensor, "rows time width"], context: Context, target_positions: Int[Tensor, "rows asked"]
     ) -> Float[Tensor, "rows asked width"]:
         """`forward` at some places of each row only. Mixers that can leave out the work of the others override it."""
-        return at_places(self(x, context), asked)
+        return at_places(self(x, context), target_positions)
 
     @abstractmethod
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Any]:
@@ -94,7 +94,7 @@ class TokenMixer(nn.Module, ABC):
         return ()
 
     @abstractmethod
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         """Floating-point operations of one forward over one row of this length."""
 
 
@@ -130,7 +130,7 @@ def nothing_hidden(context: Context, mixer: str) -> None:
 
 
 def at_places(
-    x: Float[Tensor, "rows time width"], asked: Int[Tensor, "rows asked"]
+    x: Float[Tensor, "rows time width"], target_positions: Int[Tensor, "rows asked"]
 ) -> Float[Tensor, "rows asked width"]:
     """The states at some places of each row."""
-    return x[torch.arange(x.shape[0], device=x.device)[:, None], asked]
+    return x[torch.arange(x.shape[0], device=x.device)[:, None], target_positions]

@@ -40,11 +40,11 @@ class Phasor(Mixer):
     >>> Decoder(hidden_size=64, backbone=Stack(num_layers=1), mixer=Phasor())
     """
 
-    state_size: int | None = setting(None, "how many complex cells; the model's width if not given")
-    max_phase: float = setting(math.pi, "the largest angle of a turn at the beginning, in radians")
-    exclusive: bool = setting(False, "whether a token that turns a cell does not write to it")
-    write_gate_offset: float = setting(2.0, "how far the write is closed at the beginning: c is minus this")
-    learning_rate_factor: float = setting(0.5, "factor on the learning rate of the angles")
+    state_size: int | None = setting(None, "number of complex states; null: hidden_size")
+    max_phase: float = setting(math.pi, "largest initial rotation, in radians")
+    exclusive: bool = setting(False, "whether a token that rotates a state does not write to it")
+    write_gate_offset: float = setting(2.0, "initial bias of the write gate is minus this")
+    learning_rate_factor: float = setting(0.5, "learning rate factor of the rotations")
 
     def __post_init__(self) -> None:
         if self.state_size is not None and self.state_size < 1:
@@ -137,6 +137,6 @@ class PhasorMixer(TokenMixer):
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         maps = (self.inward, self.turn, self.write, self.show, self.out)
         return time * (2 * sum(part.weight.numel() for part in maps) + 40 * self.cells)

@@ -16,24 +16,26 @@ from numerate.mixers.local import behind
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.positions.position import Position
 
-RecurrentInitialisation = Literal["house", "torch"]
+RecurrentInitialisation = Literal["orthogonal", "torch"]
 
 
 @dataclass(frozen=True)
 class Recurrence(Mixer):
     """What `RNN`, `GRU` and `LSTM` have in common: one module of torch per layer, and a linear map back to the width.
 
-    - `initialization="house"`: input weights N(0, 1/fan_in), orthogonal recurrent weights, biases 0 (an LSTM's forget
-      gate 1: Jozefowicz et al., 2015, https://proceedings.mlr.press/v37/jozefowicz15.html).
+    - `initialization="orthogonal"`: input weights N(0, 1/fan_in), orthogonal recurrent weights, biases 0 (an LSTM's
+      forget gate 1: Jozefowicz et al., 2015, https://proceedings.mlr.press/v37/jozefowicz15.html).
     - `initialization="torch"`: everything uniform within +-1/root(cells), as torch's modules are.
     """
 
-    hidden_size: int | None = setting(None, "memory cells per layer; the model's width if not given")
+    hidden_size: int | None = setting(None, "hidden size of the recurrent layer; null: the model's hidden_size")
     output_projection: bool = setting(
-        True, "whether a linear map back to the width follows; false: torch's bare net", later=True
+        True, "whether a linear output projection follows; false: torch's bare module", later=True
     )
-    bias: bool = setting(True, "whether the recurrence has bias vectors", later=True)
-    initialization: RecurrentInitialisation = setting("house", "house: orthogonal; torch: torch's uniform", later=True)
+    bias: bool = setting(True, "whether the recurrence has biases", later=True)
+    initialization: RecurrentInitialisation = setting(
+        "orthogonal", "orthogonal recurrent weights, or torch: torch's uniform", later=True
+    )
 
     def __post_init__(self) -> None:
         if self.hidden_size is not None and self.hidden_size < 1:
@@ -48,7 +50,7 @@ class Recurrence(Mixer):
                 f"a width of {width}; hidden_size={width}, or output_projection=true"
             )
         net = self.net(width, cells)
-        if self.initialization == "house":
+        if self.initialization == "orthogonal":
             initialise(net)
         return RecurrentMixer(net, width, type(self).__name__, self.output_projection)
 
@@ -167,6 +169,6 @@ class RecurrentMixer(TokenMixer):
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,) if isinstance(self.out, nn.Linear) else ()
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         matrices = [weight.numel() for weight in self.parameters() if weight.dim() == 2]
         return 2 * time * sum(matrices)

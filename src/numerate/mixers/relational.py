@@ -86,8 +86,10 @@ def plain(heads: Heads, kind: Kind, activation: Activation) -> Float[Tensor, "ro
 
 def causal(queries: Tensor, keys: Tensor) -> Bool[Tensor, "1 1 query key"]:
     """Each query sees the keys up to itself; fewer queries than keys are the last ones."""
-    asked, count = queries.shape[2], keys.shape[2]
-    return torch.ones(asked, count, dtype=torch.bool, device=keys.device).tril(count - asked)[None, None]
+    target_positions, count = queries.shape[2], keys.shape[2]
+    return torch.ones(target_positions, count, dtype=torch.bool, device=keys.device).tril(count - target_positions)[
+        None, None
+    ]
 
 
 def activated(

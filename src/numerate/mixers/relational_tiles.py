@@ -111,7 +111,7 @@ def in_tiles(heads: Heads, kind: Kind, activation: Activation, by: By) -> Float[
     if by == "triton" and find_spec("triton") is None:
         raise UserError(
             "model.mixer.backend: triton needs the package triton, which comes with torch for CUDA; "
-            "auto, or form=tiles for the same in plain torch"
+            "auto, or backend=tiles for the same in plain torch"
         )
     if by == "triton" and not heads.queries.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         raise UserError(f"model.mixer.backend: triton runs on CUDA, and not on {heads.queries.device.type}; auto does")
@@ -182,27 +182,27 @@ def forward(read: RelationalInputs, activation: Activation) -> RelationalOutputs
     relations = now.queries.new_empty(rows, heads, time, read.relation_keys.shape[1])
     sums = now.queries.new_empty(rows, heads, time)
     for first in range(0, time, TILE):
-        asked = slice(first, min(first + TILE, time))
-        count = asked.stop - first
+        target_positions = slice(first, min(first + TILE, time))
+        count = target_positions.stop - first
         highest = sums.new_full((rows, heads, count), float("-inf"))
-        total, of_symbols = torch.zeros_like(highest), torch.zeros_like(symbols[:, :, asked])
-        of_relations = torch.zeros_like(relations[:, :, asked])
-        for start in range(0, asked.stop, TILE):
-            seen = slice(start, min(start + TILE, asked.stop))
-            scores = (now.queries[:, :, asked] @ now.keys[:, :, seen].mT) * scale
-            scores = scores.masked_fill(~_visible(asked, seen, scores), float("-inf"))
+        total, of_symbols = torch.zeros_like(highest), torch.zeros_like(symbols[:, :, target_positions])
+        of_relations = torch.zeros_like(relations[:, :, target_positions])
+        for start in range(0, target_positions.stop, TILE):
+            seen = slice(start, min(start + TILE, target_positions.stop))
+            scores = (now.queries[:, :, target_positions] @ now.keys[:, :, seen].mT) * scale
+            scores = scores.masked_fill(~_visible(target_positions, seen, scores), float("-inf"))
             higher = torch.maximum(highest, scores.amax(-1))
             weights, shrunk = (scores - higher[..., None]).exp(), (highest - higher).exp()
             related = FUNCTIONS[activation](
-                (now.relation_queries[:, :, asked] @ now.relation_keys[:, :, seen].mT) * relation_scale
+                (now.relation_queries[:, :, target_positions] @ now.relation_keys[:, :, seen].mT) * relation_scale
             )
             total = total * shrunk + weights.sum(-1)
             of_symbols = of_symbols * shrunk[..., None] + weights @ now.symbols[:, :, seen]
             of_relations = of_relations * shrunk[..., None] + torch.einsum("bhqk,blqk->bhql", weights, related)
             highest = higher
-        symbols[:, :, asked] = of_symbols / total[..., None]
-        relations[:, :, asked] = of_relations / total[..., None]
-        sums[:, :, asked] = highest + total.log()
+        symbols[:, :, target_positions] = of_symbols / total[..., None]
+        relations[:, :, target_positions] = of_relations / total[..., None]
+        sums[:, :, target_positions] = highest + total.log()
     kind = read.queries.dtype
     return RelationalOutputs(symbols.to(kind), relations.to(kind), sums)
 
@@ -220,23 +220,25 @@ def backward(
     of_symbols, of_relations = _more(of_symbols), _more(of_relations)
     time, scale, relation_scale = now.keys.shape[2], now.keys.shape[-1] ** -0.5, now.relation_keys.shape[-1] ** -0.5
     for first in range(0, time, TILE):
-        asked = slice(first, min(first + TILE, time))
-        for start in range(0, asked.stop, TILE):
-            seen = slice(start, min(start + TILE, asked.stop))
-            scores = (now.queries[:, :, asked] @ now.keys[:, :, seen].mT) * scale
-            weights = (scores - sums[:, :, asked, None]).exp() * _visible(asked, seen, scores)
-            compared = (now.relation_queries[:, :, asked] @ now.relation_keys[:, :, seen].mT) * relation_scale
+        target_positions = slice(first, min(first + TILE, time))
+        for start in range(0, target_positions.stop, TILE):
+            seen = slice(start, min(start + TILE, target_positions.stop))
+            scores = (now.queries[:, :, target_positions] @ now.keys[:, :, seen].mT) * scale
+            weights = (scores - sums[:, :, target_positions, None]).exp() * _visible(target_positions, seen, scores)
+            compared = (
+                now.relation_queries[:, :, target_positions] @ now.relation_keys[:, :, seen].mT
+            ) * relation_scale
             related, slope = _with_slope(compared, activation)
-            by_symbol, by_relation = of_symbols[:, :, asked], of_relations[:, :, asked]
+            by_symbol, by_relation = of_symbols[:, :, target_positions], of_relations[:, :, target_positions]
             of_weights = by_symbol @ now.symbols[:, :, seen].mT
             of_weights += torch.einsum("bhql,blqk->bhqk", by_relation, related)
-            of_scores = weights * (of_weights - mean[:, :, asked, None]) * scale
+            of_scores = weights * (of_weights - mean[:, :, target_positions, None]) * scale
             of_compared = torch.einsum("bhql,bhqk->blqk", by_relation, weights) * slope * relation_scale
-            found.queries[:, :, asked] += of_scores @ now.keys[:, :, seen]
-            found.keys[:, :, seen] += of_scores.mT @ now.queries[:, :, asked]
+            found.queries[:, :, target_positions] += of_scores @ now.keys[:, :, seen]
+            found.keys[:, :, seen] += of_scores.mT @ now.queries[:, :, target_positions]
             found.symbols[:, :, seen] += weights.mT @ by_symbol
-            found.relation_queries[:, :, asked] += of_compared @ now.relation_keys[:, :, seen]
-            found.relation_keys[:, :, seen] += of_compared.mT @ now.relation_queries[:, :, asked]
+            found.relation_queries[:, :, target_positions] += of_compared @ now.relation_keys[:, :, seen]
+            found.relation_keys[:, :, seen] += of_compared.mT @ now.relation_queries[:, :, target_positions]
     return RelationalInputs(*(in_groups(one, like) for one, like in zip(found, read, strict=True)))
 
 
@@ -247,8 +249,8 @@ def _each(read: RelationalInputs) -> RelationalInputs:
     return RelationalInputs(*(_more(x) for x in read._replace(keys=keys, symbols=symbols)))
 
 
-def _visible(asked: slice, seen: slice, like: Tensor) -> Tensor:
-    query, key = (torch.arange(one.start, one.stop, device=like.device) for one in (asked, seen))
+def _visible(target_positions: slice, seen: slice, like: Tensor) -> Tensor:
+    query, key = (torch.arange(one.start, one.stop, device=like.device) for one in (target_positions, seen))
     return key <= query[:, None]
 
 

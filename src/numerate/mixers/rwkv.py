@@ -163,19 +163,19 @@ def decayed(
     >>> decayed(ones, ones, torch.full((4, 1), 0.5))[0].view(4, 4)[3]
     tensor([0.2500, 0.5000, 1.0000, 0.0000])
     """
-    batch, (time, asking, size), asked = decays.shape[:-2], queries.shape[-3:], keys.shape[-2]
+    batch, (time, asking, size), target_positions = decays.shape[:-2], queries.shape[-3:], keys.shape[-2]
     blocks, half = time // SMALLEST, SMALLEST
     queries, keys, products, whole = _one_by_one(
         queries.reshape(*batch, blocks, half, asking, size),
-        keys.reshape(*batch, blocks, half, asked, size),
+        keys.reshape(*batch, blocks, half, target_positions, size),
         decays.reshape(*batch, blocks, half, size),
     )
     while half < time:
         blocks //= 2
         early_queries, late_queries = queries.reshape(*batch, blocks, 2, half, asking, size).unbind(-4)
-        early_keys, late_keys = keys.reshape(*batch, blocks, 2, half, asked, size).unbind(-4)
+        early_keys, late_keys = keys.reshape(*batch, blocks, 2, half, target_positions, size).unbind(-4)
         early_whole, late_whole = whole.reshape(*batch, blocks, 2, size).unbind(-2)
-        early, late = products.reshape(*batch, blocks, 2, half * asking, half * asked).unbind(-3)
+        early, late = products.reshape(*batch, blocks, 2, half * asking, half * target_positions).unbind(-3)
         across = late_queries.flatten(-3, -2) @ early_keys.flatten(-3, -2).transpose(-1, -2)
         above, below = torch.cat([early, torch.zeros_like(early)], -1), torch.cat([across, late], -1)
         products = torch.cat([above, below], dim=-2)
@@ -184,16 +184,16 @@ def decayed(
         whole = early_whole * late_whole
         half *= 2
     return (
-        products.reshape(*batch, time, asking, time, asked),
+        products.reshape(*batch, time, asking, time, target_positions),
         queries.reshape(*batch, time, asking, size),
-        keys.reshape(*batch, time, asked, size),
+        keys.reshape(*batch, time, target_positions, size),
         whole.reshape(*batch, size),
     )
 
 
 def _one_by_one(queries: Tensor, keys: Tensor, decays: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The same for blocks of `SMALLEST` places, pair by pair; the products are one matrix per block."""
-    each, asking, asked = decays.unbind(-2), queries.shape[-2], keys.shape[-2]
+    each, asking, target_positions = decays.unbind(-2), queries.shape[-2], keys.shape[-2]
     every_query, every_key = queries.unbind(-3), keys.unbind(-3)
     rows: list[Tensor] = []
     reaching: list[Tensor] = []
@@ -201,7 +201,7 @@ def _one_by_one(queries: Tensor, keys: Tensor, decays: Tensor) -> tuple[Tensor, 
     for place in range(SMALLEST):
         query = every_query[place][..., None, :]
         found = [(query * key[..., None, :, :]).sum(-1) for key in reaching]
-        found += [queries.new_zeros(*queries.shape[:-3], asking, asked)] * (SMALLEST - place)
+        found += [queries.new_zeros(*queries.shape[:-3], asking, target_positions)] * (SMALLEST - place)
         rows.append(torch.stack(found, dim=-2).flatten(-2))
         reaching = [key * each[place][..., None, :] for key in reaching] + [every_key[place]]
         before.append(before[-1] * each[place])

@@ -35,8 +35,7 @@ class RWKV4(Mixer):
 
     published: bool = setting(
         False,
-        "whether maps begin as published too: values orthogonal, all others at 0; "
-        "false: the model's initialisation draws them",
+        "initialize as published: value projections orthogonal, all others 0; false: by the model's initialization",
     )
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "RWKV4Mixer":
@@ -100,7 +99,7 @@ class RWKV4Mixer(TokenMixer):
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         width = self.decay.numel()
         return 2 * time * (4 * width * width + 8 * width)
 

@@ -50,15 +50,14 @@ class RWKV6(Mixer):
     With two tokens whose keys, values and receptances are 1, w = 0.5 and u = 0, y is 0 and 1; with u = 1 it is 1 and 2.
     """
 
-    head_dim: int | None = setting(None, "channels of a head; null: 64, or the model's width where that is smaller")
-    decay_rank: int = setting(64, "rank of the map from token to decay")
-    shift_rank: int = setting(32, "rank of the maps from token to token shift")
+    head_dim: int | None = setting(None, "channels per head; null: 64, or hidden_size where that is smaller")
+    decay_rank: int = setting(64, "rank of the decay projection")
+    shift_rank: int = setting(32, "rank of the token shift projections")
     published: bool = setting(
         False,
-        "whether maps begin as published too: orthogonal, the last one and those to a low rank at 0; "
-        "false: the model's initialisation draws them",
+        "initialize as published: orthogonal, output and low-rank projections 0; false: by the model's initialization",
     )
-    backend: Kernel = setting("auto", "auto, torch, or fla (flash-linear-attention on a CUDA device)")
+    backend: Kernel = setting("auto", "auto, torch, or fla (flash-linear-attention, CUDA)")
 
     def __post_init__(self) -> None:
         refuse_other_kernels(self.backend)
@@ -148,7 +147,7 @@ class RWKV6Mixer(TokenMixer):
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         matrices = sum(parameter.numel() for parameter in self.parameters() if parameter.dim() >= 2)
         return 2 * time * (matrices + 3 * self.bonus.numel() ** 2 // self.heads)
 

@@ -62,17 +62,21 @@ class RWKV7(Mixer):
     a = 0 their sum does.
     """
 
-    head_dim: int | None = setting(None, "channels of a head; null: 64, or the model's width where that is smaller")
-    decay_rank: int | None = setting(None, "rank of the map to decays; null: 2.5 root(width) in steps of 32")
-    rate_rank: int | None = setting(None, "rank of the map to rates; null: 2.5 root(width) in steps of 32")
-    value_rank: int | None = setting(None, "rank of the map to the first layer's share; null: 1.7 root(width), as well")
-    gate_rank: int | None = setting(None, "rank of the map to gates; null: 5 root(width) in steps of 32")
+    head_dim: int | None = setting(None, "channels per head; null: 64, or hidden_size where that is smaller")
+    decay_rank: int | None = setting(None, "rank of the decay projection; null: 2.5 sqrt(hidden_size) in steps of 32")
+    rate_rank: int | None = setting(
+        None, "rank of the in-context learning rate projection; null: 2.5 sqrt(hidden_size) in steps of 32"
+    )
+    value_rank: int | None = setting(
+        None, "rank of the value residual projection; null: 1.7 sqrt(hidden_size) in steps of 32"
+    )
+    gate_rank: int | None = setting(None, "rank of the gate projection; null: 5 sqrt(hidden_size) in steps of 32")
     published: bool = setting(
         False,
         "whether all begins as published: linear maps small and uniform, the last one and those to a low rank at 0; "
         "false: the model's initialisation draws linear maps, and less is removed and more let through",
     )
-    backend: Kernel = setting("auto", "auto, torch, or fla (flash-linear-attention on a CUDA device)")
+    backend: Kernel = setting("auto", "auto, torch, or fla (flash-linear-attention, CUDA)")
 
     def __post_init__(self) -> None:
         refuse_other_kernels(self.backend)
@@ -188,7 +192,7 @@ class RWKV7Mixer(TokenMixer):
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         matrices = sum(parameter.numel() for parameter in self.parameters() if parameter.dim() >= 2)
         return 2 * time * (matrices + 5 * self.bonus.numel() ** 2 // self.heads)
 
@@ -240,11 +244,11 @@ def chunked(
         products, asking, answering, whole = decayed(asking, answering, in_chunks(decays, 1.0))
         v, now = in_chunks(v), in_chunks(now)
         (taken_taken, taken_written), (said_taken, said_written) = (one.unbind(-1) for one in products.unbind(-3))
-        (asked, read), (removed, written) = asking.unbind(-2), answering.transpose(-3, -1).unbind(-2)
+        (target_positions, read), (removed, written) = asking.unbind(-2), answering.transpose(-3, -1).unbind(-2)
         said_taken, said_written = (
             old + torch.diag_embed(new) for old, new in zip((said_taken, said_written), now.unbind(-1), strict=True)
         )
-        both = torch.cat([taken_written @ v, asked], dim=-1)
+        both = torch.cat([taken_written @ v, target_positions], dim=-1)
         both = torch.linalg.solve_triangular(-taken_taken, both, upper=False, unitriangular=True)
         within, through = both.split((v.shape[-1], k.shape[-1]), dim=-1)
         brought = written @ v

@@ -54,11 +54,11 @@ class S4(Mixer):
     ...     final_norm=False)
     """
 
-    state_pairs: int = setting(32, "conjugate pairs of states of each channel; 32 are a state of 64")
-    dt_min: float = setting(0.001, "the shortest of the first step sizes")
-    dt_ratio: float = setting(100.0, "how many times as long the longest of the first step sizes is")
-    learning_rate_factor: float = setting(0.1, "factor of the learning rate for what makes the recurrence")
-    dropout: float = setting(0.0, "share of channels left out in training; published: 0.1")
+    state_pairs: int = setting(32, "conjugate pairs of states per channel; 32 are a state size of 64")
+    dt_min: float = setting(0.001, "smallest initial step size")
+    dt_ratio: float = setting(100.0, "largest over smallest initial step size")
+    learning_rate_factor: float = setting(0.1, "learning rate factor of the state space parameters")
+    dropout: float = setting(0.0, "dropout of channels; published: 0.1")
 
     def __post_init__(self) -> None:
         refuse_pairs(self.state_pairs)

@@ -55,13 +55,13 @@ class S4D(Mixer):
     Learning rates and decay are those of `S4`; so is the layer around it.
     """
 
-    state_pairs: int = setting(32, "conjugate pairs of states of each channel; 32 are a state of 64")
-    initialization: Literal["lin", "inv", "legs"] = setting("legs", "where the eigenvalues start")
-    discretization: Literal["zoh", "bilinear"] = setting("zoh", "how the recurrence is made discrete")
-    dt_min: float = setting(0.001, "the shortest of the first step sizes")
-    dt_ratio: float = setting(100.0, "how many times as long the longest of the first step sizes is")
-    learning_rate_factor: float = setting(0.1, "factor of the learning rate for what makes the recurrence")
-    dropout: float = setting(0.0, "share of channels left out in training")
+    state_pairs: int = setting(32, "conjugate pairs of states per channel; 32 are a state size of 64")
+    initialization: Literal["lin", "inv", "legs"] = setting("legs", "initialization of the eigenvalues")
+    discretization: Literal["zoh", "bilinear"] = setting("zoh", "discretization: zero-order hold or bilinear")
+    dt_min: float = setting(0.001, "smallest initial step size")
+    dt_ratio: float = setting(100.0, "largest over smallest initial step size")
+    learning_rate_factor: float = setting(0.1, "learning rate factor of the state space parameters")
+    dropout: float = setting(0.0, "dropout of channels")
 
     def __post_init__(self) -> None:
         refuse_pairs(self.state_pairs)

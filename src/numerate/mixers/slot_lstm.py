@@ -33,9 +33,9 @@ class SlotLSTM(Mixer):
     >>> Decoder(hidden_size=64, backbone=Stack(num_layers=1), mixer=SlotLSTM(num_slots=16))
     """
 
-    num_slots: int = setting(16, "how many memories")
-    hidden_size: int | None = setting(None, "memory cells of each slot; the model's width if not given")
-    sharpness: float = setting(1.0, "factor on what the shares of the slots are a softmax of")
+    num_slots: int = setting(16, "number of memory slots")
+    hidden_size: int | None = setting(None, "hidden size of each slot; null: the model's hidden_size")
+    sharpness: float = setting(1.0, "factor on the logits of the slot softmax")
 
     def __post_init__(self) -> None:
         if self.num_slots < 1:
@@ -121,6 +121,6 @@ class SlotLSTMMixer(TokenMixer):
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         matrices = sum(part.weight.numel() for part in (self.address, self.read, self.inward, self.recurrent, self.out))
         return time * (2 * matrices + 10 * self.slots * self.cells)

@@ -39,14 +39,14 @@ class SLSTM(Mixer):
     which `output_projection=false` leaves out.
     """
 
-    hidden_size: int | None = setting(None, "memory cells; the model's width if not given")
-    num_heads: int = setting(4, "groups of cells that see each other's last output")
+    hidden_size: int | None = setting(None, "hidden size; null: the model's hidden_size")
+    num_heads: int = setting(4, "number of heads; recurrence is within a head")
     conv_kernel: int | None = setting(
-        4, "how many tokens the input and forget gates see, or null for one, without SiLU"
+        4, "kernel size of the convolution before input and forget gates; null: no convolution, no SiLU"
     )
-    forget_gate: Forget = setting("sigmoid", "form of the forget gate")
-    initialization: Beginning = setting("uniform", "of the recurrent weights")
-    output_projection: bool = setting(True, "whether a linear map back to the width follows")
+    forget_gate: Forget = setting("sigmoid", "activation of the forget gate")
+    initialization: Beginning = setting("uniform", "initialization of the recurrent weights")
+    output_projection: bool = setting(True, "whether a linear output projection follows")
 
     def __post_init__(self) -> None:
         if self.hidden_size is not None and self.hidden_size < 1:
@@ -151,7 +151,7 @@ class SLSTMMixer(TokenMixer):
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,) if isinstance(self.out, nn.Linear) else ()
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         weights = [weight.numel() for name, weight in self.named_parameters() if weight.dim() >= 2]
         return time * (2 * sum(weights) + 20 * self.cells)
 

@@ -26,15 +26,15 @@ LONG = 512
 def refuse_pairs(pairs: int) -> None:
     """Raises `UserError` where there is no state."""
     if pairs < 1:
-        raise UserError(f"pairs: {pairs} pairs of states remember nothing; 1 or more is right, 32 is usual")
+        raise UserError(f"state_pairs: {pairs} pairs of states remember nothing; 1 or more is right, 32 is usual")
 
 
 def refuse_steps(shortest: float, spread: float) -> None:
     """Raises `UserError` for what is no range of step sizes."""
     if not 0 < shortest < float("inf"):
-        raise UserError(f"shortest_step: {shortest} is no step size; a number above 0 is right, 0.001 is usual")
+        raise UserError(f"dt_min: {shortest} is no step size; a number above 0 is right, 0.001 is usual")
     if not 1 <= spread < float("inf"):
-        raise UserError(f"step_spread: the longest step cannot be {spread} of the shortest; 1 or more is right")
+        raise UserError(f"dt_ratio: the longest step cannot be {spread} of the shortest; 1 or more is right")
 
 
 def refuse_dropout(share: float) -> None:
@@ -46,7 +46,7 @@ def refuse_dropout(share: float) -> None:
 def refuse_rate(rate: float) -> None:
     """Raises `UserError` for a factor that no learning rate can have."""
     if not 0 <= rate < float("inf"):
-        raise UserError(f"rate: {rate} is no factor of a learning rate; 0 or more is right")
+        raise UserError(f"learning_rate_factor: {rate} is no factor of a learning rate; 0 or more is right")
 
 
 class NormalLegs(NamedTuple):
@@ -350,7 +350,7 @@ class StateSpaceMixer(TokenMixer, ABC):
     def fused(self) -> dict[str, tuple[str, ...]]:
         return {"out": ("values", "gates")}
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         """The convolution as the triangle that it is, and the linear map; the kernel is made once for all rows."""
         return self.width * time * (time + 1) + 2 * time * self.out.weight.numel()
 

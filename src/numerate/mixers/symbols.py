@@ -53,7 +53,7 @@ class SymbolsPart(nn.Module, ABC):
         """Names of parameters that it initialises itself."""
         return set()
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         """Floating-point operations for one row of this length."""
         return 0
 
@@ -81,19 +81,19 @@ class SymbolicAttention(Symbols):
     and all layers have one and the same. With the map at 0 every token gets the mean of all symbols.
     """
 
-    num_symbols: int = setting(64, "how many symbols there are to choose from")
-    num_heads: int = setting(4, "how many heads choose, each a part of the symbol; the width must be a multiple of it")
-    scale: float | None = setting(None, "factor on the scores; null: 1 over the root of a head's width")
-    trainable: bool = setting(True, "whether the symbols learn; the templates always do")
+    num_symbols: int = setting(64, "number of symbols in the library")
+    num_heads: int = setting(4, "number of attention heads over the library; must divide hidden_size")
+    scale: float | None = setting(None, "factor on the logits; null: 1 / sqrt(head_dim)")
+    trainable: bool = setting(True, "whether the symbols are trained; the templates always are")
     sharing: Literal["shared", "library", "own"] = setting(
-        "shared", "what layers share: everything, the library of symbols alone, or nothing"
+        "shared", "what layers share: everything, only the symbol library, or nothing"
     )
     normalized: bool = setting(
-        False, "whether it reads what the mixer reads; false: the residual stream before the norm"
+        False, "whether it reads the normalized input of the mixer; false: the residual stream before the norm"
     )
     initialization: Literal["model", "spread"] = setting(
         "model",
-        "how the map to templates begins: as the model's initialisation, or spread: U(-b, b), b = 1/root of the width",
+        "initialization of the query projection: the model's, or spread: U(-b, b), b = 1 / sqrt(hidden_size)",
         later=True,
     )
 
@@ -178,7 +178,7 @@ class SymbolicAttentionPart(SymbolsPart):
     def claimed(self) -> set[str]:
         return {name for name, _ in self.named_parameters() if self.spread or not name.startswith("map.")}
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         return 2 * time * (self.map.weight.numel() + 2 * self.templates.numel())
 
 
@@ -191,8 +191,10 @@ class PositionalSymbols(Symbols):
     have the same.
     """
 
-    embedding: Literal["learned", "waves"] = setting("learned", "a learned vector for each place, or waves")
-    max_position_embeddings: int = setting(512, "how many places have a learned vector")
+    embedding: Literal["learned", "sinusoidal"] = setting(
+        "learned", "learned or sinusoidal position embeddings as symbols"
+    )
+    max_position_embeddings: int = setting(512, "number of learned position embeddings")
 
     def __post_init__(self) -> None:
         if self.max_position_embeddings < 1:
@@ -202,7 +204,7 @@ class PositionalSymbols(Symbols):
             )
 
     def build(self, width: int) -> "PositionalSymbolsPart":
-        if self.embedding == "waves" and width % 2:
+        if self.embedding == "sinusoidal" and width % 2:
             raise UserError(
                 f"model.mixer.symbols.embedding: waves are pairs, and width {width} is odd; learned would do"
             )
@@ -253,8 +255,10 @@ class PositionRelativeSymbols(Symbols):
     them here with `future_distances`, behind the others.
     """
 
-    max_distance: int = setting(64, "the distance from which on all have the same symbol")
-    future_distances: bool = setting(False, "whether the table has vectors for later tokens too, which are never read")
+    max_distance: int = setting(64, "distances beyond this share one symbol")
+    future_distances: bool = setting(
+        False, "whether the table also has entries for future tokens, which are never used"
+    )
 
     def __post_init__(self) -> None:
         if self.max_distance < 1:

@@ -16,7 +16,7 @@ from numerate.mixers.mixer import Context, TokenMixer, at_places
 from numerate.models.gating import gated
 
 Norm = Literal["layer", "rms", "none"]
-Drops = Literal["change", "stream"]
+Drops = Literal["branch", "stream"]
 
 
 def make_norm(kind: Norm, width: int, epsilon: float = 1e-5) -> nn.Module:
@@ -32,7 +32,7 @@ def make_norm(kind: Norm, width: int, epsilon: float = 1e-5) -> nn.Module:
 class FeedForward:
     """Two linear maps with something in between, at every place alone.
 
-    - `gelu_approximate`, `relu`: out(f(in(x))).
+    - `gelu`, `relu`: out(f(in(x))).
     - `swiglu`, `geglu`: out(f(gate(x)) * in(x)), Shazeer (2020), https://arxiv.org/abs/2002.05202; f is SiLU or GELU.
       One linear map makes gate and value side by side.
 
@@ -40,15 +40,13 @@ class FeedForward:
     swiglu with expansion=8/3 and a width of 64, 171 or 170. `intermediate_size` says it outright.
     """
 
-    activation: Literal["gelu", "relu", "swiglu", "geglu"] = setting("gelu", "what stands between the two linear maps")
-    expansion: float = setting(4.0, "hidden width, in multiples of the model's width")
-    bias: bool = setting(True, "whether the linear maps have bias vectors")
-    intermediate_size: int | None = setting(None, "hidden width itself; null: as times says", later=True)
-    rounding: Literal["nearest", "down"] = setting(
-        "nearest", "how the hidden width is made whole: the nearest number, or the one below", later=True
-    )
-    gelu_approximate: Literal["exact", "tanh"] = setting(
-        "exact", "of gelu and geglu: the exact curve, or its approximation by a hyperbolic tangent", later=True
+    activation: Literal["gelu", "relu", "swiglu", "geglu"] = setting("gelu", "activation between the two linear layers")
+    expansion: float = setting(4.0, "intermediate size over hidden size")
+    bias: bool = setting(True, "whether the linear layers have biases")
+    intermediate_size: int | None = setting(None, "intermediate size itself; null: by expansion", later=True)
+    rounding: Literal["nearest", "down"] = setting("nearest", "rounding of the intermediate size", later=True)
+    gelu_approximate: Literal["none", "tanh"] = setting(
+        "none", "GELU of gelu and geglu: exact, or its tanh approximation", later=True
     )
 
     def __post_init__(self) -> None:
@@ -90,7 +88,7 @@ class FeedForwardPart(nn.Module):
         out: Tensor = self.out(hidden)
         return out
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         return 2 * time * (self.inward.weight.numel() + self.out.weight.numel())
 
 
@@ -116,7 +114,7 @@ class Block(nn.Module):
         epsilon: float = 1e-5,
         residual: bool = True,
         mixer_dropout: float = 0.0,
-        drops: Drops = "change",
+        drops: Drops = "branch",
     ) -> None:
         super().__init__()
         self.norm_first, self.residual, self.drops = norm_first, residual, drops
@@ -129,19 +127,20 @@ class Block(nn.Module):
         self,
         x: Float[Tensor, "rows time width"],
         context: Context,
-        asked: Int[Tensor, "rows asked"] | None = None,
+        target_positions: Int[Tensor, "rows asked"] | None = None,
     ) -> Float[Tensor, "rows places width"]:
-        """With `asked`, only those places come back, and nothing is computed for others that these do not need."""
+        """With `target_positions`, only those places come back, and nothing is computed for others that these
+        do not need."""
         context.stream = x
         if self.mixer is not None and self.mixer_norm is not None:
             read = self.mixer_norm(x) if self.norm_first else x
-            if asked is None:
+            if target_positions is None:
                 mixed = self.mixer(read, context)
             else:
-                x, mixed = at_places(x, asked), self.mixer.forward_at(read, context, asked)
+                x, mixed = at_places(x, target_positions), self.mixer.forward_at(read, context, target_positions)
             x = self._mixed(x, mixed, self.mixer_norm)
-        elif asked is not None:
-            x = at_places(x, asked)
+        elif target_positions is not None:
+            x = at_places(x, target_positions)
         return self._fed(x)
 
     def prefill(self, x: Tensor, context: Context) -> tuple[Tensor, Any]:
@@ -173,13 +172,13 @@ class Block(nn.Module):
         return dropped
 
     def _joined(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
-        change = self.dropout(change) if self.training and self.drops == "change" else change
+        change = self.dropout(change) if self.training and self.drops == "branch" else change
         x = x + change if self.residual else change
         return x if self.norm_first else norm(x)
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         """Floating-point operations of one forward over one row of this length."""
-        return sum(part.operations(time) for part in (self.mixer, self.feed_forward) if part is not None)
+        return sum(part.flops(time) for part in (self.mixer, self.feed_forward) if part is not None)
 
     def outward(self) -> Sequence[nn.Linear]:
         """The linear maps that write to the residual stream."""

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from numerate.batch import Model, ModelSpec, Output, Started, StepContext, Tokens, Turns
+from numerate.batch import Loops, Model, ModelSpec, Output, Started, StepContext, Tokens
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.mixers.attention import Attention
@@ -46,39 +46,35 @@ class Decoder(ModelSpec):
     ...     residual=False)
     """
 
-    hidden_size: int = setting(128, "width of the residual stream")
-    backbone: Backbone = setting(Stack(), "how the blocks follow each other, and how many there are")
-    mixer: Mixer = setting(Attention(), "how tokens exchange information")
-    feed_forward: FeedForward | None = setting(FeedForward(), "what each block does at every place alone, or null")
-    positions: tuple[Position, ...] = setting((), "where a token stands; empty for none (NoPE)")
+    hidden_size: int = setting(128, "hidden size of the residual stream")
+    backbone: Backbone = setting(Stack(), "how blocks are composed: stacked or looped, and how many")
+    mixer: Mixer = setting(Attention(), "token mixer: attention or a recurrence")
+    feed_forward: FeedForward | None = setting(FeedForward(), "feed-forward network of each block; null: none")
+    positions: tuple[Position, ...] = setting((), "position schemes; empty: none (NoPE)")
     norm: Norm = setting("layer", "LayerNorm, RMSNorm or none")
-    norm_first: bool = setting(True, "pre-norm; false for post-norm")
-    embedding_norm: bool = setting(False, "whether the embedded input is normed before the first block")
-    tie_word_embeddings: bool = setting(False, "whether the head shares its weights with the embedding")
-    dropout: float = setting(0.0, "share of each block's output dropped in training")
-    initialization: Initialization = setting(FanIn(), "how the weights are drawn")
-    norm_eps: float = setting(1e-5, "what a norm adds to the variance; above 0", later=True)
-    final_norm: bool | None = setting(None, "whether a norm stands before the head; null: with pre-norm", later=True)
+    norm_first: bool = setting(True, "pre-norm; false: post-norm")
+    embedding_norm: bool = setting(False, "whether the input embeddings are normalized before the first block")
+    tie_word_embeddings: bool = setting(False, "whether input and output embeddings share weights")
+    dropout: float = setting(0.0, "dropout of each block's output")
+    initialization: Initialization = setting(FanIn(), "weight initialization")
+    norm_eps: float = setting(1e-5, "epsilon of the norms; above 0", later=True)
+    final_norm: bool | None = setting(None, "whether a norm precedes the output head; null: with pre-norm", later=True)
     head_feed_forward: FeedForward | None = setting(
-        None, "a feed-forward between trunk and final norm, without a residual connection, or null", later=True
+        None, "a feed-forward network without residual connection before the final norm; null: none", later=True
     )
     head_projection: bool = setting(
-        False, "whether a linear map without bias stands between final norm and head", later=True
+        False, "whether a linear layer without bias stands between final norm and output head", later=True
     )
-    residual: bool = setting(
-        True, "whether mixers and feed-forwards add to what they read; false: they replace it", later=True
-    )
+    residual: bool = setting(True, "whether mixers and feed-forward networks have residual connections", later=True)
     embedding_scale: float | Literal["root"] = setting(
-        1.0, "factor on the tokens' vectors before positions are added; root: the root of the width", later=True
+        1.0, "factor on token embeddings before positions are added; root: sqrt(hidden_size)", later=True
     )
-    head_bias: bool = setting(False, "whether the head has a bias vector", later=True)
-    embedding_dropout: float = setting(0.0, "share of the embedded input dropped in training", later=True)
-    mixer_dropout: float = setting(
-        0.0, "share of what each mixer says dropped in training, before dropout drops of it again", later=True
-    )
+    head_bias: bool = setting(False, "whether the output head has a bias", later=True)
+    embedding_dropout: float = setting(0.0, "dropout of the input embeddings", later=True)
+    mixer_dropout: float = setting(0.0, "additional dropout of the mixer's output", later=True)
     dropout_on: Drops = setting(
-        "change",
-        "what dropout is of: what a block's parts add, or stream: all that stands behind its mixer",
+        "branch",
+        "where dropout applies: to each residual branch (change), or to the stream behind each mixer (stream)",
         later=True,
     )
 
@@ -123,7 +119,7 @@ class DecoderState:
 
     tokens: Tokens
     trunk: list[Any]
-    placement: int
+    position_offset: int
     seen: int
     numbered: "_Numbered | None" = None
 
@@ -150,7 +146,7 @@ class DecoderModel(Model):
         self.input_positions = nn.ModuleDict({str(i): part for i, part in enumerate(inputs) if part is not None})
         self.embedding_norm = _norm(spec, spec.embedding_norm)
         self.embedding_dropout = nn.Dropout(spec.embedding_dropout)
-        self._operations_of_row: dict[tuple[int, Turns | tuple[int, int] | int | None], int] = {}
+        self._operations_of_row: dict[tuple[int, Loops | tuple[int, int] | int | None], int] = {}
         mixers = spec.mixer.build_layers(spec.hidden_size, spec.backbone.layers(), spec.positions)
         blocks = [
             Block(
@@ -189,43 +185,45 @@ class DecoderModel(Model):
                 if isinstance(block, Block)
                 for own, made in block.fused().items()
             },
-            depth=spec.backbone.layers() * spec.backbone.turns(),
+            depth=spec.backbone.layers() * spec.backbone.loops(),
             reads={f"{name}.{own}": count for name, part in self._mixers() for own, count in part.reads().items()},
         )
 
     # What evaluation and training ask ---------------------------------------------------------------------------
 
-    def place(self, tokens: Tokens, draw: StepContext) -> Tokens:
+    def assign_positions(self, tokens: Tokens, draw: StepContext) -> Tokens:
         kinds = self.kinds[tokens.ids]
         places = []
         for position in self.spec.positions:
             fixed = draw
             if not draw.training:
-                fixed = StepContext.fixed(draw.placement % position.position_ids.placements())
-            places.append(position.position_ids.number(tokens, kinds, fixed))
+                fixed = StepContext.fixed(draw.position_offset % position.position_ids.position_offsets())
+            places.append(position.position_ids.assign(tokens, kinds, fixed))
         self._fits(places)
-        return replace(tokens, places=tuple(places))
+        return replace(tokens, position_ids=tuple(places))
 
     def forward(
         self,
         tokens: Tokens,
         source: Tokens | None = None,
         *,
-        turns: Turns | tuple[int, int] | int | None = None,
-        asked: Int[Tensor, "rows asked"] | None = None,
+        loops: Loops | tuple[int, int] | int | None = None,
+        target_positions: Int[Tensor, "rows asked"] | None = None,
     ) -> Output:
         _no_source(source)
-        if tokens.places is None:
-            tokens = self.place(tokens, StepContext.fixed())
+        if tokens.position_ids is None:
+            tokens = self.assign_positions(tokens, StepContext.fixed())
         x, context = self._embedded(tokens)
-        x = self.trunk(x, context, asked, turns)
-        return Output(self._finished(x), self.head, asked=asked)
+        x = self.trunk(x, context, target_positions, loops)
+        return Output(self._finished(x), self.head, target_positions=target_positions)
 
-    def start(self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, placement: int = 0) -> Started:
+    def start(
+        self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
+    ) -> Started:
         _no_source(source)
-        if (ahead := self.looks_ahead()) is not None:
+        if (ahead := self.sees_future()) is not None:
             raise UserError(f"model: {ahead}; it cannot be decoded token by token")
-        tokens = self.place(tokens, StepContext.fixed(placement))
+        tokens = self.assign_positions(tokens, StepContext.fixed(position_offset))
         x, context = self._embedded(tokens)
         context.capacity = capacity
         x, states = self.trunk.prefill(x, context)
@@ -234,14 +232,18 @@ class DecoderModel(Model):
         held = replace(
             tokens,
             ids=nn.functional.pad(tokens.ids, (0, capacity - time)),
-            hidden=None if tokens.hidden is None else nn.functional.pad(tokens.hidden, (0, capacity - time)),
-            places=None,
+            blocked_keys=None
+            if tokens.blocked_keys is None
+            else nn.functional.pad(tokens.blocked_keys, (0, capacity - time)),
+            position_ids=None,
         )
-        state = DecoderState(held, states, placement, int(tokens.lengths.max()), self._numbered(held, placement))
+        state = DecoderState(
+            held, states, position_offset, int(tokens.lengths.max()), self._numbered(held, position_offset)
+        )
         return Started(Output(self._finished(last), self.head), state)
 
     def step(self, ids: Int[Tensor, " rows"], values: Tensor | None, state: DecoderState) -> Started:
-        index, held, hidden, seen = state.tokens.lengths, state.tokens.ids, state.tokens.hidden, state.seen + 1
+        index, held, hidden, seen = state.tokens.lengths, state.tokens.ids, state.tokens.blocked_keys, state.seen + 1
         if state.numbered is None:
             held = held.scatter(1, index[:, None], ids[:, None])
         tokens = replace(state.tokens, ids=held, lengths=index + 1)
@@ -250,8 +252,8 @@ class DecoderModel(Model):
             self._fits(numbered)
         else:
             # Places are numbered afresh from all tokens so far: right for every numbering.
-            now = replace(tokens, ids=held[:, :seen], hidden=None if hidden is None else hidden[:, :seen])
-            numbered = self.place(now, StepContext.fixed(state.placement)).places or ()
+            now = replace(tokens, ids=held[:, :seen], blocked_keys=None if hidden is None else hidden[:, :seen])
+            numbered = self.assign_positions(now, StepContext.fixed(state.position_offset)).position_ids or ()
         x = self._vectors(ids)[:, None]
         for name, part in self.input_positions.items():
             places = numbered[int(name)].expand(ids.shape[0], -1).gather(1, index[:, None])
@@ -259,11 +261,11 @@ class DecoderModel(Model):
         x = self.embedding_norm(x)
         context = Context(tokens.lengths, numbered, raw=x, hidden=hidden, index=index, seen=seen)
         x, states = self.trunk.step(x, context, state.trunk)
-        after = DecoderState(tokens, states, state.placement, seen, state.numbered)
+        after = DecoderState(tokens, states, state.position_offset, seen, state.numbered)
         return Started(Output(self._finished(x), self.head), after)
 
-    def placements(self) -> int:
-        return max((position.position_ids.placements() for position in self.spec.positions), default=1)
+    def position_offsets(self) -> int:
+        return max((position.position_ids.position_offsets() for position in self.spec.positions), default=1)
 
     def check(self, tokens: Tokens, trained: Tokens | None = None) -> list[str]:
         warnings = []
@@ -275,7 +277,7 @@ class DecoderModel(Model):
             if highest >= size:
                 raise self._too_far(number, highest)
             if trained is not None:
-                reached = position.position_ids.reach(self._highest(number, trained, placements=1))
+                reached = position.position_ids.reach(self._highest(number, trained, position_offsets=1))
                 if reached >= size:
                     raise self._too_far(number, reached)
                 if highest > reached:
@@ -296,18 +298,18 @@ class DecoderModel(Model):
         named = {name for name, _ in self.named_parameters()}
         return {name: wish for name, wish in plain.items() if name in named}
 
-    def operations(self, rows: int, time: int, turns: Turns | tuple[int, int] | int | None = None) -> int:
+    def flops(self, rows: int, time: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
         # Asked for at every part of every step, for few lengths: 24 layers are walked in milliseconds.
-        if (time, turns) not in self._operations_of_row:
+        if (time, loops) not in self._operations_of_row:
             ends = (self.head_feed_forward, self.adapter, self.head)
             matrices = [part.weight.numel() for end in ends for part in end.modules() if isinstance(part, nn.Linear)]
-            self._operations_of_row[time, turns] = 2 * time * sum(matrices) + self.trunk.operations(time, turns)
-        return rows * self._operations_of_row[time, turns]
+            self._operations_of_row[time, loops] = 2 * time * sum(matrices) + self.trunk.flops(time, loops)
+        return rows * self._operations_of_row[time, loops]
 
-    def turns(self) -> int:
-        return self.spec.backbone.turns()
+    def loops(self) -> int:
+        return self.spec.backbone.loops()
 
-    def looks_ahead(self) -> str | None:
+    def sees_future(self) -> str | None:
         for number, position in enumerate(self.spec.positions):
             if not position.position_ids.causal:
                 name = type(position.position_ids).__name__
@@ -317,13 +319,13 @@ class DecoderModel(Model):
     # Inside ------------------------------------------------------------------------------------------------------
 
     def _embedded(self, tokens: Tokens) -> tuple[Tensor, Context]:
-        assert tokens.places is not None
+        assert tokens.position_ids is not None
         x = self._vectors(tokens.ids)
         for name, part in self.input_positions.items():
             assert isinstance(part, InputPosition)
-            x = part(x, tokens.places[int(name)])
+            x = part(x, tokens.position_ids[int(name)])
         x = self.embedding_dropout(self.embedding_norm(x))
-        return x, Context(tokens.lengths, tokens.places, raw=x, hidden=tokens.hidden)
+        return x, Context(tokens.lengths, tokens.position_ids, raw=x, hidden=tokens.blocked_keys)
 
     def _fits(self, places: Sequence[Tensor]) -> None:
         """Raises `UserError` for places beyond a table; on a device, where that would be waited for, nothing is
@@ -333,14 +335,14 @@ class DecoderModel(Model):
             if size is not None and numbers.device.type == "cpu" and int(numbers.max()) >= size:
                 raise self._too_far(number, int(numbers.max()))
 
-    def _numbered(self, held: Tokens, placement: int) -> "_Numbered | None":
+    def _numbered(self, held: Tokens, position_offset: int) -> "_Numbered | None":
         """The places of rows as long as there is room for, where each is a function of the place alone."""
         numberings = [position.position_ids for position in self.spec.positions]
         if not all(numbering.by_place() for numbering in numberings):
             return None
         kinds = self.kinds[held.ids]
-        fixed = (StepContext.fixed(placement % numbering.placements()) for numbering in numberings)
-        return _Numbered(tuple(one.number(held, kinds, draw) for one, draw in zip(numberings, fixed, strict=True)))
+        fixed = (StepContext.fixed(position_offset % numbering.position_offsets()) for numbering in numberings)
+        return _Numbered(tuple(one.assign(held, kinds, draw) for one, draw in zip(numberings, fixed, strict=True)))
 
     def _vectors(self, ids: Tensor) -> Tensor:
         vectors: Tensor = self.embedding(ids)
@@ -362,12 +364,12 @@ class DecoderModel(Model):
         parts = [*self._mixers(), *((f"input_positions.{n}", part) for n, part in self.input_positions.items())]
         return {f"{name}.{own}" for name, part in parts for own in part.claimed()}
 
-    def _highest(self, number: int, tokens: Tokens, placements: int | None = None) -> int:
+    def _highest(self, number: int, tokens: Tokens, position_offsets: int | None = None) -> int:
         """The highest place in any fixed placement, or in the first few."""
         numbering = self.spec.positions[number].position_ids
         kinds = self.kinds[tokens.ids]
-        count = numbering.placements() if placements is None else placements
-        each = [numbering.number(tokens, kinds, StepContext.fixed(i)).max() for i in range(count)]
+        count = numbering.position_offsets() if position_offsets is None else position_offsets
+        each = [numbering.assign(tokens, kinds, StepContext.fixed(i)).max() for i in range(count)]
         return int(torch.stack(each).max())
 
     def _too_far(self, number: int, highest: int) -> UserError:
@@ -375,7 +377,7 @@ class DecoderModel(Model):
         return UserError(
             f"model.positions.{number}: place {highest} is beyond the table of {type(position).__name__}, which has "
             f"{position.size()} places (0 to {(position.size() or 0) - 1}); "
-            f"shorter examples or model.positions.{number}.table={highest + 1} are right"
+            f"shorter examples or model.positions.{number}.max_position_embeddings={highest + 1} are right"
         )
 
 
@@ -385,4 +387,4 @@ def _norm(spec: Decoder, wanted: bool) -> nn.Module:
 
 def _no_source(source: Tokens | None) -> None:
     if source is not None:
-        raise UserError("model: a Decoder reads one text; for pairs (layout Pair) an encoder-decoder is needed")
+        raise UserError("model: a Decoder reads one text; for pairs (layout Seq2Seq) an encoder-decoder is needed")

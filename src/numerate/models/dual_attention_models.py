@@ -171,7 +171,7 @@ def _decoder(
         dropout=given.dropout,
         mixer_dropout=given.dropout if dropped_twice else 0.0,
         embedding_dropout=0.0 if dropped_twice else given.dropout,
-        dropout_on="stream" if dropped_twice and not given.norm_first else "change",
+        dropout_on="stream" if dropped_twice and not given.norm_first else "branch",
         **settings,
     )
 

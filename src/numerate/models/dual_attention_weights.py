@@ -208,10 +208,10 @@ def _dual(spec: Decoder, layer: int) -> Iterator[tuple[str, list[RowSlice]]]:
     if not other:
         return
     if mixer.variant != "rca":
-        asking, asked = f"{theirs}wq_rel.weight", f"{theirs}wk_rel.weight"
-        yield "relation_queries.weight", [RowSlice((asking, asked) if mixer.symmetric else (asking,))]
+        asking, target_positions = f"{theirs}wq_rel.weight", f"{theirs}wk_rel.weight"
+        yield "relation_queries.weight", [RowSlice((asking, target_positions) if mixer.symmetric else (asking,))]
         if not mixer.symmetric:
-            yield "relation_keys.weight", [RowSlice((asked,))]
+            yield "relation_keys.weight", [RowSlice((target_positions,))]
     if mixer.variant == "relational":
         relations = mixer.num_relations or other
         yield "relation_map.weight", [RowSlice((f"{theirs}wr",), other * size, shape=(other, size, relations))]
@@ -285,11 +285,11 @@ def _refuse(spec: Decoder) -> None:
     ):
         wrong = "mixer.symbols: SymbolicAttention, PositionRelativeSymbols or PositionalSymbols"
     elif not isinstance(spec.backbone, Stack) or not isinstance(spec.feed_forward, FeedForward):
-        wrong = "trunk: a Stack of blocks with a FeedForward"
+        wrong = "backbone: a Stack of blocks with a FeedForward"
     elif len(spec.positions) != 1 or not _placed(spec.positions[0]):
         wrong = "positions: one, Rotary(base=10000) of whole heads or Learned"
     elif spec.head_projection or spec.embedding_norm or spec.head_feed_forward is not None or not spec.residual:
-        wrong = "adapter, embedding_norm, head_feed_forward, residual: as by default"
+        wrong = "head_projection, embedding_norm, head_feed_forward, residual: as by default"
     if wrong:
         raise UserError(f"{wrong} is what published dual attention has; this spec has something else")
 

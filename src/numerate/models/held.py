@@ -52,11 +52,11 @@ class HuggingFaceModel(Model):
         self.number_head = None if head is None else head.build(self.width)
         self.regression = vocabulary.ids.get(NUMBER_TOKEN) if head is not None and head.read_at == "start" else None
 
-    def place(self, tokens: Tokens, draw: StepContext) -> Tokens:
+    def assign_positions(self, tokens: Tokens, draw: StepContext) -> Tokens:
         """Its positions are inside; nothing is drawn."""
-        return replace(tokens, places=())
+        return replace(tokens, position_ids=())
 
-    def placements(self) -> int:
+    def position_offsets(self) -> int:
         return 1
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
@@ -76,7 +76,7 @@ class HuggingFaceModel(Model):
     def output(
         self,
         hidden: Float[Tensor, "rows places width"],
-        asked: Int[Tensor, "rows asked"] | None = None,
+        target_positions: Int[Tensor, "rows asked"] | None = None,
         *,
         scale: float = 1.0,
         first: Float[Tensor, "rows 1 width"] | None = None,
@@ -85,15 +85,17 @@ class HuggingFaceModel(Model):
         `first` is the state at the answer's start, for number heads that read it alone."""
         part = self.number_head
         read = hidden
-        if asked is not None:
-            read = torch.take_along_dim(hidden, asked[..., None], dim=1)
+        if target_positions is not None:
+            read = torch.take_along_dim(hidden, target_positions[..., None], dim=1)
         head: Any = self._head[0]
         said = read if scale == 1.0 else read * scale
         if part is None:
-            return Output(said, head, asked=asked)
+            return Output(said, head, target_positions=target_positions)
         if part.reads == "start":
             read = (hidden[:, :1] if first is None else first).expand(-1, read.shape[1], -1)
-        return Output(said, head, asked=asked, number_head=NumbersThere(part, read), unscaled=part.unscaled)
+        return Output(
+            said, head, target_positions=target_positions, number_head=NumbersThere(part, read), unscaled=part.unscaled
+        )
 
 
 class NumbersThere:
@@ -148,7 +150,7 @@ def real_places(tokens: Tokens) -> Bool[Tensor, "rows time"]:
 
 def refuse_hidden(tokens: Tokens, name: str) -> None:
     """Raises `UserError` for tokens that nobody may attend to, which a held model cannot leave out."""
-    if tokens.hidden is not None:
+    if tokens.blocked_keys is not None:
         raise UserError(
             f"layout.blocked_tokens: {name} cannot hide tokens from its attention; a Decoder with Attention can"
         )

@@ -94,7 +94,7 @@ class FanIn(Initialization):
     With weights of standard deviation 0.02 at width 128 the carry of an addition is not learned in any short budget.
     """
 
-    residual_scale: float = setting(0.5, "factor on the linear maps that write to the residual stream")
+    residual_scale: float = setting(0.5, "factor on projections that write to the residual stream")
     embedding_std: float = setting(1.0, "standard deviation of embeddings")
 
     def __post_init__(self) -> None:
@@ -122,10 +122,14 @@ class Normal(Initialization):
 
     std: float = setting(0.02, "standard deviation of all weights")
     residual_count: Literal["maps", "blocks"] = setting(
-        "maps", "how many residual outputs count: the maps that write, or two for each block", later=True
+        "maps",
+        "what scales residual projections: the number of projections that write (maps), or two per block",
+        later=True,
     )
     scaled_projection: Literal["out", "gated"] = setting(
-        "out", "of a gated feed-forward, what is divided: its output, or the map beside its gate", later=True
+        "out",
+        "which projection of a gated feed-forward network is scaled: its output (out) or the one beside the gate",
+        later=True,
     )
 
     def __post_init__(self) -> None:

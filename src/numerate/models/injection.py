@@ -20,7 +20,7 @@ class Injection(nn.Module, ABC):
         self, state: Float[Tensor, "rows time width"], raw: Float[Tensor, "rows time width"]
     ) -> Float[Tensor, "rows time width"]: ...
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         return 0
 
 
@@ -49,7 +49,7 @@ class ConcatInjection(Injection):
         joined: Tensor = self.map(torch.cat([state, raw], dim=-1))
         return joined
 
-    def operations(self, time: int) -> int:
+    def flops(self, time: int) -> int:
         matrices = [part.weight.numel() for part in self.map.modules() if isinstance(part, nn.Linear)]
         return 2 * time * sum(matrices)
 

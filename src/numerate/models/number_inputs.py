@@ -53,9 +53,9 @@ class RegressionTransformerEmbedding(NumberEmbedding):
     >>> T5(number_embedding=RegressionTransformerEmbedding(scale="linear"))
     """
 
-    scale: Literal["log", "linear"] = setting("log", "of the vectors: logarithmic, or linear, almost 0 below a million")
-    form: Literal["float", "integer"] = setting("float", "shares of the value, or its sines and cosines")
-    max_value: float = setting(LARGEST, "the value whose first entry is 10")
+    scale: Literal["log", "linear"] = setting("log", "scale of the value in the embedding: log or linear")
+    form: Literal["float", "integer"] = setting("float", "float: shares of the value; integer: its sines and cosines")
+    max_value: float = setting(LARGEST, "value at which the first component is 10")
 
     def __post_init__(self) -> None:
         if not 1 < self.max_value < float("inf"):
@@ -108,7 +108,9 @@ class XValScaling(NumberEmbedding):
     - `none`: x itself, for numbers that are small already.
     """
 
-    scale: Literal["log10", "linear", "ln", "none"] = setting("log10", "what is made of a number before it multiplies")
+    scale: Literal["log10", "linear", "ln", "none"] = setting(
+        "log10", "transformation of a number before it scales the embedding"
+    )
 
     def build(self, vocabulary: Vocabulary, width: int) -> "ScaledNumber":
         return ScaledNumber(self.scale, number_token(vocabulary, "model.number_embedding"))
@@ -142,7 +144,7 @@ class FoNEEmbedding(NumberEmbedding):
     """
 
     integer_digits: int = setting(5, "digits before the decimal point")
-    fraction_digits: int = setting(5, "digits behind it")
+    fraction_digits: int = setting(5, "digits after the decimal point")
 
     def __post_init__(self) -> None:
         if self.integer_digits < 0 or self.fraction_digits < 0 or self.integer_digits + self.fraction_digits < 1:
@@ -190,10 +192,12 @@ class NumberHead:
     regression head, whose number every place then has.
     """
 
-    num_layers: int = setting(1, "linear maps: 1, or 2 with a GELU between")
-    intermediate_size: int | None = setting(None, "with two layers: width between them; null: four times the model's")
-    scale: Literal["number", "ln"] = setting("number", "what is said of a number: itself, or its signed logarithm")
-    read_at: Literal["place", "start"] = setting("place", "each place its own number, or one at the answer's start")
+    num_layers: int = setting(1, "linear layers: 1, or 2 with a GELU between")
+    intermediate_size: int | None = setting(None, "with two layers: intermediate size; null: 4 x hidden_size")
+    scale: Literal["number", "ln"] = setting("number", "what is predicted: the number itself, or its signed logarithm")
+    read_at: Literal["place", "start"] = setting(
+        "place", "one number per position (place), or one at the answer's start"
+    )
 
     def __post_init__(self) -> None:
         if self.num_layers not in (1, 2):
@@ -225,7 +229,7 @@ class NumberHeadPart(nn.Module):
         """The numbers that are meant."""
         return said.sign() * said.abs().expm1() if self.says == "ln" else said
 
-    def operations(self, places: int) -> int:
+    def flops(self, places: int) -> int:
         return 2 * places * sum(part.weight.numel() for part in self.maps if isinstance(part, nn.Linear))
 
 

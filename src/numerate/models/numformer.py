@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout, gelu, scaled_dot_product_attention
 
-from numerate.batch import ModelSpec, Output, StepContext, Tokens, Turns
+from numerate.batch import Loops, ModelSpec, Output, StepContext, Tokens
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.mixers.maps import LayerMaps, weights_of
@@ -34,20 +34,20 @@ class Numformer(ModelSpec):
     every other layout is refused.
     """
 
-    hidden_size: int = setting(768, "width of the residual stream")
-    num_layers: int = setting(12, "layers")
-    num_heads: int = setting(12, "how many heads; the width must be a multiple of it")
-    intermediate_size: int = setting(3072, "width inside feed-forwards and heads")
-    max_position_embeddings: int = setting(512, "learned places: the longest row that can be read")
-    dropout: float = setting(0.1, "share dropped in training")
-    number_embedding: NumberEmbedding | None = setting(XValScaling("ln"), "what numbers do to their vectors, or null")
+    hidden_size: int = setting(768, "hidden size")
+    num_layers: int = setting(12, "number of layers")
+    num_heads: int = setting(12, "number of attention heads; must divide hidden_size")
+    intermediate_size: int = setting(3072, "intermediate size of feed-forward networks and heads")
+    max_position_embeddings: int = setting(512, "longest sequence; number of learned position embeddings")
+    dropout: float = setting(0.1, "dropout")
+    number_embedding: NumberEmbedding | None = setting(
+        XValScaling("ln"), "how numbers enter the embeddings; null: not at all"
+    )
     number_head: NumberHead | None = setting(
-        NumberHead(num_layers=2, scale="ln"), "reads numbers off masked places, or null"
+        NumberHead(num_layers=2, scale="ln"), "number head over masked positions; null: none"
     )
-    gradient_checkpointing: bool = setting(
-        False, "whether layers are computed again in the backward instead of being kept"
-    )
-    final_norm: bool = setting(True, "whether a norm stands between layers and heads; published: no", later=True)
+    gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
+    final_norm: bool = setting(True, "whether a norm follows the last layer; published: no", later=True)
     head_bias: bool = setting(True, "whether the vocabulary head has biases; published: no", later=True)
 
     def __post_init__(self) -> None:
@@ -105,15 +105,15 @@ class NumformerModel(HuggingFaceModel):
         tokens: Tokens,
         source: Tokens | None = None,
         *,
-        turns: Turns | tuple[int, int] | int | None = None,
-        asked: Int[Tensor, "rows asked"] | None = None,
+        loops: Loops | tuple[int, int] | int | None = None,
+        target_positions: Int[Tensor, "rows asked"] | None = None,
     ) -> Output:
         if source is not None:
-            raise UserError("model: a Numformer reads one text; for pairs (layout Pair) take T5")
+            raise UserError("model: a Numformer reads one text; for pairs (layout Seq2Seq) take T5")
         time = tokens.ids.shape[1]
         self._refuse_places(time)
         seen = real_places(tokens)
-        seen = seen if tokens.hidden is None else seen & ~tokens.hidden
+        seen = seen if tokens.blocked_keys is None else seen & ~tokens.blocked_keys
         x = self.vectors(tokens.ids, tokens.values) + self.places.weight[:time]
         x = dropout(x, self.spec.dropout, self.training)
         for layer in self.layers:
@@ -121,19 +121,23 @@ class NumformerModel(HuggingFaceModel):
                 x = torch.utils.checkpoint.checkpoint(layer, x, seen, use_reentrant=False)
             else:
                 x = layer(x, seen)
-        whole = self.output(self.norm(x), asked)
+        whole = self.output(self.norm(x), target_positions)
         inner = gelu(self.inward(whole.hidden))
-        return Output(inner, whole.head, asked=asked, number_head=whole.number_head, unscaled=whole.unscaled)
+        return Output(
+            inner, whole.head, target_positions=target_positions, number_head=whole.number_head, unscaled=whole.unscaled
+        )
 
-    def start(self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, placement: int = 0) -> NoReturn:
-        raise UserError(f"model: {self.looks_ahead()}; it cannot be decoded token by token")
+    def start(
+        self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
+    ) -> NoReturn:
+        raise UserError(f"model: {self.sees_future()}; it cannot be decoded token by token")
 
     def step(self, ids: Int[Tensor, " rows"], values: Tensor | None, state: Any) -> NoReturn:
-        raise UserError(f"model: {self.looks_ahead()}; it cannot be decoded token by token")
+        raise UserError(f"model: {self.sees_future()}; it cannot be decoded token by token")
 
-    def place(self, tokens: Tokens, draw: StepContext) -> Tokens:
+    def assign_positions(self, tokens: Tokens, draw: StepContext) -> Tokens:
         """Its places are those of the row; nothing is drawn."""
-        return replace(tokens, places=())
+        return replace(tokens, position_ids=())
 
     def check(self, tokens: Tokens, trained: Tokens | None = None) -> list[str]:
         longest = int(tokens.lengths.max())
@@ -143,17 +147,17 @@ class NumformerModel(HuggingFaceModel):
             return []
         return [f"model: place {known} is the first that no training example had; its vector is as initialised"]
 
-    def operations(self, rows: int, time: int, turns: Turns | tuple[int, int] | int | None = None) -> int:
+    def flops(self, rows: int, time: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
         spec = self.spec
         layer = (
             2 * time * (4 * spec.hidden_size**2 + 2 * spec.hidden_size * spec.intermediate_size)
             + 4 * spec.hidden_size * time * time
         )
         ends = 2 * time * (self.inward.weight.numel() + self._head[0].weight.numel())  # type: ignore[operator]
-        number = 0 if self.number_head is None else self.number_head.operations(time)
+        number = 0 if self.number_head is None else self.number_head.flops(time)
         return int(rows * (spec.num_layers * layer + ends + number))
 
-    def looks_ahead(self) -> str:
+    def sees_future(self) -> str:
         return "a Numformer attends in both directions, so that each place sees what comes later in its row"
 
     def _refuse_places(self, time: int) -> None:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from numerate.batch import Output, Started, Tokens, Turns
+from numerate.batch import Loops, Output, Started, Tokens
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.mixers.maps import LayerMaps
@@ -55,14 +55,12 @@ class PretrainedDecoder(HuggingFaceSpec):
     Raises `UserError` for both at once, and for a model whose logits are more than a linear map of its last states.
     """
 
-    weights: str | None = setting(None, "a folder or a name on the hub whose weights to start from; null: random")
-    gguf_file: str | None = setting(None, "the GGUF file among them to read, or null")
-    config: str | None = setting(None, "without weights: a configuration of transformers as JSON; null: a small GPT-2")
-    number_embedding: NumberEmbedding | None = setting(None, "what the numbers of tokens add to their vectors, or null")
-    number_head: NumberHead | None = setting(None, "reads numbers off the last states, or null")
-    gradient_checkpointing: bool = setting(
-        False, "whether layers are computed again in the backward instead of being kept"
-    )
+    weights: str | None = setting(None, "folder or name on the Hugging Face hub to load weights from; null: random")
+    gguf_file: str | None = setting(None, "the GGUF file to load, if any")
+    config: str | None = setting(None, "without weights: a transformers configuration as JSON; null: a small GPT-2")
+    number_embedding: NumberEmbedding | None = setting(None, "how numbers enter the embeddings; null: not at all")
+    number_head: NumberHead | None = setting(None, "number head over the last hidden states; null: none")
+    gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
 
     def __post_init__(self) -> None:
         if self.weights is not None and self.config is not None:
@@ -153,15 +151,17 @@ class PretrainedModel(HuggingFaceModel):
         tokens: Tokens,
         source: Tokens | None = None,
         *,
-        turns: Turns | tuple[int, int] | int | None = None,
-        asked: Int[Tensor, "rows asked"] | None = None,
+        loops: Loops | tuple[int, int] | int | None = None,
+        target_positions: Int[Tensor, "rows asked"] | None = None,
     ) -> Output:
         self._refuse(tokens, source)
         # No mask: of rows padded on the right, nothing real sees the padding.
         said = self.base[0](inputs_embeds=self.vectors(tokens.ids, tokens.values), use_cache=False)
-        return self.output(said.last_hidden_state, asked, scale=self.scale)
+        return self.output(said.last_hidden_state, target_positions, scale=self.scale)
 
-    def start(self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, placement: int = 0) -> Started:
+    def start(
+        self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
+    ) -> Started:
         self._refuse(tokens, source)
         cache = transformers("model: PretrainedDecoder").DynamicCache(config=self.held.config)
         moved, seen = at_the_right(tokens)
@@ -192,7 +192,7 @@ class PretrainedModel(HuggingFaceModel):
             )
         return [f"model: {longest} tokens are more than the {known} that its weights were made for"]
 
-    def operations(self, rows: int, time: int, turns: Turns | tuple[int, int] | int | None = None) -> int:
+    def flops(self, rows: int, time: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
         maps: list[Any] = [part for block in self.blocks() for part in block.modules() if _is_map(part)]
         inside: int = sum(part.weight.numel() for part in maps)
         scores = 2 * len(self.blocks()) * self.width * time * (time + 1)
@@ -231,7 +231,7 @@ class PretrainedModel(HuggingFaceModel):
     def _refuse(self, tokens: Tokens, source: Tokens | None) -> None:
         refuse_hidden(tokens, "a PretrainedDecoder")
         if source is not None:
-            raise UserError("model: a PretrainedDecoder reads one text; for pairs (layout Pair) take T5")
+            raise UserError("model: a PretrainedDecoder reads one text; for pairs (layout Seq2Seq) take T5")
 
 
 def _scale_of(held: Any) -> float:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from numerate.batch import Output, Started, Tokens, Turns
+from numerate.batch import Loops, Output, Started, Tokens
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.mixers.maps import LayerMaps
@@ -85,14 +85,14 @@ PUBLISHED: dict[str, Literal["small", "base", "large", "3b", "11b"]] = {
 }
 """The sizes of weights that the hub has under these names, with or without `google-t5/` before them."""
 
-_NO_SOURCE = "model: T5 reads a question and says its answer; layout=Pair gives it both"
+_NO_SOURCE = "model: T5 reads a question and says its answer; layout=Seq2Seq gives it both"
 
 PIECES = {"relu": "relu", "geglu": "gated-gelu"}
 
 
 @dataclass(frozen=True)
 class T5(HuggingFaceSpec):
-    """T5, from random weights or pretrained ones: an encoder-decoder for the layout Pair.
+    """T5, from random weights or pretrained ones: an encoder-decoder for the layout Seq2Seq.
 
     Raffel et al. (2020), https://arxiv.org/abs/1910.10683, as Hugging Face's transformers computes it. A size is one of
     the published ones, of which each dimension may be another; weights from a folder or the hub bring their own.
@@ -105,24 +105,24 @@ class T5(HuggingFaceSpec):
     question, at the decoder's first place. Raises `UserError` for dimensions that cannot be, or beside weights.
     """
 
-    size: Literal["small", "base", "large", "3b", "11b"] = setting("small", "which published size; not beside weights")
-    weights: str | None = setting(None, "a folder or a name on the hub whose weights to start from; null: random")
-    hidden_size: int | None = setting(None, "width of the residual stream; null: the size's")
-    num_layers: int | None = setting(None, "layers of the encoder; null: the size's")
-    num_decoder_layers: int | None = setting(None, "layers of the decoder; null: as many as the encoder")
-    num_heads: int | None = setting(None, "how many heads; null: the size's")
-    head_dim: int | None = setting(None, "width of a head; null: the size's")
-    intermediate_size: int | None = setting(None, "width inside feed-forwards; null: the size's")
-    feed_forward: Literal["relu", "geglu"] = setting("relu", "as in T5, or gated with GELU as in T5 1.1")
-    dropout: float = setting(0.1, "share dropped in training, everywhere that T5 does")
+    size: Literal["small", "base", "large", "3b", "11b"] = setting(
+        "small", "which published size; not together with weights"
+    )
+    weights: str | None = setting(None, "folder or name on the Hugging Face hub to load weights from; null: random")
+    hidden_size: int | None = setting(None, "hidden size; null: the size's")
+    num_layers: int | None = setting(None, "encoder layers; null: the size's")
+    num_decoder_layers: int | None = setting(None, "decoder layers; null: num_layers")
+    num_heads: int | None = setting(None, "number of attention heads; null: the size's")
+    head_dim: int | None = setting(None, "dimension of a head; null: the size's")
+    intermediate_size: int | None = setting(None, "intermediate size of feed-forward networks; null: the size's")
+    feed_forward: Literal["relu", "geglu"] = setting("relu", "relu as in T5, or geglu as in T5 1.1")
+    dropout: float = setting(0.1, "dropout")
     max_position_embeddings: int | None = setting(
-        None, "learned vectors of so many first places, added as in its xVal form; null: none"
+        None, "added learned position embeddings, as in its xVal variant; null: none"
     )
-    number_embedding: NumberEmbedding | None = setting(None, "what the numbers of tokens add to their vectors, or null")
-    number_head: NumberHead | None = setting(None, "reads numbers off the decoder, or null")
-    gradient_checkpointing: bool = setting(
-        False, "whether layers are computed again in the backward instead of being kept"
-    )
+    number_embedding: NumberEmbedding | None = setting(None, "how numbers enter the embeddings; null: not at all")
+    number_head: NumberHead | None = setting(None, "number head over the decoder; null: none")
+    gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
 
     def __post_init__(self) -> None:
         if self.size not in SIZES:
@@ -245,8 +245,8 @@ class T5Model(HuggingFaceModel):
         tokens: Tokens,
         source: Tokens | None = None,
         *,
-        turns: Turns | tuple[int, int] | int | None = None,
-        asked: Int[Tensor, "rows asked"] | None = None,
+        loops: Loops | tuple[int, int] | int | None = None,
+        target_positions: Int[Tensor, "rows asked"] | None = None,
     ) -> Output:
         refuse_hidden(tokens, "T5")
         memory, seen = self._encoded(source)
@@ -257,9 +257,11 @@ class T5Model(HuggingFaceModel):
             encoder_attention_mask=seen,
             use_cache=False,
         )
-        return self.output(said.last_hidden_state, asked, scale=self.scale)
+        return self.output(said.last_hidden_state, target_positions, scale=self.scale)
 
-    def start(self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, placement: int = 0) -> Started:
+    def start(
+        self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
+    ) -> Started:
         refuse_hidden(tokens, "T5")
         memory, memory_seen = self._encoded(source)
         cache = transformers("model: T5").EncoderDecoderCache(*(self._empty() for _ in range(2)))
@@ -284,15 +286,15 @@ class T5Model(HuggingFaceModel):
             self._refuse_places(int(tokens.lengths.max()))
         return []
 
-    def operations(self, rows: int, time: int, turns: Turns | tuple[int, int] | int | None = None) -> int:
+    def flops(self, rows: int, time: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
         config = self.held.config
         attention, fed = self._maps()
         layer = 2 * time * (attention + attention // 2 + fed) + 2 * config.num_heads * config.d_kv * time * (time + 1)
         ends = 2 * time * self.held.lm_head.weight.numel()
-        ends += 0 if self.number_head is None else self.number_head.operations(time)
+        ends += 0 if self.number_head is None else self.number_head.flops(time)
         return int(rows * (config.num_decoder_layers * layer + ends))
 
-    def source_operations(self, rows: int, time: int, source: int) -> int:
+    def source_flops(self, rows: int, time: int, source: int) -> int:
         config = self.held.config
         attention, fed = self._maps()
         inside = config.num_heads * config.d_kv

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from numerate.batch import StepContext, Turns
+from numerate.batch import Loops, StepContext
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.mixers.mixer import Context
@@ -17,7 +17,7 @@ from numerate.models.block import Block, FeedForward
 from numerate.models.injection import Inject, Injection, make_injection
 from numerate.positions.counter import drawn_from, start_of
 
-TurnsGiven = Turns | tuple[int, int] | int | None
+TurnsGiven = Loops | tuple[int, int] | int | None
 """What a forward may be told of turns: their number, (without, with a gradient), or nothing."""
 
 DEVIATION = 0.02
@@ -37,7 +37,7 @@ class Backbone(ABC):
     ) -> "BackbonePart":
         """The part. `seed` is the model's; `feed_forward` is that of its blocks, for maps of the same kind."""
 
-    def turns(self) -> int:
+    def loops(self) -> int:
         """How often the blocks are gone through by default."""
         return 1
 
@@ -50,19 +50,19 @@ class BackbonePart(nn.Module, ABC):
         self,
         x: Float[Tensor, "rows time width"],
         context: Context,
-        asked: Int[Tensor, "rows asked"] | None = None,
-        turns: TurnsGiven = None,
+        target_positions: Int[Tensor, "rows asked"] | None = None,
+        loops: TurnsGiven = None,
     ) -> Float[Tensor, "rows places width"]:
-        """`turns` is how often a loop goes round; a trunk without a loop knows one turn only."""
+        """`loops` is how often a loop goes round; a trunk without a loop knows one turn only."""
 
     @abstractmethod
-    def prefill(self, x: Tensor, context: Context, turns: TurnsGiven = None) -> tuple[Tensor, list[Any]]: ...
+    def prefill(self, x: Tensor, context: Context, loops: TurnsGiven = None) -> tuple[Tensor, list[Any]]: ...
 
     @abstractmethod
     def step(self, x: Tensor, context: Context, state: list[Any]) -> tuple[Tensor, list[Any]]: ...
 
     @abstractmethod
-    def operations(self, time: int, turns: TurnsGiven = None) -> int:
+    def flops(self, time: int, loops: TurnsGiven = None) -> int:
         """Floating-point operations of one forward over one row of this length."""
 
 
@@ -78,12 +78,12 @@ class Stack(Backbone):
     the published Abacus models without a loop.
     """
 
-    num_layers: int = setting(2, "how many blocks")
+    num_layers: int = setting(2, "number of blocks")
     input_injection: Inject = setting(
-        "none", "whether and how the embedded input comes back before every further block"
+        "none", "whether and how the input embeddings are injected again before every further block"
     )
     initial_state: Literal["zero", "noise"] = setting(
-        "zero", "what is added to the embedded input at first; noise is small and always the same", later=True
+        "zero", "added to the input embeddings before the first block; noise is small and fixed", later=True
     )
 
     def __post_init__(self) -> None:
@@ -118,15 +118,17 @@ class StackPart(BackbonePart):
         self,
         x: Float[Tensor, "rows time width"],
         context: Context,
-        asked: Int[Tensor, "rows asked"] | None = None,
-        turns: TurnsGiven = None,
+        target_positions: Int[Tensor, "rows asked"] | None = None,
+        loops: TurnsGiven = None,
     ) -> Float[Tensor, "rows places width"]:
-        _only_one(turns)
+        _only_one(loops)
         last = len(self.blocks) - 1
-        return self._through(x, context, lambda number, block, x: block(x, context, asked if number == last else None))
+        return self._through(
+            x, context, lambda number, block, x: block(x, context, target_positions if number == last else None)
+        )
 
-    def prefill(self, x: Tensor, context: Context, turns: TurnsGiven = None) -> tuple[Tensor, list[Any]]:
-        _only_one(turns)
+    def prefill(self, x: Tensor, context: Context, loops: TurnsGiven = None) -> tuple[Tensor, list[Any]]:
+        _only_one(loops)
         states: list[Any] = [None] * len(self.blocks)
 
         def run(number: int, block: Block, x: Tensor) -> Tensor:
@@ -144,8 +146,8 @@ class StackPart(BackbonePart):
 
         return self._through(x, context, run), states
 
-    def operations(self, time: int, turns: TurnsGiven = None) -> int:
-        _only_one(turns)
+    def flops(self, time: int, loops: TurnsGiven = None) -> int:
+        _only_one(loops)
         return _operations(self, time)
 
     def _through(self, x: Tensor, context: Context, run: Callable[[int, Block, Tensor], Tensor]) -> Tensor:
@@ -174,14 +176,12 @@ class Loop(Backbone):
     >>> Decoder(hidden_size=64, backbone=Loop(num_layers=2, num_loops=8, input_injection="add"))
     """
 
-    num_layers: int = setting(1, "how many blocks a turn goes through")
-    num_loops: int = setting(4, "how many turns")
+    num_layers: int = setting(1, "blocks per loop")
+    num_loops: int = setting(4, "number of loops")
     input_injection: Inject = setting(
-        "add", "how the embedded input comes back before every turn; none: only before the first"
+        "add", "how the input embeddings are injected before every loop; none: only before the first"
     )
-    initial_state: Literal["zero", "noise"] = setting(
-        "zero", "what the state starts as; noise is small and always the same"
-    )
+    initial_state: Literal["zero", "noise"] = setting("zero", "initial state; noise is small and fixed")
 
     def __post_init__(self) -> None:
         if self.num_layers < 1:
@@ -192,7 +192,7 @@ class Loop(Backbone):
     def layers(self) -> int:
         return self.num_layers
 
-    def turns(self) -> int:
+    def loops(self) -> int:
         return self.num_loops
 
     def build(
@@ -220,35 +220,37 @@ class LoopPart(BackbonePart):
         self,
         x: Float[Tensor, "rows time width"],
         context: Context,
-        asked: Int[Tensor, "rows asked"] | None = None,
-        turns: TurnsGiven = None,
+        target_positions: Int[Tensor, "rows asked"] | None = None,
+        loops: TurnsGiven = None,
     ) -> Float[Tensor, "rows places width"]:
-        turns = Turns.of(turns, self.times)
+        loops = Loops.of(loops, self.times)
         turn = self.turn if self.compiled is None or not self.training else self.compiled
         state = self._start(x, context)
-        if turns.without:
+        if loops.no_grad_loops:
             with torch.no_grad():
                 # What layers share within a forward is made afresh for the turns with a gradient.
                 quiet = replace(context, prepared={})
-                for _ in range(turns.without):
+                for _ in range(loops.no_grad_loops):
                     state = turn(state, x, quiet, None)
             # Autocast keeps its copies of weights, and those made without a gradient pass none on in releases of torch
             # before https://github.com/pytorch/pytorch/pull/165068.
             torch.clear_autocast_cache()
             state = _anchored(state, x)
-        if turns.divided:
-            state, x = _scaled(state, float(turns.learning)), _scaled(x, float(turns.learning))
+        if loops.divided:
+            state, x = _scaled(state, float(loops.grad_loops)), _scaled(x, float(loops.grad_loops))
             context = replace(context, raw=x)
-        for number in range(turns.learning):
-            state = turn(state, x, context, asked if number == turns.learning - 1 else None)
-        return _scaled(state, 1 / turns.learning) if turns.divided else state
+        for number in range(loops.grad_loops):
+            state = turn(state, x, context, target_positions if number == loops.grad_loops - 1 else None)
+        return _scaled(state, 1 / loops.grad_loops) if loops.divided else state
 
-    def turn(self, state: Tensor, raw: Tensor, context: Context, asked: Tensor | None) -> Tensor:
-        """One turn over whole rows; with `asked`, the last block's end at those places only."""
+    def turn(self, state: Tensor, raw: Tensor, context: Context, target_positions: Tensor | None) -> Tensor:
+        """One turn over whole rows; with `target_positions`, the last block's end at those places only."""
         last = len(self.blocks) - 1
-        return self._turn(state, raw, lambda number, block, x: block(x, context, asked if number == last else None))
+        return self._turn(
+            state, raw, lambda number, block, x: block(x, context, target_positions if number == last else None)
+        )
 
-    def compile_turns(self) -> None:
+    def compile_loops(self) -> None:
         """Compiles one turn, for training: how many turns there are may then change at every step.
 
         There are about a dozen programs: with and without a gradient, the first turn and later ones, at all places or
@@ -258,7 +260,7 @@ class LoopPart(BackbonePart):
         limits.recompile_limit = max(32, limits.recompile_limit)
         self.compiled = torch.compile(self.turn, dynamic=True)
 
-    def prefill(self, x: Tensor, context: Context, turns: TurnsGiven = None) -> tuple[Tensor, list[Any]]:
+    def prefill(self, x: Tensor, context: Context, loops: TurnsGiven = None) -> tuple[Tensor, list[Any]]:
         states: list[Any] = []
 
         def run(number: int, block: Block, x: Tensor) -> Tensor:
@@ -267,7 +269,7 @@ class LoopPart(BackbonePart):
             return x
 
         state = self._start(x, context)
-        for _ in range(Turns.of(turns, self.times).whole):
+        for _ in range(Loops.of(loops, self.times).whole):
             state = self._turn(state, x, run)
         return state, states
 
@@ -284,8 +286,8 @@ class LoopPart(BackbonePart):
             current = self._turn(current, x, run)
         return current, states
 
-    def operations(self, time: int, turns: TurnsGiven = None) -> int:
-        return Turns.of(turns, self.times).whole * _operations(self, time)
+    def flops(self, time: int, loops: TurnsGiven = None) -> int:
+        return Loops.of(loops, self.times).whole * _operations(self, time)
 
     def _start(self, x: Tensor, context: Context) -> Tensor:
         """The state before the first turn."""
@@ -377,10 +379,10 @@ def _scaled(x: Tensor, factor: float) -> Tensor:
 
 def _operations(trunk: nn.Module, time: int) -> int:
     """Of each block and injection once."""
-    return sum(part.operations(time) for part in trunk.modules() if isinstance(part, Block | Injection))
+    return sum(part.flops(time) for part in trunk.modules() if isinstance(part, Block | Injection))
 
 
-def _only_one(turns: TurnsGiven) -> None:
-    if Turns.of(turns, 1)[:2] != (0, 1):
-        told = turns if isinstance(turns, int) else Turns.of(turns, 1).whole
-        raise UserError(f"turns: a Stack goes through its blocks once, not {told} times; a looped trunk can")
+def _only_one(loops: TurnsGiven) -> None:
+    if Loops.of(loops, 1)[:2] != (0, 1):
+        told = loops if isinstance(loops, int) else Loops.of(loops, 1).whole
+        raise UserError(f"loops: a Stack goes through its blocks once, not {told} times; a looped backbone can")

@@ -21,22 +21,22 @@ class Learned(Position):
 
     With `DigitIndex` it is the Abacus embedding: `Learned(position_ids=DigitIndex(max_offset=100))`.
 
-    The vectors begin as the model's initialisation draws embeddings, or with `initialization="sine"` as the waves of
-    `Sinusoidal`. `frozen` ones stay as they began. (The published counting has both, but there a later initialisation
-    overwrites the waves: its frozen vectors are `Learned(frozen=True)`, noise.)
+    The initial vectors are drawn as token embeddings are, or with `initialization="sinusoidal"` are those of
+    `Sinusoidal`; `frozen` ones are not trained. (The published counting code has both, but a later initialization
+    overwrites the sinusoids: its frozen vectors are `Learned(frozen=True)`, noise.)
     """
 
     position_ids: PositionIds = setting(Sequential(), "which number each place gets")
-    max_position_embeddings: int = setting(512, "how many places there are vectors for")
-    initialization: Literal["normal", "sine"] = setting(
-        "normal", "how the vectors begin: as the model's embeddings, or as sines and cosines", later=True
+    max_position_embeddings: int = setting(512, "number of learned position embeddings")
+    initialization: Literal["normal", "sinusoidal"] = setting(
+        "normal", "initialization: as the token embeddings (normal), or sinusoidal (sine)", later=True
     )
-    frozen: bool = setting(False, "whether the vectors stay as they began", later=True)
+    frozen: bool = setting(False, "whether the embeddings are not trained", later=True)
 
     def __post_init__(self) -> None:
         if self.max_position_embeddings < 1:
             raise UserError(f"max_position_embeddings: {self.max_position_embeddings} places; 1 or more is right")
-        if self.initialization not in ("normal", "sine"):
+        if self.initialization not in ("normal", "sinusoidal"):
             raise UserError(f"initialization: {self.initialization!r} is neither 'normal' nor 'sine'")
 
     def build_input(self, width: int) -> InputPosition:
@@ -50,11 +50,11 @@ class LearnedTable(InputPosition):
     """The table behind `Learned`."""
 
     def __init__(
-        self, table: int, width: int, begin: Literal["normal", "sine"] = "normal", frozen: bool = False
+        self, table: int, width: int, begin: Literal["normal", "sinusoidal"] = "normal", frozen: bool = False
     ) -> None:
         super().__init__()
         self.vectors = nn.Embedding(table, width)
-        self.begins_as_waves = begin == "sine"
+        self.begins_as_waves = begin == "sinusoidal"
         if self.begins_as_waves:
             waves = Waves(width, 10000.0, 1.0)
             with torch.no_grad():
@@ -81,8 +81,8 @@ class Sinusoidal(Position):
     """
 
     position_ids: PositionIds = setting(Sequential(), "which number each place gets")
-    base: float = setting(10000.0, "the longest wave is 2 pi times this many places")
-    scale: float = setting(1.0, "what the waves are multiplied by")
+    base: float = setting(10000.0, "base of the wavelengths (theta)")
+    scale: float = setting(1.0, "factor on the embeddings")
 
     def __post_init__(self) -> None:
         if self.base <= 1:
@@ -102,7 +102,7 @@ class ScaledSinusoidal(Position):
     """
 
     position_ids: PositionIds = setting(Sequential(), "which number each place gets")
-    base: float = setting(10000.0, "the longest wave is 2 pi times this many places")
+    base: float = setting(10000.0, "base of the wavelengths (theta)")
 
     def __post_init__(self) -> None:
         if self.base <= 1:
@@ -120,7 +120,7 @@ class Waves(InputPosition):
     def __init__(self, width: int, base: float, scale: float | nn.Parameter) -> None:
         super().__init__()
         if width % 2:
-            raise UserError(f"width: Sinusoidal pairs sines with cosines, so {width} must be even")
+            raise UserError(f"hidden_size: Sinusoidal pairs sines with cosines, so {width} must be even")
         self.scale = scale
         exponents = torch.arange(0, width, 2, dtype=torch.float64) / width
         self.register_buffer("rates", (base**-exponents).float(), persistent=False)
@@ -145,7 +145,7 @@ class Scalar(Position):
     fractions: ClassVar[bool] = True
 
     position_ids: PositionIds = setting(Sequential(), "which number each place gets")
-    max_positions: int = setting(128, "what a place is divided by: how many there are")
+    max_positions: int = setting(128, "number of positions, by which a position is divided")
 
     def __post_init__(self) -> None:
         if self.max_positions < 1:
@@ -161,7 +161,9 @@ class LastFeature(InputPosition):
     def __init__(self, places: int, width: int) -> None:
         super().__init__()
         if width < 2:
-            raise UserError(f"width: Scalar takes one feature of {width}, so that nothing is left; 2 or more is right")
+            raise UserError(
+                f"hidden_size: Scalar takes one feature of {width}, so that nothing is left; 2 or more is right"
+            )
         self.places = places
 
     def forward(

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -30,8 +29,10 @@ class FIRE(Position):
     """
 
     position_ids: PositionIds = setting(Sequential(), "which number each place gets")
-    hidden_size: int = setting(32, "hidden width of the network")
-    threshold: float = setting(512.0, "below this place, times a learned factor, no distance is divided by its place")
+    hidden_size: int = setting(32, "hidden size of the network")
+    threshold: float = setting(
+        512.0, "below this position, times a learned factor, distances are not normalized by the position"
+    )
     shared: bool = setting(False, "whether all layers share one network")
 
     def __post_init__(self) -> None:
@@ -96,7 +97,7 @@ class ALiBi(Position):
 
     position_ids: PositionIds = setting(Sequential(), "which number each place gets")
     slope_scale: float = setting(1.0, "factor on all slopes; 1 as published")
-    max_distance: int | None = setting(None, "distances beyond count as this; null: as they are")
+    max_distance: int | None = setting(None, "larger distances count as this one; null: no limit")
 
     def __post_init__(self) -> None:
         if self.max_distance is not None and self.max_distance < 1:
@@ -142,22 +143,20 @@ class T5Bias(Position):
 
     Raffel et al. (2020), https://arxiv.org/abs/1910.10683. Half of the buckets hold one distance each, the others grow
     in width up to `max_distance`; the last one holds everything farther. Keys ahead of the query count as distance 0
-    where `bidirectional="one"`; with `bidirectional="two"` the buckets are divided between keys behind and keys ahead,
+    by default; with `bidirectional=True` the buckets are divided between keys behind and keys ahead,
     which is what numberings need that do not simply count from the left (`DigitIndex`, `Coupled`).
 
     `shared` gives all layers the same numbers, as T5 does.
     """
 
     position_ids: PositionIds = setting(Sequential(), "which number each place gets")
-    num_buckets: int = setting(32, "how many different distances there are")
-    max_distance: int = setting(128, "from here on all distances are one; places")
-    bidirectional: Literal["one", "two"] = setting("one", "whether keys ahead of the query have buckets of their own")
-    shared: bool = setting(False, "whether all layers share the numbers")
+    num_buckets: int = setting(32, "number of distance buckets")
+    max_distance: int = setting(128, "distances from here on share the last bucket")
+    bidirectional: bool = setting(False, "whether keys after the query have buckets of their own")
+    shared: bool = setting(False, "whether all layers share the biases")
 
     def __post_init__(self) -> None:
-        if self.bidirectional not in ("one", "two"):
-            raise UserError(f"bidirectional: {self.bidirectional!r} is neither 'one' nor 'two'")
-        sides = 1 if self.bidirectional == "one" else 2
+        sides = 2 if self.bidirectional else 1
         if self.num_buckets < 2 * sides or self.num_buckets % sides:
             right = "2 or more are" if sides == 1 else "an even number from 4 on is"
             raise UserError(f"num_buckets: {self.num_buckets} cannot be divided; {right} right, 32 is usual")
@@ -169,7 +168,7 @@ class T5Bias(Position):
             )
 
     def build_attention(self, heads: int, head_width: int) -> Bias:
-        return BucketTable(heads, self.num_buckets, self.max_distance, self.bidirectional == "two")
+        return BucketTable(heads, self.num_buckets, self.max_distance, self.bidirectional)
 
     def shares_layers(self) -> bool:
         return self.shared
@@ -191,8 +190,8 @@ class BucketTable(Bias):
     def bucket(self, distance: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
         """Which bucket a distance (place of the query minus place of the key) falls in.
 
-        With buckets=8, max_distance=16 and one side: 0 1 2 3 for these distances, 4 for 4 and 5, 5 for 6 and 7, 6 for 8
-        to 11, 7 from 12 on.
+        With num_buckets=8, max_distance=16 and one side: 0 1 2 3 for these distances, 4 for 4 and 5, 5 for 6 and 7, 6
+        for 8 to 11, 7 from 12 on.
         """
         buckets, ahead = self.buckets, torch.zeros_like(distance)
         if self.two_sided:

@@ -27,7 +27,7 @@ class CoPE(Position):
 
     position_ids = Sequential()
 
-    max_positions: int = setting(64, "how many whole places have a vector; what is farther counts as the last of them")
+    max_positions: int = setting(64, "number of position embeddings; larger positions share the last one")
 
     def __post_init__(self) -> None:
         if self.max_positions < 2:
@@ -64,6 +64,6 @@ class GatedPlaces(Contextual):
         added: Tensor = near + (far - near) * (place - below).to(near.dtype)
         return added
 
-    def operations(self, heads: int, time: int) -> int:
+    def flops(self, heads: int, time: int) -> int:
         most, head_width = self.vectors.shape
         return 2 * heads * head_width * (time * time + time * most)

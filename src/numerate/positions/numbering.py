@@ -37,7 +37,7 @@ class PositionIds(ABC):
     """Whether the numbers are whole; fractions are only for positions that take them."""
 
     @abstractmethod
-    def number(
+    def assign(
         self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"] | Float[Tensor, "rows time"]:
         """The places. `kinds` says what each token is (`numerate.vocabulary.DIGIT` ...).
@@ -50,7 +50,7 @@ class PositionIds(ABC):
         every length and with any tokens have the same numbers then, and are numbered once."""
         return False
 
-    def placements(self) -> int:
+    def position_offsets(self) -> int:
         """How many fixed placements there are to evaluate at; the 0-th is without any offset."""
         return 1
 
@@ -80,7 +80,7 @@ class Sequential(PositionIds):
     """
 
     helper_positions: Helpers = setting(
-        "own", "the number of a helper: its own, or that of the next real token", later=True
+        "own", "position of a helper token: its own, or that of the next regular token", later=True
     )
 
     def __post_init__(self) -> None:
@@ -89,7 +89,7 @@ class Sequential(PositionIds):
     def by_place(self) -> bool:
         return self.helper_positions == "own"
 
-    def number(
+    def assign(
         self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
         return _counted(tokens, kinds, self.helper_positions)
@@ -109,13 +109,15 @@ class Shifted(PositionIds):
     too, a helper gets the number of the next real token and does not count as one of the n.
     """
 
-    max_shift: int = setting(64, "largest offset of a training row, and of evaluation; places")
-    num_eval_offsets: int = setting(3, "how many fixed offsets evaluation takes, evenly spaced from 0 to max_shift")
+    max_shift: int = setting(64, "largest random offset")
+    num_eval_offsets: int = setting(3, "number of fixed offsets in evaluation, evenly spaced from 0 to max_shift")
     shift_within: int | None = setting(
-        None, "how many places a training row is shifted within, whatever its length; null: by max_shift", later=True
+        None,
+        "number of positions within which a training sequence is shifted, whatever its length; null: by max_shift",
+        later=True,
     )
     helper_positions: Helpers = setting(
-        "own", "the number of a helper: its own, or that of the next real token", later=True
+        "own", "position of a helper token: its own, or that of the next regular token", later=True
     )
 
     def __post_init__(self) -> None:
@@ -130,7 +132,7 @@ class Shifted(PositionIds):
     def by_place(self) -> bool:
         return self.helper_positions == "own"
 
-    def number(
+    def assign(
         self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
         places = _counted(tokens, kinds, self.helper_positions)
@@ -143,13 +145,13 @@ class Shifted(PositionIds):
             return torch.where(
                 torch.arange(shifted.shape[1], device=places.device) < tokens.lengths[:, None], shifted, 0
             )
-        return places + self.max_shift * draw.placement // max(self.num_eval_offsets - 1, 1)
+        return places + self.max_shift * draw.position_offset // max(self.num_eval_offsets - 1, 1)
 
     def _room(self, within: int, tokens: Tokens, kinds: Int[Tensor, "rows time"]) -> Int[Tensor, " rows"]:
         """The largest offset of each row: a place is kept free for a helper behind its last token."""
         return (within - 1 - _real(tokens, kinds, self.helper_positions)).clamp(min=0)
 
-    def placements(self) -> int:
+    def position_offsets(self) -> int:
         return self.num_eval_offsets if self.max_shift else 1
 
     def headroom(self) -> int:
@@ -175,14 +177,14 @@ class DigitIndex(PositionIds):
     is less noisy when batches are small.
     """
 
-    max_offset: int = setting(0, "largest training offset; 100 in the paper")
-    per: Literal["row", "batch"] = setting("row", "what shares one offset: a row, or the whole batch as published")
+    max_offset: int = setting(0, "largest random offset in training; 100 in the paper")
+    per: Literal["row", "batch"] = setting("row", "draw one offset per sequence (row), or per batch as published")
 
     def __post_init__(self) -> None:
         if self.max_offset < 0:
             raise UserError(f"max_offset: {self.max_offset} is negative; 0 or more is right")
 
-    def number(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext) -> Int[Tensor, "rows time"]:
+    def assign(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext) -> Int[Tensor, "rows time"]:
         digit = kinds == DIGIT
         places = _within_runs(digit)
         if not draw.training or self.max_offset == 0:
@@ -210,8 +212,8 @@ class Coupled(PositionIds):
     its first digit, so it has to be written units first (`Digits(digit_order="answer reversed")`).
     """
 
-    max_offset: int = setting(0, "largest training offset; places")
-    operands: Literal["reversed", "normal"] = setting("reversed", "in which order the operands' digits are written")
+    max_offset: int = setting(0, "largest random offset in training")
+    operands: Literal["reversed", "normal"] = setting("reversed", "digit order of the operands")
 
     def __post_init__(self) -> None:
         if self.max_offset < 0:
@@ -219,7 +221,7 @@ class Coupled(PositionIds):
         if self.operands not in ("reversed", "normal"):
             raise UserError(f"operands: {self.operands!r} is neither 'reversed' nor 'normal'")
 
-    def number(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext) -> Int[Tensor, "rows time"]:
+    def assign(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext) -> Int[Tensor, "rows time"]:
         digit = kinds == DIGIT
         places = _within_runs(digit)
         if self.operands == "normal":
@@ -247,7 +249,7 @@ class NumberIndex(PositionIds):
     is how many texts (an operator, `=`) stand before: `321+654=975` gets 0 0 0 0 1 1 1 1 2 2 2.
     """
 
-    def number(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext) -> Int[Tensor, "rows time"]:
+    def assign(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext) -> Int[Tensor, "rows time"]:
         text = (kinds != DIGIT) & (kinds != SPECIAL)
         return text.long().cumsum(1) - text.long()
 
@@ -270,12 +272,12 @@ class RandomSubset(PositionIds):
     places, and a helper gets the place of the next real token.
     """
 
-    max_length: int = setting(512, "how many places there are to choose from")
-    size: int | None = setting(None, "how many are chosen; null: as many as the row has tokens")
-    stride: int = setting(1, "step between neighbouring places in evaluation")
-    per: Literal["row", "batch"] = setting("row", "what shares one draw: a row, or the whole batch as published")
+    max_length: int = setting(512, "number of positions to sample from")
+    size: int | None = setting(None, "number of sampled positions; null: the sequence length")
+    stride: int = setting(1, "step between positions in evaluation")
+    per: Literal["row", "batch"] = setting("row", "draw one subset per sequence (row), or per batch as published")
     helper_positions: Helpers = setting(
-        "own", "the number of a helper: its own, or that of the next real token", later=True
+        "own", "position of a helper token: its own, or that of the next regular token", later=True
     )
 
     def __post_init__(self) -> None:
@@ -292,7 +294,7 @@ class RandomSubset(PositionIds):
     def by_place(self) -> bool:
         return self.helper_positions == "own"
 
-    def number(
+    def assign(
         self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
         plain = _counted(tokens, kinds, self.helper_positions)
@@ -348,13 +350,13 @@ class Zooming(PositionIds):
     causal: ClassVar[bool] = False
     whole: ClassVar[bool] = False
 
-    def number(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext) -> Float[Tensor, "rows time"]:
+    def assign(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext) -> Float[Tensor, "rows time"]:
         return (_counted(tokens, kinds, "next") + 1) / (_real(tokens, kinds, "next") + 1)[:, None]
 
 
 def _check_helpers(helpers: str) -> None:
     if helpers not in ("own", "next"):
-        raise UserError(f"helpers: {helpers!r} is neither 'own' nor 'next'")
+        raise UserError(f"helper_positions: {helpers!r} is neither 'own' nor 'next'")
 
 
 def _inside(tokens: Tokens) -> Bool[Tensor, "rows time"]:

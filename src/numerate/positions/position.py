@@ -10,7 +10,7 @@ from numerate.positions.numbering import PositionIds
 
 
 class Position(ABC):
-    """A use of place numbers: a frozen spec with a `numbering`. It acts on the input or inside attention, not both."""
+    """A use of place numbers: a frozen spec with `position_ids`. It acts on the input or inside attention, not both."""
 
     position_ids: PositionIds
 
@@ -82,5 +82,5 @@ class Contextual(nn.Module, ABC):
         """What is added to the scores; `visible` is True where a query may see a key."""
 
     @abstractmethod
-    def operations(self, heads: int, time: int) -> int:
+    def flops(self, heads: int, time: int) -> int:
         """Floating-point operations of its matrix products for one row of this length."""

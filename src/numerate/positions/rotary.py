@@ -27,8 +27,8 @@ class Rotary(Position):
     """
 
     position_ids: PositionIds = setting(Sequential(), "which number each place gets")
-    base: float = setting(10000.0, "the slowest pair turns once in about 2 pi times this many places")
-    partial_rotary_factor: float = setting(1.0, "the share of each head that is turned, from 0 (none) to 1 (all)")
+    base: float = setting(10000.0, "base of the frequencies (theta)")
+    partial_rotary_factor: float = setting(1.0, "share of each head's dimensions that is rotated")
 
     def __post_init__(self) -> None:
         if self.base <= 1:
@@ -57,7 +57,9 @@ class HalfSplitRotation(Rotation):
         super().__init__()
         turned = int(head_width * share)
         if turned % 2 or turned == 0:
-            raise UserError(f"share: {turned} of {head_width} components would be turned; an even number is needed")
+            raise UserError(
+                f"partial_rotary_factor: {turned} of {head_width} components would be turned; an even number is needed"
+            )
         self.turned, self.whole = turned, turned == head_width
         exponents = torch.arange(0, turned, 2, dtype=torch.float64) / turned
         self.register_buffer("rates", (base**-exponents).float(), persistent=False)

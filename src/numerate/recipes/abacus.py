@@ -47,7 +47,7 @@ def addition_far() -> Recipe:
     the number of keys (`logit_scale="log"`); `NumberIndex` tells operands and answer apart. So nothing is ever read at
     a place, or with a bias, that was not trained. On one core of a laptop about 3 minutes.
     """
-    near = T5Bias(position_ids=Coupled(), num_buckets=8, max_distance=2, bidirectional="two")
+    near = T5Bias(position_ids=Coupled(), num_buckets=8, max_distance=2, bidirectional=True)
     falling = ALiBi(position_ids=Coupled(), slope_scale=8.0, max_distance=4)
     return _addition(
         "addition_far",

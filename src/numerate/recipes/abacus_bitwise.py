@@ -73,5 +73,5 @@ def _bitwise_or(title: str, trunk: Backbone, positions: tuple[Position, ...]) ->
         positions,
         tokenizer=Characters(vocabulary="pad"),
         grid="pos_arth+pos_arth_ood",
-        operations=DAY / 24,
+        flops=DAY / 24,
     )

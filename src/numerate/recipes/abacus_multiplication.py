@@ -54,5 +54,5 @@ def _multiplication(title: str, positions: tuple[Position, ...], *, rate: float)
         grid="1:25x1:25",
         objective=Progressive(CrossEntropy(mean_over="examples"), alpha=1.0, throttle="described"),
         rate=rate,
-        operations=8 * DAY,
+        flops=8 * DAY,
     )

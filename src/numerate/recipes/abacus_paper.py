@@ -55,7 +55,7 @@ def looped(depth: int, times: int) -> Backbone:
 
 def progressive(trunk: Backbone) -> Objective:
     """The progressive loss alone where there are turns to draw; elsewhere it is plain cross-entropy."""
-    return Progressive(alpha=1.0) if trunk.turns() > 1 else Supervised(CrossEntropy())
+    return Progressive(alpha=1.0) if trunk.loops() > 1 else Supervised(CrossEntropy())
 
 
 def decoder(trunk: Backbone, positions: tuple[Position, ...], *, width: int = 1024, heads: int = 16) -> Decoder:
@@ -87,7 +87,7 @@ def published(
     grid: str,
     objective: Objective | None = None,
     rate: float = 1e-4,
-    operations: float = DAY,
+    flops: float = DAY,
     first_batch: int = 512,
     paper: str = "abacus",
 ) -> Recipe:
@@ -101,7 +101,7 @@ def published(
         schedule=WarmupStableDecay(warmup=0.1, decay_from=0.9),
         training=Training(
             steps=None,
-            flops=operations,
+            flops=flops,
             batch_size=8192,
             batch_size_warmup=0.6,
             initial_batch_size=first_batch,

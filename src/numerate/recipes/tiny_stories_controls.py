@@ -28,7 +28,7 @@ from numerate.vocabulary import Vocabulary
 _FEW = Vocabulary.of(["+"])
 """For models of which only what does not depend on the vocabulary is counted."""
 
-Equal = Literal["parameters", "operations", "time"]
+Equal = Literal["parameters", "flops", "time"]
 Size = Literal["width", "depth"]
 By = Literal[Size, "steps"]
 
@@ -51,7 +51,7 @@ class Control:
         """
         unit = {
             "parameters": "parameters beside embedding and head",
-            "operations": "operations of training",
+            "flops": "operations of training",
             "time": "steps' time of it",
         }[self.equal]
         found, wanted = (f"{x:.4g}" if x > 1e7 else f"{x:,.0f}" for x in (self.found, self.wanted))
@@ -95,15 +95,13 @@ def equal_in(
         wanted = float(parameters_of(spec))
         model = _sought(plain, by, wanted, lambda one: float(parameters_of(one)), fill=by == "width")
         return Control(replace(recipe, model=model), equal, wanted, float(parameters_of(model)))
-    each = operations_of(recipe, spec, vocabulary)
-    if equal == "operations":
+    each = flops_of(recipe, spec, vocabulary)
+    if equal == "flops":
         wanted = each * steps
         if by != "steps":
-            model = _sought(plain, by, each, lambda one: operations_of(recipe, one, vocabulary))
-            return Control(
-                replace(recipe, model=model), equal, wanted, operations_of(recipe, model, vocabulary) * steps
-            )
-        one = operations_of(recipe, plain, vocabulary)
+            model = _sought(plain, by, each, lambda one: flops_of(recipe, one, vocabulary))
+            return Control(replace(recipe, model=model), equal, wanted, flops_of(recipe, model, vocabulary) * steps)
+        one = flops_of(recipe, plain, vocabulary)
         longer = round(wanted / one)
         return Control(_for(recipe, plain, longer), equal, wanted, one * longer)
     if ratio is None or not ratio > 0:
@@ -111,10 +109,10 @@ def equal_in(
     if by == "steps":
         longer = round(steps * ratio)
         return Control(_for(recipe, plain, longer), equal, steps * ratio, float(longer))
-    one = operations_of(recipe, plain, vocabulary)
-    model = _sought(plain, by, one * ratio, lambda found: operations_of(recipe, found, vocabulary))
+    one = flops_of(recipe, plain, vocabulary)
+    model = _sought(plain, by, one * ratio, lambda found: flops_of(recipe, found, vocabulary))
     return Control(
-        replace(recipe, model=model), equal, steps * ratio, steps * operations_of(recipe, model, vocabulary) / one
+        replace(recipe, model=model), equal, steps * ratio, steps * flops_of(recipe, model, vocabulary) / one
     )
 
 
@@ -146,12 +144,12 @@ def parameters_of(spec: Decoder) -> int:
     return sum(part.numel() for part in model.parameters() if id(part) not in ends)
 
 
-def operations_of(recipe: Recipe, spec: Decoder, vocabulary: int = 32_000) -> float:
+def flops_of(recipe: Recipe, spec: Decoder, vocabulary: int = 32_000) -> float:
     """Floating-point operations of a step: forward and backward of its batch, rows as long as the context."""
     context = _context(recipe)
     model = without_memory(spec, _FEW, 0)
     head = 2 * recipe.training.batch_size * context * spec.hidden_size * (vocabulary - _FEW.size)
-    return 3.0 * (model.operations(recipe.training.batch_size, context) + head)
+    return 3.0 * (model.flops(recipe.training.batch_size, context) + head)
 
 
 def step_seconds(

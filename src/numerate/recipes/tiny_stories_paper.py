@@ -79,7 +79,7 @@ def control_beside(run: PublishedRun, control: str) -> Control:
     if control == "iso_parameters":
         return equal_in("parameters", recipe, by="width", against=against, vocabulary=VOCABULARY)
     if control == "iso_operations":
-        return equal_in("operations", recipe, by="steps", against=against, vocabulary=VOCABULARY)
+        return equal_in("flops", recipe, by="steps", against=against, vocabulary=VOCABULARY)
     other = beside(run)
     assert other is not None
     ratio = (run.hours / run.last) / (other.hours / other.last)

@@ -24,7 +24,7 @@ _PLACE: dict[str, Check] = {
     "cell": Mapped(COUNT),
     "checkpoint": TEXT,
     "step": COUNT,
-    "placement": COUNT,
+    "position_offset": COUNT,
     "settings?": TABLE,
     "method": TEXT,
 }
@@ -103,7 +103,7 @@ _CELL = Fields(
         "labels?": _LABELS,
         "numbers?": _NUMBERS,
         "texts?": _TEXTS,
-        "looks_ahead?": TEXT,
+        "sees_future?": TEXT,
     }
 )
 
@@ -140,7 +140,7 @@ _PORTION = Fields(
 EVALUATION = Schema(
     Either("language", _PORTION, _CELL),
     "Restore the file from a copy, or remove the line: `numerate evaluate` measures its cell again.",
-    unique=("cell", "checkpoint", "step", "settings", "placement", "count", "questions", "method", "seed"),
+    unique=("cell", "checkpoint", "step", "settings", "position_offset", "count", "questions", "method", "seed"),
 )
 
 _AGAIN = "Remove the line, and `numerate evaluate` with the same settings asks again."
@@ -194,7 +194,7 @@ METRICS = Schema(
                 "step": COUNT,
                 "examples?": COUNT,
                 "tokens?": COUNT,
-                "operations?": POSITIVE,
+                "flops?": POSITIVE,
                 "loss?": NUMBER,
                 "rate?": POSITIVE,
                 "gradient_norm?": POSITIVE,
@@ -271,7 +271,7 @@ _REGIONS = Mapped(
             "labels?": TABLE,
             "answers?": TABLE,
             "language?": TABLE,
-            "looks_ahead?": TEXT,
+            "sees_future?": TEXT,
         }
     )
 )
@@ -292,7 +292,7 @@ RESULT = Schema(
             "step?": COUNT,
             "examples?": COUNT,
             "tokens?": COUNT,
-            "operations?": POSITIVE,
+            "flops?": POSITIVE,
             "loss?": NUMBER,
             "development?": SHARE,
             "beyond-development?": SHARE,

@@ -15,14 +15,14 @@ def no_claims(groups: Sequence[Group]) -> list[str]:
     """In words, of which groups nothing may be claimed and why, those of one reason together."""
     reasons: dict[str, list[str]] = {}
     for group in groups:
-        if group.looks_ahead is not None:
-            reasons.setdefault(group.looks_ahead, []).append(group.label)
+        if group.sees_future is not None:
+            reasons.setdefault(group.sees_future, []).append(group.label)
     return [f"no claim of {listed(labels)}: {reason}" for reason, labels in reasons.items()]
 
 
 def claimable(groups: Sequence[Group]) -> list[Group]:
     """The groups of which something may be claimed."""
-    return [group for group in groups if group.looks_ahead is None]
+    return [group for group in groups if group.sees_future is None]
 
 
 def theorems(groups: Sequence[Group]) -> list[str]:

@@ -94,10 +94,10 @@ class Group:
         return same_everywhere(self.runs[0].recipe)
 
     @cached_property
-    def looks_ahead(self) -> str | None:
+    def sees_future(self) -> str | None:
         """How its model sees at each place what comes later, in words: nothing may then be claimed of it."""
         cells = [cell for run in self.runs for cell in self.recorded(run)]
-        return next((cell.looks_ahead for cell in cells if cell.looks_ahead is not None), None)
+        return next((cell.sees_future for cell in cells if cell.sees_future is not None), None)
 
     @cached_property
     def _evaluated(self) -> list[tuple[Records, list[Cell]]]:

@@ -133,8 +133,8 @@ def _chosen(run: Records, group: Group) -> list[Foretold]:
     """What a run has as a group is run, at its first placement; of a checkpoint under its name at the latest step."""
     settings = group.settings if group.settings is not None else {}
     there = [one for one in run.language if one.settings == settings and one.found.tokens]
-    first = min((one.placement for one in there), default=0)
-    there = [one for one in there if one.placement == first]
+    first = min((one.position_offset for one in there), default=0)
+    there = [one for one in there if one.position_offset == first]
     there = [one for one in there if group.checkpoint in (None, one.checkpoint)]
     latest: dict[tuple[str, int], Foretold] = {}
     for one in sorted(there, key=lambda one: one.step):

@@ -37,7 +37,7 @@ def by_step(run: Records) -> Curve:
 def by_operations(run: Records) -> Curve:
     """Validation loss by floating-point operations of training, as far as they are known at its steps."""
     steps, values = by_step(run)
-    at = {float(line["step"]): float(line["operations"]) for line in run.training() if "operations" in line}
+    at = {float(line["step"]): float(line["flops"]) for line in run.training() if "flops" in line}
     return _moved(steps, values, at)
 
 
@@ -77,8 +77,8 @@ def charts(groups: Sequence[Group]) -> list[Chart]:
     """Validation loss by step and, of several groups, by operations and by time, as far as these are known."""
     shown = drawn(trained_once(groups))
     styled = styles([group.label for group in shown])
-    operations = [by_operations(run)[0] for group in shown for run in group.runs]
-    unit = 3 * int(log10(max((max(steps) for steps in operations if steps), default=1.0)) // 3)
+    flops = [by_operations(run)[0] for group in shown for run in group.runs]
+    unit = 3 * int(log10(max((max(steps) for steps in flops if steps), default=1.0)) // 3)
     ways: list[tuple[str, Callable[[Records], Curve], str, float]] = [
         ("Validation loss by step", by_step, "step", 1.0),
         (

@@ -20,7 +20,7 @@ class Foretold:
     found: Likelihoods
     checkpoint: str
     step: int
-    placement: int
+    position_offset: int
     settings: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: str | None = None
 
@@ -30,7 +30,7 @@ class Foretold:
             "checkpoint": self.checkpoint,
             "step": self.step,
             "settings": dict(self.settings),
-            "placement": self.placement,
+            "position_offset": self.position_offset,
             "region": self.region,
             "context_length": self.context,
             "cells": 1,
@@ -51,7 +51,7 @@ def foretold(records: Iterable[Mapping[str, Any]]) -> list[Foretold]:
     for record in records:
         settings = tuple((path, str(value)) for path, value in sorted((record.get("settings") or {}).items()))
         place = (str(record.get("checkpoint", "final")), int(record.get("step") or 0), settings)
-        key = (*place, int(record.get("placement") or 0), int(record["cell"]["context_length"]))
+        key = (*place, int(record.get("position_offset") or 0), int(record["cell"]["context_length"]))
         groups.setdefault(key, []).append(record)
     return [
         Foretold(

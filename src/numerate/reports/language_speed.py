@@ -73,12 +73,12 @@ def speed_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
         [
             group.label,
             _span([f"{count:,}" for count in sorted(_trained(group, "tokens"))]),
-            _span([_operations(count) for count in sorted(_trained(group, "operations"))]),
+            _span([_operations(count) for count in sorted(_trained(group, "flops"))]),
             *(found.get(name, "") for name in names),
         ]
         for group, found in zip(once, each, strict=True)
     ]
-    return ["run", "training tokens", "operations", *names], rows
+    return ["run", "training tokens", "flops", *names], rows
 
 
 def speed_note(groups: Sequence[Group]) -> str:

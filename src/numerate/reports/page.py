@@ -131,21 +131,29 @@ def _other_evaluations(run: Records, measure: Metric) -> str:
     """One row per checkpoint, settings and placement, where more than one was evaluated; of labels and several
     placements the mean over these as well."""
     rows, several = [], len(run.settings()) > 1
-    placements: list[int | None] = [*run.placements()]
+    position_offsets: list[int | None] = [*run.position_offsets()]
     labelled = all(cell.labels is not None for cell in run.cells)
-    placements += [None] * (labelled and len(placements) > 1)
+    position_offsets += [None] * (labelled and len(position_offsets) > 1)
     words = {name: text for name, text in region_words(grouped([run])).items() if _has(run, name)}
     for settings in run.settings():
         for checkpoint in run.checkpoints():
-            for placement in placements:
-                cells = [cell.of(measure) for cell in fairly(run.select(checkpoint, placement, settings))]
+            for position_offset in position_offsets:
+                cells = [cell.of(measure) for cell in fairly(run.select(checkpoint, position_offset, settings))]
                 if cells:
                     found = regions(cells)
                     texts = [_share_text(found[name]) if name in found else "" for name in words]
-                    where = f"mean of {len(run.placements())}" if placement is None else str(placement)
+                    where = (
+                        f"mean of {len(run.position_offsets())}" if position_offset is None else str(position_offset)
+                    )
                     how = [escape(settings_words(settings) or "as trained")] * several
                     rows.append([escape(checkpoint[0]), f"{checkpoint[1]:,}", *how, where, *texts])
-    header = ["checkpoint", "step", *(["settings"] * several), "placement", *(f"{text}, %" for text in words.values())]
+    header = [
+        "checkpoint",
+        "step",
+        *(["settings"] * several),
+        "position_offset",
+        *(f"{text}, %" for text in words.values()),
+    ]
     numbers = [1, *range(2 + several, len(header))]
     if len(rows) < 2:
         return ""

@@ -32,7 +32,7 @@ class Cell:
 
     `numbers` and `texts` say how far decoded answers are from the right ones, None where the record does not say.
     `labels` are those of a task with labels, by place in the row. `repeats` is at how many placements each question was
-    asked, where several are taken together. `looks_ahead` says how the model sees what comes later in a row, None where
+    asked, where several are taken together. `sees_future` says how the model sees what comes later in a row, None where
     it does not. `names` has what its sizes are called, where those are parts with names, such as modules. `metric` is
     what `correct` counts: with another than exact match it is a number of rows' worth.
     """
@@ -49,7 +49,7 @@ class Cell:
     seed: int = 0
     checkpoint: str = "final"
     step: int = 0
-    placement: int = 0
+    position_offset: int = 0
     method: str = "one pass"
     settings: Mapping[str, Any] = field(default_factory=dict)
     first_correct: int | None = None
@@ -57,7 +57,7 @@ class Cell:
     numbers: NumberScores | None = None
     texts: TextScores | None = None
     repeats: int = 1
-    looks_ahead: str | None = None
+    sees_future: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     metric: Metric = "exact"
 
@@ -174,8 +174,8 @@ class Records:
         """The evaluated checkpoints as (name, step), earliest first."""
         return sorted({(cell.checkpoint, cell.step) for cell in self.cells}, key=lambda pair: (pair[1], pair[0]))
 
-    def placements(self) -> list[int]:
-        return sorted({cell.placement for cell in self.cells})
+    def position_offsets(self) -> list[int]:
+        return sorted({cell.position_offset for cell in self.cells})
 
     def settings(self) -> list[Mapping[str, Any]]:
         """The settings that were changed in evaluations, as trained ({}) first, then by size."""
@@ -196,7 +196,7 @@ class Records:
     def select(
         self,
         checkpoint: tuple[str, int] | None = None,
-        placement: int | None = None,
+        position_offset: int | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> list[Cell]:
         """The cells of one checkpoint at one placement, run with some settings: by default the chosen checkpoint, the
@@ -206,13 +206,13 @@ class Records:
         there = [c for c in self.cells if (c.checkpoint, c.step) == wanted and c.settings == changed]
         if not there:
             return []
-        if placement is None and all(cell.labels is not None for cell in there):
+        if position_offset is None and all(cell.labels is not None for cell in there):
             key = (wanted, settings_key(changed))
             if key not in self._means:
                 self._means[key] = _over_placements(there)
             return self._means[key]
-        at = min(cell.placement for cell in there) if placement is None else placement
-        return [cell for cell in there if cell.placement == at]
+        at = min(cell.position_offset for cell in there) if position_offset is None else position_offset
+        return [cell for cell in there if cell.position_offset == at]
 
     @cached_property
     def _means(self) -> dict[Any, list[Cell]]:
@@ -234,7 +234,7 @@ class Records:
 def _over_placements(cells: Sequence[Cell]) -> list[Cell]:
     """Each cell once, what was asked at several placements taken together: its shares are the means over these."""
     together: dict[tuple[tuple[str, int], ...], list[Cell]] = {}
-    for cell in sorted(cells, key=lambda cell: cell.placement):
+    for cell in sorted(cells, key=lambda cell: cell.position_offset):
         together.setdefault(tuple(sorted(cell.at.items())), []).append(cell)
     return [_mean_of(same) if len(same) > 1 else same[0] for same in together.values()]
 
@@ -290,7 +290,7 @@ def read(folder: str | Path) -> Records:
             if (sizes := tuple(cell.at)) != axes.setdefault(settings, sizes):
                 others[sizes] = others.get(sizes, 0) + 1
                 continue
-            key = (cell.seed, cell.checkpoint, cell.step, settings, cell.placement, place)
+            key = (cell.seed, cell.checkpoint, cell.step, settings, cell.position_offset, place)
             cells[key] = cell
     for sizes, count in others.items():
         found, first = " and ".join(sizes), " and ".join(next(iter(axes.values())))
@@ -344,14 +344,14 @@ def cell_of(line: Mapping[str, Any]) -> Cell:
         seed=line.get("seed") or 0,
         checkpoint=line["checkpoint"],
         step=line["step"],
-        placement=line["placement"],
+        position_offset=line["position_offset"],
         method=line["method"],
         settings=line.get("settings") or {},
         first_correct=_first_correct(line, line["count"]),
         labels=Labels.read(line),
         numbers=NumberScores.read(line),
         texts=TextScores.read(line),
-        looks_ahead=line.get("looks_ahead"),
+        sees_future=line.get("sees_future"),
         names=line.get("names") or {},
     )
 

@@ -169,7 +169,7 @@ def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
 
 def _reached(group: Group, name: str) -> str:
     """How many seeds have `SOLVED` right in a region; beyond what was trained, of those that have it there too."""
-    if group.looks_ahead is not None:
+    if group.sees_future is not None:
         return "no claim"
     found = [regions for regions in group.regions if name in regions]
     known = [one for one in found if "in_distribution" in one]

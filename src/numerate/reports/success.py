@@ -172,8 +172,8 @@ def success_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     for one in found:
         at = one.at
         cells = [at[n].words if n in at else "" for n in lengths]
-        if one.group.looks_ahead is not None:
-            cells = [f"{NO_CLAIM}: {one.group.looks_ahead}", *([""] * (len(lengths) - 1))] if lengths else []
+        if one.group.sees_future is not None:
+            cells = [f"{NO_CLAIM}: {one.group.sees_future}", *([""] * (len(lengths) - 1))] if lengths else []
         elif not one.judged:
             cells = ["did not converge", *([""] * (len(lengths) - 1))] if lengths else []
         rows.append([one.group.label, one.checkpoint, one.told, *cells])
@@ -249,8 +249,8 @@ def success_table(groups: Sequence[Group]) -> str:
         whole = interval.replace(" ", "\N{NO-BREAK SPACE}")
         told = f'{count} <span class="quiet">{whole}</span>'
         start = f'<td>{label}</td><td>{one.checkpoint}</td><td class="num">{told}</td>'
-        if one.group.looks_ahead is not None:
-            why = escape(f"{NO_CLAIM}: {one.group.looks_ahead}")
+        if one.group.sees_future is not None:
+            why = escape(f"{NO_CLAIM}: {one.group.sees_future}")
             body = f'<td class="quiet" colspan="{len(lengths)}">{why}</td>'
         elif one.judged:
             at = one.at

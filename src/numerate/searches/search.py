@@ -115,7 +115,7 @@ def search(
         _work_off(work, journal, executor, stop, board.look)
     over = tuple(journal.trials())
     left = max(0, plan.way.trials - sum(trial.state != "running" for trial in over))
-    status = (stop.status or 130) if stop.asked else 0
+    status = (stop.status or 130) if stop.requested else 0
     found = SearchResult(journal.folder, recipe, plan, over, journal.importances(), left, status, tuple(called))
     write(found)
     return found
@@ -169,7 +169,7 @@ def _work_off(work: Trials, journal: Journal, executor: Executor | None, stop: S
     """
     seen: list[list[Trial]] = []
     submitted = False
-    while not (stop.asked or submitted) and (left := journal.left(work.plan.way)):
+    while not (stop.requested or submitted) and (left := journal.left(work.plan.way)):
         trials = journal.trials()
         if seen.count(trials) == _IDLE:
             raise OperationalError(f"{journal.folder}: {left} trials are left, and no worker takes one up")
@@ -195,11 +195,11 @@ def _here(work: Trials, left: int, stop: Stop) -> Iterator[Finished]:
     do = work.open(WorkerContext(f"{socket.gethostname()}-{os.getpid()}", torch.get_num_threads(), stop))
     for index in range(left):
         try:
-            if stop.asked:
+            if stop.requested:
                 return
             do(index)
         except KeyboardInterrupt:
-            if not stop.asked:
+            if not stop.requested:
                 raise
             return
         yield Finished(index)

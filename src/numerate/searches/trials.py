@@ -72,17 +72,17 @@ class Trials(Work):
     plan: SearchPlan
     command: str
 
-    def open(self, desk: WorkerContext) -> Callable[[Any], Any]:
+    def open(self, context: WorkerContext) -> Callable[[Any], Any]:
         from numerate.laboratory import train  # noqa: F401  (it takes seconds, and no trial should pay for it)
 
         recipe = from_tree(dict(self.tree), "search", declared=Recipe)
         journal = Journal(self.folder, self.plan.space, minimise=self.plan.minimise)
 
         def do(item: Any) -> int | None:
-            with journal.taken(self.plan.way, desk.worker) as trial:
+            with journal.taken(self.plan.way, context.worker) as trial:
                 if trial is None:
                     return None
-                _Doing(self, journal, trial, recipe, desk).done()
+                _Doing(self, journal, trial, recipe, context).done()
                 return trial.number
 
         return do
@@ -101,8 +101,8 @@ class _Stopped(Exception):
 class _Doing:
     """One trial at work."""
 
-    def __init__(self, work: Trials, journal: Journal, trial: Trial, recipe: Recipe, desk: WorkerContext) -> None:
-        self.work, self.plan, self.journal, self.trial, self.desk = work, work.plan, journal, trial, desk
+    def __init__(self, work: Trials, journal: Journal, trial: Trial, recipe: Recipe, context: WorkerContext) -> None:
+        self.work, self.plan, self.journal, self.trial, self.context = work, work.plan, journal, trial, context
         self.recipe = recipe
         self.began = time.monotonic()
 
@@ -185,7 +185,7 @@ class _Doing:
 
     def due(self) -> str | None:
         """Why the trial should end now, if it should."""
-        if self.desk.stop.asked:
+        if self.context.stop.requested:
             return "stop"
         limit = self.plan.timeout
         return "late" if limit is not None and time.monotonic() - self.began > limit else None

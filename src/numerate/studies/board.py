@@ -38,7 +38,7 @@ class Board:
         self._over, self._failed, self._total = len(done), 0, len(plan)
         self._pace = Pace((planned.label, done[planned.run]) for planned in plan if planned.run in done)
         self._running: list[dict[str, Any]] = []
-        self._heard = {state["worker"]: _last_said(state) for state in folder.states()}
+        self._on_progress = {state["worker"]: _last_said(state) for state in folder.states()}
         self._warned: dict[str, None] = {}
         self._looked = (0.0, 0.0)
         self.progress = ProgressBar(
@@ -87,8 +87,8 @@ class Board:
     def hear(self, worker: str, said: Sequence[Sequence[Any]]) -> None:
         """Says what a worker said, each text once."""
         for number, text in said:
-            if number > self._heard.get(worker, 0):
-                self._heard[worker] = number
+            if number > self._on_progress.get(worker, 0):
+                self._on_progress[worker] = number
                 if self.chatty:
                     self.say(text)
                 elif (what := _without_place(text)) not in self._warned:

@@ -30,7 +30,7 @@ NO_RESULT = {
         "log_every",
         "checkpoint_every",
         "checkpoint_minutes",
-        "keep",
+        "keep_checkpoints",
         "parallel",
     },
 }

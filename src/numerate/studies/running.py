@@ -93,7 +93,7 @@ class Running:
     @property
     def stopped(self) -> bool:
         """Whether it was stopped before all was done, by a signal or by a full disk."""
-        return self._stop.asked and bool(self._undone)
+        return self._stop.requested and bool(self._undone)
 
     def items(self) -> list[Item]:
         """What is left, as it is given to workers."""
@@ -117,7 +117,7 @@ class Running:
             self._keep([failed_record(one, Failure("not begun", ""), self._name, 0.0) for one in self._forgiven], board)
             items = self.items()
             self._tell_unstacked(board)
-            while not self._stop.asked and (items or self._busy):
+            while not self._stop.requested and (items or self._busy):
                 items = self._pass(items, board) if items else self._free(board)
             for run in self._busy:
                 self._undone[run] = Failure("not begun", "another process is at it", 130)
@@ -235,7 +235,7 @@ class Running:
         board.say_once(text)
         board.tick()
         end = time.monotonic() + 0.5
-        while time.monotonic() < end and not self._stop.asked:
+        while time.monotonic() < end and not self._stop.requested:
             time.sleep(0.05)
 
     # How it ended ---------------------------------------------------------------------------------------------------

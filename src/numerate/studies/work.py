@@ -71,9 +71,9 @@ class RunWork(Work):
     chatty: bool = field(default=True, compare=False)
     """Whether all is said that a run says, or only its warnings."""
 
-    def open(self, desk: WorkerContext) -> Callable[[Item], WorkerReport]:
+    def open(self, context: WorkerContext) -> Callable[[Item], WorkerReport]:
         importlib.import_module("torch._dynamo")  # or the first optimiser does so, which takes a second of its run
-        return _Worker(self, desk).do
+        return _Worker(self, context).do
 
     def to_plain(self, result: WorkerReport) -> Any:
         return {"records": result.records, "said": result.said}
@@ -100,13 +100,13 @@ class RunWork(Work):
 
 
 class _Worker:
-    def __init__(self, work: RunWork, desk: WorkerContext) -> None:
-        self.work, self.desk = work, desk
+    def __init__(self, work: RunWork, context: WorkerContext) -> None:
+        self.work, self.context = work, context
         self.folder = StudyFolder(Path(work.study))
-        self.state = State(self.folder.path / "states", desk.worker)
+        self.state = State(self.folder.path / "states", context.worker)
 
     def do(self, item: Item) -> WorkerReport:
-        torch.set_num_threads(self.desk.threads)
+        torch.set_num_threads(self.context.threads)
         before, runs = self.state.count, [job.planned for job in item]
         records: dict[str, Mapping[str, Any]] = {}
         facts = _facts(runs[0])
@@ -139,7 +139,7 @@ class _Worker:
         began = time.monotonic() - self._seconds(planned)
         try:
             record = do()
-            self.folder.add_results(self.desk.worker, [record])
+            self.folder.add_results(self.context.worker, [record])
         except Locked as locked:
             return _short(planned, "busy", str(locked))
         except Exception as error:
@@ -147,9 +147,9 @@ class _Worker:
                 raise
             if disk.is_full(error):
                 return _short(planned, "full", str(error))
-            record = failed_record(planned, failure_of(error), self.desk.worker, time.monotonic() - began)
+            record = failed_record(planned, failure_of(error), self.context.worker, time.monotonic() - began)
             try:
-                self.folder.add_results(self.desk.worker, [record])
+                self.folder.add_results(self.context.worker, [record])
             except (OperationalError, UserError) as unwritten:
                 return _short(planned, "full" if disk.is_full(unwritten) else "failed", str(unwritten))
         return record
@@ -157,7 +157,7 @@ class _Worker:
     # A run --------------------------------------------------------------------------------------------------------
 
     def _run(self, planned: Planned) -> dict[str, Any]:
-        worker = self.desk.worker
+        worker = self.context.worker
         began, before = time.monotonic() - self._seconds(planned), self._steps(planned)
         recipe = self._recipe(planned)
         trained = train(
@@ -166,7 +166,7 @@ class _Worker:
             quiet=True,
             listen=functools.partial(self._listen, planned),
             say=self._say,
-            stop=self.desk.stop,
+            stop=self.context.stop,
             command=self.work.command,
         )
         return self._evaluated(planned, recipe, trained, lambda: _took(time.monotonic() - began, worker, 1, before))
@@ -198,7 +198,7 @@ class _Worker:
             self.state.tell(phase=f"evaluating {name}", cells=None)
             count = usual_count(recipe)
             grid = None if evaluation.grid is None else str(grid_of(recipe.task, evaluation.grid))
-            found[name] = run.evaluate(grid, count=count, checkpoint=name, heard=self._heard)
+            found[name] = run.evaluate(grid, count=count, checkpoint=name, on_progress=self._on_progress)
         self.state.tell(phase="report")
         run.report()
         track_results(run)
@@ -212,7 +212,7 @@ class _Worker:
             "step": progress["step"],
             "examples": progress["examples"],
             "tokens": progress["tokens"],
-            "operations": progress.get("operations"),
+            "flops": progress.get("flops"),
             "loss": _last(metrics, "loss"),
             "development": _last(metrics, "exact", "development"),
             "beyond-development": _last(metrics, "exact", "beyond-development"),
@@ -242,7 +242,7 @@ class _Worker:
                 runs_dir=self.folder.runs,
                 listen=listen,
                 say=self._say,
-                stop=self.desk.stop,
+                stop=self.context.stop,
                 command=self.work.command,
             )
         except Exception as error:
@@ -265,7 +265,7 @@ class _Worker:
         since = time.monotonic()
 
         def took() -> dict[str, Any]:
-            return _took(each + time.monotonic() - since, self.desk.worker, stack, before)
+            return _took(each + time.monotonic() - since, self.context.worker, stack, before)
 
         return self._evaluated(planned, recipe, one, took)
 
@@ -287,9 +287,9 @@ class _Worker:
     def _warn(self, message: Warning | str, *_: object) -> None:
         self._say(f"warning: {message}")
 
-    def _heard(self, done: int, of: int) -> None:
+    def _on_progress(self, done: int, of: int) -> None:
         self.state.tell(cells=[done, of])
-        if self.desk.stop.asked:
+        if self.context.stop.requested:
             raise KeyboardInterrupt
 
 
@@ -317,7 +317,7 @@ def regions(results: Results) -> dict[str, dict[str, Any]]:
         }
     lines = [line for line in results.headline() if not line["settings"]]
     lines = [line for line in lines if not line["seen"] or "labels" in line] or lines
-    names = ("mean", "low", "high", "cells", "labels", "answers", "looks_ahead")
+    names = ("mean", "low", "high", "cells", "labels", "answers", "sees_future")
     return {line["region"]: {name: line[name] for name in names if name in line} for line in lines}
 
 

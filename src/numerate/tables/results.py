@@ -37,7 +37,7 @@ _MEASURES = (
     Column("step", int, "count"),
     Column("examples", int, "count"),
     Column("tokens", int, "count"),
-    Column("operations", float, "measure"),
+    Column("flops", float, "measure"),
     Column("loss", float, "measure"),
     Column("development", float, "share"),
     Column("beyond-development", float, "share"),
@@ -235,7 +235,7 @@ def _text_columns(path: str) -> list[Column]:
 def _no_claim(record: Mapping[str, Any]) -> str | None:
     """How the model of a run sees what comes later in a row, so that nothing may be claimed of it."""
     regions = [region for name in _CHECKPOINTS for region in (record.get(name) or {}).values()]
-    return next((str(region["looks_ahead"]) for region in regions if region.get("looks_ahead")), None)
+    return next((str(region["sees_future"]) for region in regions if region.get("sees_future")), None)
 
 
 def _at(record: Mapping[str, Any], name: str) -> Any:
@@ -346,7 +346,7 @@ _OF_ANSWERS = tuple(
 def _cells(runs: Path, told: Sequence[tuple[Column, list[Value]]], wanted: Collection[str]) -> Table:
     """A row per run, checkpoint, placement and cell, of done runs. The files are read twice: which axes, which rows."""
     by_run = [row for row in zip(*(values for _, values in told), strict=True) if row[0] in wanted]
-    taken = {"checkpoint", "step", "placement", "settings", "region", *(column.name for column, _ in _FIXED)}
+    taken = {"checkpoint", "step", "position_offset", "settings", "region", *(column.name for column, _ in _FIXED)}
     taken |= (
         {column.name for column in _OF_ANSWERS}
         | {column.name for column, _, _ in _OF_LABELS}
@@ -367,7 +367,7 @@ def _cells(runs: Path, told: Sequence[tuple[Column, list[Value]]], wanted: Colle
         *(column for column, _ in told),
         Column("checkpoint", tells=True),
         Column("step", int, "count"),
-        Column("placement", int, tells=True),
+        Column("position_offset", int, tells=True),
         Column("settings", tells=True),
         Column("region", tells=True, may_be=tuple(REGIONS)),
         *axes.values(),
@@ -393,7 +393,7 @@ def _cell(record: Mapping[str, Any], axes: Mapping[str, Column]) -> list[Value]:
     found: list[Value] = [
         record.get("checkpoint"),
         record.get("step"),
-        record.get("placement"),
+        record.get("position_offset"),
         settings_words(record["settings"]) if record.get("settings") else None,
         record.get("region"),
         *(cell.get(axis) for axis in axes),

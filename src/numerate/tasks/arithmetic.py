@@ -53,15 +53,16 @@ class Arithmetic(Task):
     and 2+1 digits; without carries 2+2 as well) are seen, not held out. `lengths="value"` has one cell, all of it.
     """
 
-    operator: str = setting("+", "what is done with the two numbers")
-    digits: int | Span = setting(Span(1, 20), "how many digits the operands have")
-    first_digits: int | Span | None = setting(None, "how many digits the first operand has; null: as digits says")
-    second_digits: int | Span | None = setting(None, "how many digits the second operand has; null: as digits says")
+    operator: str = setting("+", "the operator")
+    digits: int | Span = setting(Span(1, 20), "number of digits of the operands")
+    first_digits: int | Span | None = setting(None, "number of digits of the first operand; null: digits")
+    second_digits: int | Span | None = setting(None, "number of digits of the second operand; null: digits")
     lengths: Literal["cycle", "uniform", "value"] = setting(
-        "cycle", "every pair of lengths in turn; drawn uniformly; or each operand uniform below 10^digits"
+        "cycle",
+        "distribution of lengths: all pairs in turn (cycle), uniform, or operands uniform below 10^digits (value)",
     )
     include_zero: bool = setting(False, "whether 0 is among the numbers of one digit")
-    no_carry: bool = setting(False, "only sums without any carry, every one of them equally often", later=True)
+    no_carry: bool = setting(False, "only sums without carries", later=True)
 
     def __post_init__(self) -> None:
         if self.operator not in OPERATORS:

@@ -36,12 +36,10 @@ class BitwiseOr(Task):
     """
 
     operator: str = setting("+", "the character between the operands")
-    digits: int | Span = setting(Span(1, 20), "how many bits the operands have in training")
-    first_digits: int | Span | None = setting(None, "how many bits the first operand has; null: as digits says")
-    second_digits: int | Span | None = setting(None, "how many bits the second operand has; null: as digits says")
-    max_examples: int | None = setting(
-        None, "how many questions training has, out of all of digits x digits; null: all"
-    )
+    digits: int | Span = setting(Span(1, 20), "number of bits of the operands in training")
+    first_digits: int | Span | None = setting(None, "number of bits of the first operand; null: digits")
+    second_digits: int | Span | None = setting(None, "number of bits of the second operand; null: digits")
+    max_examples: int | None = setting(None, "number of training examples, out of digits x digits; null: all")
 
     def __post_init__(self) -> None:
         if len(self.operator) != 1 or self.operator in "0123456789=":

@@ -57,21 +57,19 @@ class Counting(Task):
     trained count; `numerate data write NAME as=published` writes those.
     """
 
-    symbol: Literal["same", "different"] = setting("same", "whether all symbols are `a`, or each is a random letter")
-    count: int | Span = setting(Span(1, 50), "how many symbols training counts")
-    number: Literal["none", "before", "behind", "both"] = setting(
-        "none", "where the number stands that is counted from"
+    symbol: Literal["same", "different"] = setting("same", "count copies of `a` (same), or random letters (different)")
+    count: int | Span = setting(Span(1, 50), "number of symbols to count in training")
+    number: Literal["none", "before", "behind", "both"] = setting("none", "where the start number stands")
+    starts: int | Span = setting(Span(1, 99), "start numbers, where there are any")
+    max_number: int = setting(100, "largest number that may be reached, and that the alphabet has")
+    end: int | None = setting(None, "number that counting ends at, which leaves one start each; null: any")
+    modulus: int | None = setting(None, "counts are modulo this: they restart at 1 behind it; null: they do not")
+    prefix: str = setting("", "a text before every sequence, such as 0 or <bos>, without a label")
+    helper: Literal["none", "blank", "pad"] = setting(
+        "none", "helper token behind each symbol, at which its count is predicted"
     )
-    starts: int | Span = setting(Span(1, 99), "which numbers are counted from, where there are any")
-    max_number: int = setting(100, "the largest number that may be reached, and that the alphabet has")
-    end: int | None = setting(None, "the number that counts end at, which leaves one start each; null: any")
-    modulus: int | None = setting(None, "counts begin again at 1 behind this one; null: they never do")
-    prefix: str = setting("", "a text in front of every row, such as 0 or <bos>, of which nothing is asked")
-    helper: Literal["none", "blank", "pad"] = setting("none", "the token behind each symbol where its count is said")
-    held_out_starts: int = setting(0, "how many starts of each trained count are held out, if it has more; 0: none")
-    eval_count: int | Span | None = setting(
-        None, "counts that are asked about instead, trained or not; null: as count says"
-    )
+    held_out_starts: int = setting(0, "starts of each trained count that are held out; 0: none")
+    eval_count: int | Span | None = setting(None, "counts to evaluate instead, trained or not; null: count")
 
     def __post_init__(self) -> None:
         for name, known in (("symbol", ("same", "different")), ("helper", tuple(HELPERS)), ("number", NUMBER)):
@@ -362,11 +360,11 @@ def check_begin(begin: str, symbols: Sequence[str], right: str) -> None:
     `right` is what would do, with its verb.
     """
     if begin and begin.split() != [begin]:
-        raise UserError(f"begin: {begin!r} is not one text without spaces; {right}")
+        raise UserError(f"prefix: {begin!r} is not one text without spaces; {right}")
     if begin and begin in (*symbols, *HELPERS.values()):
-        raise UserError(f"begin: {begin!r} is also a symbol or a helper; {right}")
+        raise UserError(f"prefix: {begin!r} is also a symbol or a helper; {right}")
     if begin in SPECIALS:
-        raise UserError(f"begin: {begin} is a special token, which tokenizer.add_bos_token=true adds; {right}")
+        raise UserError(f"prefix: {begin} is a special token, which tokenizer.add_bos_token=true adds; {right}")
 
 
 FEW_LETTERS = next(count for count in range(1, 9) if large_enough(len(ascii_lowercase) ** count))

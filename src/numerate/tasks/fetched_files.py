@@ -63,5 +63,5 @@ def refuse_edited(path: Path) -> None:
             raise UserError(
                 f"{path}: is not what was fetched (its size or sha256 is another than {RECORD} beside it says); move "
                 "it away, and `numerate data fetch` gets it again; a file that was changed on purpose is read from "
-                "another folder (folder=)"
+                "another folder (data_dir=)"
             )

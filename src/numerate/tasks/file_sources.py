@@ -89,7 +89,7 @@ class WholeFile(FileSource):
 class JoinedSources(FileSource):
     """Several sources under one index, one after the other; what is too long of them is cut as `cut` says."""
 
-    def __init__(self, sources: Sequence[FileSource], cut: Literal["beginning", "end"] = "end") -> None:
+    def __init__(self, sources: Sequence[FileSource], cut: Literal["left", "right"] = "right") -> None:
         self.sources, self.cut = tuple(sources), cut
         self.ends = np.cumsum([source.count for source in sources], dtype=np.int64)
         self.count = int(self.ends[-1]) if len(self.ends) else 0

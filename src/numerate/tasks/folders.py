@@ -31,7 +31,7 @@ def corpora_folder() -> Path:
 
 
 def dataset_folder(given: str | None, name: str, folders: Iterable[str], wanted: Iterable[str]) -> Path:
-    """The folder of a dataset: the first that has one of the files `wanted`, of `given` (the setting `folder`) and of
+    """The folder of a dataset: the first that has one of the files `wanted`, of `given` (the setting `data_dir`) and of
     the `folders` inside it; where none is given, of the `folders` of the user's data.
 
     Raises `UserError` that says how to get the dataset `name`, where there is none.
@@ -45,13 +45,13 @@ def dataset_folder(given: str | None, name: str, folders: Iterable[str], wanted:
     lacking = inside[0] if given is None else begin
     what = f"has none of: {', '.join(wanted)}" if lacking.is_dir() else "is not there"
     raise UserError(
-        f"folder: {lacking} {what}; `numerate data fetch {name}` gets it, and folder= or NUMERATE_DATA names another "
-        "place"
+        f"data_dir: {lacking} {what}; `numerate data fetch {name}` gets it, and data_dir= or NUMERATE_DATA names "
+        "another place"
     )
 
 
 def dataset_file(folder: Path, file: str, name: str) -> Path:
     """A file of a dataset. Raises `UserError` that says how to get it, where it is not there."""
     if not (folder / file).is_file():
-        raise UserError(f"folder: {folder / file} is not there; `numerate data fetch {name}` gets what is missing")
+        raise UserError(f"data_dir: {folder / file} is not there; `numerate data fetch {name}` gets what is missing")
     return folder / file

@@ -27,10 +27,10 @@ class RJokes(TextTask):
     training, unless `keep_duplicates`.
     """
 
-    data_dir: str | None = setting(None, "where the files are; null: the user's data folder")
-    test: int | Span | None = setting(None, "the number of a part: there is one, the test; null: all")
-    keep_duplicates: bool = setting(False, "whether training keeps rows whose joke is in another split too")
-    skip_invalid: bool = setting(False, "whether records that cannot be read are left out and counted")
+    data_dir: str | None = setting(None, "folder of the data files; null: the user's data folder")
+    test: int | Span | None = setting(None, "number of a part: there is one, the test; null: all")
+    keep_duplicates: bool = setting(False, "whether training keeps rows that also occur in another split")
+    skip_invalid: bool = setting(False, "whether unreadable records are skipped and counted")
 
     def __post_init__(self) -> None:
         refuse_part("test", self.test)

@@ -60,10 +60,10 @@ class LanguageModeling(Task):
     endless: ClassVar[bool] = False
 
     train: str = setting("", "tokens or texts to train on: a folder or a file")
-    validation: str | None = setting(None, "tokens or texts held out; null: the shards of train that are for it")
-    tokenizer: str = setting("", "what the tokens were written with: a folder, a file, a name; '': beside the tokens")
-    context_length: int = setting(512, "how many tokens a chunk has")
-    order: Literal["shuffled", "published", "sequential"] = setting("shuffled", "the order of chunks in training")
+    validation: str | None = setting(None, "held-out tokens or texts; null: the validation shards of train")
+    tokenizer: str = setting("", "tokenizer of the corpus: a folder, a file, a name; '': the one beside the tokens")
+    context_length: int = setting(512, "tokens per chunk")
+    order: Literal["shuffled", "published", "sequential"] = setting("shuffled", "order of the chunks in training")
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:

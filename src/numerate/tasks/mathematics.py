@@ -71,19 +71,19 @@ class Mathematics(TextTask):
 
     axis: ClassVar[str] = "module"
 
-    modules: tuple[str, ...] = setting(MODULES, "what is trained, and tested at trained sizes")
-    extrapolation_modules: tuple[str, ...] = setting(EXTRAPOLATION, "the modules of OOD test")
+    modules: tuple[str, ...] = setting(MODULES, "modules to train on, and to test at trained sizes")
+    extrapolation_modules: tuple[str, ...] = setting(EXTRAPOLATION, "modules of the extrapolation test")
     difficulties: tuple[Literal["easy", "medium", "hard"], ...] = setting(
-        DIFFICULTIES, "which files of each module are trained"
+        DIFFICULTIES, "which training files of each module"
     )
-    data_dir: str | None = setting(None, "where the files are; null: the user's data folder")
+    data_dir: str | None = setting(None, "folder of the data files; null: the user's data folder")
     module: int | Span | None = setting(None, "the number of a part: modules first, then extrapolation; null: all")
-    development_fraction: float = setting(0.0005, "the share of each file that is development")
-    train_rows: int | None = setting(None, "how many rows of each file are trained; null: all that are left")
-    development_rows: int | None = setting(None, "how many rows of each file are development; null: by its share")
-    split_seed: int = setting(0, "key of the order by which files are divided")
-    keep_duplicates: bool = setting(False, "whether training keeps rows whose question is in another split too")
-    skip_invalid: bool = setting(False, "whether records that cannot be read are left out and counted")
+    development_fraction: float = setting(0.0005, "share of each file used for validation")
+    train_rows: int | None = setting(None, "training rows per file; null: all that are left")
+    development_rows: int | None = setting(None, "validation rows per file; null: by development_fraction")
+    split_seed: int = setting(0, "seed of the split")
+    keep_duplicates: bool = setting(False, "whether training keeps rows that also occur in another split")
+    skip_invalid: bool = setting(False, "whether unreadable records are skipped and counted")
 
     def __post_init__(self) -> None:
         refuse_share("development_fraction", self.development_fraction)
@@ -131,7 +131,7 @@ def _raw(task: Mathematics) -> Holdings:
     if lacking:
         more = f" (nor are {len(lacking) - 1} others)" if len(lacking) > 1 else ""
         raise UserError(
-            f"folder: {place / lacking[0]} is not there{more}; `numerate data fetch mathematics` gets all modules"
+            f"data_dir: {place / lacking[0]} is not there{more}; `numerate data fetch mathematics` gets all modules"
         )
     numbers = tuple(train.values())
     stamps = tuple(stamp(place / file) for file in (*train, *tests))
@@ -197,7 +197,7 @@ def prepared(task: Mathematics) -> Holdings:
     files = [place / f"{begin}{name}.txt" for name in SPLIT_FILES]
     for file in files:
         if not file.is_file():
-            raise UserError(f"folder: {file} is not there beside {begin}train.txt; the four files belong together")
+            raise UserError(f"data_dir: {file} is not there beside {begin}train.txt; the four files belong together")
     return _prepared(tuple(map(stamp, files)), task.keep_duplicates, task.skip_invalid)
 
 

@@ -50,8 +50,8 @@ class GeneratedMathematics(Task):
     kinds: tuple[Literal["add_or_sub", "mul", "place_value", "round_number"], ...] = setting(
         KINDS, "the kinds of question"
     )
-    digits: int | Span = setting(Span(1, 4), "how many digits numbers have, those behind the point among them")
-    ood_digits: int | Span = setting(Span(5, 6), "how many digits they have in OOD test")
+    digits: int | Span = setting(Span(1, 4), "number of digits, those after the decimal point included")
+    ood_digits: int | Span = setting(Span(5, 6), "number of digits in the OOD test")
     module: int | Span | None = setting(None, "the number of a part: kinds first, then big ones; null: all trained")
 
     def __post_init__(self) -> None:

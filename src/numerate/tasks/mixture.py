@@ -35,15 +35,11 @@ class Mixture(Task):
     ('first_digits', 'second_digits')
     """
 
-    tasks: tuple[Task, ...] = setting((Arithmetic("+"), Arithmetic("-")), "the tasks that questions are drawn from")
-    weights: tuple[float, ...] = setting((), "how often each is drawn, in relation to the others; none: equally often")
+    tasks: tuple[Task, ...] = setting((Arithmetic("+"), Arithmetic("-")), "the tasks to mix")
+    weights: tuple[float, ...] = setting((), "relative sampling weights; empty: equal")
 
-    task_index: int | None = setting(
-        None, "the number of the one task that is asked, from 0; null: all of them", later=True
-    )
-    auxiliary: bool = setting(
-        False, "whether all tasks but the first are only trained on, no part of a grid", later=True
-    )
+    task_index: int | None = setting(None, "index of a single task to use; null: all", later=True)
+    auxiliary: bool = setting(False, "whether all tasks but the first are for training only, not evaluated", later=True)
 
     def __post_init__(self) -> None:
         if self.task_index is not None and not 0 <= self.task_index < len(self.tasks):

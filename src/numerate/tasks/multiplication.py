@@ -29,9 +29,9 @@ class Multiplication(Task):
     The numbers are numbers, which a tokenizer of characters spells as its settings say.
     """
 
-    digits: int | Span = setting(Span(1, 5), "how many digits the factors have")
-    first_digits: int | Span | None = setting(None, "how many digits the first factor has; null: as digits says")
-    second_digits: int | Span | None = setting(None, "how many digits the second factor has; null: as digits says")
+    digits: int | Span = setting(Span(1, 5), "number of digits of the factors")
+    first_digits: int | Span | None = setting(None, "number of digits of the first factor; null: digits")
+    second_digits: int | Span | None = setting(None, "number of digits of the second factor; null: digits")
 
     def __post_init__(self) -> None:
         _ = self._products

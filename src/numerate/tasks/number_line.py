@@ -42,7 +42,7 @@ class _Steps(Task):
 
     def _check(self) -> None:
         if not 1 <= self.allowed.max_number <= MOST_NUMBER:
-            raise UserError(f"most: {self.allowed.max_number} is not from 1 to {MOST_NUMBER}")
+            raise UserError(f"max_number: {self.allowed.max_number} is not from 1 to {MOST_NUMBER}")
         if self.allowed.span.low < 0:
             raise UserError(f"starts: {self.allowed.span.low} is below 0, which no text stands for")
         self.allowed.check(Span.of(self.count), "count")
@@ -119,14 +119,12 @@ class NumberLine(_Steps):
     with one (addbigram_shiftedblkseq, addbigram_shiftednullseq).
     """
 
-    count: int | Span = setting(Span(1, 50), "how many steps the lines of training have")
-    starts: int | Span = setting(1, "the numbers that lines begin at")
-    max_number: int = setting(100, "the largest number that may be reached, and that the alphabet has")
-    end: int | None = setting(None, "the number that lines end at, for counts that have one; null: any")
-    filler: Literal["none", "blank", "null"] = setting("none", "what stands for all numbers but the first: <b>, <null>")
-    eval_count: int | Span | None = setting(
-        None, "counts that are asked about instead, trained or not; null: as count says"
-    )
+    count: int | Span = setting(Span(1, 50), "number of steps in training")
+    starts: int | Span = setting(1, "start numbers")
+    max_number: int = setting(100, "largest number that may be reached, and that the alphabet has")
+    end: int | None = setting(None, "number that counting ends at; null: any")
+    filler: Literal["none", "blank", "null"] = setting("none", "what replaces all numbers but the first: <b>, <null>")
+    eval_count: int | Span | None = setting(None, "counts to evaluate instead, trained or not; null: count")
 
     def __post_init__(self) -> None:
         if self.filler not in FILLERS:
@@ -183,13 +181,13 @@ class AdditionTable(_Steps):
     what a start and so many symbols make in `Counting`. With `helper="pad"`, `65 <pad> 3 <pad>` has . 65 . 68.
     """
 
-    count: int | Span = setting(Span(1, 50), "the second numbers of training")
-    starts: int | Span = setting(Span(1, 99), "the first numbers")
-    max_number: int = setting(100, "the largest sum, and the largest number that the alphabet has")
-    helper: Literal["none", "blank", "pad"] = setting("none", "the token behind each number where the label is said")
-    eval_count: int | Span | None = setting(
-        None, "second numbers to ask about instead, trained or not; null: as count says"
+    count: int | Span = setting(Span(1, 50), "second numbers in training")
+    starts: int | Span = setting(Span(1, 99), "first numbers")
+    max_number: int = setting(100, "largest sum, and largest number of the alphabet")
+    helper: Literal["none", "blank", "pad"] = setting(
+        "none", "helper token behind each number, at which the label is predicted"
     )
+    eval_count: int | Span | None = setting(None, "second numbers to evaluate instead, trained or not; null: count")
 
     def __post_init__(self) -> None:
         if self.helper not in HELPERS:

@@ -40,7 +40,7 @@ class QuestionFiles(TextTask):
     ending of the file (`.jsonl`, `.json`, `.tsv`; anything else is two lines each) unless `format` says it. A `.csv` is
     refused; the message has the line that makes JSON lines of it.
 
-    A question of more tokens than the tokenizer takes is cut at its end; with `truncation_side="beginning"` at its
+    A question of more tokens than the tokenizer takes is cut at its end; with `truncation_side="left"` at its
     beginning, where what is asked stands behind a long text.
 
     Splits without a file of their own are shares of the training file, in an order that is a function of `split_seed`.
@@ -49,26 +49,26 @@ class QuestionFiles(TextTask):
     >>> QuestionFiles(train_file="mine.jsonl", test_files=("test.jsonl", "harder.jsonl"), development_fraction=0.05)
     """
 
-    train_file: str | None = setting(None, "the file of training, and of splits that have none")
-    development_file: str | None = setting(None, "the file of development; null: a share of training")
-    test_files: tuple[str, ...] = setting((), "the files of the test; none: a share of training")
-    question_field: str = setting("question", "the key or column of the question")
-    answer_field: str = setting("answer", "the key or column of the answer")
-    format: Literal["auto", "jsonl", "tsv", "two lines"] = setting("auto", "how the files are written")
+    train_file: str | None = setting(None, "training file, also used for splits without a file of their own")
+    development_file: str | None = setting(None, "validation file; null: a share of the training file")
+    test_files: tuple[str, ...] = setting((), "test files; none: a share of the training file")
+    question_field: str = setting("question", "JSON key or column of the question")
+    answer_field: str = setting("answer", "JSON key or column of the answer")
+    format: Literal["auto", "jsonl", "tsv", "two lines"] = setting("auto", "file format")
     test: int | Span | None = setting(None, "the number of a test file, from 1 on; null: all")
-    development_fraction: float = setting(0.1, "the share of training that is development, where that has no file")
-    test_fraction: float = setting(0.1, "the share of training that is the test, where that has no file")
-    split_seed: int = setting(0, "key of the order by which the training file is divided")
-    keep_duplicates: bool = setting(False, "whether training keeps rows whose question is in another split too")
-    skip_invalid: bool = setting(False, "whether records that cannot be read are left out and counted")
+    development_fraction: float = setting(
+        0.1, "share of the training file used for validation, without a validation file"
+    )
+    test_fraction: float = setting(0.1, "share of the training file used as test, without a test file")
+    split_seed: int = setting(0, "seed of the split")
+    keep_duplicates: bool = setting(False, "whether training keeps rows that also occur in another split")
+    skip_invalid: bool = setting(False, "whether unreadable records are skipped and counted")
     header: bool | None = setting(
         None,
         "of columns: whether the first line is their names; null: where it has those two",
         later=True,
     )
-    truncation_side: Literal["beginning", "end"] = setting(
-        "end", "what goes of a question that is too long", later=True
-    )
+    truncation_side: Literal["left", "right"] = setting("right", "which end of a long question is cut", later=True)
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -128,7 +128,7 @@ def reader_of(file: Path, format: str, question: str, answer: str, header: bool 
         if not header and _looks_like_names(first, names):
             raise UserError(
                 f"header: {file} begins with a line that may name its columns or be a question: {', '.join(first)}; "
-                "the names of two columns as question_field= and answer=, header=true with their numbers, or "
+                "the names of two columns as question_field= and answer_field=, header=true with their numbers, or "
                 "header=false "
                 "for a question is right"
             )
@@ -163,7 +163,7 @@ def _column(file: Path, setting_name: str, name: str, usual: int, header: list[s
     if name == setting_name:
         return usual
     what = f"its first line has: {', '.join(header)}" if header else f"its first line has {count}, from 1 on"
-    raise UserError(f"{setting_name}: {file} has no column {name!r}; {what}")
+    raise UserError(f"{setting_name}_field: {file} has no column {name!r}; {what}")
 
 
 @lru_cache(maxsize=8)

@@ -19,7 +19,7 @@ EMPTY = -1000
 
 RUNNING = (
     "tokenizer: running text is tokens already, which no other tokenizer writes anew; "
-    "tokenizer=TokenIds layout=Text are right"
+    "tokenizer=TokenIds layout=NextToken are right"
 )
 """What is said where another tokenizer is to spell running text."""
 

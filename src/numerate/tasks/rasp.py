@@ -38,16 +38,12 @@ class RaspCounting(Task):
     in the published test, asked for what is determined; OOD validation is a stream of longer blocks.
     """
 
-    count: int | Span = setting(Span(2, 50), "how many numbers the blocks of training count")
-    max_number: int = setting(155, "the largest number there is")
-    sequence_length: int = setting(256, "how many tokens are cut from the stream for a row, one more than it reads")
-    targets: Literal["all", "determined"] = setting(
-        "all", "whether the random numbers of a prompt are asked for as well"
-    )
-    packed: bool = setting(True, "whether a row is cut from a stream, or is one block")
-    eval_count: int | Span | None = setting(
-        None, "counts that are asked about instead, trained or not; null: as count says"
-    )
+    count: int | Span = setting(Span(2, 50), "number of steps per block in training")
+    max_number: int = setting(155, "largest number")
+    sequence_length: int = setting(256, "tokens per row, cut from the stream")
+    targets: Literal["all", "determined"] = setting("all", "whether the random numbers of a prompt are targets too")
+    packed: bool = setting(True, "whether a row is cut from a stream of blocks, or is one block")
+    eval_count: int | Span | None = setting(None, "counts to evaluate instead, trained or not; null: count")
 
     def __post_init__(self) -> None:
         if self.targets not in ("all", "determined"):
@@ -68,7 +64,7 @@ class RaspCounting(Task):
                 "smaller counts, a wider span or packed=false are right",
             )
             if self.sequence_length < self._counts.high + 5:
-                name, told = "length", f"{self._counts.high + 5} tokens hold a block, and 256 are published"
+                name, told = "sequence_length", f"{self._counts.high + 5} tokens hold a block, and 256 are published"
             raise UserError(
                 f"{name}: there are too few different streams of {self.sequence_length} tokens with blocks of "
                 f"{self._counts} "

@@ -43,15 +43,15 @@ class MultiRC(TextTask):
     published program prepares.
     """
 
-    data_dir: str | None = setting(None, "where the files are; null: the user's data folder")
+    data_dir: str | None = setting(None, "folder of the data files; null: the user's data folder")
     test: int | Span | None = setting(None, "the number of a part: there is one, the test; null: all")
-    development_fraction: float = setting(0.1, "the share of the training passages that is development")
-    split_seed: int = setting(0, "key of the order by which the passages are divided")
-    keep_duplicates: bool = setting(False, "whether training keeps rows whose question is in another split too")
-    skip_invalid: bool = setting(False, "whether records that cannot be read are left out and counted")
-    truncation_side: Literal["beginning", "end"] = setting(
-        "beginning",
-        "what goes of a row that is too long: the passage's beginning, or (as published) the question's end",
+    development_fraction: float = setting(0.1, "share of the training passages used for validation")
+    split_seed: int = setting(0, "seed of the split")
+    keep_duplicates: bool = setting(False, "whether training keeps rows that also occur in another split")
+    skip_invalid: bool = setting(False, "whether unreadable records are skipped and counted")
+    truncation_side: Literal["left", "right"] = setting(
+        "left",
+        "what is cut from a long row: the passage's beginning, or (as published) the question's end",
     )
 
     def __post_init__(self) -> None:

@@ -42,7 +42,9 @@ def way_of(rows: RowFile | LabelledFile, order: str) -> tuple[str, str]:
     """How the rows are read: "reversed", "normal", "text" or "labels", and the operator of sums."""
     if isinstance(rows, LabelledFile):
         if order in WAYS:
-            raise UserError(f"order: rows with a label per word have no sums to read {order}; order=auto is right")
+            raise UserError(
+                f"digit_order: rows with a label per word have no sums to read {order}; digit_order=auto is right"
+            )
         return "labels", ""
     if order == "text":
         return "text", ""
@@ -58,7 +60,8 @@ def way_of(rows: RowFile | LabelledFile, order: str) -> tuple[str, str]:
             return "text", ""
         line = first.index(None) if None in first else 0
         raise UserError(
-            f"{rows.where(line)}: {rows.text(line)!r} is no {order} sum like those beside it; order=text takes any row"
+            f"{rows.where(line)}: {rows.text(line)!r} is no {order} sum like those beside it; "
+            "digit_order=text takes any row"
         )
     sums = [found for found in first if found is not None]
     ways = tuple(WAYS) if order == "auto" else (order,)
@@ -147,7 +150,7 @@ def _sums(file: RowFile, rows: NDArray[np.int64], characters: CharacterRows, ord
         row = int(rows[wrong.argmax()])
         raise UserError(
             f"{file.where(row)}: {file.text(row)!r} is no sum in {order} order like the first rows (whole numbers "
-            f"without leading zeros, {sign!r}, one '='); order=text takes any row"
+            f"without leading zeros, {sign!r}, one '='); digit_order=text takes any row"
         )
     return Questions(
         (sign, "="),

@@ -44,18 +44,18 @@ class SelectiveCounting(Task):
     4,000 lists none is.
     """
 
-    num_symbols: int = setting(10, "how many kinds of items there are")
-    symbols: Literal["digits", "letters"] = setting("digits", "what the kinds are written as")
-    count: int | Span = setting(Span(1, 50), "how many items the lists of training have")
-    max_count: int | None = setting(10, "the most items of one kind in a list; null: any number")
-    composition: Literal["any", "even", "pairs"] = setting("any", "how often each kind comes in a list")
+    num_symbols: int = setting(10, "number of different symbols")
+    symbols: Literal["digits", "letters"] = setting("digits", "what the symbols are: digits or letters")
+    count: int | Span = setting(Span(1, 50), "length of the lists in training")
+    max_count: int | None = setting(10, "largest count of one symbol in a list; null: any")
+    composition: Literal["any", "even", "pairs"] = setting("any", "how often each symbol occurs in a list")
     inclusive: bool = setting(False, "whether an item counts itself too")
-    modulus: int | None = setting(None, "counts are said modulo this; null: as they are")
-    prefix: str = setting("", "a text in front of every row, such as <bos>, of which nothing is asked")
-    helper: Literal["none", "blank", "pad"] = setting("none", "the token behind each item where its count is said")
-    eval_count: int | Span | None = setting(
-        None, "lengths that are asked about instead, trained or not; null: as count says"
+    modulus: int | None = setting(None, "counts are modulo this; null: they are not")
+    prefix: str = setting("", "a text before every sequence, such as <bos>, without a label")
+    helper: Literal["none", "blank", "pad"] = setting(
+        "none", "helper token behind each item, at which its count is predicted"
     )
+    eval_count: int | Span | None = setting(None, "lengths to evaluate instead, trained or not; null: count")
 
     def __post_init__(self) -> None:
         for name, known in (("symbols", tuple(_TEXTS)), ("helper", tuple(HELPERS)), ("composition", COMPOSITION)):

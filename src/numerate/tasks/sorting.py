@@ -37,10 +37,10 @@ class Sorting(Task):
     larger `digits` may be one of them, that makes seen every cell with at most three items.
     """
 
-    digits: int | Span = setting(Span(1, 10), "how many digits the numbers of a list may have, at most")
-    items: int | Span = setting(Span(1, 10), "how many numbers a list has")
+    digits: int | Span = setting(Span(1, 10), "largest number of digits")
+    items: int | Span = setting(Span(1, 10), "length of the list")
     lengths: Literal["cycle", "uniform"] = setting(
-        "cycle", "every pair of digits and items in turn, or drawn uniformly"
+        "cycle", "distribution of lengths: all pairs in turn (cycle), or uniform"
     )
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ _SAMPLES = 5
 _BYTES = np.uint64(8)
 
 
-SKIPPING = "With skip_bad=true such records are left out and counted"
+SKIPPING = "With skip_invalid=true such records are left out and counted"
 
 
 class LineFile(FileSource):

@@ -24,8 +24,8 @@ from numerate.tasks.row_orders import chances, in_order, shuffled
 from numerate.tasks.task import SPLITS, Task
 from numerate.tasks.texts import Example, Listed
 
-Cut = Literal["beginning", "end"]
-CUTS: tuple[Cut, ...] = ("beginning", "end")
+Cut = Literal["left", "right"]
+CUTS: tuple[Cut, ...] = ("left", "right")
 
 _WHOLE = 1 << 16
 _LONGEST = 4
@@ -40,13 +40,13 @@ class Stock:
     part: NDArray[np.int16]
 
     @classmethod
-    def of(cls, source: FileSource, part: int = 1, cut: Cut = "end") -> "Stock":
+    def of(cls, source: FileSource, part: int = 1, cut: Cut = "right") -> "Stock":
         """All rows of a source, as one part; `cut` is what goes of questions that are too long."""
         source = source if source.cut == cut else JoinedSources((source,), cut)
         return cls(source, np.arange(source.count, dtype=np.uint32), np.full(source.count, part, dtype=np.int16))
 
     @classmethod
-    def of_parts(cls, sources: Sequence[FileSource], parts: Sequence[int] | None = None, cut: Cut = "end") -> "Stock":
+    def of_parts(cls, sources: Sequence[FileSource], parts: Sequence[int] | None = None, cut: Cut = "right") -> "Stock":
         """All rows of several sources, each with its part; one part for each where nothing is said."""
         joined = JoinedSources(sources, cut)
         numbers = np.arange(1, len(sources) + 1) if parts is None else np.array(parts)
@@ -190,7 +190,7 @@ class TextTask(Task):
         if not len(found) and split in holdings.emptied:
             raise UserError(
                 f"split: {type(self).__name__} has no question left for {split!r}: all of it is in "
-                f"{holdings.emptied[split]} too; other files are right, or repeats=true, which keeps such rows"
+                f"{holdings.emptied[split]} too; other files are right, or keep_duplicates=true, which keeps such rows"
             )
         if not len(found):
             raise UserError(f"split: {type(self).__name__} has no question for {split!r}; its files have too few")
@@ -276,7 +276,7 @@ class TextTask(Task):
         return self.holdings.told()
 
 
-def as_question(text: str, answer: str, cut: Cut = "end") -> Questions:
+def as_question(text: str, answer: str, cut: Cut = "right") -> Questions:
     """A text that a person writes as a question, with an answer that tells no more than how long one may be.
 
     Raises `UserError` for one without a word."""
@@ -300,7 +300,7 @@ def divided(count: int, sizes: tuple[int, int], name: Sequence[object]) -> tuple
 def refuse_cut(cut: str) -> None:
     """Raises `UserError` for what cannot be cut."""
     if cut not in CUTS:
-        raise UserError(f"cut: {cut!r} is neither 'beginning' nor 'end'")
+        raise UserError(f"truncation_side: {cut!r} is neither 'left' nor 'right'")
 
 
 def refuse_share(name: str, share: float) -> None:

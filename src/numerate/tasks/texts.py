@@ -29,7 +29,7 @@ class TextSource(ABC):
 
     count: int
 
-    cut: Literal["beginning", "end"] = "end"
+    cut: Literal["left", "right"] = "right"
     """What of a question goes where it is longer than a tokenizer allows."""
 
     @property
@@ -56,7 +56,7 @@ class Listed(TextSource):
     """A few examples in memory."""
 
     examples: tuple[Example, ...]
-    cut: Literal["beginning", "end"] = "end"
+    cut: Literal["left", "right"] = "right"
 
     @property
     def count(self) -> int:  # type: ignore[override]

@@ -50,16 +50,16 @@ class GSM8K(TextTask):
     tests are in folders of their names beside it.
     """
 
-    answer_format: Form = setting("solution", "what is asked: the whole solution, or its last number alone")
-    extra_tests: tuple[Literal["svamp", "gsm_hard", "gsm_plus"], ...] = setting((), "tests beside GSM8K's own")
-    data_dir: str | None = setting(None, "where the files are; null: the user's data folder")
+    answer_format: Form = setting("solution", "target: the whole solution, or its final number")
+    extra_tests: tuple[Literal["svamp", "gsm_hard", "gsm_plus"], ...] = setting((), "test sets beside GSM8K's own")
+    data_dir: str | None = setting(None, "folder of the data files; null: the user's data folder")
     test: int | Span | None = setting(
         None, "the number of a part: 1 is GSM8K's own test, then `extra_tests`; null: all"
     )
-    development_fraction: float = setting(0.15, "the share of the training file that is development")
-    split_seed: int = setting(0, "key of the order by which the training file is divided")
-    keep_duplicates: bool = setting(False, "whether training keeps rows whose question is in another split too")
-    skip_invalid: bool = setting(False, "whether records that cannot be read are left out and counted")
+    development_fraction: float = setting(0.15, "share of the training file used for validation")
+    split_seed: int = setting(0, "seed of the split")
+    keep_duplicates: bool = setting(False, "whether training keeps rows that also occur in another split")
+    skip_invalid: bool = setting(False, "whether unreadable records are skipped and counted")
 
     def __post_init__(self) -> None:
         if self.answer_format not in ("solution", "number"):

@@ -55,14 +55,14 @@ class ExampleFile(Task):
 
     endless: ClassVar[bool] = False
 
-    path: str | None = setting(None, "file or folder of the rows")
-    split: str = setting("all", "which split of a saved DatasetDict: train, test ..., or all of them")
-    vocabulary: Literal["pad", "index", "sort"] = setting("pad", "the published vocabulary of a tokenised folder")
+    path: str | None = setting(None, "file or folder of examples")
+    split: str = setting("all", "split of a saved DatasetDict: train, test ..., or all")
+    vocabulary: Literal["pad", "index", "sort"] = setting("pad", "published vocabulary of a tokenized folder")
     digit_order: Literal["auto", "reversed", "normal", "answer reversed", "text"] = setting(
-        "auto", "how the file writes numbers; auto: as its answers are right, else text"
+        "auto", "digit order in the file; auto: the one in which its answers are right, else text"
     )
-    first_digits: int | Span | None = setting(None, "only sums whose first number has so many digits; null: all")
-    second_digits: int | Span | None = setting(None, "only sums whose second number has so many digits; null: all")
+    first_digits: int | Span | None = setting(None, "only sums whose first number has this many digits; null: all")
+    second_digits: int | Span | None = setting(None, "only sums whose second number has this many digits; null: all")
     question_length: int | Span | None = setting(
         None, "only questions of so many characters, '=' included (words, where they have labels); null: all"
     )

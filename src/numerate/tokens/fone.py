@@ -27,7 +27,7 @@ class FoNE(TextNumberFormat):
     carries: ClassVar[bool] = True
 
     integer_digits: int = setting(5, "digits before the decimal point")
-    fraction_digits: int = setting(5, "digits behind it")
+    fraction_digits: int = setting(5, "digits after the decimal point")
 
     def __post_init__(self) -> None:
         if self.integer_digits < 1 or self.fraction_digits < 0:
@@ -57,7 +57,7 @@ class FoNE(TextNumberFormat):
     def spell(self, number: str) -> list[str]:
         if self._long(number) or carried([number])[1][0]:
             raise UserError(
-                f"numbers: {number} has more than {self.integer_digits} digits or {self.fraction_digits} "
+                f"number_format: {number} has more than {self.integer_digits} digits or {self.fraction_digits} "
                 f"decimals, or more than "
                 "float32 holds"
             )

@@ -145,18 +145,18 @@ class Encoded(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def speller(file: TokenizerFile, spelling: TextNumberFormat) -> "Speller":
+def speller(file: TokenizerFile, number_format: TextNumberFormat) -> "Speller":
     """A tokenizer with a spelling, made once."""
-    return Speller(file, spelling)
+    return Speller(file, number_format)
 
 
 class Speller:
     """A tokenizer with a spelling of numbers. `vocabulary` has all that it can write."""
 
-    def __init__(self, file: TokenizerFile, spelling: TextNumberFormat) -> None:
+    def __init__(self, file: TokenizerFile, number_format: TextNumberFormat) -> None:
         from tokenizers import Tokenizer
 
-        self.file, self.spelling = file, spelling
+        self.file, self.number_format = file, number_format
         try:
             theirs = Tokenizer.from_str(file.text).get_vocab(with_added_tokens=True)
             self.text = without_control(file)
@@ -165,9 +165,9 @@ class Speller:
             raise UserError(f"tokenizer: the library tokenizers cannot read it: {error}") from error
         own.no_truncation()
         own.no_padding()
-        self.vocabulary = _vocabulary(theirs, dict(file.roles), spelling)
+        self.vocabulary = _vocabulary(theirs, dict(file.roles), number_format)
         self.own, self.mark = own, ""
-        if spelling.pattern is not None:
+        if number_format.pattern is not None:
             self._prepare(own)
         self.ours = _ours(self.own.get_vocab(with_added_tokens=True), self.vocabulary)
 
@@ -176,13 +176,13 @@ class Speller:
             if own.token_to_id(digit) is None:
                 raise UserError(
                     f"tokenizer: it has no token {digit!r}, which every spelling of numbers but AsIs needs; "
-                    "a tokenizer with the ten digits, or numbers=AsIs, is right"
+                    "a tokenizer with the ten digits, or number_format=AsIs, is right"
                 )
-        assert self.spelling.pattern is not None
-        self.around = re.compile(f"({self.spelling.pattern.pattern})")
+        assert self.number_format.pattern is not None
+        self.around = re.compile(f"({self.number_format.pattern.pattern})")
         self.own, self.mark = _marking(own, self.text)
         self.marked = self.own.token_to_id(self.mark)
-        self.codes = np.array([self.vocabulary.ids[symbol] for symbol in self.spelling.symbols()], dtype=np.int64)
+        self.codes = np.array([self.vocabulary.ids[symbol] for symbol in self.number_format.symbols()], dtype=np.int64)
         named = [added.content for added in own.get_added_tokens_decoder().values()]
         with_digits = [re.escape(name) for name in named if re.search("[0-9]", name)]
         self.named = re.compile("|".join(with_digits)) if with_digits else None
@@ -199,7 +199,7 @@ class Speller:
     def encode(self, texts: Sequence[str]) -> Encoded:
         """The ids of texts in `vocabulary`, without special tokens around them. The name of one that stands in a text,
         such as `</s>`, is text like any other."""
-        if self.spelling.pattern is None:
+        if self.number_format.pattern is None:
             flat, lengths = self._ids(texts)
             return Encoded(self.ours[flat], lengths, None)
         marked, written = self._marked(texts)
@@ -209,7 +209,7 @@ class Speller:
         if np.count_nonzero(mark) != len(written.counts):
             raise UserError(
                 f"tokenizer: of {len(written.counts)} numbers it keeps {np.count_nonzero(mark)} apart; "
-                "numbers=AsIs leaves them to it"
+                "number_format=AsIs leaves them to it"
             )
         counts[mark] = written.counts
         inside = np.repeat(mark, counts)
@@ -236,7 +236,7 @@ class Speller:
     def _marked(self, texts: Sequence[str]) -> tuple[list[str], NumberSymbols]:
         """The texts with a 0 for each number, and the numbers of all of them as symbols."""
         if not texts:
-            return [], self.spelling.write([])
+            return [], self.number_format.write([])
         joined = _APART.join(texts)
         if joined.count(_APART) != len(texts) - 1:
             joined = _APART.join(text.replace(_APART, "\ufffd") for text in texts)
@@ -248,13 +248,13 @@ class Speller:
         if not joined.isascii():
             parts[1::2] = [found.replace(found_numbers.MINUS, "-") for found in parts[1::2]]
         found = parts[1::2]
-        written = self.spelling.write(found)
+        written = self.number_format.write(found)
         if written.beyond is not None and bool(written.beyond.any()):
             parts[1::2], written = _keeping(found, written, written.beyond, self.mark)
             marked = "".join(parts)
         else:
             marked = self.mark.join(parts[0::2])
-        return self.spelling.between(marked, self.mark).split(_APART), written
+        return self.number_format.between(marked, self.mark).split(_APART), written
 
     def _without_names(self, joined: str) -> list[str]:
         """Texts and numbers in turn, where digits of tokens that the tokenizer takes as a whole are text."""
@@ -291,7 +291,7 @@ class Speller:
         def close() -> None:
             if run:
                 said = None if values is None else [values[place] for place in run]
-                texts.append(self.spelling.read([vocabulary.symbols[ids[place]] for place in run], said))
+                texts.append(self.number_format.read([vocabulary.symbols[ids[place]] for place in run], said))
                 pieces.append(mark)
                 run.clear()
 
@@ -310,19 +310,19 @@ class Speller:
         return "".join(chain.from_iterable(zip(between, [*texts, ""], strict=True)))
 
 
-def _vocabulary(theirs: Mapping[str, int], roles: Mapping[str, str], spelling: TextNumberFormat) -> Vocabulary:
+def _vocabulary(theirs: Mapping[str, int], roles: Mapping[str, str], number_format: TextNumberFormat) -> Vocabulary:
     """All that a tokenizer and a spelling write."""
     by_id = sorted(theirs.items(), key=lambda item: item[1])
     special = {*roles.values(), *SPECIALS}
     own = [(name, i) for name, i in by_id if name not in special]
-    new = [symbol for symbol in spelling.symbols() if symbol not in theirs]
+    new = [symbol for symbol in number_format.symbols() if symbol not in theirs]
     symbols = (*SPECIALS, *(name for name, _ in own), *new)
     foreign = np.full(len(symbols), -1, dtype=np.int64)
     foreign[4 : 4 + len(own)] = [i for _, i in own]
     for role, name in roles.items():
         foreign[_ROLES[role]] = theirs[name]
-    spelled = frozenset(spelling.symbols())
-    meant = [(SPECIAL, np.nan, -1000)] * 4 + [_meaning(symbol, spelling, spelled) for symbol in symbols[4:]]
+    spelled = frozenset(number_format.symbols())
+    meant = [(SPECIAL, np.nan, -1000)] * 4 + [_meaning(symbol, number_format, spelled) for symbol in symbols[4:]]
     kinds, values, significance = zip(*meant, strict=True)
     return Vocabulary(
         symbols,
@@ -342,16 +342,16 @@ def _ours(theirs: Mapping[str, int], vocabulary: Vocabulary) -> Ids:
     return ours
 
 
-def _meaning(symbol: str, spelling: TextNumberFormat, spelled: frozenset[str]) -> tuple[int, float, int]:
+def _meaning(symbol: str, number_format: TextNumberFormat, spelled: frozenset[str]) -> tuple[int, float, int]:
     """Kind, value and power of ten of a token."""
     if symbol in spelled:
-        return spelling.meaning(symbol)
+        return number_format.meaning(symbol)
     bare = symbol.lstrip(_SPACES)
     if bare in ("+", "-"):
         return SIGN, np.nan, -1000
     if bare == ".":
         return POINT, np.nan, -1000
-    if spelling.pattern is not None or not _NUMBER.fullmatch(bare):
+    if number_format.pattern is not None or not _NUMBER.fullmatch(bare):
         return TEXT, np.nan, -1000
     return DIGIT if len(bare) == 1 else NUMBER, float(bare), -1000
 

@@ -33,7 +33,7 @@ class IEEEBits(TextNumberFormat):
     digits in float16, float32 and float64, or too large) keeps its characters, one token a digit.
     """
 
-    dtype: Literal["float16", "float32", "float64"] = setting("float32", "which floating-point number")
+    dtype: Literal["float16", "float32", "float64"] = setting("float32", "floating-point format")
 
     def __post_init__(self) -> None:
         if self.dtype not in _KINDS:
@@ -62,7 +62,7 @@ class IEEEBits(TextNumberFormat):
         with np.errstate(over="ignore"):
             value = kind(float(number.replace(",", "")))
         if not np.isfinite(value) or found_numbers.value_of(as_decimal(value)) != found_numbers.value_of(number):
-            raise UserError(f"numbers: {number} is not a number that {self.dtype} holds")
+            raise UserError(f"number_format: {number} is not a number that {self.dtype} holds")
         return [BITS[int(bit)] for byte in np.array(value, stored).tobytes() for bit in f"{byte:08b}"]
 
     def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:

@@ -39,7 +39,7 @@ class Continuation(Layout):
     `1`, `2` and `[EOS]`. With `targets="all"` every place is asked, the question's own included.
     """
 
-    targets: Literal["answer", "all"] = setting("answer", "what is asked: the answer with its end, or every token")
+    targets: Literal["answer", "all"] = setting("answer", "which tokens are targets: the answer with its end, or all")
 
     def __post_init__(self) -> None:
         if self.targets not in ("answer", "all"):
@@ -48,13 +48,14 @@ class Continuation(Layout):
     def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
             raise UserError(
-                "layout: a Continuation lays out answers that follow their questions; for labels take Aligned"
+                "layout: a Continuation lays out answers that follow their questions; for labels take "
+                "TokenClassification"
             )
         lengths = rows.lengths - 1
         longest = int(lengths.max(initial=0))
         read = np.arange(longest) < lengths[:, None]
         ids = np.where(read, rows.ids[:, :longest], rows.ids.dtype.type(PAD))
-        asked = rows.asked[:, 1 : longest + 1] if self.targets == "answer" else read
+        asked = rows.target_mask[:, 1 : longest + 1] if self.targets == "answer" else read
         batch = _batch(ids, lengths, asked, rows.ids[:, 1 : longest + 1], row_index)
         if rows.values is None:
             return batch
@@ -73,11 +74,11 @@ class NextToken(Layout):
 
     def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
-            raise UserError("layout: Text lays out running text; for labels take Aligned")
+            raise UserError("layout: NextToken lays out running text; for labels take TokenClassification")
         lengths = rows.lengths - 1
-        if int(rows.asked.sum()) < int(lengths.sum()):
+        if int(rows.target_mask.sum()) < int(lengths.sum()):
             raise UserError(
-                "layout: Text lays out running text, of which every token is asked; for questions with answers "
+                "layout: NextToken lays out running text, of which every token is asked; for questions with answers "
                 "layout=Continuation is right"
             )
         longest = int(lengths.max(initial=0))
@@ -91,8 +92,8 @@ class NextToken(Layout):
                 _tensor(row_index.copy()),
             ),
             targets=said,
-            asked=_tensor(np.minimum(np.arange(longest), np.maximum(lengths - 1, 0)[:, None])),
-            asked_targets=said,
+            target_positions=_tensor(np.minimum(np.arange(longest), np.maximum(lengths - 1, 0)[:, None])),
+            target_ids=said,
             counts={"tokens": count, "examples": len(lengths)},
             real=count,
         )
@@ -104,33 +105,35 @@ class Seq2Seq(Layout):
 
     Raffel et al. (2020), https://arxiv.org/abs/1910.10683: `2 1 + 9 = 1 2 [EOS]` becomes the source `2 1 + 9 = [EOS]`
     and the decoder's input `[PAD] 1 2`, whose places must say `1`, `2` and `[EOS]`. T5 begins with its padding token,
-    which `decoder_start_token="begin"` makes [BOS]. `source_eos=False` leaves out the source's [EOS].
+    which `decoder_start_token="bos"` makes [BOS]. `source_eos=False` leaves out the source's [EOS].
 
     `sentinel="<extra_id_0>"` is the masked form that T5 was pretrained in: the source has this text of the vocabulary
     behind the question, and the answer begins with it. Raises `UserError` for a text that the vocabulary has not.
     """
 
-    decoder_start_token: Literal["pad", "begin"] = setting(
-        "pad", "what the decoder's input begins with: [PAD] as in T5, or [BOS]"
-    )
+    decoder_start_token: Literal["pad", "bos"] = setting("pad", "first decoder input: [PAD] as in T5, or [BOS]")
     source_eos: bool = setting(True, "whether the source ends with [EOS]")
-    sentinel: str | None = setting(None, "a text that masks the answer in the source and begins it; null: none")
+    sentinel: str | None = setting(
+        None, "a mask token that replaces the answer in the source and starts it in the target; null: none"
+    )
 
     def __post_init__(self) -> None:
-        if self.decoder_start_token not in ("pad", "begin"):
-            raise UserError(f"decoder_start_token: {self.decoder_start_token!r} is neither 'pad' nor 'begin'")
+        if self.decoder_start_token not in ("pad", "bos"):
+            raise UserError(f"decoder_start_token: {self.decoder_start_token!r} is neither 'pad' nor 'bos'")
 
     def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
-            raise UserError("layout: a Pair lays out answers that follow their questions; for labels take Aligned")
+            raise UserError(
+                "layout: Seq2Seq lays out answers that follow their questions; for labels take TokenClassification"
+            )
         mask = [] if self.sentinel is None else [_id_of(rows, self.sentinel, "sentinel")]
-        asked_first = np.where(rows.asked.any(axis=1), rows.asked.argmax(axis=1), rows.lengths)
+        asked_first = np.where(rows.target_mask.any(axis=1), rows.target_mask.argmax(axis=1), rows.lengths)
         answers = rows.lengths - asked_first
         behind = [*mask, *([END] if self.source_eos else [])]
         source, source_values = _moved(rows, np.zeros_like(asked_first), asked_first)
         source, source_lengths = _ending_with(source, asked_first, behind)
         said, said_values = _moved(rows, asked_first, answers)
-        asked = _shifted(rows.asked, asked_first, answers)
+        asked = _shifted(rows.target_mask, asked_first, answers)
         if mask:
             said, asked, answers = _behind(mask[0], said), _behind(True, asked), answers + 1
             said_values = None if said_values is None else _behind(1, said_values)
@@ -160,8 +163,8 @@ class Masked(Layout):
     continues: ClassVar[bool] = False
     masks: ClassVar[bool] = True
 
-    mask_token: str | None = setting(None, "the text of the mask; null: [UNK], which no vocabulary lacks")
-    num_masks: int | None = setting(None, "masks behind every question; null: as many as its answer has tokens")
+    mask_token: str | None = setting(None, "the mask token; null: [UNK]")
+    num_masks: int | None = setting(None, "mask tokens after every question; null: the number of answer tokens")
 
     def __post_init__(self) -> None:
         if self.num_masks is not None and self.num_masks < 1:
@@ -171,11 +174,13 @@ class Masked(Layout):
 
     def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
-            raise UserError("layout: Masked masks answers that follow their questions; for labels take Aligned")
+            raise UserError(
+                "layout: Masked masks answers that follow their questions; for labels take TokenClassification"
+            )
         mask = UNKNOWN if self.mask_token is None else _id_of(rows, self.mask_token, "mask_token")
-        said, masked, ends = rows.ids, rows.asked, rows.lengths
+        said, masked, ends = rows.ids, rows.target_mask, rows.lengths
         if self.num_masks is not None:
-            first = np.where(rows.asked.any(axis=1), rows.asked.argmax(axis=1), rows.lengths)
+            first = np.where(rows.target_mask.any(axis=1), rows.target_mask.argmax(axis=1), rows.lengths)
             longest = int((ends - first).max(initial=0))
             if longest > self.num_masks:
                 raise UserError(
@@ -186,7 +191,7 @@ class Masked(Layout):
             columns = np.arange(said.shape[1])
             masked = (columns >= first[:, None]) & (columns < ends[:, None])
         more = said.shape[1] - rows.ids.shape[1]
-        asked = np.pad(rows.asked, ((0, 0), (0, more)))
+        asked = np.pad(rows.target_mask, ((0, 0), (0, more)))
         batch = _batch(np.where(masked, said.dtype.type(mask), said), ends, asked, said, row_index)
         if rows.values is None:
             return batch
@@ -199,24 +204,26 @@ class TokenClassification(Layout):
     """Each token is answered at its own place by a label, as in counting or in tagging.
 
     `blocked_tokens` names texts that nobody may attend to. A hidden token is still read where it stands and may be
-    asked for a label: with `hide=("<pad>",)`, in `a <pad> a <pad>` no place sees a `<pad>` before it (Chang and Bisk,
-    2024, https://arxiv.org/abs/2405.20131). Only mixers that attend can hide anything.
+    asked for a label: with `blocked_tokens=("<pad>",)`, in `a <pad> a <pad>` no place sees a `<pad>` before it (Chang
+    and Bisk, 2024, https://arxiv.org/abs/2405.20131). Only mixers that attend can hide anything.
     """
 
     continues: ClassVar[bool] = False
 
-    blocked_tokens: tuple[str, ...] = setting((), "texts whose tokens nobody may attend to", later=True)
+    blocked_tokens: tuple[str, ...] = setting((), "tokens that no query may attend to", later=True)
 
     def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is None:
-            raise UserError("layout: Aligned lays out a label per token, which this task has not; take Continuation")
-        batch = _batch(rows.ids, rows.lengths, rows.asked, rows.labels, row_index)
+            raise UserError(
+                "layout: TokenClassification lays out a label per token, which this task has not; take Continuation"
+            )
+        batch = _batch(rows.ids, rows.lengths, rows.target_mask, rows.labels, row_index)
         if not self.blocked_tokens:
             return batch
         hidden = np.any([rows.ids == i for i in self._hidden_ids(rows)], axis=0)
         if not bool(hidden.any()):
             return batch
-        return replace(batch, tokens=replace(batch.tokens, hidden=_tensor(hidden)))
+        return replace(batch, tokens=replace(batch.tokens, blocked_keys=_tensor(hidden)))
 
     def _hidden_ids(self, rows: Rows) -> list[int]:
         return [_id_of(rows, text, "blocked_tokens") for text in self.blocked_tokens]
@@ -277,12 +284,12 @@ def _batch(
     """A batch of inputs `ids` that must say `said` at the places `asked`, all `[rows, time]`."""
     targets = np.where(asked, said.astype(np.int64), IGNORE)
     counts = asked.sum(axis=1)
-    places, asked_targets = _asked_places(asked, targets, counts)
+    places, target_ids = _asked_places(asked, targets, counts)
     return Batch(
         Tokens(_tensor(ids.astype(np.int64)), _tensor(lengths.copy()), _tensor(row_index.copy())),
         targets=_tensor(targets),
-        asked=_tensor(places),
-        asked_targets=_tensor(asked_targets),
+        target_positions=_tensor(places),
+        target_ids=_tensor(target_ids),
         counts={"tokens": int(counts.sum()), "examples": len(ids)},
         real=int(lengths.sum()),
     )

@@ -80,16 +80,17 @@ class Digits(NumberFormat):
     """
 
     digit_order: Literal["reversed", "normal", "answer reversed"] = setting(
-        "reversed", "units first; most significant digit first; or that in the question and units first in the answer"
+        "reversed",
+        "order of digits: units first (reversed), most significant first (normal), or reversed in answers only",
     )
-    leading_zeros: int = setting(0, "how many zeros stand in front of every number")
+    leading_zeros: int = setting(0, "zeros before every number")
     answer_leading_zeros: int | None = setting(
-        None, "how many stand in front of those of the answer; null: as many", later=True
+        None, "zeros before the numbers of the answer; null: leading_zeros", later=True
     )
     min_digits: int = setting(
-        0, "numbers of the question are filled up to so many digits with zeros in front; 0: they are not", later=True
+        0, "pad numbers of the question with zeros to this many digits; 0: no padding", later=True
     )
-    index_hints: bool = setting(False, "whether a character before each digit says its power of ten", later=True)
+    index_hints: bool = setting(False, "whether a character before each digit marks its power of ten", later=True)
 
     def __post_init__(self) -> None:
         if self.digit_order not in ("reversed", "normal", "answer reversed"):

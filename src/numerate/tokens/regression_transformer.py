@@ -31,7 +31,7 @@ class RegressionTransformer(TextNumberFormat):
     and 5.
     """
 
-    published: bool = setting(False, "numbers as the published code finds them: no thousands, `.5`, powers of ten")
+    published: bool = setting(False, "find numbers as the published code does: no thousands, `.5`, powers of ten")
 
     @property
     def pattern(self) -> re.Pattern[str]:
@@ -55,7 +55,9 @@ class RegressionTransformer(TextNumberFormat):
     def spell(self, number: str) -> list[str]:
         whole, _, fraction = rounded(number).partition(".")
         if len(whole) > _LONGEST:
-            raise UserError(f"numbers: {number} has {len(whole)} digits before the point; there are tokens for 20")
+            raise UserError(
+                f"number_format: {number} has {len(whole)} digits before the point; there are tokens for 20"
+            )
         orders = range(len(whole) - 1, -1 - len(fraction), -1)
         return [f"_{digit}_{order}_" for digit, order in zip(whole + fraction, orders, strict=True)]
 
@@ -100,7 +102,7 @@ def read_numbers(symbols: Sequence[str]) -> tuple[list[Decimal], int]:
     for symbol in symbols:
         known = digit_and_order(symbol)
         if known is None:
-            raise UserError(f"numbers: {symbol!r} is no token of the regression transformer, such as _5_2_")
+            raise UserError(f"number_format: {symbol!r} is no token of the regression transformer, such as _5_2_")
         if not numbers or known[1] >= numbers[-1][-1][1]:
             numbers.append([])
         numbers[-1].append(known)

@@ -43,7 +43,7 @@ class Subwords(Tokenizer):
 
     An answer has several tokenisations, so that answers are decoded, not read off one forward. Question and answer
     have at most `max_length` tokens each. Of a longer answer the end goes; of a longer question what its task says
-    (`cut`), with a warning that says how many of the data they are.
+    (`truncation_side`), with a warning that says how many of the data they are.
 
     Raises `UserError` for a tokenizer that cannot be read, and for one without the ten digits unless
     `number_format=AsIs`.
@@ -51,15 +51,15 @@ class Subwords(Tokenizer):
 
     unique: ClassVar[bool] = False
 
-    tokenizer: str = setting("google-t5/t5-small", "a folder, a tokenizer.json, a model of the hub, or characters")
-    number_format: TextNumberFormat = setting(AsIs(), "how the numbers in texts are spelled")
+    tokenizer: str = setting("google-t5/t5-small", "a folder, a tokenizer.json, a model on the hub, or characters")
+    number_format: TextNumberFormat = setting(AsIs(), "how numbers in texts are tokenized")
     vocabulary: Literal["all", "occurring"] = setting(
-        "all", "the tokenizer's whole vocabulary, or what training has of it"
+        "all", "the tokenizer's whole vocabulary (all), or only tokens of the training data (occurring)"
     )
-    add_bos_token: bool = setting(False, "whether every row begins with [BOS]")
-    answer_prefix: str = setting("", "a text in front of every answer; a space for most decoders")
-    max_length: int = setting(512, "how many tokens a question has at most, and an answer without its [EOS]")
-    revision: str | None = setting(None, "of a model of the hub: which of its revisions; null: the newest")
+    add_bos_token: bool = setting(False, "whether every sequence starts with [BOS]")
+    answer_prefix: str = setting("", "a text before every answer; a space for most decoders")
+    max_length: int = setting(512, "largest number of tokens of a question, and of an answer without its [EOS]")
+    revision: str | None = setting(None, "revision of a model on the hub; null: the newest")
 
     def __post_init__(self) -> None:
         if self.vocabulary not in ("all", "occurring"):
@@ -144,13 +144,14 @@ class Subwords(Tokenizer):
 
     def _say_cut(self, part: "_Part", sizes: NDArray[np.int64]) -> None:
         """Warns of all that is cut of the source of a part, where something of the part itself is."""
+        side = "beginning" if part.source.cut == "left" else "end"
         if (sizes > self.max_length).any():
             prompts, answers = part.tokens.sizes(slice(None))
             every = np.maximum(prompts, answers)
             warnings.warn(
                 f"tokenizer.max_length: {int((every > self.max_length).sum())} of {len(every)} questions "
                 f"({part.source.place}), or "
-                f"their answers, have more than {self.max_length} tokens and lose their {part.source.cut}; the "
+                f"their answers, have more than {self.max_length} tokens and lose their {side}; the "
                 f"longest has "
                 f"{int(every.max())}",
                 stacklevel=3,
@@ -204,7 +205,7 @@ class _Part:
         the first `answers` of its answer."""
         which = self.rows[self.at]
         begins, ends = self.tokens.starts[which], self.tokens.starts[which] + self.tokens.prompts[which]
-        kept = ends - prompts[self.at] if self.source.cut == "beginning" else begins
+        kept = ends - prompts[self.at] if self.source.cut == "left" else begins
         for start, source, counts in (
             (np.full(len(which), first), kept, prompts[self.at]),
             (first + prompts[self.at], ends, answers[self.at]),
@@ -230,7 +231,7 @@ def _texts(questions: Questions) -> Texts:
     rows = writer.rows(questions, vocabulary)
     written = [vocabulary.symbols[i] for i in rows.ids.reshape(-1).tolist()]
     time = rows.ids.shape[1]
-    prompts = rows.asked.argmax(axis=1).tolist()
+    prompts = rows.target_mask.argmax(axis=1).tolist()
     return _listed(
         [
             Example("".join(written[at : at + prompt]), "".join(written[at + prompt : at + length - 1]))

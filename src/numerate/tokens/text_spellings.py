@@ -93,10 +93,10 @@ class AsIs(TextNumberFormat):
         return ()
 
     def write(self, found: Sequence[str]) -> NumberSymbols:
-        raise UserError("numbers: AsIs leaves numbers to the tokenizer and writes none")
+        raise UserError("number_format: AsIs leaves numbers to the tokenizer and writes none")
 
     def spell(self, number: str) -> list[str]:
-        raise UserError("numbers: AsIs leaves numbers to the tokenizer and writes none")
+        raise UserError("number_format: AsIs leaves numbers to the tokenizer and writes none")
 
     def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:
         return "".join(symbols)
@@ -136,8 +136,8 @@ class Groups(TextNumberFormat):
     the tokenizer has it not. Nothing is parsed, so nothing is lost, zeros in front included.
     """
 
-    group_size: int = setting(3, "how many digits a group has at most, 1 to 5")
-    side: Literal["left", "right"] = setting("left", "where cutting begins")
+    group_size: int = setting(3, "digits per group, 1 to 5")
+    side: Literal["left", "right"] = setting("left", "where grouping starts")
 
     pattern: ClassVar[re.Pattern[str]] = re.compile(r"(?<=[0-9])\.[0-9]+|[0-9]+")
 
@@ -202,10 +202,8 @@ class XVal(TextNumberFormat):
     carries: ClassVar[bool] = True
 
     sign: bool = setting(True, "whether a minus belongs to its number; false: it is text")
-    published: bool = setting(False, "numbers as the published code finds them: no sign, thousands, powers of ten")
-    round_to_float32: bool = setting(
-        False, "whether numbers of more digits than float32 holds are rounded to it", later=True
-    )
+    published: bool = setting(False, "find numbers as the published code does: no sign, thousands, powers of ten")
+    round_to_float32: bool = setting(False, "whether numbers with more digits than float32 are rounded", later=True)
 
     @property
     def pattern(self) -> re.Pattern[str]:
@@ -224,7 +222,7 @@ class XVal(TextNumberFormat):
 
     def spell(self, number: str) -> list[str]:
         if self.write([number]).beyond[0]:  # type: ignore[index]
-            raise UserError(f"numbers: {number} is not a number that float32 holds, which xVal's values are")
+            raise UserError(f"number_format: {number} is not a number that float32 holds, which xVal's values are")
         return [NUM]
 
     def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:

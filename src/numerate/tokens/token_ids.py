@@ -30,7 +30,7 @@ class TokenIds(Tokenizer):
 
     unique: ClassVar[bool] = False
 
-    pad_to_multiple_of: int = setting(1, "ids that no text has fill the vocabulary up to a multiple of it")
+    pad_to_multiple_of: int = setting(1, "pad the vocabulary to a multiple of this")
 
     def __post_init__(self) -> None:
         if self.pad_to_multiple_of < 1:

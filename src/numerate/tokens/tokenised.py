@@ -88,7 +88,7 @@ def _key(source: TextSource, speller: Speller, before_answer: str) -> str:
     texts = _fingerprints.get(source)
     if texts is None:
         texts = _fingerprints[source] = source.fingerprint
-    told = [_VERSION, texts, source.count, speller.file.fingerprint, repr(speller.spelling), before_answer]
+    told = [_VERSION, texts, source.count, speller.file.fingerprint, repr(speller.number_format), before_answer]
     return hashlib.blake2b(json.dumps(told).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 

@@ -17,7 +17,7 @@ from numerate.tokens import insertion
 from numerate.tokens.numbers import Digits, Ids, NumberFormat, id_type
 from numerate.vocabulary import BEGIN, END, PAD, PUBLISHED, UNKNOWN, Vocabulary
 
-HOUSE_TEXTS = ("+", "-", "x", "=", " ", ".")
+DEFAULT_TEXTS = ("+", "-", "x", "=", " ", ".")
 """The texts that stand first in every vocabulary of characters, so that ids 0 to 18 are the published ones."""
 
 
@@ -26,8 +26,8 @@ class Rows:
     """Questions as token ids: all that a layout ever sees.
 
     - `ids` uint8, uint16 or int32 `[rows, time]`, PAD behind each row's end; `lengths` int64 `[rows]`.
-    - `asked` bool `[rows, time]`: the tokens that are the answer, its [EOS] among them; with `labels`, the places where
-      a label is to be said.
+    - `target_mask` bool `[rows, time]`: the tokens that are the answer, its [EOS] among them; with `labels`, the places
+      where a label is to be said.
     - `labels` `[rows, time]`: what is to be said at each place, None where answers are continuations.
     - `values` float32 `[rows, time]`: the number that a token carries, None where tokens carry none.
     - `vocabulary`: whose ids they are; None where the tokenizer does not say.
@@ -35,7 +35,7 @@ class Rows:
 
     ids: Ids
     lengths: NDArray[np.int64]
-    asked: NDArray[np.bool_]
+    target_mask: NDArray[np.bool_]
     labels: Ids | None = None
     values: NDArray[np.float32] | None = None
     vocabulary: Vocabulary | None = None
@@ -50,7 +50,7 @@ class Rows:
         return Rows(
             self.ids[rows, :longest],
             lengths,
-            self.asked[rows, :longest],
+            self.target_mask[rows, :longest],
             None if self.labels is None else self.labels[rows, :longest],
             None if self.values is None else self.values[rows, :longest],
             self.vocabulary,
@@ -108,26 +108,26 @@ class Characters(Tokenizer):
     3 2 4 =` (here as people write them). Both need as many digits, which `Digits(min_digits=...)` gives them.
     """
 
-    number_format: NumberFormat = setting(Digits(), "how numbers are spelled")
-    add_bos_token: bool = setting(False, "whether every row begins with [BOS]")
-    vocabulary: Literal["house", "pad", "index", "sort"] = setting(
-        "house", "which vocabulary: the house's, or a published one with 19, 121 or 118 ids", later=True
+    number_format: NumberFormat = setting(Digits(), "how numbers are tokenized")
+    add_bos_token: bool = setting(False, "whether every sequence starts with [BOS]")
+    vocabulary: Literal["default", "pad", "index", "sort"] = setting(
+        "default", "the default vocabulary, or a published one with 19, 121 or 118 tokens", later=True
     )
-    space_probability: float = setting(0.0, "the probability of a space before a character", later=True)
+    space_probability: float = setting(0.0, "probability of a space before a character", later=True)
     interleave_operands: bool = setting(
         False, "whether the digits of the two operands alternate, without an operator", later=True
     )
 
     def __post_init__(self) -> None:
-        if self.vocabulary not in ("house", *PUBLISHED):
-            raise UserError(f"vocabulary: {self.vocabulary!r} is none of: house, {', '.join(PUBLISHED)}")
+        if self.vocabulary not in ("default", *PUBLISHED):
+            raise UserError(f"vocabulary: {self.vocabulary!r} is none of: default, {', '.join(PUBLISHED)}")
         if not 0 <= self.space_probability <= 1:
             raise UserError(f"space_probability: {self.space_probability} is no probability; 0 to 1 are")
         if isinstance(self.number_format, Digits) and self.number_format.index_hints:
             if self.vocabulary in ("pad", "sort"):
                 raise UserError(
                     f"vocabulary: the published vocabulary {self.vocabulary!r} has no index hints; 'index' and "
-                    f"'house' have"
+                    f"'default' have"
                 )
             if self.interleave_operands:
                 raise UserError(
@@ -138,18 +138,18 @@ class Characters(Tokenizer):
         """The vocabulary for a task, or for texts. Raises `UserError` for a task with characters that a published one
         has not; of texts, these are unknown."""
         texts = task.alphabet() if isinstance(task, Task) else task
-        if self.vocabulary != "house":
+        if self.vocabulary != "default":
             published = Vocabulary.published(self.vocabulary)
             missing = {character for text in texts for character in text} - set(published.ids)
             if missing and isinstance(task, Task):
                 raise UserError(
                     f"vocabulary: the published vocabulary {self.vocabulary!r} has no "
                     f"{' '.join(sorted(missing))}, which "
-                    f"{type(task).__name__} needs; 'house' has whatever a task needs"
+                    f"{type(task).__name__} needs; 'default' has whatever a task needs"
                 )
             return published
         return Vocabulary.of(
-            [*HOUSE_TEXTS, *self.number_format.texts(), *(character for text in texts for character in text)]
+            [*DEFAULT_TEXTS, *self.number_format.texts(), *(character for text in texts for character in text)]
         )
 
     def rows(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> Rows:
@@ -200,14 +200,14 @@ def _with_blanks(rows: Rows, chance: NDArray[np.uint64], share: float, blank: in
     columns = int(lengths.max(initial=0))
     places = np.arange(columns)
     inside = places < lengths[:, None]
-    taken = insertion.moved(np.ones_like(rows.asked), to, columns)
+    taken = insertion.moved(np.ones_like(rows.target_mask), to, columns)
     ids = insertion.moved(rows.ids, to, columns)
     ids[inside & ~taken] = blank
     if rows.labels is not None:
-        asked = insertion.moved(rows.asked, to, columns)
+        asked = insertion.moved(rows.target_mask, to, columns)
         labels = insertion.moved(rows.labels, to, columns)
         return Rows(ids, lengths, asked, labels, vocabulary=rows.vocabulary)
-    question = (np.arange(time) < rows.lengths[:, None]) & ~rows.asked
+    question = (np.arange(time) < rows.lengths[:, None]) & ~rows.target_mask
     ends = np.where(question, to, -1).max(axis=1, initial=-1)
     return Rows(ids, lengths, inside & (places > ends[:, None]), vocabulary=rows.vocabulary)
 
@@ -248,14 +248,14 @@ class _Writer:
     """
 
     def __init__(
-        self, questions: Questions, spelling: NumberFormat, vocabulary: Vocabulary, begin: bool, interleave: bool
+        self, questions: Questions, number_format: NumberFormat, vocabulary: Vocabulary, begin: bool, interleave: bool
     ) -> None:
         self.questions, self.begin = questions, int(begin)
         self.type = np.dtype(id_type(vocabulary))
         self.text_ids = np.array([vocabulary.ids.get(text, UNKNOWN) for text in questions.alphabet], dtype=self.type)
         symbols, slots = _slots(questions)
         self.spelled = [
-            spelling.write(questions.numbers, slot, vocabulary, answer=answer, chance=questions.chance)
+            number_format.write(questions.numbers, slot, vocabulary, answer=answer, chance=questions.chance)
             for slot, answer in slots
         ]
         if interleave:
@@ -268,13 +268,15 @@ class _Writer:
         """The operands as one number whose digits are theirs in turn; the operator is left out."""
         operands = symbols.shape[1] > 2 and bool(((symbols[:, [0, 2]] == (-1, -2)).all(1) & (symbols[:, 1] >= 0)).all())
         if not operands:
-            raise UserError("interleave: only questions of two operands with an operator between them can alternate")
+            raise UserError(
+                "interleave_operands: only questions of two operands with an operator between them can alternate"
+            )
         (first, lengths), (second, others) = self.spelled[:2]
         unequal = np.flatnonzero(lengths != others)
         if len(unequal):
             raise UserError(
-                f"interleave: operands of {lengths[unequal[0]]} and {others[unequal[0]]} digits could not be told "
-                "apart when they alternate; give them as many with tokenizer.number_format.min_digits"
+                f"interleave_operands: operands of {lengths[unequal[0]]} and {others[unequal[0]]} digits could not be "
+                "told apart when they alternate; give them as many with tokenizer.number_format.min_digits"
             )
         columns = min(first.shape[1], second.shape[1])
         both = np.stack([first[:, :columns], second[:, :columns]], axis=2).reshape(len(first), 2 * columns)

@@ -32,7 +32,7 @@ class Words(Tokenizer):
 
     between: ClassVar[str] = " "
 
-    add_bos_token: bool = setting(False, "whether every row begins with [BOS]")
+    add_bos_token: bool = setting(False, "whether every sequence starts with [BOS]")
 
     def build_vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
         return Vocabulary.of_words([*(task.alphabet() if isinstance(task, Task) else task)])

@@ -18,22 +18,23 @@ _EDGE = 1e-9
 UNITS = ("", "kilo", "mega", "giga", "tera", "peta", "exa", "zetta")
 
 
-def flop_text(operations: float) -> str:
+def flop_text(flops: float) -> str:
     """Floating-point operations as people say them: `flop_text(8e18)` is `"8.0 exaFLOP"`."""
     power = 0
-    while operations >= 999.95 and power < len(UNITS) - 1:
-        operations, power = operations / 1000, power + 1
-    return f"{operations:,.1f} {UNITS[power]}FLOP"
+    while flops >= 999.95 and power < len(UNITS) - 1:
+        flops, power = flops / 1000, power + 1
+    return f"{flops:,.1f} {UNITS[power]}FLOP"
 
 
 class Budget:
     """The budget of a run, of which what is reached first ends it.
 
     A budget in examples, tokens, passes or operations is estimated in steps by the mean over the first window of data;
-    what ends the run is what was really used. Batches grow over the first `ramp` of the budget, from `ramp_from`
-    examples to `batch` in multiples of `ramp_from`: with m multiples to climb, the n-th begins at (n - 1) / m of the
-    ramp. A place in the budget is the share of steps that are done, or, where batches grow and the budget is not one in
-    steps, the share of examples: then a step costs a share of the budget that is proportional to its size.
+    what ends the run is what was really used. Batches grow over the first `batch_size_warmup` of the budget, from
+    `initial_batch_size` examples to `batch_size` in multiples of it: with m multiples to climb, the n-th begins at
+    (n - 1) / m of the ramp. A place in the budget is the share of steps that are done, or, where batches grow and the
+    budget is not one in steps, the share of examples: then a step costs a share of the budget that is proportional to
+    its size.
     """
 
     def __init__(self, training: Training, task: Task, stream: Stream, model: Model, objective: ObjectivePart) -> None:
@@ -57,7 +58,7 @@ class Budget:
         training = self.training
         if training.tokens is not None and spent.tokens >= training.tokens:
             return True
-        if training.flops is not None and spent.operations >= training.flops:
+        if training.flops is not None and spent.flops >= training.flops:
             return True
         most = math.inf if training.steps is None else training.steps
         return spent.step >= most or spent.examples >= self._known_examples
@@ -65,7 +66,8 @@ class Budget:
     # The size of a step --------------------------------------------------------------------------------------------
 
     def multiples(self, used: float) -> int:
-        """How many times `ramp_from` examples a step takes at a place in the budget; 1 where batches do not grow.
+        """How many times `initial_batch_size` examples a step takes at a place in the budget; 1 where batches do not
+        grow.
 
         A ramp from 512 to 8192 over 0.6 of the budget has 2 multiples from 0.0375 (0.9 of 24 hours) on, 16 from 0.5625.
         """
@@ -98,11 +100,11 @@ class Budget:
         """Floating-point operations of training on an example, padding included: the mean over the first window."""
         stream = self.stream
         batches = (stream.batch(StreamPosition(number * stream.batch_size)) for number in range(stream.window))
-        return self._mean([self.objective.operations(self.model, batch) for batch in batches]) / stream.batch_size
+        return self._mean([self.objective.flops(self.model, batch) for batch in batches]) / stream.batch_size
 
-    def operations_of(self, batch: Batch, draw: StepContext) -> int:
+    def flops_of(self, batch: Batch, draw: StepContext) -> int:
         """What a part of a step costs, padding included."""
-        return self.objective.operations(self.model, batch, draw)
+        return self.objective.flops(self.model, batch, draw)
 
     @cached_property
     def _tokens_per_batch(self) -> float:

@@ -197,7 +197,7 @@ class Development:
         sums: dict[str, float] = {}
         for piece, counted in share.pieces():
             between()
-            placed = replace(piece, tokens=model.place(piece.tokens, StepContext.fixed()))
+            placed = replace(piece, tokens=model.assign_positions(piece.tokens, StepContext.fixed()))
             for term, value in self.objective(model, placed, StepContext(self.recipe.seed, 0)).items():
                 sums[term] = sums.get(term, 0.0) + (float(value) if counted else 0.0)
         sums = self.world.sum_values(sums)
@@ -205,7 +205,7 @@ class Development:
 
     def _labels(self, marks: MatchCounts) -> dict[str, int]:
         """How many labels were asked and right, and of those beyond the places that training has; 0 for no labels."""
-        asked, right = marks.asked, marks.said_right
+        asked, right = marks.target_mask, marks.said_right
         first = 0 if self.exam.labelled else asked.shape[1]
         beyond = asked.shape[1] if self.exam.trained_labels is None else self.exam.trained_labels
         return {

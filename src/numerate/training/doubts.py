@@ -41,7 +41,7 @@ def rows_left_out(task: Task) -> list[str]:
     holdings = task.holdings
     whole = len(holdings.train) + holdings.left_out
     keep = "; task.keep_duplicates=true keeps them, and then training has seen those questions" * hasattr(
-        task, "repeats"
+        task, "keep_duplicates"
     )
     return [
         f"task: {holdings.left_out:,} of {whole:,} rows of training are left out, since their question stands in "
@@ -137,5 +137,5 @@ def _coverage(task: Task, tokenizer: Subwords, table: NumberTable | None, exampl
     vocabulary = tokenizer.build_vocabulary(task)
     table = NumberTable.of_vocabulary(vocabulary) if table is None else table
     rows = replace(tokenizer, max_length=10**9).rows([Example("", one.answer) for one in examples], vocabulary)
-    said = [ids[asked].tolist() for ids, asked in zip(rows.ids, rows.asked, strict=True)]
+    said = [ids[asked].tolist() for ids, asked in zip(rows.ids, rows.target_mask, strict=True)]
     return Coverage.of([one.answer for one in examples], said, vocabulary.symbols, set(table.ids.tolist()))

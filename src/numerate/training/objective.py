@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from numerate.batch import Batch, Model, StepContext, Turns
+from numerate.batch import Batch, Loops, Model, StepContext
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.losses.cross_entropy import CrossEntropy
@@ -35,12 +35,12 @@ class ObjectivePart(nn.Module, ABC):
         common can be made as one. Unless an objective says more, the steps of no two runs have."""
         return draw
 
-    def operations(self, model: Model, batch: Batch, draw: StepContext | None = None) -> int:
+    def flops(self, model: Model, batch: Batch, draw: StepContext | None = None) -> int:
         """Floating-point operations of a step on this part of a batch, padding included: a forward, and a backward that
         costs twice as much. With `draw` those of that step, without it what is to be expected of a step."""
         rows, time = batch.tokens.ids.shape
-        source = 0 if batch.source is None else model.source_operations(rows, time, batch.source.ids.shape[1])
-        return 3 * (model.operations(rows, time) + source)
+        source = 0 if batch.source is None else model.source_flops(rows, time, batch.source.ids.shape[1])
+        return 3 * (model.flops(rows, time) + source)
 
 
 class Objective(ABC):
@@ -54,8 +54,8 @@ class Objective(ABC):
 class Supervised(Objective):
     """One forward, one loss on what is asked."""
 
-    loss: Loss = setting(CrossEntropy(), "how far off an output is")
-    targets_only: bool = setting(True, "compute the last block's end and the head only where something is asked")
+    loss: Loss = setting(CrossEntropy(), "which loss")
+    targets_only: bool = setting(True, "compute the end of the last block and the output head at target positions only")
 
     def build(self, vocabulary: Vocabulary) -> ObjectivePart:
         return SupervisedPart(self, vocabulary)
@@ -77,7 +77,7 @@ class SupervisedPart(ObjectivePart):
         return None
 
     def forward(self, model: nn.Module, batch: Batch, draw: StepContext) -> dict[str, Tensor]:
-        output = model(batch.tokens, batch.source, asked=batch.fewer if self.asked_only else None)
+        output = model(batch.tokens, batch.source, target_positions=batch.fewer if self.asked_only else None)
         terms: dict[str, Tensor] = self.loss(output, batch)
         return terms
 
@@ -106,13 +106,13 @@ class Progressive(Objective):
     >>> Progressive(alpha=0.5, throttle="described")
     """
 
-    loss: Loss = setting(CrossEntropy(), "how far off an output is")
-    alpha: float = setting(1.0, "share of the loss after drawn turns; the rest is that after all turns")
-    max_grad_loops: int | None = setting(None, "turns with a gradient at most; null: half of the trunk's")
+    loss: Loss = setting(CrossEntropy(), "which loss")
+    alpha: float = setting(1.0, "weight of the loss after a random number of loops; the rest is after all loops")
+    max_grad_loops: int | None = setting(None, "largest number of loops with gradient; null: half")
     throttle: Literal["none", "described", "published"] = setting(
-        "none", "described: the trunk's gradient over its turns; published: a factor on the loss"
+        "none", "described: divide the backbone's gradient by its loops; published: a factor on the loss"
     )
-    targets_only: bool = setting(True, "compute the last block's end and the head only where something is asked")
+    targets_only: bool = setting(True, "compute the end of the last block and the output head at target positions only")
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
@@ -125,20 +125,20 @@ class Progressive(Objective):
     def build(self, vocabulary: Vocabulary) -> "ProgressivePart":
         return ProgressivePart(self, vocabulary)
 
-    def most(self, turns: int) -> int:
+    def most(self, loops: int) -> int:
         """How many turns have a gradient at most, of so many."""
-        return min(self.max_grad_loops or max(turns // 2, 1), turns)
+        return min(self.max_grad_loops or max(loops // 2, 1), loops)
 
-    def some(self, turns: int, draw: StepContext) -> tuple[int, int]:
+    def some(self, loops: int, draw: StepContext) -> tuple[int, int]:
         """The turns without and with a gradient of one step."""
         nothing = torch.zeros(1, dtype=torch.long)
-        without = int(drawn(draw, nothing, turns, salt=0x20))
-        return without, 1 + int(drawn(draw, nothing, min(turns - without, self.most(turns)), salt=0x21))
+        without = int(drawn(draw, nothing, loops, salt=0x20))
+        return without, 1 + int(drawn(draw, nothing, min(loops - without, self.most(loops)), salt=0x21))
 
-    def factor(self, turns: int) -> float:
+    def factor(self, loops: int) -> float:
         """What the loss is multiplied by."""
-        most = self.most(turns)
-        return (1 + min(turns / 4, most / 2)) / most if self.throttle == "published" else 1.0
+        most = self.most(loops)
+        return (1 + min(loops / 4, most / 2)) / most if self.throttle == "published" else 1.0
 
 
 class ProgressivePart(ObjectivePart):
@@ -154,51 +154,51 @@ class ProgressivePart(ObjectivePart):
         return self.loss.counts(batch)
 
     def form(self, model: Model, draw: StepContext) -> Hashable:
-        return tuple(self._forwards(model.turns(), draw))
+        return tuple(self._forwards(model.loops(), draw))
 
     def forward(self, model: nn.Module, batch: Batch, draw: StepContext) -> dict[str, Tensor]:
-        asked, all_turns = batch.fewer if self.spec.targets_only else None, turns_of(model)
+        target_positions, all_turns = batch.fewer if self.spec.targets_only else None, loops_of(model)
         factor, terms = self.spec.factor(all_turns), dict[str, Tensor]()
-        for share, turns in self._forwards(all_turns, draw):
-            divided = Turns(*turns, divided=self.spec.throttle == "described")
-            output = model(batch.tokens, batch.source, asked=asked, turns=divided)
+        for share, loops in self._forwards(all_turns, draw):
+            divided = Loops(*loops, divided=self.spec.throttle == "described")
+            output = model(batch.tokens, batch.source, target_positions=target_positions, loops=divided)
             for term, value in self.loss(output, batch).items():
                 part = value if share * factor == 1.0 else share * factor * value
                 terms[term] = terms[term] + part if term in terms else part
         return terms
 
-    def operations(self, model: Model, batch: Batch, draw: StepContext | None = None) -> int:
+    def flops(self, model: Model, batch: Batch, draw: StepContext | None = None) -> int:
         rows, time = batch.tokens.ids.shape
-        all_turns, one = model.turns(), model.operations(rows, time, 1)
+        all_turns, one = model.loops(), model.flops(rows, time, 1)
         if all_turns == 1:
             return 3 * one
-        each = model.operations(rows, time, 2) - one
+        each = model.flops(rows, time, 2) - one
         made: Sequence[tuple[float, float]] = self._expected(all_turns)
         if draw is not None:
-            made = [turns for _, turns in self._forwards(all_turns, draw)]
+            made = [loops for _, loops in self._forwards(all_turns, draw)]
         # A forward of all turns, and twice as much back through those with a gradient.
         return round(sum(3 * one + each * (without + 3 * (learning - 1)) for without, learning in made))
 
-    def _forwards(self, turns: int, draw: StepContext) -> list[tuple[float, tuple[int, int]]]:
+    def _forwards(self, loops: int, draw: StepContext) -> list[tuple[float, tuple[int, int]]]:
         """The forwards of a step: the share of each in the loss, and its turns without and with a gradient."""
-        alpha, most = self.spec.alpha, self.spec.most(turns)
-        if turns == 1:
+        alpha, most = self.spec.alpha, self.spec.most(loops)
+        if loops == 1:
             return [(1.0, (0, 1))]
-        made = [(1 - alpha, (turns - most, most)), (alpha, self.spec.some(turns, draw))]
+        made = [(1 - alpha, (loops - most, most)), (alpha, self.spec.some(loops, draw))]
         return [forward for forward in made if forward[0] > 0]
 
-    def _expected(self, turns: int) -> list[tuple[float, float]]:
+    def _expected(self, loops: int) -> list[tuple[float, float]]:
         """The turns without and with a gradient of each forward, on average over all steps."""
-        most, alpha = self.spec.most(turns), self.spec.alpha
-        mean = sum(1 + min(turns - without, most) for without in range(turns)) / (2 * turns)
-        return [(turns - most, most)] * (alpha < 1) + [((turns - 1) / 2, mean)] * (alpha > 0)
+        most, alpha = self.spec.most(loops), self.spec.alpha
+        mean = sum(1 + min(loops - without, most) for without in range(loops)) / (2 * loops)
+        return [(loops - most, most)] * (alpha < 1) + [((loops - 1) / 2, mean)] * (alpha > 0)
 
 
-def turns_of(model: nn.Module) -> int:
+def loops_of(model: nn.Module) -> int:
     """How often a model goes round by default, be it compiled or wrapped for many processes."""
     while not isinstance(model, Model):
         inner = getattr(model, "module", None) or getattr(model, "_orig_mod", None)
         if inner is None:
             return 1
         model = inner
-    return model.turns()
+    return model.loops()

@@ -39,13 +39,16 @@ class AdamW(Optimizer):
     for settings that cannot be.
     """
 
-    learning_rate: float = setting(1e-3, "the highest learning rate")
-    betas: tuple[float, float] = setting((0.9, 0.98), "decay of the running mean and of the running square")
-    eps: float = setting(1e-8, "added to the root of the running square")
-    weight_decay: float = setting(0.01, "weight decay per unit of learning rate")
-    max_grad_norm: float | None = setting(1.0, "largest norm of the gradient, or null")
+    learning_rate: float = setting(1e-3, "peak learning rate")
+    betas: tuple[float, float] = setting((0.9, 0.98), "decay rates of the moment estimates")
+    eps: float = setting(1e-8, "epsilon, for numerical stability")
+    weight_decay: float = setting(0.01, "decoupled weight decay")
+    max_grad_norm: float | None = setting(1.0, "gradient clipping: largest gradient norm; null: none")
     decay_parameters: Literal["parts", "matrices"] = setting(
-        "parts", "matrices and tables but for what a part exempts; or all of two dimensions or more", later=True
+        "parts",
+        "parameters with weight decay: parts (matrices and embeddings without exempted ones), or all of 2 "
+        "dimensions or more",
+        later=True,
     )
 
     def __post_init__(self) -> None:

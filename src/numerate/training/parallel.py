@@ -250,7 +250,7 @@ def compiled_forward(model: Model) -> nn.Module:
     loops = [part for part in model.modules() if isinstance(part, LoopPart)]
     if loops:
         for loop in loops:
-            loop.compile_turns()
+            loop.compile_loops()
         return model
     compiled: nn.Module = torch.compile(model, dynamic=True)  # type: ignore[assignment]
     return compiled

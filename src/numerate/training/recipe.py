@@ -29,50 +29,50 @@ class Training:
     and what an objective leaves out at places where nothing is asked is counted.
     """
 
-    steps: int | None = setting(1000, "budget: optimiser steps; 0: no training, the start is evaluated", identity=False)
+    steps: int | None = setting(1000, "budget: optimizer steps; 0: no training", identity=False)
     examples: int | None = setting(None, "budget: examples", identity=False)
-    tokens: int | None = setting(None, "budget: real input tokens, padding not counted", identity=False)
+    tokens: int | None = setting(None, "budget: input tokens without padding", identity=False)
     flops: float | None = setting(None, "budget: floating-point operations, as 8e18", identity=False)
-    epochs: float | None = setting(None, "budget: passes through a finite task", identity=False)
-    minutes: float | None = setting(None, "cap on the time of one start of the command; minutes", identity=False)
-    target_accuracy: float | None = setting(
-        None, "stop once this share of the development split is right", identity=False
-    )
-    batch_size: int = setting(64, "examples per step, over all processes and parts")
+    epochs: float | None = setting(None, "budget: epochs over a finite dataset", identity=False)
+    minutes: float | None = setting(None, "time limit of one start of the command, in minutes", identity=False)
+    target_accuracy: float | None = setting(None, "stop at this accuracy on the validation split", identity=False)
+    batch_size: int = setting(64, "examples per optimizer step, over all processes and accumulated micro-batches")
     batch_size_warmup: float = setting(
-        0.0, "share of the budget over which batches grow from ramp_from; 0: none", later=True
+        0.0, "share of the budget over which the batch size grows from initial_batch_size; 0: none", later=True
     )
     initial_batch_size: int | None = setting(
-        None, "with a ramp: examples of the first steps, and of each growth", later=True
+        None, "with batch_size_warmup: initial batch size, and step of its growth", later=True
     )
     batch_tokens: int | None = setting(
-        None, "running text: the batch in tokens instead, of which each example has as many as the context", later=True
+        None, "language modeling: batch size in tokens instead, context_length per example", later=True
     )
-    gradient_accumulation_steps: int = setting(1, "parts that a step's examples (each ramp_from of them) are cut into")
+    gradient_accumulation_steps: int = setting(1, "micro-batches per optimizer step")
     micro_batch_size: int | None = setting(
         None,
-        "examples of a part on a device; as many are then accumulated as it takes, for any number of processes",
+        "examples per micro-batch and device; gradient accumulation follows from it",
         later=True,
     )
-    shuffle_window: int = setting(64, "batches whose examples are sorted by length together")
-    precision: Literal["fp32", "bf16", "fp16"] = setting("fp32", "of the forward; fp16 scales the loss; needs a device")
-    tf32: bool = setting(False, "whether a CUDA device rounds float32 products to TF32, quicker by far", later=True)
-    compile: bool = setting(False, "whether the forward is compiled by torch.compile")
+    shuffle_window: int = setting(64, "batches within which examples are sorted by length")
+    precision: Literal["fp32", "bf16", "fp16"] = setting(
+        "fp32", "precision of the forward pass; fp16 scales the loss and needs a GPU"
+    )
+    tf32: bool = setting(False, "whether CUDA rounds float32 matrix products to TF32, which is much faster", later=True)
+    compile: bool = setting(False, "whether the forward pass is compiled by torch.compile")
     parallel: Literal["flat", "ddp", "fsdp"] = setting(
-        "flat", "many processes: one exact all-reduce, DDP, or FSDP2 (weights spread)", identity=False
+        "flat", "several processes: one exact all-reduce (flat), DDP, or FSDP2 (sharded weights)", identity=False
     )
     threads: int | None = setting(None, "CPU threads; null: all cores, or as many as the run had", identity=False)
-    log_every: int = setting(25, "steps between lines of metrics", identity=False)
-    evaluate_every: int = setting(250, "steps between evaluations on the development splits", identity=False)
-    evaluate_at_start: bool = setting(False, "whether the start is evaluated, and written, too", identity=False)
-    log_layer_grad_norms: bool = setting(
-        False, "whether the gradient's norm is logged for each layer too", identity=False
-    )
+    log_every: int = setting(25, "steps between log lines", identity=False)
+    evaluate_every: int = setting(250, "steps between evaluations on the validation splits", identity=False)
+    evaluate_at_start: bool = setting(False, "whether the initial model is evaluated, and saved, too", identity=False)
+    log_layer_grad_norms: bool = setting(False, "whether gradient norms are logged per layer too", identity=False)
     checkpoint_every: int | None = setting(500, "steps between checkpoints", identity=False)
     checkpoint_minutes: float | None = setting(10, "minutes between checkpoints, whichever comes first", identity=False)
-    keep_checkpoints: int | None = setting(2, "checkpoints kept besides the best; null keeps all", identity=False)
+    keep_checkpoints: int | None = setting(2, "checkpoints kept besides the best; null: all", identity=False)
     best_metric: Literal["accuracy", "loss"] | None = setting(
-        None, "what best is chosen by; null: accuracy, of numbers beside tokens the loss", identity=False
+        None,
+        "metric that selects the best checkpoint; null: accuracy; the loss for numbers beside tokens",
+        identity=False,
     )
 
     def __post_init__(self) -> None:
@@ -155,7 +155,7 @@ class Training:
         if self.initial_batch_size is None:
             if self.batch_size_warmup:
                 raise UserError(
-                    f"batch_size_warmup: {self.batch_size_warmup} needs ramp_from, the examples of the first "
+                    f"batch_size_warmup: {self.batch_size_warmup} needs initial_batch_size, the examples of the first "
                     f"steps; 512 was published"
                 )
             return
@@ -175,8 +175,8 @@ class Training:
 class Tracking:
     """Where trackers file a run."""
 
-    project: str | None = setting(None, "project; WANDB_PROJECT if null, else numerate", identity=False)
-    entity: str | None = setting(None, "user or team of wandb; WANDB_ENTITY if null", identity=False)
+    project: str | None = setting(None, "project; null: WANDB_PROJECT, else numerate", identity=False)
+    entity: str | None = setting(None, "wandb user or team; null: WANDB_ENTITY", identity=False)
     tags: tuple[str, ...] = setting((), "tags", identity=False)
 
 
@@ -184,24 +184,28 @@ class Tracking:
 class Recipe:
     """Everything that a run is: `numerate.train(Recipe(...))`, `numerate show RECIPE`."""
 
-    task: Task = setting(Arithmetic(), "draws questions with answers")
-    tokenizer: Tokenizer = setting(Characters(), "writes them as token ids")
-    layout: Layout = setting(Continuation(), "what is read and what is asked")
-    model: ModelSpec = setting(Decoder(), "what answers")
-    objective: Objective = setting(Supervised(), "which forwards are made, and how far off they are")
-    optimizer: Optimizer = setting(AdamW(), "how weights are changed")
-    schedule: Schedule = setting(WarmupStableDecay(), "the learning rate over the budget")
-    training: Training = setting(Training(), "budget, batch, precision, checkpoints")
-    evaluation: Evaluation = setting(Evaluation(), "what is measured")
-    samples: Samples = setting(Samples(), "texts that are said during training", identity=False, later=True)
-    seed: int = setting(0, "of weights, data, offsets and dropout")
+    task: Task = setting(Arithmetic(), "the task that generates questions with answers")
+    tokenizer: Tokenizer = setting(Characters(), "turns text into token ids")
+    layout: Layout = setting(Continuation(), "how question and answer become model inputs and targets")
+    model: ModelSpec = setting(Decoder(), "which model")
+    objective: Objective = setting(Supervised(), "the training objective: which forward passes, which loss")
+    optimizer: Optimizer = setting(AdamW(), "which optimizer")
+    schedule: Schedule = setting(WarmupStableDecay(), "learning rate schedule")
+    training: Training = setting(Training(), "budget, batch size, precision, checkpoints")
+    evaluation: Evaluation = setting(Evaluation(), "what is evaluated, and on how many examples")
+    samples: Samples = setting(Samples(), "texts generated during training", identity=False, later=True)
+    seed: int = setting(0, "seed of weights, data, position offsets and dropout")
     init_from: str | None = setting(None, "another run whose weights to start from: path, id, name or latest")
-    device: str = setting("auto", "cpu, cuda, cuda:1, mps; auto takes a CUDA device if there is one", identity=False)
-    name: str | None = setting(None, "label of the run, by which it can be found again", identity=False)
-    group: str | None = setting(None, "label that several runs share", identity=False)
-    trackers: tuple[str, ...] = setting((), "wandb, tensorboard, trackio, mlflow; files always are", identity=False)
-    tracking: Tracking = setting(Tracking(), "where trackers file the run", identity=False)
-    title: str = setting("recipe", "name of the recipe this began as: the folder of its runs", identity=False)
+    device: str = setting("auto", "cpu, cuda, cuda:1, mps; auto uses CUDA if available", identity=False)
+    name: str | None = setting(None, "name of the run, by which it can be found again", identity=False)
+    group: str | None = setting(None, "a label shared by several runs", identity=False)
+    trackers: tuple[str, ...] = setting(
+        (), "experiment trackers: wandb, tensorboard, trackio, mlflow; files are always written", identity=False
+    )
+    tracking: Tracking = setting(Tracking(), "project, entity and tags for the trackers", identity=False)
+    title: str = setting(
+        "recipe", "name of the recipe that this one started from; also the folder of its runs", identity=False
+    )
     paper: str | None = setting(None, "the paper behind it, a key of numerate.recipes.papers", identity=False)
 
     def __post_init__(self) -> None:

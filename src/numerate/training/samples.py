@@ -41,13 +41,13 @@ class Samples:
     """
 
     when: Literal["evaluation", "end", "never"] | None = setting(
-        None, "at each evaluation, at the end, or never; null: at the end of runs on running text", identity=False
+        None, "at each evaluation, at the end, or never; null: at the end, for language modeling only", identity=False
     )
     prompts: tuple[str, ...] = setting(
-        PUBLISHED, "what is gone on with; an empty one is the beginning of a document", identity=False
+        PUBLISHED, "prompts to continue; an empty one is the beginning of a document", identity=False
     )
-    max_new_tokens: int = setting(100, "the most tokens after each, as far as the context has room", identity=False)
-    sampling: Sampling = setting(Sampling(), "how the next token is chosen", identity=False)
+    max_new_tokens: int = setting(100, "largest number of generated tokens", identity=False)
+    sampling: Sampling = setting(Sampling(), "how the next token is sampled", identity=False)
 
     def __post_init__(self) -> None:
         if self.when not in (None, "evaluation", "end", "never"):

@@ -19,10 +19,10 @@ _UNTIL = "where it ends: a share of the budget up to 1, above a step; null: with
 
 
 class Schedule(ABC):
-    """The factor on the learning rate at each step; the rate of step 0 is `factor(0, steps)`.
+    """The factor on the learning rate at each step; the rate of step 0 is `multiplier(0, steps)`.
 
-    A `warmup` below 1 is a share of the budget, from 1 on a number of steps: the factor rises linearly from `start` to
-    1 and reaches it at the step after the last of warm-up, or one earlier (see `Rise`).
+    A `warmup` below 1 is a share of the budget, from 1 on a number of steps: the factor rises linearly from
+    `initial_lr_ratio` to 1 and reaches it at the step after the last of warm-up, or one earlier (see `Rise`).
     """
 
     initial_lr_ratio: float = 0.0
@@ -72,14 +72,16 @@ class Schedule(ABC):
         if self.rise not in ("between", "from_zero", "to_one"):
             raise UserError(f"rise: {self.rise!r} is none; between, from_zero and to_one are")
         if self.decay_until is not None and not self.decay_until > 0:
-            raise UserError(f"until: {self.decay_until} is over before it began; a share up to 1, a step, or null")
+            raise UserError(
+                f"decay_until: {self.decay_until} is over before it began; a share up to 1, a step, or null"
+            )
 
 
 @dataclass(frozen=True)
 class Constant(Schedule):
     """Warm-up, then the full rate to the end."""
 
-    warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
+    warmup: float = setting(100, "warm-up steps, or a share of the budget if below 1")
     rise: Rise = setting("between", _RISE, later=True)
 
     def __post_init__(self) -> None:
@@ -93,8 +95,8 @@ class Constant(Schedule):
 class Linear(Schedule):
     """Warm-up, then straight down to `min_lr_ratio` at the end."""
 
-    warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
-    min_lr_ratio: float = setting(0.0, "the factor at the end")
+    warmup: float = setting(100, "warm-up steps, or a share of the budget if below 1")
+    min_lr_ratio: float = setting(0.0, "final learning rate over the peak")
     rise: Rise = setting("between", _RISE, later=True)
     decay_until: float | None = setting(None, _UNTIL, later=True)
 
@@ -114,12 +116,12 @@ class Cosine(Schedule):
     budget of 100,001 steps it is that of the published Tiny Stories code, whose iterations count from 0 to 100,000:
 
     >>> schedule = Cosine(warmup=1000, rise="from_zero", decay_until=100_000)
-    >>> [round(schedule.factor(step, 100_001), 3) for step in (0, 500, 1000, 50_500, 100_000)]
+    >>> [round(schedule.multiplier(step, 100_001), 3) for step in (0, 500, 1000, 50_500, 100_000)]
     [0.0, 0.5, 1.0, 0.5, 0.0]
     """
 
-    warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
-    min_lr_ratio: float = setting(0.0, "the factor at the end")
+    warmup: float = setting(100, "warm-up steps, or a share of the budget if below 1")
+    min_lr_ratio: float = setting(0.0, "final learning rate over the peak")
     rise: Rise = setting("between", _RISE, later=True)
     decay_until: float | None = setting(None, _UNTIL, later=True)
 
@@ -147,12 +149,12 @@ class Plateau(Schedule):
     >>> Plateau(warmup=0, factor=0.5, patience=5)
     """
 
-    warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
-    factor: float = setting(0.5, "what the rate is multiplied by")
-    patience: int = setting(5, "evaluations in a row that may be no better before it is cut")
-    monitor: Literal["loss", "score"] = setting("loss", "what is to get better: development loss, or share right")
-    threshold: float = setting(1e-4, "the share of the best by which a better one must be better")
-    min_lr_ratio: float = setting(0.0, "the factor below which it is not cut")
+    warmup: float = setting(100, "warm-up steps, or a share of the budget if below 1")
+    factor: float = setting(0.5, "factor on the learning rate at a plateau")
+    patience: int = setting(5, "evaluations without improvement before the learning rate is reduced")
+    monitor: Literal["loss", "score"] = setting("loss", "quantity to monitor: validation loss, or accuracy")
+    threshold: float = setting(1e-4, "least relative improvement")
+    min_lr_ratio: float = setting(0.0, "smallest learning rate over the peak")
     rise: Rise = setting("between", _RISE, later=True)
 
     def __post_init__(self) -> None:
@@ -195,9 +197,9 @@ class Plateau(Schedule):
 class WarmupStableDecay(Schedule):
     """Warm-up, full rate, then straight down from `decay_from` on: the shape of the published Abacus runs."""
 
-    warmup: float = setting(100, "steps of warm-up, or a share of the budget if below 1")
-    decay_from: float = setting(0.9, "the share of the budget at which the rate starts to fall")
-    min_lr_ratio: float = setting(0.0, "the factor at the end")
+    warmup: float = setting(100, "warm-up steps, or a share of the budget if below 1")
+    decay_from: float = setting(0.9, "share of the budget at which the decay starts")
+    min_lr_ratio: float = setting(0.0, "final learning rate over the peak")
     rise: Rise = setting("between", _RISE, later=True)
 
     def __post_init__(self) -> None:
@@ -217,13 +219,13 @@ class OneCycle(Schedule):
     Smith (2017), https://arxiv.org/abs/1506.01186. With `peak=0.75, initial_lr_ratio=0.25` it is the late triangle that
     the published Abacus code calls `triangle2`.
 
-    >>> [round(OneCycle().factor(step, 8), 2) for step in range(9)]
+    >>> [round(OneCycle().multiplier(step, 8), 2) for step in range(9)]
     [0.2, 0.4, 0.6, 0.8, 1.0, 0.75, 0.5, 0.25, 0.0]
     """
 
-    peak: float = setting(0.5, "the share of the budget, below 1, at which the rate is highest; from 1 on, the step")
-    initial_lr_ratio: float = setting(0.0, "the factor that it rises from")
-    min_lr_ratio: float = setting(0.0, "the factor at the end")
+    peak: float = setting(0.5, "share of the budget, below 1, at which the learning rate peaks; from 1 on, the step")
+    initial_lr_ratio: float = setting(0.0, "initial learning rate over the peak")
+    min_lr_ratio: float = setting(0.0, "final learning rate over the peak")
 
     def __post_init__(self) -> None:
         if self.peak < 0:
@@ -242,7 +244,7 @@ class OneCycle(Schedule):
 
 def _refuse_floor(floor: float) -> None:
     if not 0 <= floor <= 1:
-        raise UserError(f"floor: {floor} is not a share of the rate; 0 to 1 is right")
+        raise UserError(f"min_lr_ratio: {floor} is not a share of the rate; 0 to 1 is right")
 
 
 def _down(progress: float, start: float, floor: float) -> float:

@@ -94,13 +94,13 @@ class _Step:
     """What a step is made of. Places and asked places are padded to the longest of all members.
 
     `batches` are the members' own, as each would have by itself. `fields` are members x rows x ...: ids, lengths, row,
-    targets, asked, asked_targets; `places` too, or 1 x time where all rows of all members have the same.
+    targets, target_positions, target_ids; `places` too, or 1 x time where all rows of all members have the same.
     """
 
     batches: list[Batch]
     draws: list[StepContext]
     forms: list[Hashable]
-    operations: list[int]
+    flops: list[int]
     fields: dict[str, Tensor]
     places: tuple[Tensor, ...]
 
@@ -120,7 +120,7 @@ class _Pile:
         clips = [float("inf") if spec.max_grad_norm is None else spec.max_grad_norm for spec in self.specs]
         self.most = torch.tensor(clips, device=self.device)
         self.sums: dict[str, Tensor] = {}
-        self.operations: dict[tuple[int, Hashable], int] = {}
+        self.flops: dict[tuple[int, Hashable], int] = {}
         for trainer in trainers:
             trainer.settling = self.settle
 
@@ -147,9 +147,9 @@ class _Pile:
             self._differentiate(step, group)
         self._add("gradient norm", self.flat.clip(self.most))
         self.flat.step(self.specs, rates)
-        for trainer, batch, operations in zip(self.trainers, step.batches, step.operations, strict=True):
+        for trainer, batch, flops in zip(self.trainers, step.batches, step.flops, strict=True):
             rows, time = batch.tokens.ids.shape
-            trainer.count_step(rows, batch.real, rows * time, operations)
+            trainer.count_step(rows, batch.real, rows * time, flops)
 
     def _drawn(self) -> _Step:
         """The next batch of each, laid out and placed together."""
@@ -161,15 +161,15 @@ class _Pile:
         members, rows = len(parts), len(parts[0][1])
         batches = _apart(batch, members)
         moved = batch.to(self.device)
-        placed = self.model.place(moved.tokens, StepContext.of_several(draws, rows)).places or ()
+        placed = self.model.assign_positions(moved.tokens, StepContext.of_several(draws, rows)).position_ids or ()
         tokens, many = moved.tokens, members * rows
         fields = {
             "ids": tokens.ids,
             "lengths": tokens.lengths,
             "row": tokens.row,
             "targets": moved.targets,
-            "asked": moved.asked,
-            "asked_targets": moved.asked_targets,
+            "target_positions": moved.target_positions,
+            "target_ids": moved.target_ids,
         }
         return _Step(
             batches,
@@ -183,17 +183,17 @@ class _Pile:
     def _operations(self, batch: Batch, draw: StepContext, form: Hashable) -> int:
         """What a step of one member costs, worked out once for each length and form."""
         at = (batch.tokens.ids.shape[1], form)
-        if at not in self.operations:
-            self.operations[at] = self.trainers[0].budget.operations_of(batch, draw)
-        return self.operations[at]
+        if at not in self.flops:
+            self.flops[at] = self.trainers[0].budget.flops_of(batch, draw)
+        return self.flops[at]
 
     def _groups(self, step: _Step) -> list[list[int]]:
         """Members whose forwards are made at once: of one form, and of like length where there are too many for one."""
         most = TOGETHER if self.device.type == "cpu" else float("inf")
         alike: dict[Hashable, list[list[int]]] = {}
-        for member in sorted(range(len(self.trainers)), key=step.operations.__getitem__):
+        for member in sorted(range(len(self.trainers)), key=step.flops.__getitem__):
             groups = alike.setdefault(step.forms[member], [[]])
-            if (len(groups[-1]) + 1) * step.operations[member] > most and groups[-1]:
+            if (len(groups[-1]) + 1) * step.flops[member] > most and groups[-1]:
                 groups.append([])
             groups[-1].append(member)
         return [sorted(group) for groups in alike.values() for group in groups]
@@ -220,7 +220,7 @@ class _Pile:
         batch = step.batches[member].to(self.device)
         time = batch.tokens.ids.shape[1]
         places = tuple((x[member] if x.dim() == 3 else x)[..., :time] for x in step.places)
-        batch = replace(batch, tokens=replace(batch.tokens, places=places))
+        batch = replace(batch, tokens=replace(batch.tokens, position_ids=places))
         terms = self.objective(self.trainers[member].model, batch, step.draws[member])
         return list(self.flat.parameters[member]), {term: value[None] for term, value in terms.items()}
 
@@ -228,7 +228,7 @@ class _Pile:
         """The weights and terms of some members, each with the members in front."""
         batches = [step.batches[member] for member in group]
         time = max(batch.tokens.ids.shape[1] for batch in batches)
-        asked = max(batch.asked.shape[1] for batch in batches)
+        asked = max(batch.target_positions.shape[1] for batch in batches)
         chosen: Any = slice(None) if len(group) == len(self.trainers) else group
         fields = {name: _cut(field[chosen], name, time, asked) for name, field in step.fields.items()}
         places = tuple((x[chosen] if x.dim() == 3 else x)[..., :time] for x in step.places)
@@ -238,8 +238,8 @@ class _Pile:
         draw = step.draws[group[0]]
 
         def forward(tensors: Mapping[str, Tensor], fields: Mapping[str, Tensor], places: tuple[Tensor, ...]) -> Any:
-            tokens = Tokens(fields["ids"], fields["lengths"], fields["row"], places=places)
-            batch = Batch(tokens, fields["targets"], fields["asked"], fields["asked_targets"], {}, 0)
+            tokens = Tokens(fields["ids"], fields["lengths"], fields["row"], position_ids=places)
+            batch = Batch(tokens, fields["targets"], fields["target_positions"], fields["target_ids"], {}, 0)
             named = {f"model.{name}": tensor for name, tensor in tensors.items()}
             return functional_call(self.forward, named, (batch, draw), tie_weights=False)
 
@@ -291,7 +291,7 @@ def _joined(parts: Sequence[Rows]) -> Rows:
 
     lengths = np.concatenate([rows.lengths for rows in parts])
     labels, values = below("labels", PAD), below("values", 0)
-    return Rows(below("ids", PAD), lengths, below("asked", False), labels, values, parts[0].vocabulary)
+    return Rows(below("ids", PAD), lengths, below("target_mask", False), labels, values, parts[0].vocabulary)
 
 
 def _apart(batch: Batch, members: int) -> list[Batch]:
@@ -299,10 +299,10 @@ def _apart(batch: Batch, members: int) -> list[Batch]:
     more in it than members can be told apart in."""
     if batch.source is not None or batch.target_values is not None or set(batch.counts) != {"tokens", "examples"}:
         raise UserError("layout: its batches hold more than tokens and targets, and those cannot be stacked")
-    if batch.tokens.values is not None or batch.tokens.hidden is not None:
+    if batch.tokens.values is not None or batch.tokens.blocked_keys is not None:
         raise UserError("tokenizer: tokens with values, or hidden ones, cannot be stacked")
     rows = len(batch.tokens.ids) // members
-    each = (batch.asked_targets != IGNORE).sum(1).view(members, rows)
+    each = (batch.target_ids != IGNORE).sum(1).view(members, rows)
     lengths = batch.tokens.lengths.view(members, rows)
     facts = torch.stack([lengths.amax(1), lengths.sum(1), each.amax(1), each.sum(1)], dim=1).tolist()
     batches = []
@@ -312,8 +312,8 @@ def _apart(batch: Batch, members: int) -> list[Batch]:
             Batch(
                 Tokens(tokens.ids[own, :time], tokens.lengths[own], tokens.row[own]),
                 batch.targets[own, :time],
-                batch.asked[own, :most],
-                batch.asked_targets[own, :most],
+                batch.target_positions[own, :most],
+                batch.target_ids[own, :most],
                 {"tokens": asked, "examples": rows},
                 real,
             )
@@ -325,7 +325,7 @@ def _cut(field: Tensor, name: str, time: int, asked: int) -> Tensor:
     """A field of a batch, members x rows x ..., cut to so many places or asked places."""
     if name in ("lengths", "row"):
         return field
-    return field[..., : asked if name.startswith("asked") else time]
+    return field[..., : asked if name in ("target_positions", "target_ids") else time]
 
 
 def _differing(models: Sequence[nn.Module], trained: set[str]) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ class TrainingState:
     step: int = 0
     examples: int = 0
     tokens: int = 0
-    operations: int = 0
+    flops: int = 0
     best: int | None = None
     best_score: float = -1.0
     best_split: str | None = None

@@ -19,7 +19,7 @@ class Stop:
     """Turns SIGINT (Ctrl-C), SIGTERM and SIGHUP into a question that the training loop asks after each batch.
 
     >>> with Stop() as stop:
-    ...     while not stop.asked:
+    ...     while not stop.requested:
     ...         step()
 
     A second Ctrl-C stops at once, by `KeyboardInterrupt`. A SIGHUP that is ignored (`nohup`) stays ignored. The
@@ -29,15 +29,15 @@ class Stop:
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
-        self._asked = False
+        self._requested = False
         self._depth = 0
         self._interrupted: float | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         """Whether to stop after the current batch."""
-        return self._asked
+        return self._requested
 
     @property
     def status(self) -> int:
@@ -46,7 +46,7 @@ class Stop:
 
     def ask(self) -> None:
         """Asks to stop, as a signal does (another rank was stopped, time is up)."""
-        self._asked = True
+        self._requested = True
 
     def __enter__(self) -> "Stop":
         self._depth += 1
@@ -77,7 +77,7 @@ class Stop:
                 return
             self._interrupted = time.monotonic()
         self.signal = self.signal or signal.Signals(number)
-        self._asked = True
+        self._requested = True
         again = "; again to stop at once" if number == signal.SIGINT else ""
         text = f"\n{signal.Signals(number).name}: stopping after the current batch{again}\n"
         with contextlib.suppress(OSError):  # os.write, since a handler may interrupt a print

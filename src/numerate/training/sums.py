@@ -58,8 +58,8 @@ class RunningSums:
             type(part).__name__ for part in (recipe.task, getattr(recipe.objective, "loss", recipe.objective))
         )
         return (
-            "That was before any update, so no optimizer.learning_rate or clip helps: look at what the first "
-            "batch holds "
+            "That was before any update, so no optimizer.learning_rate or optimizer.max_grad_norm helps: look at what "
+            "the first batch holds "
             f"({task}), at the loss ({loss}), and at training.precision"
         )
 
@@ -76,7 +76,7 @@ def line(sums: Mapping[str, float], spent: TrainingState, rate: float) -> dict[s
         "step": spent.step,
         "examples": spent.examples,
         "tokens": spent.tokens,
-        "operations": spent.operations,
+        "flops": spent.flops,
         "loss": short(sums["loss"] / taken),
         **{name: short(value / taken) for name, value in sums.items() if name.startswith("loss ")},
         "rate": short(rate),

@@ -42,12 +42,12 @@ class Timings:
     def line(self, spent: TrainingState) -> dict[str, Any] | None:
         """The line since the last one; None for the first."""
         now, before, paused = time.monotonic(), self._before, self._paused
-        self._before, self._paused = (now, spent.tokens, spent.operations), 0.0
+        self._before, self._paused = (now, spent.tokens, spent.flops), 0.0
         if before is None:
             return None
         seconds = max(now - before[0], 1e-9)
         training = max(seconds - paused, 1e-9)
-        flops = (spent.operations - before[2]) / training
+        flops = (spent.flops - before[2]) / training
         found: dict[str, Any] = {
             "step": spent.step,
             "tokens_per_second": round((spent.tokens - before[1]) / training),

@@ -190,8 +190,8 @@ class Trainer:
         self.parallel.load_moments(self.optimizer, tensors["optimizer"])
         self.progress = TrainingState(**last.state["progress"])
         self._earlier = last.state.get("seconds", 0.0)
-        if "operations" not in last.state["progress"]:  # written before operations were counted
-            self.progress.operations = round(self.progress.examples * self.budget.operations_per_example)
+        if "flops" not in last.state["progress"]:  # written before operations were counted
+            self.progress.flops = round(self.progress.examples * self.budget.operations_per_example)
         if self.progress.scaler:
             self.scaler.load_state_dict(self.progress.scaler)
 
@@ -266,7 +266,7 @@ class Trainer:
         minutes, between = training.minutes, training.checkpoint_minutes
         return self.world.sum_counts(
             {
-                "stop": self._stop.asked or self.world.orphaned,
+                "stop": self._stop.requested or self.world.orphaned,
                 "late": minutes is not None and now - self._began > 60 * minutes,
                 "overdue": between is not None and now - self._saved_at > 60 * between,
             }
@@ -282,11 +282,11 @@ class Trainer:
             for place in range(progress.examples, progress.examples + examples, training.smallest)
             for part in range(self.parts)
         ]
-        counts: dict[str, int] = {"real tokens": 0, "padded tokens": 0, "operations": 0}
+        counts: dict[str, int] = {"real tokens": 0, "padded tokens": 0, "flops": 0}
         for batch in parts:
             counts["real tokens"] += batch.real
             counts["padded tokens"] += places_of(batch)
-            counts["operations"] += self.budget.operations_of(batch, draw)
+            counts["flops"] += self.budget.flops_of(batch, draw)
             for term, count in self.objective.counts(batch).items():
                 counts[f"term {term}"] = counts.get(f"term {term}", 0) + count
         counts = self.world.sum_counts(counts)
@@ -307,7 +307,7 @@ class Trainer:
         if self.scaler.is_enabled():  # a step whose gradient is not finite was skipped, and the scale made smaller
             norm = norm.nan_to_num(0.0, 0.0, 0.0)
         self.add("gradient norm", norm)
-        self.count_step(examples, counts["real tokens"], counts["padded tokens"], counts["operations"])
+        self.count_step(examples, counts["real tokens"], counts["padded tokens"], counts["flops"])
 
     def rate(self, steps: int) -> float:
         """The learning rate of the next step."""
@@ -316,20 +316,20 @@ class Trainer:
         self._rate = self.recipe.optimizer.learning_rate * factor
         return self._rate
 
-    def count_step(self, examples: int, real: int, padded: int, operations: int) -> None:
+    def count_step(self, examples: int, real: int, padded: int, flops: int) -> None:
         """Counts a step that has been made: its examples, its tokens without and with padding, its operations."""
         progress = self.progress
         progress.step += 1
         progress.examples += examples
         progress.tokens += real
-        progress.operations += operations
+        progress.flops += flops
         self.add("real tokens", real)
         self.add("padded tokens", padded)
         self.add("steps", 1)
         self.listen("step", {"step": progress.step, "steps": self.steps, "tokens": real})
 
     def _part(self, batch: Batch, draw: StepContext, counts: Mapping[str, int], *, last: bool) -> None:
-        batch = replace(batch, tokens=self.model.place(batch.tokens, draw))
+        batch = replace(batch, tokens=self.model.assign_positions(batch.tokens, draw))
         with self.parallel.backward(last):
             with autocast(self.world.device, self.training.precision):
                 terms = self.objective(self.parallel.forward, batch, draw)
